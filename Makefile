@@ -9,7 +9,7 @@ QUIET_PIP := -m pip --disable-pip-version-check --quiet
 WHEEL_TESTS = $(wildcard tests/wire tests/interop tests/matching tests/bench)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-compiled guard check wheel clean node browser FORCE
+.PHONY: help run test test-long test-random test-compiled guard check wheel clean node browser FORCE
 .DELETE_ON_ERROR:
 
 help: ## List the commands
@@ -22,8 +22,13 @@ test: .venv/installed node ## Run the test suite on the source, uncompiled
 	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "not long and not alone" $(ARGS)
 	@.venv/bin/python -m pytest -q -m "alone and not long" $(ARGS) || [ $$? -eq 5 ]
 
-test-long: .venv/installed node browser ## Run the slow tests
+test-long: .venv/installed node browser ## Run the slow tests, then test-random
 	@.venv/bin/python -m pytest -m long -o faulthandler_timeout=900 $(ARGS)
+	@$(MAKE) --no-print-directory test-random
+
+test-random: export TRELLIS_PROPERTIES = long
+test-random: .venv/installed ## Try the properties with new random examples, ten times as many
+	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "hypothesis and not long" -o faulthandler_timeout=900 $(ARGS)
 
 test-compiled: export TRELLIS_REQUIRE_COMPILED = 1
 test-compiled: dist/built node ## Run the wire-level tests on the compiled wheel

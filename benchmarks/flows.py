@@ -20,7 +20,7 @@ from pathlib import Path
 
 import broker.queues.queue
 from broker.access.identity import Authenticator, Credentials, Identity, Verdict
-from broker.access.rules import Rights
+from broker.access.rules import UserPermissions
 from broker.broker import Broker
 from broker.store.memory import MemoryStore
 from protocols.amqp.front import AmqpFront
@@ -47,7 +47,7 @@ class Everybody(Authenticator):
     ruled = False
 
     def __init__(self) -> None:
-        rights = Rights("guest", "/", (".*", ".*", ".*"), RULES).identity("")
+        rights = UserPermissions("guest", "/", (".*", ".*", ".*"), RULES).identity("")
         self._identity = rights if self.ruled else Identity("guest")
 
     def authenticate(self, credentials: Credentials, answer: Callable[[Verdict], None]) -> None:

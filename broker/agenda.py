@@ -24,7 +24,7 @@ def _no_clock() -> float:
     return 0.0
 
 
-def _nobody() -> None:
+def _ignore() -> None:
     """Wakes nobody: tests call `turn` themselves."""
 
 
@@ -45,13 +45,13 @@ class Agenda:
     def __init__(self) -> None:
         self.now: i64 = 1
         self.wall: float = 0.0
-        self.wake: Callable[[], None] = _nobody
+        self.wake: Callable[[], None] = _ignore
         self.clock: Callable[[], float] = _no_clock
         self.share = 1.0
         self._tasks: list[Task] = []
-        self._next: list[Task] = []
+        self._next_turn: list[Task] = []
         self._timers: list[tuple[int, int, Task]] = []
-        self._serial = 0
+        self._timers_added = 0
 
     def add(self, task: Task) -> None:
         """Run the task at the end of this turn."""
@@ -61,22 +61,22 @@ class Agenda:
 
     def later(self, task: Task) -> None:
         """Run the task at the end of the next turn: what comes in slices lets others have this one."""
-        if not self._next:
+        if not self._next_turn:
             self.wake()
-        self._next.append(task)
+        self._next_turn.append(task)
 
     def at(self, when: i64, task: Task) -> None:
         """Run the task when the clock has come to `when` ms.
 
         A task finds out itself whether it is still wanted.
         """
-        self._serial += 1
-        heapq.heappush(self._timers, (when, self._serial, task))
+        self._timers_added += 1
+        heapq.heappush(self._timers, (when, self._timers_added, task))
 
     @property
     def idle(self) -> bool:
         """Whether no task waits for a turn."""
-        return not self._tasks and not self._next
+        return not self._tasks and not self._next_turn
 
     @property
     def deadline(self) -> int:
@@ -94,9 +94,9 @@ class Agenda:
         """Do the work, including the work it makes, up to TURN_TASKS and for its share of the time.
         A task that fails takes no other with it."""
         tasks = self._tasks
-        if self._next:
-            tasks += self._next
-            self._next = []
+        if self._next_turn:
+            tasks += self._next_turn
+            self._next_turn = []
         if not tasks:
             return
         done: i64 = 0
@@ -109,5 +109,5 @@ class Agenda:
                     break
         finally:
             del tasks[:done]
-            if self._tasks or self._next:
+            if self._tasks or self._next_turn:
                 self.wake()

@@ -17,8 +17,8 @@ from broker.stream.streams import Streams
 from broker.vhost.vhost import VirtualHost
 
 #: Objects of a virtual host that are deleted in one turn, and milliseconds until the next ones are.
-SLICE: Final = 200
-PAUSE: Final = 5
+DELETIONS_PER_SLICE: Final = 200
+SLICE_PAUSE_MS: Final = 5
 
 
 class Broker:
@@ -75,17 +75,17 @@ class Broker:
         vhost = self.vhosts[name]
         if not vhost.closing:
             vhost.closing = True
-            self.users.leave(name, ticket)
+            self.users.remove_vhost(name, ticket)
             VirtualHostRemoval(self, vhost).run()
 
-    def forget_vhost(self, vhost: VirtualHost) -> None:
+    def remove_vhost(self, vhost: VirtualHost) -> None:
         """It is empty."""
         del self.vhosts[vhost.name]
         self.vhosts["/"].absorb(vhost)
         self.alarms.changed.remove(vhost.alarm)
         self.store.append(Undefined(vhost.name, "vhost", vhost.name), None)
 
-    def full(self, user: str, vhost: VirtualHost) -> str:
+    def connection_refusal(self, user: str, vhost: VirtualHost) -> str:
         """Why this user may have no further connection to the virtual host; empty when there is
         room.
         """
@@ -109,9 +109,11 @@ class VirtualHostRemoval(Task):
 
     def run(self) -> None:
         vhost = self._vhost
-        for queue in list(islice(vhost.queues.values(), SLICE)):
+        for queue in list(islice(vhost.queues.values(), DELETIONS_PER_SLICE)):
             vhost.delete_queue(queue)
-        for exchange in [one for one in islice(vhost.exchanges.values(), SLICE) if one.number >= 0]:
+        for exchange in [
+            one for one in islice(vhost.exchanges.values(), DELETIONS_PER_SLICE) if one.number >= 0
+        ]:
             vhost.delete_exchange(exchange.name)
         for name in list(vhost.policies.by_name):
             vhost.clear_policy(name)
@@ -121,9 +123,9 @@ class VirtualHostRemoval(Task):
             and all(one.number < 0 for one in vhost.exchanges.values())
             and not vhost.subscribers
             and not vhost.contexts.users
-            and vhost.retained.clear(SLICE)
+            and vhost.retained.clear(DELETIONS_PER_SLICE)
         )
         if done:
-            self._broker.forget_vhost(vhost)
+            self._broker.remove_vhost(vhost)
         else:
-            self._broker.agenda.at(self._broker.agenda.now + PAUSE, self)
+            self._broker.agenda.at(self._broker.agenda.now + SLICE_PAUSE_MS, self)

@@ -17,7 +17,7 @@ class BrokerLimits:
         self.contexts = 1_000
         #: Retained messages of a virtual host, and octets of their bodies and names.
         self.retained = 100_000
-        self.retained_octets = 256 << 20
+        self.retained_bytes = 256 << 20
         #: Queues and exchanges of a virtual host.
         self.queues = 1_000_000
         self.exchanges = 100_000

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from operator import attrgetter
 from typing import Any, Final, TypeVar, cast
 
@@ -63,6 +64,17 @@ class Algorithm:
                 f"install a version of it that fits"
             )
         return cast(Callable[[Grammar], Matcher[Any]], found)
+
+    def check(self) -> None:
+        """Raise ImportError if `load` would.
+
+        An algorithm of this package is not imported, only the package it requires is looked for: a
+        broker loads pyroaring when a bitmap matcher is asked for, and not at its start.
+        """
+        if self.name not in _OURS:
+            self.load()
+        elif self.requires and find_spec(self.requires) is None:
+            raise ImportError(f"No module named {self.requires!r}", name=self.requires)
 
 
 #: Ours, the recommended ones first.

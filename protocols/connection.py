@@ -5,16 +5,15 @@ waiting.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mypy_extensions import i64
 
 from broker.access.identity import Identity
+from broker.broker import Broker
 from broker.messages.outlet import Outlet
 from broker.store.contract import Ticket, Waiter
-
-if TYPE_CHECKING:
-    from protocols.front import Front
+from protocols.tally import FrontCounters
 
 #: What one call of `receive_data` may do, in publications and copies; the rest resumes next turn.
 BUDGET: Final[i64] = 20_000
@@ -22,6 +21,12 @@ BUDGET: Final[i64] = 20_000
 COLD: Final[i64] = 10
 #: Octets that are kept for a client that waits for the verdict on its credentials.
 HELD_MAX: Final[i64] = 64 << 10
+
+#: Reasons for which the broker closes a connection, as the metrics count them: an operator or a
+#: changed permission, a client above its rate limit, and the end of the broker process.
+EXPELLED: Final = "expelled"
+TOO_FAST: Final = "too_fast"
+SHUTDOWN: Final = "shutdown"
 
 
 def _nothing() -> int:
@@ -56,9 +61,42 @@ class Peer:
         )
 
 
+class ConnectionRegistry:
+    """The open connections of one protocol, and the counts of closed connections and of logins.
+
+    `name` is the protocol's name in the metrics.
+    """
+
+    def __init__(self, name: str, broker: Broker) -> None:
+        self.name = name
+        self.broker = broker
+        self.tally = FrontCounters()
+        self.connections: dict[Connection, None] = {}
+        #: Number of connections that were ever opened.
+        self.opened = 0
+        #: Number of closed connections by reason.
+        self.closed: dict[str, int] = {}
+        #: Number of logins by outcome.
+        self.logins: dict[str, int] = {}
+
+    def enter(self, connection: Connection) -> None:
+        """Add a new connection."""
+        self.connections[connection] = None
+        self.opened += 1
+
+    def leave(self, connection: Connection) -> None:
+        """Remove a connection that has ended, and count its reason."""
+        self.connections.pop(connection, None)
+        self.closed[connection.reason] = self.closed.get(connection.reason, 0) + 1
+
+    def count_login(self, outcome: str) -> None:
+        """Count a login as "accepted", "refused" or "busy"."""
+        self.logins[outcome] = self.logins.get(outcome, 0) + 1
+
+
 class Connection(Outlet):
-    """One client. The top floor calls `receive_data`, `data_to_send`, `advance` and
-    `connection_lost`, and reads
+    """One client. The top floor calls `receive_data`, `data_to_send`, `advance`, `close`,
+    `abort` and `on_closed`, and reads
 
     * `behind`: input is left over, stop reading and call `resume` next turn;
     * `stalled`: the connection waits for a verdict or for the store, stop reading until it is not;
@@ -66,7 +104,7 @@ class Connection(Outlet):
     * `deadline`: call `advance` when this time (ms) has come; 0 for never.
     """
 
-    def __init__(self, front: Front, peer: Peer) -> None:
+    def __init__(self, front: ConnectionRegistry, peer: Peer) -> None:
         super().__init__()
         self.front = front
         self.peer = peer
@@ -118,7 +156,7 @@ class Connection(Outlet):
     @property
     def unsent(self) -> int:
         """Octets that wait for the client to read: here and in the transport."""
-        return int(len(self.out) + self._parted) + self.backlog()
+        return int(len(self.out) + self._parts_size) + self.backlog()
 
     # -- input
 
@@ -162,7 +200,7 @@ class Connection(Outlet):
     def _check_patience(self) -> None:
         """A client that waits for the verdict may send so much ahead, however it is cut."""
         if self._held > HELD_MAX and not self.admitted:
-            self.end("too_much_before_login")
+            self.abort("too_much_before_login")
             self.touch()
 
     def consume(self, data: bytes) -> i64:
@@ -212,10 +250,6 @@ class Connection(Outlet):
         """The deadline has come."""
         raise NotImplementedError
 
-    def shut_down(self) -> None:
-        """The broker stops: tell the client, as far as its protocol has words for it."""
-        raise NotImplementedError
-
     def remember(self, identity: Identity | None) -> None:
         """Whoever the client is has proven it until then."""
         expires = 0.0 if identity is None else identity.expires
@@ -230,20 +264,26 @@ class Connection(Outlet):
         or goes.
         """
 
-    def close(self, reason: str) -> None:
-        """An operator, or a rule, wants the client gone: tell it why, as far as its protocol has
-        words for it.
+    def close(self, reason: str, text: str = "") -> None:
+        """End the connection on the broker's initiative, and tell the client why.
+
+        `reason` is one of EXPELLED, TOO_FAST and SHUTDOWN and is counted; `text` is for the client,
+        as far as its protocol can carry it.
         """
         raise NotImplementedError
 
-    def close_too_fast(self, reason: str) -> None:
-        """It publishes faster than it may, and waiting did not help."""
-        raise NotImplementedError
+    def abort(self, reason: str) -> None:
+        """End the connection without telling the client why, for example after a timeout."""
+        self._end(reason)
 
-    def end(self, reason: str) -> None:
-        """Let go of everything; the transport closes once the output is sent.
+    def on_closed(self, reason: str = "lost") -> None:
+        """Handle the end of a connection whose client closed it, or whose transport is lost."""
+        self._end(reason)
 
-        The first reason counts.
+    def _end(self, reason: str) -> None:
+        """Release everything; the transport closes once the collected output is sent.
+
+        Only the first reason is counted.
         """
         if not self.finished:
             self.finished = True
@@ -253,15 +293,11 @@ class Connection(Outlet):
             self.backlog = _nothing
             self._input.clear()
             self.front.leave(self)
-            self.released()
+            self._release()
 
-    def released(self) -> None:
-        """The connection ended: give back what it held. Called once."""
+    def _release(self) -> None:
+        """Give back what the connection holds in the broker. Called once, when it has ended."""
         raise NotImplementedError
-
-    def connection_lost(self) -> None:
-        """The transport is gone."""
-        self.end("lost")
 
     def describe(self) -> dict[str, object]:
         """A row for operators."""
@@ -273,7 +309,7 @@ class Connection(Outlet):
             "listener": self.peer.entrance,
             "since": int(self.opened),
             "octets_in": int(self.bytes_in),
-            "octets_out": int(self.octets_out),
+            "octets_out": int(self.bytes_out),
             "unsent": self.unsent,
             "slow": self._slowness,
         }

@@ -27,10 +27,10 @@ class Layer:
         """
         raise NotImplementedError
 
-    def end(self, reason: str) -> None:
+    def close(self, reason: str) -> None:
         """The connection above ended, for this reason: have the next `send` say so, after all else."""
         raise NotImplementedError
 
-    def lost(self, reason: str) -> None:
+    def on_closed(self, reason: str) -> None:
         """The socket is gone, or the connection above ended, before the layer was open."""
         raise NotImplementedError

@@ -22,11 +22,12 @@ from broker.routing.route import FATES
 from broker.store.contract import Store, WriteBatch
 from broker.store.memory import MemoryStore
 from broker.vhost.vhost import VirtualHost
-from protocols.amqp.connection.handshake import GREETING, AmqpOptions
+from protocols.amqp.connection.handshake import GREETING
 from protocols.amqp.front import AmqpFront
+from protocols.amqp.options import AmqpOptions
 from protocols.connection import Connection, Peer
 from protocols.mqtt.front import MqttFront
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 
 Answer = Callable[[Verdict], None]
 

@@ -2,13 +2,59 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
 from uuid import uuid4
 
 import pytest
+from hypothesis import settings
 
 from tests.broker import BrokerProcess
+
+pytest_plugins = ["tests.watch"]
+
+#: Properties are tried with the same examples in every run (`fixed`), or with new ones in every run and so many times as many
+#: (`long`, of `make test-random`). A failure says how to have it again; its example is then kept as an @example.
+PROFILE: Final = os.environ.get("TRELLIS_PROPERTIES", "fixed")
+TIMES: Final = {"fixed": 1, "long": 10}
+settings.register_profile("fixed", derandomize=True, database=None, deadline=None, print_blob=True)
+settings.register_profile("long", max_examples=100 * TIMES["long"], deadline=None, print_blob=True)
+settings.load_profile(PROFILE)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Multiply the number of examples, where a property names its own, by that of the profile."""
+    times = TIMES[PROFILE]
+    functions: set[Any] = set()
+    machines: set[Any] = set()
+    for item in items if times > 1 else ():
+        function: Any = getattr(item, "obj", None)
+        machine: Any = getattr(item, "cls", None)
+        function = getattr(function, "__func__", function)
+        if isinstance(getattr(machine, "settings", None), settings):
+            machines.add(machine)
+        elif isinstance(
+            chosen := getattr(function, "_hypothesis_internal_use_settings", None), settings
+        ):
+            if chosen is not settings.default and function not in functions:
+                functions.add(function)
+                function._hypothesis_internal_use_settings = settings(
+                    chosen, max_examples=times * chosen.max_examples
+                )
+    for machine in machines:
+        machine.settings = settings(
+            machine.settings, max_examples=times * machine.settings.max_examples
+        )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Pass over files without a test that runs alone, where only those are asked for."""
+    if config.option.markexpr.startswith("alone") and collection_path.name.startswith("test_"):
+        return True if b"mark.alone" not in collection_path.read_bytes() else None
+    return None
 
 
 @pytest.fixture(scope="session")

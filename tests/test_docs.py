@@ -13,8 +13,7 @@ from trellis.cli import parser
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [
-    ROOT / "README.md",
-    ROOT / "CHANGELOG.md",
+    *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted(ROOT.glob("*/README.md")),
 ]

@@ -23,6 +23,7 @@ from setuptools import Distribution, Extension
 ROOT = Path(__file__).parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 RULES = ROOT / "config" / "prometheus" / "rules" / "trellis.yml"
+WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
 DASHBOARD = ROOT / "config" / "grafana" / "dashboards" / "trellis.json"
 
 PACKAGES = ("matching", "broker", "protocols", "trellis", "pyspark_trellis")
@@ -252,6 +253,41 @@ def test_a_machine_without_a_fitting_python_is_told_so(tmp_path: Path) -> None:
     made = subprocess.run(script, env={"PATH": str(tmp_path)}, capture_output=True, text=True)
     assert made.returncode == 1
     assert "needs Python 3.11 or newer" in made.stderr
+
+
+# The workflow of the forge
+
+
+def _jobs() -> dict[str, Any]:
+    jobs: dict[str, Any] = _yaml(WORKFLOW)["jobs"]
+    return jobs
+
+
+def test_workflow_fits_its_schema() -> None:
+    schema = ["--builtin-schema", "vendor.github-workflows"]
+    check = [sys.executable, "-m", "check_jsonschema", *schema, str(WORKFLOW)]
+    said = subprocess.run(check, cwd=ROOT, capture_output=True, text=True)
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+def test_workflow_runs_on_every_supported_python() -> None:
+    supported = re.findall(r":: (3\.\d+)$", "\n".join(PROJECT["classifiers"]), re.MULTILINE)
+    assert supported
+    for name, job in _jobs().items():
+        assert job["strategy"]["matrix"]["python"] == supported, name
+
+
+def test_workflow_runs_the_commands_of_the_makefile() -> None:
+    script = "\n".join(step.get("run", "") for job in _jobs().values() for step in job["steps"])
+    commands = re.findall(r"^make ([a-z-]+)", script, re.MULTILINE)
+    listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert [command for command in commands if f"make {command} " not in listed] == []
+    assert {"check", "test", "wheel", "test-compiled"} <= set(commands)
+
+
+def test_workflow_may_change_nothing_and_ends() -> None:
+    assert _yaml(WORKFLOW)["permissions"] == {"contents": "read"}
+    assert [name for name, job in _jobs().items() if not job.get("timeout-minutes")] == []
 
 
 # The image and the compose file

@@ -14,9 +14,10 @@ import pamqp.frame
 import trustme
 
 from protocols.amqp.connection.handshake import GREETING
-from protocols.connection import Peer
+from protocols.connection import SHUTDOWN, Peer
 from trellis.auth.settings_users import accounts_of
 from trellis.monitoring import metrics
+from trellis.monitoring.http_counters import HttpCounters
 from trellis.server.node import BrokerNode
 from trellis.settings import Data, RatesSettings, Settings, Tls, Wss
 
@@ -52,11 +53,11 @@ async def pages() -> list[tuple[str, metrics.MetricsPage]]:
                 GREETING + pamqp.frame.marshal(spec.Connection.Close(200, "", 0, 0), 0)
             )
             node.broker.vhosts["/"].declare_queue("q")
-            mqtt.shut_down()
+            mqtt.close(SHUTDOWN)
             mqtt = node.mqtt.connect(Peer())
             mqtt.receive_data(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c")
             return [
-                ("/metrics", await metrics.aggregated(node)),
+                ("/metrics", await metrics.aggregated(node, HttpCounters())),
                 ("/metrics/per-object", await metrics.per_object(node)),
             ]
         finally:

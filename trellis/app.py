@@ -19,9 +19,7 @@ import trellis
 from broker.store.disk import Disk, Lock, StoreError
 from trellis import logs
 from trellis.auth.settings_users import accounts_of
-from trellis.http.management.api import api
-from trellis.http.metrics_endpoint import open_pages
-from trellis.http.server import HttpServer
+from trellis.http.service import HTTP_LISTENERS, HttpService
 from trellis.server.layered_link import LayeredLink
 from trellis.server.link import Link
 from trellis.server.listener import Bound, ListenError, bind
@@ -99,6 +97,7 @@ class App:
         #: Listener name -> HOST:PORT, once they are open.
         self.addresses: dict[str, str] = {}
         self.node: BrokerNode | None = None
+        self.http: HttpService | None = None
         self.reloading: SettingsReload | None = None
         #: Why the store can be written no more; empty: it can.
         self.broken = ""
@@ -133,12 +132,13 @@ class App:
                 node = self.node = BrokerNode(
                     settings, accounts, directory, self.break_off, self._disk
                 )
+                http = self.http = HttpService(node)
                 try:
-                    await self._serve(node, bound)
+                    await self._serve(node, http, bound)
                 finally:
                     await node.storing.close()
                     node.collector.close()
-                    node.sender.close()
+                    http.close()
                     node.broker.authenticator.close()
             finally:
                 for ports in bound.values():
@@ -148,7 +148,7 @@ class App:
             if lock is not None:
                 lock.release()
 
-    async def _serve(self, node: BrokerNode, bound: dict[str, Bound]) -> None:
+    async def _serve(self, node: BrokerNode, http: HttpService, bound: dict[str, Bound]) -> None:
         tasks = [
             asyncio.create_task(node.turn.sweep()),
             asyncio.create_task(node.collector.watch(node.turn)),
@@ -161,7 +161,7 @@ class App:
         reloading = self.reloading = SettingsReload(node, self._read)
         try:
             with _Signals(self.stop, reloading.ask):
-                self._listen(node, bound)
+                self._listen(node, http, bound)
                 self._announce(node)
                 await self._stop.wait()
                 await self._shut_down(node, bound)
@@ -172,17 +172,12 @@ class App:
             for task in tasks:
                 task.cancel()
             await reloading.close()
-            for server in node.pages.values():
-                await server.close()
+            await http.stop()
 
-    def _listen(self, node: BrokerNode, bound: dict[str, Bound]) -> None:
-        pages = {"metrics": open_pages, "http": api}
+    def _listen(self, node: BrokerNode, http: HttpService, bound: dict[str, Bound]) -> None:
         for name, ports in bound.items():
-            if name in pages:
-                server = node.pages[name] = HttpServer(
-                    pages[name](node), self.settings.limits.handshake
-                )
-                ports.serve(server.protocol, node.admission)
+            if name in HTTP_LISTENERS:
+                ports.serve(http.open(name).protocol, node.admission)
             else:
                 ports.serve(link_maker(node.entrances[name]), node.admission)
             self.addresses[name] = ports.address
@@ -219,7 +214,7 @@ class App:
             "stop", connections=len(node.turn.links), grace=f"{self.settings.shutdown.grace:g}s"
         )
         node.ready = False
-        for name in bound.keys() - node.pages.keys():
+        for name in bound.keys() - set(HTTP_LISTENERS):
             bound[name].close()
         links = node.turn.links
         end = asyncio.get_running_loop().time() + self.settings.shutdown.grace

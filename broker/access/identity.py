@@ -15,9 +15,9 @@ from mypy_extensions import mypyc_attr
 from broker.errors import AccessRefused
 
 #: What of a filter's topics an identity may hear.
-NONE: Final = 0
-SOME: Final = 1
-ALL: Final = 2
+READ_NONE: Final = 0
+READ_SOME: Final = 1
+READ_ALL: Final = 2
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -38,7 +38,7 @@ class Identity:
         #: What RabbitMQ's tools ask for: administrator, monitoring, policymaker, management.
         self.tags: list[str] = []
         #: Whether it is whoever gives no name.
-        self.nameless = False
+        self.anonymous = False
         #: When it is nobody any more, in seconds of the wall clock; 0 for never.
         self.expires = 0.0
         #: How much more work its verdicts are than those of others.
@@ -86,12 +86,12 @@ class Identity:
         MQTT. Cold: asked when a route is found."""
         return self.may_publish(topic)
 
-    def read_scope(self, exchange: str, key: str, topic_filter: str, hides: bool) -> int:
+    def read_scope(self, exchange: str, key: str, topic_filter: str, hides_dollar: bool) -> int:
         """How much of what a binding of a topic exchange takes it may hear: ALL, SOME or NONE. The
         key is spelled `topic_filter` in MQTT; `hides` says whether a leading wildcard takes no
         topics that begin with `$`.
         """
-        return ALL if self.may_subscribe(topic_filter) else NONE
+        return READ_ALL if self.may_subscribe(topic_filter) else READ_NONE
 
     def may_read(self, topic: bytes) -> bool:
         """One topic of a filter of which it may hear SOME. Cold: asked when a route is found."""
@@ -107,7 +107,7 @@ def pattern_of(text: str) -> re.Pattern[str]:
 
 
 #: The broker itself, which may do everything: what it publishes, somebody was allowed to ask for.
-CORE: Final = Identity("")
+INTERNAL: Final = Identity("")
 
 
 class Credentials:

@@ -24,25 +24,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import Final
 
 from mypy_extensions import i64
 
-from broker.access.identity import ALL, NONE, SOME, Identity, pattern_of
+from broker.access.identity import READ_ALL, READ_NONE, READ_SOME, Identity, pattern_of
 from broker.errors import PreconditionFailed
+from broker.eviction import evict_oldest
 from matching.grammar import MQTT, InvalidPattern
 
 _ACTIONS: Final = {"publish": (True, False), "subscribe": (False, True), "all": (True, True)}
 #: What would change the meaning of a filter, if it stood in a name.
-_WILD: Final = ("/", "+", "#", "\0")
+_NOT_IN_WORDS: Final = ("/", "+", "#", "\0")
 #: Rules of one user in one virtual host, and levels of one of their filters.
 RULES_MAX: Final = 200
 LEVELS_MAX: Final = 200
 #: Clients of one user whose rights are remembered, where these name the client; and which part of
 #: them makes room.
-CLIENTS: Final = 1_000
-PORTION: Final = 16
+CLIENT_IDENTITIES_MAX: Final = 1_000
+EVICTED_PART: Final = 16
 
 #: Of an exchange: what its keys must match to be published to, and to be bound by.
 TopicPermissions = Mapping[str, tuple[str, str]]
@@ -63,7 +63,9 @@ class Rule:
             ("{vhost}", vhost),
             ("{client_id}", client_id),
         ):
-            if variable in topic_filter and (not value or any(mark in value for mark in _WILD)):
+            if variable in topic_filter and (
+                not value or any(mark in value for mark in _NOT_IN_WORDS)
+            ):
                 # A name that cannot be a word: nobody's topic is allowed by it, and everybody's
                 # denied.
                 topic_filter = "" if self.allow else topic_filter.replace(variable, "+")
@@ -73,12 +75,12 @@ class Rule:
         #: What it is about; nothing, if there is no word.
         self.words: list[str] = topic_filter.split("/") if topic_filter else []
 
-    def applies_to(self, words: list[str], hides: bool) -> bool:
+    def overlaps(self, words: list[str], hides_dollar: bool) -> bool:
         """Whether it has a topic in common with a filter, whose leading wildcard `hides` topics
         that begin with `$`.
         """
         mine = self.words
-        if not mine or hides and mine[0].startswith("$") and words[0] in ("+", "#"):
+        if not mine or hides_dollar and mine[0].startswith("$") and words[0] in ("+", "#"):
             return False
         size: i64 = len(mine)
         other: i64 = len(words)
@@ -120,7 +122,7 @@ class Rule:
         return size == other and size > 0
 
 
-class RuleBoundIdentity(Identity):
+class RestrictedIdentity(Identity):
     """Somebody to whom rules about topics apply."""
 
     def __init__(
@@ -144,25 +146,25 @@ class RuleBoundIdentity(Identity):
             return False
         return self._may(topic, True)
 
-    def read_scope(self, exchange: str, key: str, topic_filter: str, hides: bool) -> int:
+    def read_scope(self, exchange: str, key: str, topic_filter: str, hides_dollar: bool) -> int:
         about = self._topics.get(exchange)
         if about is not None and not about[1].search(key):
-            return NONE
+            return READ_NONE
         if self._rules is None:
-            return ALL
+            return READ_ALL
         words = topic_filter.split("/")
         allows = denies = False
         for rule in self._rules:
-            if rule.subscribe and rule.applies_to(words, hides):
+            if rule.subscribe and rule.overlaps(words, hides_dollar):
                 if rule.allow:
                     allows = True
                 else:
                     denies = True
                 if allows and denies:
-                    return SOME
+                    return READ_SOME
                 if rule.covers(words):
-                    return ALL if allows else NONE
-        return SOME if allows else NONE
+                    return READ_ALL if allows else READ_NONE
+        return READ_SOME if allows else READ_NONE
 
     def may_read(self, topic: bytes) -> bool:
         return self._may(topic, False)
@@ -171,7 +173,7 @@ class RuleBoundIdentity(Identity):
         return self._may(topic, True)
 
     def may_subscribe(self, topic_filter: str) -> bool:
-        return self.read_scope("", "", topic_filter, True) == ALL
+        return self.read_scope("", "", topic_filter, True) == READ_ALL
 
     def _may(self, topic: bytes, publish: bool) -> bool:
         if self._rules is None:
@@ -186,7 +188,7 @@ class RuleBoundIdentity(Identity):
         return False
 
 
-class Rights:
+class UserPermissions:
     """What one user may do in one virtual host, as it is written.
 
     Raises PreconditionFailed for what is written wrong.
@@ -203,7 +205,7 @@ class Rights:
         about = f"of user '{user}' in vhost '{vhost}'"
         for pattern in (*permission, *(one for pair in (topics or {}).values() for one in pair)):
             try:
-                pattern_of(_filled(pattern, user, vhost, ""))
+                pattern_of(_substitute(pattern, user, vhost, ""))
             except (re.error, RecursionError, OverflowError) as error:
                 raise PreconditionFailed(
                     f"permission {about}: '{pattern}' is no regular expression ({error})"
@@ -225,20 +227,19 @@ class Rights:
         self.rules = tuple(rules)
         self.topics: TopicPermissions = dict(topics or {})
         named = [*rules, *(one for pair in self.topics.values() for one in pair)]
-        self._personal = any("{client_id}" in text for text in named)
-        self._common = None if self._personal else self._identity("")
-        self._by_client: dict[str, Identity] = {}
+        self._per_client = any("{client_id}" in text for text in named)
+        self._shared_identity = None if self._per_client else self._identity("")
+        self._client_identities: dict[str, Identity] = {}
 
     def identity(self, client_id: str) -> Identity:
         """Who the user is there: the same object each time, for routes are kept by it."""
-        if self._common is not None:
-            return self._common
-        known = self._by_client.get(client_id)
+        if self._shared_identity is not None:
+            return self._shared_identity
+        known = self._client_identities.get(client_id)
         if known is None:
-            if len(self._by_client) >= CLIENTS:
-                for name in list(islice(self._by_client, 1 + CLIENTS // PORTION)):
-                    del self._by_client[name]
-            known = self._by_client[client_id] = self._identity(client_id)
+            if len(self._client_identities) >= CLIENT_IDENTITIES_MAX:
+                evict_oldest(self._client_identities, 1 + CLIENT_IDENTITIES_MAX // EVICTED_PART)
+            known = self._client_identities[client_id] = self._identity(client_id)
         return known
 
     def _identity(self, client_id: str) -> Identity:
@@ -251,16 +252,16 @@ class Rights:
             rules = []  # With a name this long it would be no rule any more: nothing is allowed.
         topics = {
             exchange: (
-                pattern_of(_filled(write_to, self.user, self.vhost, client_id)),
-                pattern_of(_filled(read_from, self.user, self.vhost, client_id)),
+                pattern_of(_substitute(write_to, self.user, self.vhost, client_id)),
+                pattern_of(_substitute(read_from, self.user, self.vhost, client_id)),
             )
             for exchange, (write_to, read_from) in self.topics.items()
         }
-        return RuleBoundIdentity(
+        return RestrictedIdentity(
             self.user, configure, write, read, rules if self.rules else None, topics
         )
 
-    def same(
+    def equals(
         self, permission: tuple[str, str, str], rules: Sequence[str], topics: TopicPermissions
     ) -> bool:
         """Whether that is what is written here."""
@@ -271,7 +272,7 @@ class Rights:
         )
 
 
-def _filled(pattern: str, user: str, vhost: str, client_id: str) -> str:
+def _substitute(pattern: str, user: str, vhost: str, client_id: str) -> str:
     """A regular expression with names in the places of variables; in them no character has a
     meaning of its own.
     """

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from broker.access.identity import Identity
-from broker.access.rules import Rights, TopicPermissions
+from broker.access.rules import TopicPermissions, UserPermissions
 from broker.errors import PreconditionFailed
 from broker.store.contract import Defined, Store, Ticket, Undefined
 
 #: The virtual host under which users are kept, who belong to none.
-HOME = "/"
+USERS_VHOST = "/"
 
 
 class User(Identity):
@@ -34,10 +34,10 @@ class User(Identity):
         self.permissions: dict[str, tuple[str, str, str]] = {}
         self.rules: dict[str, list[str]] = {}
         self.topics: dict[str, dict[str, tuple[str, str]]] = {}
-        self._within: dict[str, Rights] = {}
+        self._by_vhost: dict[str, UserPermissions] = {}
 
     def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
-        rights = self._within.get(vhost)
+        rights = self._by_vhost.get(vhost)
         return None if rights is None else rights.identity(client_id)
 
     def grant(
@@ -49,8 +49,8 @@ class User(Identity):
     ) -> bool:
         """What it may do from now on in a virtual host; no permission is nothing at all. Returns
         whether that is new. Raises PreconditionFailed, and changes nothing then."""
-        before = self._within.get(vhost)
-        rights = Rights(self.name, vhost, permission or ("", "", ""), rules, topics)
+        before = self._by_vhost.get(vhost)
+        rights = UserPermissions(self.name, vhost, permission or ("", "", ""), rules, topics)
         changed = (
             self.permissions.get(vhost) != permission
             or self.rules.get(vhost, []) != list(rules)
@@ -65,20 +65,20 @@ class User(Identity):
             del self.topics[vhost]
         if permission is None:
             self.permissions.pop(vhost, None)
-            self._within.pop(vhost, None)
+            self._by_vhost.pop(vhost, None)
         else:
             self.permissions[vhost] = permission
-            if before is None or not before.same(permission, rules, topics):
-                self._within[vhost] = rights
+            if before is None or not before.equals(permission, rules, topics):
+                self._by_vhost[vhost] = rights
         return True
 
-    def inherit(self, other: User) -> None:
+    def copy_permissions(self, other: User) -> None:
         """It may do what the other one may."""
-        self.permissions, self.rules, self.topics, self._within = (
+        self.permissions, self.rules, self.topics, self._by_vhost = (
             other.permissions,
             other.rules,
             other.topics,
-            other._within,
+            other._by_vhost,
         )
 
     @property
@@ -97,7 +97,7 @@ class Users:
         self.changed: list[Callable[[str], None]] = []
         self._store = store
 
-    def _tell(self, name: str) -> None:
+    def _notify(self, name: str) -> None:
         for tell in self.changed:
             tell(name)
 
@@ -109,9 +109,9 @@ class Users:
         known = self.by_name.get(name)
         if known is not None and known.password_hash == password_hash and known.tags == tags:
             return known
-        self._store.append(Defined(HOME, "user", name, row), ticket)
+        self._store.append(Defined(USERS_VHOST, "user", name, row), ticket)
         user = self.add(name, row)
-        self._tell(name)
+        self._notify(name)
         return user
 
     def remove(self, name: str, ticket: Ticket | None = None) -> bool:
@@ -120,12 +120,12 @@ class Users:
         if user is None:
             return False
         for vhost in user.vhosts:
-            self._forget(user, vhost, ticket)
-        self._store.append(Undefined(HOME, "user", name), ticket)
-        self._tell(name)
+            self._remove_all(user, vhost, ticket)
+        self._store.append(Undefined(USERS_VHOST, "user", name), ticket)
+        self._notify(name)
         return True
 
-    def permit(
+    def set_permission(
         self,
         vhost: str,
         name: str,
@@ -150,7 +150,7 @@ class Users:
         )
         return fresh
 
-    def revoke(self, vhost: str, name: str, ticket: Ticket | None = None) -> bool:
+    def remove_permission(self, vhost: str, name: str, ticket: Ticket | None = None) -> bool:
         """It may not enter the virtual host any more; whether it might."""
         user = self.by_name.get(name)
         if user is None or vhost not in user.permissions:
@@ -160,7 +160,7 @@ class Users:
         )
         return True
 
-    def rule(
+    def set_rules(
         self, vhost: str, name: str, rules: Sequence[str], ticket: Ticket | None = None
     ) -> None:
         """Its rules about topics from now on; none at all allow all. Raises PreconditionFailed."""
@@ -169,7 +169,7 @@ class Users:
             user, vhost, user.permissions.get(vhost), rules, user.topics.get(vhost, {}), ticket
         )
 
-    def permit_topics(
+    def set_topic_permission(
         self,
         vhost: str,
         name: str,
@@ -191,13 +191,13 @@ class Users:
         )
         return known is None
 
-    def leave(self, vhost: str, ticket: Ticket | None = None) -> None:
+    def remove_vhost(self, vhost: str, ticket: Ticket | None = None) -> None:
         """The virtual host is gone, and what users may do there."""
         for user in self.by_name.values():
             if vhost in user.vhosts:
-                self._forget(user, vhost, ticket)
+                self._remove_all(user, vhost, ticket)
 
-    def _forget(self, user: User, vhost: str, ticket: Ticket | None) -> None:
+    def _remove_all(self, user: User, vhost: str, ticket: Ticket | None) -> None:
         user.grant(vhost, None, (), {})
         self._store.append(Undefined(vhost, "permission", user.name), ticket)
 
@@ -225,7 +225,7 @@ class Users:
             else Undefined(vhost, "permission", user.name),
             ticket,
         )
-        self._tell(user.name)
+        self._notify(user.name)
 
     def _user(self, vhost: str, name: str) -> User:
         user = self.by_name.get(name)
@@ -245,7 +245,7 @@ class Users:
             [str(tag) for tag in tags] if isinstance(tags, list) else [],
         )
         if known is not None:
-            user.inherit(known)
+            user.copy_permissions(known)
         self.by_name[name] = user
         return user
 

@@ -38,31 +38,31 @@ SECTIONS: Final = (
     "bindings",
 )
 #: Lists of RabbitMQ's that mean nothing here; they are reported where they hold something.
-UNKNOWN: Final = ("parameters", "global_parameters", "operator_policies")
+UNSUPPORTED: Final = ("parameters", "global_parameters", "operator_policies")
 
 
-class Imported:
+class ImportReport:
     """What came of it: how many of each are taken, and what is not, in words."""
 
     def __init__(self) -> None:
-        self.taken: dict[str, int] = {}
+        self.imported: dict[str, int] = {}
         self.refused: list[str] = []
 
 
-def load(
+def import_(
     broker: Broker,
     document: object,
     check_hash: Callable[[str, str], str],
     ticket: Ticket | None = None,
-) -> Imported:
+) -> ImportReport:
     """Take in what a decoded JSON document says. `check_hash` takes RabbitMQ's names of a hash and
     its algorithm and gives the hash as accounts keep it, or raises ValueError."""
-    imported = Imported()
+    imported = ImportReport()
     if not isinstance(document, dict):
         raise PreconditionFailed(
             "definitions are a JSON object with lists named " + ", ".join(SECTIONS)
         )
-    importing = _Importing(broker, check_hash, ticket)
+    importing = _Import(broker, check_hash, ticket)
     for section in SECTIONS:
         rows = document.get(section, [])
         if not isinstance(rows, list):
@@ -81,14 +81,14 @@ def load(
                 )
                 imported.refused.append(f"{section}[{at}] {name!r}: {error}")
             else:
-                imported.taken[section] = imported.taken.get(section, 0) + 1
-    for section in UNKNOWN:
+                imported.imported[section] = imported.imported.get(section, 0) + 1
+    for section in UNSUPPORTED:
         if document.get(section):
             imported.refused.append(f"{section}: this broker has nothing that these would be")
     return imported
 
 
-class _Importing:
+class _Import:
     def __init__(
         self, broker: Broker, check_hash: Callable[[str, str], str], ticket: Ticket | None
     ) -> None:
@@ -104,7 +104,7 @@ class _Importing:
             self._take_user(row)
         elif section == "permissions":
             self._vhost(row)
-            self._broker.users.permit(
+            self._broker.users.set_permission(
                 _text(row, "vhost"),
                 _text(row, "user"),
                 _text(row, "configure"),
@@ -114,7 +114,7 @@ class _Importing:
             )
         elif section == "topic_permissions":
             self._vhost(row)
-            self._broker.users.permit_topics(
+            self._broker.users.set_topic_permission(
                 _text(row, "vhost"),
                 _text(row, "user"),
                 _text(row, "exchange"),
@@ -126,7 +126,7 @@ class _Importing:
             rules = row.get("rules")
             if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
                 raise PreconditionFailed(f"its 'rules' is {rules!r}, not a list of texts")
-            self._broker.users.rule(
+            self._broker.users.set_rules(
                 _text(row, "vhost"), _text(row, "user"), [str(rule) for rule in rules], self._ticket
             )
         elif section == "policies":
@@ -191,15 +191,17 @@ class _Importing:
         return vhost
 
 
-def dump(broker: Broker, show_hash: Callable[[str], tuple[str, str]]) -> dict[str, list[Row]]:
+def export(broker: Broker, show_hash: Callable[[str], tuple[str, str]]) -> dict[str, list[Row]]:
     """A document of all that lasts, by sections. `show_hash` is the inverse of `check_hash`."""
     document: dict[str, list[Row]] = {section: [] for section in SECTIONS}
-    for section, row in rows(broker, show_hash):
+    for section, row in export_rows(broker, show_hash):
         document[section].append(row)
     return document
 
 
-def rows(broker: Broker, show_hash: Callable[[str], tuple[str, str]]) -> Iterator[tuple[str, Row]]:
+def export_rows(
+    broker: Broker, show_hash: Callable[[str], tuple[str, str]]
+) -> Iterator[tuple[str, Row]]:
     """The same row by row, each with its section: there may be many, and others want a turn between
     them.
     """
@@ -248,7 +250,7 @@ def rows(broker: Broker, show_hash: Callable[[str], tuple[str, str]]) -> Iterato
         for policy in list(vhost.policies.by_name.values()):
             yield "policies", {"vhost": vhost.name, "name": policy.name, **policy.row}
         for exchange in list(vhost.exchanges.values()):
-            if _lasts(exchange):
+            if _is_durable(exchange):
                 yield "exchanges", _exchange_row(vhost, exchange)
         for queue in list(vhost.queues.values()):
             if queue.durable:
@@ -270,7 +272,7 @@ def rows(broker: Broker, show_hash: Callable[[str], tuple[str, str]]) -> Iterato
                         yield "bindings", row
 
 
-def _lasts(exchange: Exchange) -> bool:
+def _is_durable(exchange: Exchange) -> bool:
     return exchange.options.durable and exchange.number > 0
 
 

@@ -9,7 +9,7 @@ reported, and stays in the store: when it fits again, it is back.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from mypy_extensions import i64
@@ -32,6 +32,10 @@ from matching.grammar import AMQP, MQTT
 
 Definition = Mapping[str, object]
 
+#: Kinds of definitions that are restored first. A queue is created with the policies of its virtual
+#: host, and a permission needs its user. Both may have higher numbers, because a definition that was
+#: changed gets a new number.
+_FIRST: Final = ("vhost", "policy", "user")
 _GRAMMARS: Final = {grammar.name: grammar for grammar in (AMQP, MQTT)}
 
 
@@ -44,23 +48,27 @@ class SessionRestorer:
         """A session that was there before: nobody is connected to it. Raises BrokerError."""
         raise NotImplementedError
 
-    def restore_subscription(self, listener: Subscriber, binding: Binding) -> None:
+    def restore_subscription(self, session: Subscriber, binding: Binding) -> None:
         """It had this subscription, which is bound already."""
         raise NotImplementedError
 
     def restore_inbox(
-        self, listener: Subscriber, store: DurableStore, positions: array[int], stepped: set[int]
+        self,
+        session: Subscriber,
+        store: DurableStore,
+        positions: array[int],
+        pubrec_received: set[int],
     ) -> None:
         """These messages waited for it, or were in its client's hands; it said that it has those
-        `stepped`.
+        `pubrec_received`.
         """
         raise NotImplementedError
 
-    def restore_received(self, listener: Subscriber, identifiers: list[int]) -> None:
+    def restore_received(self, session: Subscriber, identifiers: list[int]) -> None:
         """Its client sent messages under these packet identifiers, which are held."""
         raise NotImplementedError
 
-    def restored(self) -> None:
+    def finish_restore(self) -> None:
         """That was all."""
         raise NotImplementedError
 
@@ -91,29 +99,17 @@ class RestoreReport:
         self.retained = 0
 
 
-def restore(
-    broker: Broker, definitions: Iterable[tuple[int, Defined]], keeper: SessionRestorer
-) -> RestoreReport:
-    """Build what the definitions say, in a broker that nobody has used yet; `definitions` come in
-    the order of their numbers, which are positions, and the store has gone past them. The keeper
-    may append to the store.
-    """
-    restoring = DefinitionsRestore(broker, keeper)
-    for number, entry in sorted(definitions, key=_later):
-        restoring.add(number, entry)
-    keeper.restored()
-    return restoring.report
-
-
-def reopen(broker: Broker, opened: OpenedStore, keeper: SessionRestorer) -> RestoreReport:
+def restore_broker(broker: Broker, opened: OpenedStore, sessions: SessionRestorer) -> RestoreReport:
     """Restore all that was in a data directory: what the definitions say, and who held which
     message.
     """
-    restoring = DefinitionsRestore(broker, keeper)
-    for number, entry in sorted(opened.definitions, key=_later):
+    restoring = DefinitionsRestore(broker, sessions)
+    first = [numbered for numbered in opened.definitions if numbered[1].kind in _FIRST]
+    others = [numbered for numbered in opened.definitions if numbered[1].kind not in _FIRST]
+    for number, entry in first + others:
         restoring.add(number, entry)
-    restoring.fill(opened)
-    keeper.restored()
+    restoring.restore_messages(opened)
+    sessions.finish_restore()
     for vhost in broker.vhosts.values():
         vhost.record_topology(True)
     return restoring.report
@@ -122,18 +118,18 @@ def reopen(broker: Broker, opened: OpenedStore, keeper: SessionRestorer) -> Rest
 class DefinitionsRestore:
     """Knows by their numbers what is back, for bindings know their ends by these."""
 
-    def __init__(self, broker: Broker, keeper: SessionRestorer) -> None:
+    def __init__(self, broker: Broker, sessions: SessionRestorer) -> None:
         self.report = RestoreReport()
         self._broker = broker
-        self._keeper = keeper
-        self._ends: dict[tuple[str, int], Destination] = {}
+        self._sessions = sessions
+        self._by_number: dict[tuple[str, int], Destination] = {}
         for vhost in broker.vhosts.values():
-            self._know(vhost)
+            self._add_predeclared(vhost)
 
-    def _know(self, vhost: VirtualHost) -> None:
+    def _add_predeclared(self, vhost: VirtualHost) -> None:
         """What is there from the beginning."""
         for exchange in vhost.exchanges.values():
-            self._ends[vhost.name, int(exchange.number)] = exchange
+            self._by_number[vhost.name, int(exchange.number)] = exchange
 
     def add(self, number: int, entry: Defined) -> None:
         report = self.report
@@ -144,10 +140,10 @@ class DefinitionsRestore:
         else:
             report.restored[entry.kind] = report.restored.get(entry.kind, 0) + 1
 
-    def fill(self, opened: OpenedStore) -> None:
+    def restore_messages(self, opened: OpenedStore) -> None:
         """Give the queues, sessions and topics what they held."""
         store, survivors, report = opened.store, opened.survivors, self.report
-        stepped = survivors.pubrec_received_by_queue()
+        pubrec_received = survivors.pubrec_received_by_queue()
         held = survivors.copies.by_queue()
         for vhost in self._broker.vhosts.values():
             found = 0
@@ -160,17 +156,17 @@ class DefinitionsRestore:
                 elif positions is not None:
                     found += len(positions)
                     queue.restore(positions, 1)
-            for listener in vhost.subscribers:
-                inbox = listener.inbox
+            for session in vhost.subscribers:
+                inbox = session.inbox
                 positions = held.pop(inbox.number, None)
                 if positions is not None:
                     found += len(positions)
-                    self._keeper.restore_inbox(
-                        listener, store, positions, stepped.get(inbox.number, set())
+                    self._sessions.restore_inbox(
+                        session, store, positions, pubrec_received.get(inbox.number, set())
                     )
                 if inbox.number in survivors.held_packet_ids:
-                    self._keeper.restore_received(
-                        listener, list(survivors.held_packet_ids[inbox.number])
+                    self._sessions.restore_received(
+                        session, list(survivors.held_packet_ids[inbox.number])
                     )
             vhost.internal.count_copies(found, 0)
             report.copies += found
@@ -196,7 +192,7 @@ class DefinitionsRestore:
             if kind != "vhost":
                 raise PreconditionFailed(f"there is no vhost '{entry.vhost}'")
             vhost = self._broker.add_vhost(entry.vhost)
-            self._know(vhost)
+            self._add_predeclared(vhost)
         if kind == "exchange":
             if name in vhost.exchanges:
                 raise PreconditionFailed(
@@ -208,7 +204,7 @@ class DefinitionsRestore:
                 _flag(definition, "internal"),
                 _table(definition, "arguments"),
             )
-            self._ends[vhost.name, number] = vhost.add_exchange(
+            self._by_number[vhost.name, number] = vhost.add_exchange(
                 name, _text(definition, "type"), options, number
             )
         elif kind == "queue":
@@ -216,11 +212,13 @@ class DefinitionsRestore:
             terms = QueueArguments(
                 name, vhost.name, arguments, vhost.policies.arguments(name, arguments)
             )
-            self._ends[vhost.name, number] = vhost.add_queue(
+            self._by_number[vhost.name, number] = vhost.add_queue(
                 name, True, _flag(definition, "auto_delete"), terms, number
             )
         elif kind == "session":
-            self._ends[vhost.name, number] = self._keeper.restore(vhost, name, number, definition)
+            self._by_number[vhost.name, number] = self._sessions.restore(
+                vhost, name, number, definition
+            )
         elif kind in ("binding", "subscription"):
             self._bind(vhost, definition)
         elif kind == "policy":
@@ -233,8 +231,8 @@ class DefinitionsRestore:
             raise PreconditionFailed(f"nobody knows what a {kind} is")
 
     def _bind(self, vhost: VirtualHost, definition: Definition) -> None:
-        source = self._end(vhost, definition, "source")
-        destination = self._end(vhost, definition, "destination")
+        source = self._destination(vhost, definition, "source")
+        destination = self._destination(vhost, definition, "destination")
         if not isinstance(source, Exchange):
             raise PreconditionFailed(f"its source, '{source.name}', is no exchange")
         grammar = _GRAMMARS.get(_text(definition, "grammar"))
@@ -249,20 +247,14 @@ class DefinitionsRestore:
         )
         vhost.add_binding(source, binding)
         if isinstance(destination, Subscriber):
-            self._keeper.restore_subscription(destination, binding)
+            self._sessions.restore_subscription(destination, binding)
 
-    def _end(self, vhost: VirtualHost, definition: Definition, field: str) -> Destination:
+    def _destination(self, vhost: VirtualHost, definition: Definition, field: str) -> Destination:
         number = _number(definition, field)
-        end = self._ends.get((vhost.name, number))
+        end = self._by_number.get((vhost.name, number))
         if end is None:
             raise PreconditionFailed(f"its {field}, number {number}, is not there")
         return end
-
-
-def _later(numbered: tuple[int, Defined]) -> bool:
-    """Whether there is something that must be known before: a queue is made by the policies of its
-    virtual host, and a user keeps its permissions when its password changes."""
-    return numbered[1].kind not in ("vhost", "policy", "user")
 
 
 def _position(retained: tuple[tuple[str, str], int]) -> int:
@@ -272,30 +264,30 @@ def _position(retained: tuple[tuple[str, str], int]) -> int:
 def _flag(definition: Definition, field: str) -> bool:
     value = definition.get(field)
     if not isinstance(value, bool):
-        raise _odd(field, value)
+        raise _invalid(field, value)
     return value
 
 
 def _number(definition: Definition, field: str) -> int:
     value = definition.get(field)
     if not isinstance(value, int):
-        raise _odd(field, value)
+        raise _invalid(field, value)
     return value
 
 
 def _text(definition: Definition, field: str) -> str:
     value = definition.get(field)
     if not isinstance(value, str):
-        raise _odd(field, value)
+        raise _invalid(field, value)
     return value
 
 
 def _table(definition: Definition, field: str) -> dict[str, object]:
     value = definition.get(field)
     if not isinstance(value, dict):
-        raise _odd(field, value)
+        raise _invalid(field, value)
     return value
 
 
-def _odd(field: str, value: object) -> PreconditionFailed:
+def _invalid(field: str, value: object) -> PreconditionFailed:
     return PreconditionFailed(f"its {field} is {value!r}")

@@ -14,27 +14,27 @@ CC: Final = "CC"
 BCC: Final = "BCC"
 
 
-def further_keys(headers: Mapping[str, object]) -> list[str]:
+def parse_additional_keys(headers: Mapping[str, object]) -> list[str]:
     """The keys, in order. Raises PreconditionFailed."""
     for header in (CC, BCC):
         if not isinstance(headers.get(header, []), list):
             raise PreconditionFailed(
                 f"invalid message: the header '{header}' is no list of routing keys"
             )
-    return all_keys(headers)
+    return additional_keys(headers)
 
 
-def all_keys(headers: Mapping[str, object]) -> list[str]:
+def additional_keys(headers: Mapping[str, object]) -> list[str]:
     """The keys, in order; what is no list of keys names none."""
-    return [*open_keys(headers), *blind_keys(headers)]
+    return [*cc_keys(headers), *bcc_keys(headers)]
 
 
-def blind_keys(headers: Mapping[str, object]) -> list[str]:
+def bcc_keys(headers: Mapping[str, object]) -> list[str]:
     """Those that nobody sees."""
     return _texts(headers.get(BCC))
 
 
-def open_keys(headers: Mapping[str, object]) -> list[str]:
+def cc_keys(headers: Mapping[str, object]) -> list[str]:
     """Those that everybody may see."""
     return _texts(headers.get(CC))
 

@@ -142,8 +142,8 @@ class Address:
         self.exchange = exchange
         self.key = key
         name, words = exchange.encode(), key.encode("utf-8", "surrogateescape")
-        self.octets = bytes([len(name)]) + name + bytes([min(len(words), 255)]) + words[:255]
-        self.topic = words.translate(SWAP)
+        self.short_strings = bytes([len(name)]) + name + bytes([min(len(words), 255)]) + words[:255]
+        self.topic = words.translate(SWAP_SEPARATORS)
         #: Who publishes there, and how many queues that leads to now: streams write that down.
         self.origin = UNKNOWN
         self.routed: i64 = 0
@@ -151,7 +151,7 @@ class Address:
 
 #: Octets `/` and `.` never occur inside a longer UTF-8 sequence, so octets may be exchanged one by
 #: one.
-SWAP: Final = bytes.maketrans(b"./", b"/.")
+SWAP_SEPARATORS: Final = bytes.maketrans(b"./", b"/.")
 
 
 @mypyc_attr(acyclic=True)
@@ -194,7 +194,7 @@ class Message:
         """Neutral properties; never raises."""
         return self.encoding.properties(self.content)
 
-    def remember(self, encoding: Encoding, content: bytes) -> bytes:
+    def cache_recoded(self, encoding: Encoding, content: bytes) -> bytes:
         """Keep the content as written for another kind of reader: encode once, fan out many."""
         self.recoding = encoding
         self.recoded = content

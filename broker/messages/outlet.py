@@ -10,12 +10,12 @@ from mypy_extensions import i64
 
 #: Octets collected in one turn before queues stop delivering to an outlet. A backlog then drains in
 #: slices that stay in the processor's cache, and its memory does not depend on its length.
-TURN_OCTETS: Final[i64] = 1 << 18
+TURN_BYTES: Final[i64] = 1 << 18
 #: Octets from which a body is sent as a part of its own instead of being copied.
-LARGE: Final[i64] = 1 << 14
+LARGE_BODY: Final[i64] = 1 << 14
 
 
-def _nobody() -> None:
+def _ignore() -> None:
     """Wakes nobody: an outlet without a server, as in tests."""
 
 
@@ -28,17 +28,17 @@ class Outlet:
 
     def __init__(self) -> None:
         self.out = BytesWriter()
-        self.wake: Callable[[], None] = _nobody
+        self.wake: Callable[[], None] = _ignore
         self.dirty = False
         self.paused = False
         self.deliveries_paused = False
-        self.octets_out: i64 = 0
+        self.bytes_out: i64 = 0
         self._parts: list[bytes] = []
-        self._parted: i64 = 0
+        self._parts_size: i64 = 0
 
     def open(self) -> bool:
         """Whether a queue may deliver now. A refusal is remembered, and answered by `unchoke`."""
-        if self.paused or len(self.out) + self._parted >= TURN_OCTETS:
+        if self.paused or len(self.out) + self._parts_size >= TURN_BYTES:
             self.deliveries_paused = True
             return False
         return True
@@ -49,30 +49,30 @@ class Outlet:
             self.dirty = True
             self.wake()
 
-    def attach(self, octets: bytes) -> None:
+    def attach(self, data: bytes) -> None:
         """Send these octets next without copying them."""
         out = self.out
         if len(out) > 0:
-            self._cut()
-        self._parts.append(octets)
-        self._parted += len(octets)
-        self.octets_out += len(octets)
+            self._close_buffer()
+        self._parts.append(data)
+        self._parts_size += len(data)
+        self.bytes_out += len(data)
 
-    def _cut(self) -> None:
+    def _close_buffer(self) -> None:
         """Close the buffer; what comes after it is another part."""
         octets = self.out.getvalue()
         self.out.truncate(0)
         self._parts.append(octets)
-        self._parted += len(octets)
-        self.octets_out += len(octets)
+        self._parts_size += len(octets)
+        self.bytes_out += len(octets)
 
     def parts_to_send(self) -> list[bytes]:
         """Take what was collected, in order. What was refused for lack of room may come now."""
         self.dirty = False
         if len(self.out) > 0:
-            self._cut()
+            self._close_buffer()
         parts, self._parts = self._parts, []
-        self._parted = 0
+        self._parts_size = 0
         if self.deliveries_paused and not self.paused:
             self.deliveries_paused = False
             self.resume_deliveries()

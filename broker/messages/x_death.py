@@ -38,7 +38,7 @@ def would_cycle(deaths: Sequence[Death], queue: str) -> bool:
     return False
 
 
-def record(
+def count_death(
     deaths: list[Death],
     queue: str,
     reason: str,
@@ -71,7 +71,7 @@ def record(
     deaths.insert(0, death)
 
 
-def told(
+def death_headers(
     headers: Mapping[str, object], deaths: list[Death], queue: str, reason: str, exchange: str
 ) -> dict[str, object]:
     """The headers of the letter that say all this."""

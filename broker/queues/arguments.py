@@ -56,19 +56,32 @@ _NUMBERS: Final = {
     "x-delivery-limit": -NUMBER_MAX,
     "x-stream-max-segment-size-bytes": SEGMENT_BYTES_MIN,
 }
-_TEXTS: Final = ("x-dead-letter-exchange", "x-dead-letter-routing-key")
-_WORDS: Final = {
+_STRINGS: Final = ("x-dead-letter-exchange", "x-dead-letter-routing-key")
+_CHOICES: Final = {
     "x-overflow": ("drop-head", "reject-publish", "reject-publish-dlx"),
     "x-queue-mode": ("default", "lazy"),
     "x-queue-type": ("classic", "quorum", "stream"),
 }
-_SWITCH: Final = "x-single-active-consumer"
-_AGE: Final = "x-max-age"
+_SINGLE_ACTIVE_CONSUMER: Final = "x-single-active-consumer"
+_MAX_AGE: Final = "x-max-age"
 _JOURNAL: Final = "x-journal"
 #: What only streams know, and what they know of the rest.
-_STREAM_ONLY: Final = ("x-stream-max-segment-size-bytes", _AGE, _JOURNAL)
-_OF_STREAMS: Final = (*_STREAM_ONLY, "x-queue-type", "x-max-length-bytes", _SWITCH)
-_COMPARED: Final = (*_NUMBERS, *_TEXTS, "x-overflow", "x-queue-type", _SWITCH, _AGE, _JOURNAL)
+_STREAM_ONLY: Final = ("x-stream-max-segment-size-bytes", _MAX_AGE, _JOURNAL)
+_STREAM_ARGUMENTS: Final = (
+    *_STREAM_ONLY,
+    "x-queue-type",
+    "x-max-length-bytes",
+    _SINGLE_ACTIVE_CONSUMER,
+)
+_COMPARED: Final = (
+    *_NUMBERS,
+    *_STRINGS,
+    "x-overflow",
+    "x-queue-type",
+    _SINGLE_ACTIVE_CONSUMER,
+    _MAX_AGE,
+    _JOURNAL,
+)
 
 #: What a policy may say of queues, as the argument of the same meaning.
 BY_POLICY: Final = {
@@ -80,14 +93,14 @@ BY_POLICY: Final = {
     "dead-letter-exchange": "x-dead-letter-exchange",
     "dead-letter-routing-key": "x-dead-letter-routing-key",
     "delivery-limit": "x-delivery-limit",
-    "max-age": _AGE,
+    "max-age": _MAX_AGE,
     "stream-max-segment-size-bytes": "x-stream-max-segment-size-bytes",
 }
 
 _AGES: Final = re.compile(r"(\d{1,9})([YMDhms])")
 
 #: What no queue argument says.
-NOTHING: Final[Mapping[str, object]] = {}
+EMPTY: Final[Mapping[str, object]] = {}
 
 
 class QueueArguments:
@@ -101,7 +114,7 @@ class QueueArguments:
         name: str,
         vhost: str,
         arguments: Mapping[str, object],
-        policy: Mapping[str, object] = NOTHING,
+        policy: Mapping[str, object] = EMPTY,
     ) -> None:
         thing = f"for queue '{name}' in vhost '{vhost}'"
         _check(thing, arguments)
@@ -118,24 +131,25 @@ class QueueArguments:
         #: Of a stream: ms that its rows are kept (-1: for ever), octets of a segment, and whether
         #: it gets all that is published.
         self.max_age: i64 = min(
-            (age_of(given[_AGE]) for given in (arguments, policy) if _AGE in given), default=-1
+            (parse_age(given[_MAX_AGE]) for given in (arguments, policy) if _MAX_AGE in given),
+            default=-1,
         )
         self.segment_bytes: i64 = _number(
             arguments.get(_STREAM_ONLY[0], policy.get(_STREAM_ONLY[0], SEGMENT_BYTES))
         )
         self.journal = arguments.get(_JOURNAL) is True
-        self.single_active_consumer = arguments.get(_SWITCH) is True
+        self.single_active_consumer = arguments.get(_SINGLE_ACTIVE_CONSUMER) is True
         self.max_priority = _number(arguments.get("x-max-priority"))
-        self.ttl: i64 = _lower(arguments, policy, "x-message-ttl")
-        self.expires: i64 = _lower(arguments, policy, "x-expires")
-        self.max_length: i64 = _bound(arguments, policy, "x-max-length")
-        self.max_bytes: i64 = _bound(arguments, policy, "x-max-length-bytes")
+        self.ttl: i64 = _lowest(arguments, policy, "x-message-ttl")
+        self.expires: i64 = _lowest(arguments, policy, "x-expires")
+        self.max_length: i64 = _upper_bound(arguments, policy, "x-max-length")
+        self.max_bytes: i64 = _upper_bound(arguments, policy, "x-max-length-bytes")
         self.delivery_limit: i64 = _delivery_limit(arguments, policy, self.quorum)
-        overflow = _either(arguments, policy, "x-overflow")
+        overflow = _string(arguments, policy, "x-overflow")
         self.reject_publish = overflow in ("reject-publish", "reject-publish-dlx")
         self.dead_letter_refused = overflow == "reject-publish-dlx"
-        self.dead_letter_exchange = _either(arguments, policy, "x-dead-letter-exchange")
-        self.dead_letter_key = _either(arguments, policy, "x-dead-letter-routing-key")
+        self.dead_letter_exchange = _string(arguments, policy, "x-dead-letter-exchange")
+        self.dead_letter_key = _string(arguments, policy, "x-dead-letter-routing-key")
         if "x-dead-letter-routing-key" in arguments and self.dead_letter_exchange is None:
             raise PreconditionFailed(
                 f"invalid arg 'x-dead-letter-routing-key' {thing}: there is no 'x-dead-letter-exchange'"
@@ -170,7 +184,7 @@ def _check(thing: str, arguments: Mapping[str, object]) -> None:
             raise PreconditionFailed(f"invalid arg '{argument}' {thing}: {value} is too small")
         if value > (PRIORITY_MAX if argument == "x-max-priority" else NUMBER_MAX):
             raise PreconditionFailed(f"invalid arg '{argument}' {thing}: {value} is too large")
-    for argument in _TEXTS:
+    for argument in _STRINGS:
         text = arguments.get(argument, "")
         if not isinstance(text, str):
             raise PreconditionFailed(f"invalid arg '{argument}' {thing}: not a text")
@@ -178,7 +192,7 @@ def _check(thing: str, arguments: Mapping[str, object]) -> None:
             raise PreconditionFailed(
                 f"invalid arg '{argument}' {thing}: longer than {NAME_BYTES} octets"
             )
-    for argument, words in _WORDS.items():
+    for argument, words in _CHOICES.items():
         word = arguments.get(argument, words[0])
         if not isinstance(word, str):
             raise PreconditionFailed(f"invalid arg '{argument}' {thing}: not a text")
@@ -186,18 +200,18 @@ def _check(thing: str, arguments: Mapping[str, object]) -> None:
             raise PreconditionFailed(
                 f"invalid arg '{argument}' {thing}: '{word}' is none of {', '.join(words)}"
             )
-    age = arguments.get(_AGE)
-    if age is not None and age_of(age) < 0:
+    age = arguments.get(_MAX_AGE)
+    if age is not None and parse_age(age) < 0:
         raise PreconditionFailed(
-            f"invalid arg '{_AGE}' {thing}: {age!r} is no age such as '7D' (Y, M, D, h, m, s)"
+            f"invalid arg '{_MAX_AGE}' {thing}: {age!r} is no age such as '7D' (Y, M, D, h, m, s)"
         )
     if not isinstance(arguments.get(_JOURNAL, False), bool):
         raise PreconditionFailed(f"invalid arg '{_JOURNAL}' {thing}: not a boolean")
-    if not isinstance(arguments.get(_SWITCH, False), bool):
-        raise PreconditionFailed(f"invalid arg '{_SWITCH}' {thing}: not a boolean")
+    if not isinstance(arguments.get(_SINGLE_ACTIVE_CONSUMER, False), bool):
+        raise PreconditionFailed(f"invalid arg '{_SINGLE_ACTIVE_CONSUMER}' {thing}: not a boolean")
 
 
-def age_of(age: object) -> i64:
+def parse_age(age: object) -> i64:
     """Milliseconds of `7D` and the like; -1 for what is none."""
     found = _AGES.fullmatch(age) if isinstance(age, str) else None
     return i64(int(found[1]) * _UNITS[found[2]] * 1000) if found is not None else -1
@@ -208,14 +222,14 @@ def _check_type(thing: str, arguments: Mapping[str, object]) -> None:
     kind = arguments.get("x-queue-type", "classic")
     for argument in _COMPARED:
         if argument in arguments and (
-            argument not in _OF_STREAMS if kind == "stream" else argument in _STREAM_ONLY
+            argument not in _STREAM_ARGUMENTS if kind == "stream" else argument in _STREAM_ONLY
         ):
             raise PreconditionFailed(
                 f"invalid arg '{argument}' {thing} of queue type rabbit_{kind}_queue"
             )
 
 
-def check_lasting(
+def check_durable_type(
     name: str, vhost: str, durable: bool, exclusive: bool, auto_delete: bool, kind: str
 ) -> None:
     """A queue of type quorum or stream lasts. Raises PreconditionFailed."""
@@ -243,19 +257,21 @@ def _delivery_limit(
     return min((limit for limit in limits if limit >= 0), default=-1)
 
 
-def _lower(arguments: Mapping[str, object], policy: Mapping[str, object], argument: str) -> i64:
+def _lowest(arguments: Mapping[str, object], policy: Mapping[str, object], argument: str) -> i64:
     """-1 where nobody says anything."""
     return min(
         (_number(given[argument]) for given in (arguments, policy) if argument in given), default=-1
     )
 
 
-def _bound(arguments: Mapping[str, object], policy: Mapping[str, object], argument: str) -> i64:
-    bound = _lower(arguments, policy, argument)
+def _upper_bound(
+    arguments: Mapping[str, object], policy: Mapping[str, object], argument: str
+) -> i64:
+    bound = _lowest(arguments, policy, argument)
     return UNLIMITED if bound < 0 else bound
 
 
-def _either(
+def _string(
     arguments: Mapping[str, object], policy: Mapping[str, object], argument: str
 ) -> str | None:
     value = arguments.get(argument, policy.get(argument))
@@ -267,4 +283,4 @@ def _number(value: object) -> int:
 
 
 #: Of a queue without arguments.
-NO_ARGUMENTS: Final = QueueArguments("", "", NOTHING)
+NO_ARGUMENTS: Final = QueueArguments("", "", EMPTY)

@@ -28,17 +28,17 @@ class Delivery:
     `order` is its place in the queue, `attempts` how often it came back.
     """
 
-    __slots__ = ("attempts", "consumer", "message", "order")
+    __slots__ = ("attempts", "consumer", "message", "sequence")
 
-    def __init__(self, message: Message, consumer: Consumer, order: i64) -> None:
+    def __init__(self, message: Message, consumer: Consumer, sequence: i64) -> None:
         self.message = message
         self.consumer = consumer
-        self.order: i64 = order
+        self.sequence: i64 = sequence
         self.attempts: i64 = 0
 
-    def of(self, message: Message) -> Delivery:
+    def with_message(self, message: Message) -> Delivery:
         """The same step of a copy of the message."""
-        delivery = Delivery(message, self.consumer, self.order)
+        delivery = Delivery(message, self.consumer, self.sequence)
         delivery.attempts = self.attempts
         return delivery
 
@@ -47,16 +47,16 @@ class Delivery:
 class ReturnedMessage:
     """A message that came back: it keeps nothing of the consumer that had it."""
 
-    __slots__ = ("attempts", "message", "order")
+    __slots__ = ("attempts", "message", "sequence")
 
-    def __init__(self, message: Message, order: i64, attempts: i64) -> None:
+    def __init__(self, message: Message, sequence: i64, attempts: i64) -> None:
         self.message = message
-        self.order: i64 = order
+        self.sequence: i64 = sequence
         self.attempts: i64 = attempts
 
-    def to(self, consumer: Consumer) -> Delivery:
+    def delivery_to(self, consumer: Consumer) -> Delivery:
         """In another consumer's hands."""
-        delivery = Delivery(self.message, consumer, self.order)
+        delivery = Delivery(self.message, consumer, self.sequence)
         delivery.attempts = self.attempts
         return delivery
 
@@ -101,7 +101,7 @@ class Consumer:
         self.priority: i64 = priority
 
     @abstractmethod
-    def deliver(self, message: Message, order: i64) -> None:
+    def deliver(self, message: Message, sequence: i64) -> None:
         """Write the message out. Must not call the core, but to settle what needs no answer."""
         raise NotImplementedError
 
@@ -133,7 +133,7 @@ class MessageSource(Destination):
         #: Those who take turns, and those behind them: with lower priorities, or waiting to be the
         #: single active one.
         self.consumers: list[Consumer] = NO_CONSUMERS
-        self.others: list[Consumer] = NO_CONSUMERS
+        self.standby: list[Consumer] = NO_CONSUMERS
         self.arguments = NO_ARGUMENTS
         self._fates = NO_FATES
         self._turn: i64 = 0
@@ -151,7 +151,7 @@ class MessageSource(Destination):
         raise NotImplementedError
 
     @abstractmethod
-    def consumed(self, message: Message) -> None:
+    def auto_acknowledge(self, message: Message) -> None:
         """The message went to somebody who need not answer. Hot path."""
         raise NotImplementedError
 
@@ -166,7 +166,7 @@ class MessageSource(Destination):
         raise NotImplementedError
 
     @abstractmethod
-    def forget(self, message: Message) -> None:
+    def release(self, message: Message) -> None:
         """Tell the store that this queue needs the message no more."""
         raise NotImplementedError
 
@@ -208,12 +208,12 @@ class MessageSource(Destination):
             if consumer.credit > 0 and (pool is None or pool.credit > 0) and consumer.outlet.open():
                 self._turn = turn
                 return consumer
-        return self._pick_other() if self.others else None
+        return self._pick_standby() if self.standby else None
 
-    def _pick_other(self) -> Consumer | None:
+    def _pick_standby(self) -> Consumer | None:
         """None of the highest priority is ready: the first of the others who is."""
         if not self.arguments.single_active_consumer:
-            for at, consumer in enumerate(self.others):
+            for at, consumer in enumerate(self.standby):
                 pool = consumer.pool
                 if (
                     consumer.credit > 0
@@ -223,11 +223,11 @@ class MessageSource(Destination):
                     # Behind its equals: they take turns.
                     last = at
                     while (
-                        last + 1 < len(self.others)
-                        and self.others[last + 1].priority == consumer.priority
+                        last + 1 < len(self.standby)
+                        and self.standby[last + 1].priority == consumer.priority
                     ):
                         last += 1
-                    self.others.insert(last, self.others.pop(at))
+                    self.standby.insert(last, self.standby.pop(at))
                     return consumer
         return None
 
@@ -235,7 +235,7 @@ class MessageSource(Destination):
 
     @property
     def consumer_count(self) -> int:
-        return len(self.consumers) + len(self.others)
+        return len(self.consumers) + len(self.standby)
 
     def subscribe(self, consumer: Consumer) -> None:
         """The consumer takes its place: beside its equals, or behind those with a higher priority,
@@ -251,27 +251,27 @@ class MessageSource(Destination):
                 self.consumers = []
             self.consumers.append(consumer)
         elif self.arguments.single_active_consumer or consumer.priority < first.priority:
-            if self.others is NO_CONSUMERS:
-                self.others = []
-            insort(self.others, consumer, key=_highest_first)
+            if self.standby is NO_CONSUMERS:
+                self.standby = []
+            insort(self.standby, consumer, key=_highest_first)
         else:
-            self.others = self.consumers + self.others
+            self.standby = self.consumers + self.standby
             self.consumers = [consumer]
         self.schedule_drain()
 
     def unsubscribe(self, consumer: Consumer) -> None:
         """... and leaves it. Where nobody is left, those behind come forward."""
-        if consumer in self.others:
-            self.others.remove(consumer)
+        if consumer in self.standby:
+            self.standby.remove(consumer)
         elif consumer in self.consumers:
             self.consumers.remove(consumer)
-            if not self.consumers and self.others:
+            if not self.consumers and self.standby:
                 count = (
                     1
                     if self.arguments.single_active_consumer
-                    else sum(other.priority == self.others[0].priority for other in self.others)
+                    else sum(other.priority == self.standby[0].priority for other in self.standby)
                 )
-                self.consumers, self.others = self.others[:count], self.others[count:]
+                self.consumers, self.standby = self.standby[:count], self.standby[count:]
                 self.schedule_drain()
             elif not self.consumers:
                 self.consumers = NO_CONSUMERS
@@ -282,4 +282,4 @@ def _highest_first(consumer: Consumer) -> int:
 
 
 def newest_first(returned: ReturnedMessage) -> int:
-    return -int(returned.order)
+    return -int(returned.sequence)

@@ -9,7 +9,7 @@ from mypy_extensions import i64
 T = TypeVar("T")
 
 #: Slots that may lie empty at the head until it is cut.
-SLACK: Final[i64] = 512
+EMPTY_SLOTS_MAX: Final[i64] = 512
 
 
 class Fifo(Generic[T]):
@@ -36,13 +36,13 @@ class Fifo(Generic[T]):
         assert item is not None
         items[head] = None
         head += 1
-        if head >= SLACK and head * 2 >= len(items):
+        if head >= EMPTY_SLOTS_MAX and head * 2 >= len(items):
             del items[:head]
             head = 0
         self._head = head
         return item
 
-    def take_back(self) -> T:
+    def pop_last(self) -> T:
         """What was pushed last."""
         item = self._items.pop()
         assert item is not None

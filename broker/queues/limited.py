@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from typing import Final
+from typing import ClassVar, Final
 
 from mypy_extensions import i64
 
@@ -23,12 +23,12 @@ from broker.messages.fates import (
 from broker.messages.message import Message, amend
 from broker.queues.arguments import UNLIMITED, QueueArguments
 from broker.queues.consumer import Consumer, Delivery, ReturnedMessage
-from broker.queues.paged_tail import stored
-from broker.queues.queue import SLICE, Queue
+from broker.queues.paged_tail import read_stored
+from broker.queues.queue import MESSAGES_PER_SLICE, Queue
 from broker.store.contract import EXPIRY_EPOCH, EXPIRY_SECONDS_MAX, Store
 
 #: Why a message became a dead letter, as x-death and the metrics name it.
-REASONS: Final[dict[int, str]] = {
+DEAD_LETTER_REASONS: Final[dict[int, str]] = {
     int(EXPIRED): "expired",
     int(OVER_LIMIT): "maxlen",
     int(REJECTED): "rejected",
@@ -56,6 +56,8 @@ class DeadLetterHost:
 class LimitedQueue(Queue):
     """A queue that follows its Terms."""
 
+    hash_kind: ClassVar[str] = "LimitedQueue"
+
     def __init__(
         self,
         vhost: str,
@@ -63,21 +65,21 @@ class LimitedQueue(Queue):
         agenda: Agenda,
         store: Store,
         durable: bool,
-        terms: QueueArguments,
+        arguments: QueueArguments,
         host: DeadLetterHost,
     ) -> None:
         super().__init__(vhost, name, agenda, store, durable)
-        self.arguments = terms
+        self.arguments = arguments
         #: Octets of the payloads that wait, where there is a limit for them.
         self.waiting_bytes: i64 = 0
         self._host: DeadLetterHost | None = host
-        self._lease: UnusedExpiry | None = None
+        self._unused_expiry: UnusedExpiry | None = None
 
     def latest_expiry(self) -> i64:
         return self.agenda.now + self.arguments.ttl if self.arguments.ttl >= 0 else -1
 
     @property
-    def noted(self) -> bool:
+    def annotates(self) -> bool:
         return self.arguments.ttl >= 0 or self.private
 
     def annotate(self, lowered: bool) -> int:
@@ -87,18 +89,18 @@ class LimitedQueue(Queue):
         when = math.ceil(self.agenda.wall + int(ttl) / 1_000) - EXPIRY_EPOCH
         return when if 0 < when <= EXPIRY_SECONDS_MAX else 0
 
-    def follow(self, terms: QueueArguments) -> None:
+    def update_arguments(self, arguments: QueueArguments) -> None:
         """From now on these hold. What waits is measured again, as far as it is in memory."""
-        self.arguments = terms
+        self.arguments = arguments
         self.waiting_bytes = 0
-        if terms.max_bytes != UNLIMITED:
-            for message in self.in_memory():
-                self._came(message)
+        if arguments.max_bytes != UNLIMITED:
+            for message in self.messages_in_memory():
+                self._count_bytes(message)
         self.touch()
-        if not terms.reject_publish:
+        if not arguments.reject_publish:
             self._trim()
 
-    def in_memory(self) -> list[Message]:
+    def messages_in_memory(self) -> list[Message]:
         """What waits, but for what is read when its turn comes."""
         return [returned.message for returned in self._returned] + self._waiting.items()
 
@@ -135,9 +137,11 @@ class LimitedQueue(Queue):
         before: i64 = self.depth
         self.enqueue(message)
         if self.depth > before:
-            self._came(message)
+            self._count_bytes(message)
             if self._trim() or 0 < message.expires <= self.agenda.now:
-                self.expire(SLICE)  # Who comes next does not find at the head what lives no longer.
+                self.expire(
+                    MESSAGES_PER_SLICE
+                )  # Who comes next does not find at the head what lives no longer.
 
     def enqueue(self, message: Message) -> None:
         """Hand over at once, or keep."""
@@ -150,17 +154,17 @@ class LimitedQueue(Queue):
             self.discard(delivery.message, OVERDELIVERED)
             self.schedule_drain()
             return
-        self.take_back(delivery)
+        self.reinsert(delivery)
         if not self.dead:
-            self._came(delivery.message)
+            self._count_bytes(delivery.message)
             if not self.arguments.reject_publish:
                 self._trim()
 
-    def take_back(self, delivery: Delivery) -> None:
+    def reinsert(self, delivery: Delivery) -> None:
         """To its old place."""
         super().requeue(delivery)
 
-    def _came(self, message: Message) -> None:
+    def _count_bytes(self, message: Message) -> None:
         if self.arguments.max_bytes != UNLIMITED:
             self.waiting_bytes += message.encoding.size(message.content)
 
@@ -174,55 +178,55 @@ class LimitedQueue(Queue):
             self.drop_head(OVER_LIMIT)
         return self.depth < before
 
-    def restore(self, positions: array[int], order: i64) -> None:
-        super().restore(positions, order)
+    def restore(self, positions: array[int], sequence: i64) -> None:
+        super().restore(positions, sequence)
         if (
             self.arguments.max_bytes != UNLIMITED
         ):  # Which is what there is to be read here, at most.
-            for message in stored(self.store, self.number, positions, False):
+            for message in read_stored(self.store, self.number, positions, False):
                 if message is not None:
-                    self._came(message)
+                    self._count_bytes(message)
 
     # -- out
 
     def run(self) -> None:
         """Drain: deliver while something waits and a consumer is ready."""
-        self._stirred = False
+        self._drain_scheduled = False
         now: i64 = self.agenda.now
         while self.depth > 0:
             consumer = self.pick()
             if consumer is None:
-                self._watch(self._head().expires)
+                self._schedule_expiry(self._head().expires)
                 return
-            returned = self._pop()
+            returned = self._pop_head()
             if 0 < returned.message.expires <= now:
                 self.discard(returned.message, EXPIRED)
             elif returned.attempts > 0:
-                consumer.redeliver(self._counted(returned).to(consumer))
+                consumer.redeliver(self._with_delivery_count(returned).delivery_to(consumer))
             else:
-                consumer.deliver(returned.message, returned.order)
+                consumer.deliver(returned.message, returned.sequence)
 
     def take(self, consumer: Consumer) -> Delivery | None:
         self.touch()
         delivery = super().take(consumer)
         if delivery is not None and delivery.attempts > 0:
-            return self._counted(
-                ReturnedMessage(delivery.message, delivery.order, delivery.attempts)
-            ).to(consumer)
+            return self._with_delivery_count(
+                ReturnedMessage(delivery.message, delivery.sequence, delivery.attempts)
+            ).delivery_to(consumer)
         return delivery
 
-    def _pop(self) -> ReturnedMessage:
-        returned = self._leave()
+    def _pop_head(self) -> ReturnedMessage:
+        returned = self._remove_head()
         if self.arguments.max_bytes != UNLIMITED:
             self.waiting_bytes = max(
                 0, self.waiting_bytes - returned.message.encoding.size(returned.message.content)
             )
         return returned
 
-    def _leave(self) -> ReturnedMessage:
-        return super()._pop()
+    def _remove_head(self) -> ReturnedMessage:
+        return super()._pop_head()
 
-    def _counted(self, returned: ReturnedMessage) -> ReturnedMessage:
+    def _with_delivery_count(self, returned: ReturnedMessage) -> ReturnedMessage:
         """The message says how often it came back, where deliveries are counted."""
         if self.arguments.delivery_limit >= 0 or self.arguments.quorum:
             message = returned.message
@@ -248,7 +252,7 @@ class LimitedQueue(Queue):
             return
         self.count(DEAD_LETTERED)
         host.dead_letter(
-            self, message, REASONS[int(fate)]
+            self, message, DEAD_LETTER_REASONS[int(fate)]
         )  # ... and forgets it, with the letter in the same record.
 
     # -- how long an unused queue lives
@@ -256,9 +260,9 @@ class LimitedQueue(Queue):
     def touch(self) -> None:
         """A new lease, where there are leases."""
         if self.arguments.expires > 0:
-            if self._lease is None:
-                self._lease = UnusedExpiry(self)
-            self._lease.renew()
+            if self._unused_expiry is None:
+                self._unused_expiry = UnusedExpiry(self)
+            self._unused_expiry.renew()
 
     def unsubscribe(self, consumer: Consumer) -> None:
         super().unsubscribe(consumer)
@@ -269,10 +273,10 @@ class LimitedQueue(Queue):
         if self._host is not None and self.consumer_count == 0 and not self.dead:
             self._host.expire_queue(self)
 
-    def die(self) -> int:
-        if self._lease is not None:
-            self._lease.queue = None
-        return super().die()
+    def on_deleted(self) -> int:
+        if self._unused_expiry is not None:
+            self._unused_expiry.queue = None
+        return super().on_deleted()
 
 
 class UnusedExpiry(Task):
@@ -280,30 +284,30 @@ class UnusedExpiry(Task):
 
     def __init__(self, queue: LimitedQueue) -> None:
         self.queue: LimitedQueue | None = queue
-        self._end: i64 = 0
+        self._expires: i64 = 0
         #: When the clock will call: 0 when it will not.
-        self._alarm: i64 = 0
+        self._timer_due: i64 = 0
 
     def renew(self) -> None:
         queue = self.queue
         if queue is not None:
-            self._end = queue.agenda.now + queue.arguments.expires
-            if self._alarm == 0 or self._alarm > self._end:
-                self._alarm = self._end
-                queue.agenda.at(self._end, self)
+            self._expires = queue.agenda.now + queue.arguments.expires
+            if self._timer_due == 0 or self._timer_due > self._expires:
+                self._timer_due = self._expires
+                queue.agenda.at(self._expires, self)
 
     def run(self) -> None:
         queue = self.queue
         if queue is None:
             return
         now: i64 = queue.agenda.now
-        if now < self._alarm:
+        if now < self._timer_due:
             return  # An earlier alarm was set meanwhile, and this is the later one.
-        self._alarm = 0
+        self._timer_due = 0
         if queue.arguments.expires <= 0 or queue.consumer_count > 0:
             return  # The last consumer to leave renews it.
-        if now >= self._end:
+        if now >= self._expires:
             queue.expire_unused()
         else:
-            self._alarm = self._end
-            queue.agenda.at(self._end, self)
+            self._timer_due = self._expires
+            queue.agenda.at(self._expires, self)

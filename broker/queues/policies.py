@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from broker.errors import PreconditionFailed
-from broker.queues.arguments import BY_POLICY, NOTHING, QueueArguments
+from broker.queues.arguments import BY_POLICY, EMPTY, QueueArguments
 
 ALTERNATE: Final = "alternate-exchange"
 #: What a policy may say and this broker has no need of.
@@ -27,7 +27,7 @@ _IGNORED: Final = (
     "target-group-size",
 )
 #: What a policy may apply to.
-OBJECTS: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
+APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
 #: The highest and, below 0, the lowest priority.
 PRIORITY_MAX: Final = 1 << 31
 
@@ -51,9 +51,9 @@ class Policy:
             raise PreconditionFailed(
                 f"{thing}: its pattern '{pattern}' is no regular expression ({error})"
             ) from None
-        if apply_to not in OBJECTS:
+        if apply_to not in APPLY_TO:
             raise PreconditionFailed(
-                f"{thing}: it applies to '{apply_to}', which is none of {', '.join(OBJECTS)}"
+                f"{thing}: it applies to '{apply_to}', which is none of {', '.join(APPLY_TO)}"
             )
         if abs(priority) > PRIORITY_MAX:
             raise PreconditionFailed(
@@ -80,11 +80,11 @@ class Policy:
         }
         self.alternate = alternate
         try:
-            _try(name, vhost, self.arguments)
+            _check_arguments(name, vhost, self.arguments)
         except PreconditionFailed as error:
             raise PreconditionFailed(f"{thing}: {error}") from None
 
-    def fits(self, name: str, kinds: tuple[str, ...]) -> bool:
+    def applies_to(self, name: str, kinds: tuple[str, ...]) -> bool:
         """Whether it is about this object, which is of these kinds."""
         return self.apply_to in kinds and self._pattern.search(name) is not None
 
@@ -99,7 +99,7 @@ class Policy:
         }
 
 
-def _try(name: str, vhost: str, terms: Mapping[str, object]) -> None:
+def _check_arguments(name: str, vhost: str, terms: Mapping[str, object]) -> None:
     """Would a queue, or a stream, take these for arguments? Raises PreconditionFailed."""
     of_streams = {
         argument: value
@@ -131,9 +131,9 @@ class Policies:
     def arguments(self, name: str, arguments: Mapping[str, object]) -> Mapping[str, object]:
         """What holds for a queue beside its own arguments, as arguments."""
         if not self.by_name:
-            return NOTHING
+            return EMPTY
         policy = self.for_queue(name, arguments.get("x-queue-type"))
-        return NOTHING if policy is None else policy.arguments
+        return EMPTY if policy is None else policy.arguments
 
     def alternate(self, name: str) -> str | None:
         """The alternate exchange of one that names none itself."""
@@ -143,7 +143,7 @@ class Policies:
     def _best(self, name: str, kinds: tuple[str, ...]) -> Policy | None:
         best: Policy | None = None
         for policy in self.by_name.values():
-            if (best is None or policy.priority > best.priority) and policy.fits(name, kinds):
+            if (best is None or policy.priority > best.priority) and policy.applies_to(name, kinds):
                 best = policy
         return best
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import insort
-from typing import Final
+from typing import ClassVar, Final
 
 from mypy_extensions import i64
 
@@ -36,14 +36,14 @@ from broker.queues.consumer import (
     newest_first,
 )
 from broker.queues.fifo import Fifo
-from broker.queues.paged_tail import Tail
+from broker.queues.paged_tail import PagedTail
 from broker.store.contract import MessageSettled, Store
 
 #: Messages of a purged or expired queue that are let go in one turn.
-SLICE: Final[i64] = 2_000
+MESSAGES_PER_SLICE: Final[i64] = 2_000
 
 _NOTHING: Final[Fifo[Message]] = Fifo()
-_NONE_CAME_BACK: Final[list[ReturnedMessage]] = []
+_NO_RETURNED: Final[list[ReturnedMessage]] = []
 
 
 class Queue(MessageSource):
@@ -51,6 +51,8 @@ class Queue(MessageSource):
 
     Beyond `max_length` waiting messages the oldest are dropped.
     """
+
+    hash_kind: ClassVar[str] = "Queue"
 
     def __init__(self, vhost: str, name: str, agenda: Agenda, store: Store, durable: bool) -> None:
         super().__init__(vhost, name, agenda, store, durable)
@@ -66,17 +68,17 @@ class Queue(MessageSource):
         #: The queue that this one became, when a policy asked for one that can do more.
         self.replacement: Queue | None = None
         self._waiting = _NOTHING
-        self._returned = _NONE_CAME_BACK
-        self._tail: Tail | None = None
+        self._returned = _NO_RETURNED
+        self._tail: PagedTail | None = None
         #: Messages in the tail.
         self._paged: i64 = 0
         self._max_length: i64 = UNLIMITED
         #: The depth from which on `put` has more to do.
-        self._bound: i64 = store.window if durable else UNLIMITED
-        self._order: i64 = 0
-        self._stirred = False
-        self._alarm: i64 = 0
-        self._expiry: MessageExpiry | None = None
+        self._overflow_depth: i64 = store.window if durable else UNLIMITED
+        self._sequence: i64 = 0
+        self._drain_scheduled = False
+        self._expiry_due: i64 = 0
+        self._expiry_task: MessageExpiry | None = None
 
     @property
     def max_length(self) -> int:
@@ -86,7 +88,7 @@ class Queue(MessageSource):
     @max_length.setter
     def max_length(self, most: int) -> None:
         self._max_length = most
-        self._set_bound()
+        self._set_overflow_depth()
 
     # -- in
 
@@ -95,31 +97,31 @@ class Queue(MessageSource):
         if self.depth == 0:
             consumer = self.pick()
             if consumer is not None:
-                self._order += 1
-                consumer.deliver(message, self._order)
+                self._sequence += 1
+                consumer.deliver(message, self._sequence)
                 return
         if self._waiting is _NOTHING:
             self._waiting = Fifo()
         self._waiting.push(message)
         self.depth += 1
         if message.expires > 0:
-            self._watch(message.expires)
-        if self.depth > self._bound:
+            self._schedule_expiry(message.expires)
+        if self.depth > self._overflow_depth:
             self._overflow()
 
     def _overflow(self) -> None:
         """A message came, and the queue is too long, or too long for the memory."""
         if self.durable and self.depth > self.store.window or self._paged > 0:
             if self._tail is None:
-                self._tail = Tail(self.store, self.number)
-            self._tail.push(self._waiting.take_back())
+                self._tail = PagedTail(self.store, self.number)
+            self._tail.push(self._waiting.pop_last())
             self._paged += 1
         if self.depth > self._max_length:
             self.drop_head(OVER_LIMIT)
-        self._set_bound()
+        self._set_overflow_depth()
 
-    def _set_bound(self) -> None:
-        self._bound = (
+    def _set_overflow_depth(self) -> None:
+        self._overflow_depth = (
             -1
             if self._paged > 0
             else min(self._max_length, self.store.window if self.durable else UNLIMITED)
@@ -127,15 +129,15 @@ class Queue(MessageSource):
 
     def reserve(self) -> i64:
         """Use up the next place for what comes from elsewhere. Nothing may wait."""
-        self._order += 1
-        return self._order
+        self._sequence += 1
+        return self._sequence
 
     def next_sequence(self) -> i64:
         """The `order` that the next message to come in will have."""
-        return self._order + self._waiting.size + self._paged + 1
+        return self._sequence + self._waiting.size + self._paged + 1
 
     @property
-    def noted(self) -> bool:
+    def annotates(self) -> bool:
         """Whether the store notes something of each message for this queue."""
         return self.private
 
@@ -152,42 +154,44 @@ class Queue(MessageSource):
             if self.replacement is not None:
                 self.replacement.requeue(delivery)
             else:
-                self.forget(delivery.message)
+                self.release(delivery.message)
             return
         self.unacked -= 1
-        self._came_back(ReturnedMessage(delivery.message, delivery.order, delivery.attempts + 1))
+        self._insert_returned(
+            ReturnedMessage(delivery.message, delivery.sequence, delivery.attempts + 1)
+        )
         self.depth += 1
         expires: i64 = delivery.message.expires
         if expires > 0:
-            self._watch(expires)
+            self._schedule_expiry(expires)
         self.schedule_drain()
 
-    def _came_back(self, returned: ReturnedMessage) -> None:
-        if self._returned is _NONE_CAME_BACK:
+    def _insert_returned(self, returned: ReturnedMessage) -> None:
+        if self._returned is _NO_RETURNED:
             self._returned = []
         insort(self._returned, returned, key=newest_first)
 
     # -- after a restart
 
-    def restore(self, positions: array[int], order: i64) -> None:
+    def restore(self, positions: array[int], sequence: i64) -> None:
         """It held these messages when the broker stopped, the first of them as its `order`th."""
-        tail = self._tail = Tail(self.store, self.number)
+        tail = self._tail = PagedTail(self.store, self.number)
         tail.restore(positions, self.latest_expiry())
-        self._order = order - 1
+        self._sequence = sequence - 1
         self._paged = len(positions)
         self.depth += self._paged
-        self._set_bound()
-        self._read_on()
+        self._set_overflow_depth()
+        self._read_tail()
 
-    def restore_returned(self, message: Message, order: i64) -> None:
+    def restore_returned(self, message: Message, sequence: i64) -> None:
         """... and before those this one, which a consumer may have had."""
-        self._came_back(ReturnedMessage(message, order, 1))
-        self._order = max(self._order, order)
+        self._insert_returned(ReturnedMessage(message, sequence, 1))
+        self._sequence = max(self._sequence, sequence)
         self.depth += 1
 
-    def restore_unacked(self, order: i64) -> None:
+    def restore_unacked(self, sequence: i64) -> None:
         """... and this one was in a consumer's hands, and still is."""
-        self._order = max(self._order, order)
+        self._sequence = max(self._sequence, sequence)
         self.unacked += 1
 
     def count_unreadable(self) -> None:
@@ -202,18 +206,18 @@ class Queue(MessageSource):
 
     def schedule_drain(self) -> None:
         """Something may be deliverable: drain at the end of this turn."""
-        if self.depth > 0 and not self._stirred:
-            self._stirred = True
+        if self.depth > 0 and not self._drain_scheduled:
+            self._drain_scheduled = True
             self.agenda.add(self)
 
     def run(self) -> None:
         """Drain: deliver while something waits and a consumer is ready. Hot path."""
-        self._stirred = False
+        self._drain_scheduled = False
         now: i64 = self.agenda.now
         while self.depth > self._paged:
             consumer = self.pick()
             if consumer is None:
-                self._watch(self._head().expires)
+                self._schedule_expiry(self._head().expires)
                 return
             self.depth -= 1
             if self._returned:
@@ -221,20 +225,20 @@ class Queue(MessageSource):
                 if 0 < returned.message.expires <= now:
                     self.discard(returned.message, EXPIRED)
                 else:
-                    consumer.redeliver(returned.to(consumer))
+                    consumer.redeliver(returned.delivery_to(consumer))
                 continue
             message = self._waiting.pop()
-            self._order += 1
+            self._sequence += 1
             if 0 < message.expires <= now:
                 self.discard(message, EXPIRED)
             else:
-                consumer.deliver(message, self._order)
+                consumer.deliver(message, self._sequence)
         if self._paged > 0:
-            self._read_on()
-            self._stirred = True
+            self._read_tail()
+            self._drain_scheduled = True
             self.agenda.later(self)
 
-    def _read_on(self) -> None:
+    def _read_tail(self) -> None:
         """Nothing is in memory any more: read what comes next."""
         tail = self._tail
         assert tail is not None
@@ -242,7 +246,7 @@ class Queue(MessageSource):
             for message in tail.pop():
                 self._paged -= 1
                 if message is None:
-                    self._order += 1
+                    self._sequence += 1
                     self.depth -= 1
                     self.count(UNREADABLE)
                 else:
@@ -251,30 +255,32 @@ class Queue(MessageSource):
                     self._waiting.push(message)
         if self._paged == 0:
             self._tail = None
-            self._set_bound()
+            self._set_overflow_depth()
         if self._waiting.size:
-            self._watch(self._head().expires)
+            self._schedule_expiry(self._head().expires)
 
     def take(self, consumer: Consumer) -> Delivery | None:
         """The next message for one who asks instead of consuming."""
         self.expire(UNLIMITED)
         if self.depth == 0:
             return None
-        delivery = self._pop().to(consumer)
+        delivery = self._pop_head().delivery_to(consumer)
         if self.depth > 0:
-            self._watch(self._head().expires)  # It may have expired while it stood behind this one.
+            self._schedule_expiry(
+                self._head().expires
+            )  # It may have expired while it stood behind this one.
         return delivery
 
-    def _pop(self) -> ReturnedMessage:
+    def _pop_head(self) -> ReturnedMessage:
         """What is at the head, out of the queue."""
         self.depth -= 1
         if self._returned:
             returned = self._returned.pop()
         else:
-            self._order += 1
-            returned = ReturnedMessage(self._waiting.pop(), self._order, 0)
+            self._sequence += 1
+            returned = ReturnedMessage(self._waiting.pop(), self._sequence, 0)
         if 0 < self._paged == self.depth:
-            self._read_on()
+            self._read_tail()
         return returned
 
     # -- settled
@@ -285,27 +291,27 @@ class Queue(MessageSource):
             if self.replacement is not None:
                 self.replacement.settle(message)
             else:
-                self.forget(message)
+                self.release(message)
             return
         self.unacked -= 1
         self.acknowledged += 1
         if message.position > 0:
-            self.forget(message)
-        if self.depth > 0 and not self._stirred:
+            self.release(message)
+        if self.depth > 0 and not self._drain_scheduled:
             self.schedule_drain()
 
-    def consumed(self, message: Message) -> None:
+    def auto_acknowledge(self, message: Message) -> None:
         """The message went to somebody who need not answer. Hot path."""
         self.auto_acknowledged += 1
         if message.position > 0:
-            self.forget(message)
+            self.release(message)
 
-    def forget(self, message: Message) -> None:
+    def release(self, message: Message) -> None:
         """Tell the store that this queue needs the message no more."""
         if self.durable and message.position > 0:
-            self.release(message.position)
+            self.release_position(message.position)
 
-    def release(self, position: i64) -> None:
+    def release_position(self, position: i64) -> None:
         """The same, of a message at this position. A queue that is gone has said all with that."""
         if self.dead:
             self.store.release(self.number, position)
@@ -318,7 +324,7 @@ class Queue(MessageSource):
             if self.replacement is not None:
                 self.replacement.reject(message)
             else:
-                self.forget(message)
+                self.release(message)
             return
         self.unacked -= 1
         self.discard(message, REJECTED)
@@ -332,43 +338,43 @@ class Queue(MessageSource):
     def discard(self, message: Message, fate: i64) -> None:
         """The message leaves without having been consumed."""
         self.count(fate)
-        self.forget(message)
+        self.release(message)
 
     def touch(self) -> None:
         """Somebody declared the queue, asked for a message or consumed: one that expires is needed
         from now on.
         """
 
-    def expire(self, most: i64) -> None:
+    def expire(self, limit: i64) -> None:
         """Discard from the head what has expired, up to so many now and the rest in later turns.
         (Deeper down a message waits for its turn.)"""
         while self.depth > 0:
             expires: i64 = self._head().expires
             if expires == 0 or expires > self.agenda.now:
-                self._watch(expires)
+                self._schedule_expiry(expires)
                 return
-            if most == 0:
-                if self._expiry is not None:
-                    self.agenda.later(self._expiry)
+            if limit == 0:
+                if self._expiry_task is not None:
+                    self.agenda.later(self._expiry_task)
                 return
-            most -= 1
+            limit -= 1
             self.drop_head(EXPIRED)
 
-    def alarmed(self) -> None:
+    def on_expiry_timer(self) -> None:
         """The time that `_watch` noted has come."""
-        self._alarm = 0
-        self.expire(SLICE)
+        self._expiry_due = 0
+        self.expire(MESSAGES_PER_SLICE)
 
-    def _watch(self, expires: i64) -> None:
+    def _schedule_expiry(self, expires: i64) -> None:
         """See to it that `expire` is called at this time (0: no need), or before."""
-        if expires > 0 and (self._alarm == 0 or expires < self._alarm):
-            self._alarm = expires
-            if self._expiry is None:
-                self._expiry = MessageExpiry(self)
-            self.agenda.at(expires, self._expiry)
+        if expires > 0 and (self._expiry_due == 0 or expires < self._expiry_due):
+            self._expiry_due = expires
+            if self._expiry_task is None:
+                self._expiry_task = MessageExpiry(self)
+            self.agenda.at(expires, self._expiry_task)
 
     def drop_head(self, fate: i64) -> None:
-        self.discard(self._pop().message, fate)
+        self.discard(self._pop_head().message, fate)
 
     def take_over(self, old: Queue) -> None:
         """Take the place of a queue of this name, with all that it holds and all who consume it."""
@@ -379,18 +385,18 @@ class Queue(MessageSource):
         )
         self.auto_delete, self.depth, self.unacked = old.auto_delete, old.depth, old.unacked
         self.acknowledged, self.auto_acknowledged = old.acknowledged, old.auto_acknowledged
-        self.consumers, self.others = old.consumers, old.others
+        self.consumers, self.standby = old.consumers, old.standby
         self._fates, self._waiting, self._returned = old._fates, old._waiting, old._returned
-        self._tail, self._paged, self._order = old._tail, old._paged, old._order
-        self._set_bound()
-        for consumer in self.consumers + self.others:
+        self._tail, self._paged, self._sequence = old._tail, old._paged, old._sequence
+        self._set_overflow_depth()
+        for consumer in self.consumers + self.standby:
             consumer.queue = self
         old.dead = True
         old.replacement = self
-        old.consumers, old.others, old.depth, old._paged = NO_CONSUMERS, NO_CONSUMERS, 0, 0
-        old._waiting, old._returned, old._tail = _NOTHING, _NONE_CAME_BACK, None
+        old.consumers, old.standby, old.depth, old._paged = NO_CONSUMERS, NO_CONSUMERS, 0, 0
+        old._waiting, old._returned, old._tail = _NOTHING, _NO_RETURNED, None
         if self.depth > 0:
-            self._watch(self._head().expires)
+            self._schedule_expiry(self._head().expires)
             self.schedule_drain()
 
     def purge(self) -> int:
@@ -402,30 +408,30 @@ class Queue(MessageSource):
         if purged:
             self.count(PURGED, purged)
             # The places of those who come later are behind all of these.
-            self._order += self._waiting.size + self._paged
+            self._sequence += self._waiting.size + self._paged
             self.depth = self._paged = 0
             emptying = PurgeTask(self, self._waiting, self._returned, self._tail)
             self._waiting = _NOTHING
-            self._returned = _NONE_CAME_BACK
+            self._returned = _NO_RETURNED
             self._tail = None
-            self._set_bound()
+            self._set_overflow_depth()
             emptying.run()
         return purged
 
-    def die(self) -> int:
+    def on_deleted(self) -> int:
         """The queue is deleted: nothing comes in or back any more.
 
         Returns how many messages waited.
         """
         self.dead = True
         purged = self.purge()
-        if self._expiry is not None:
-            self._expiry.queue = None
+        if self._expiry_task is not None:
+            self._expiry_task.queue = None
         if self.unacked:
             self.count(PURGED, int(self.unacked))
         self.unacked = 0
-        consumers = self.consumers + self.others
-        self.consumers, self.others = NO_CONSUMERS, NO_CONSUMERS
+        consumers = self.consumers + self.standby
+        self.consumers, self.standby = NO_CONSUMERS, NO_CONSUMERS
         for consumer in consumers:
             consumer.cancelled()
         return purged
@@ -444,7 +450,7 @@ class PurgeTask(Task):
         queue: Queue,
         waiting: Fifo[Message],
         returned: list[ReturnedMessage],
-        tail: Tail | None,
+        tail: PagedTail | None,
     ) -> None:
         self._queue = queue
         self._waiting = waiting
@@ -452,19 +458,19 @@ class PurgeTask(Task):
         self._tail = tail
 
     def run(self) -> None:
-        left: i64 = SLICE
+        left: i64 = MESSAGES_PER_SLICE
         while left > 0 and self._returned:
-            self._queue.forget(self._returned.pop().message)
+            self._queue.release(self._returned.pop().message)
             left -= 1
         while left > 0 and self._waiting.size > 0:
-            self._queue.forget(self._waiting.pop())
+            self._queue.release(self._waiting.pop())
             left -= 1
         tail = self._tail
         while left > 0 and tail is not None and not tail.empty:
             for position in tail.pop_positions():
                 left -= 1
                 if position > 0:
-                    self._queue.release(position)
+                    self._queue.release_position(position)
         if left <= 0:
             self._queue.agenda.later(self)
 
@@ -480,4 +486,4 @@ class MessageExpiry(Task):
 
     def run(self) -> None:
         if self.queue is not None:
-            self.queue.alarmed()
+            self.queue.on_expiry_timer()

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from mypy_extensions import i64
-
 from broker.errors import PreconditionFailed
+from broker.eviction import evict_oldest
 from broker.messages.message import Properties
 from broker.store.contract import Sequenced, Store, Ticket
 
@@ -66,21 +65,12 @@ class Producers:
 
     def __init__(self, vhost: str, store: Store) -> None:
         self.last: dict[str, int] = {}
-        #: Messages that came a second time.
-        self.duplicates: i64 = 0
         self._vhost = vhost
         self._store = store
 
-    def knows(self, publication: NumberedPublication) -> bool:
-        """Whether it was published already."""
-        return publication.sequence <= self.last.get(publication.producer, -1)
-
     def is_repeat(self, publication: NumberedPublication) -> bool:
-        """The same, of one that was published now."""
-        if not self.knows(publication):
-            return False
-        self.duplicates += 1
-        return True
+        """True if the producer has published this sequence number, or a higher one, before."""
+        return publication.sequence <= self.last.get(publication.producer, -1)
 
     def record(self, publication: NumberedPublication, ticket: Ticket | None) -> None:
         """It is published: between `begin` and `commit` of the store, with its message."""
@@ -89,6 +79,5 @@ class Producers:
         last[producer] = publication.sequence
         self._store.append(Sequenced(self._vhost, producer, publication.sequence), ticket)
         if len(last) > PRODUCERS_MAX:
-            oldest = next(iter(last))
-            del last[oldest]
-            self._store.append(Sequenced(self._vhost, oldest, -1), None)
+            for oldest, _ in evict_oldest(last):
+                self._store.append(Sequenced(self._vhost, oldest, -1), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.access.identity import CORE, Identity
+from broker.access.identity import INTERNAL, Identity
 from broker.agenda import Agenda, Task
 from broker.errors import AccessRefused, BrokerError, NotFound
 from broker.limits import BrokerLimits
@@ -125,7 +125,7 @@ class Planner(PlanResolver):
     def _admit(self, identity: Identity, exchange: str, routes: list[Route]) -> Exchange:
         """The exchange, if the identity may publish there. Raises NotFound, AccessRefused."""
         source = self._exchange(exchange)
-        if identity is not CORE:
+        if identity is not INTERNAL:
             if source.options.internal:
                 raise AccessRefused(
                     f"cannot publish to internal exchange '{exchange}' in vhost '{self._vhost}'"

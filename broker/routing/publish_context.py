@@ -5,12 +5,12 @@ for it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Final
 
 from mypy_extensions import i64
 
-from broker.access.identity import CORE, Identity
+from broker.access.identity import INTERNAL, Identity
+from broker.eviction import evict_oldest
 from broker.limits import BrokerLimits
 from broker.messages.message import Origin
 from broker.routing.route import FATES, UNROUTABLE, Plan, Route
@@ -74,8 +74,8 @@ class PublishContext:
             self._loose = route
             return route
         if len(self.routes) >= self.capacity:
-            for name in list(islice(self.routes, 1 + self.capacity // PORTION)):
-                self.evict(name)
+            for _, evicted in evict_oldest(self.routes, 1 + self.capacity // PORTION):
+                self._fold(evicted)
         self.routes[octets] = route
         return route
 
@@ -164,7 +164,7 @@ class PublishContexts:
     """All gates of a virtual host, and what those that are gone have counted."""
 
     def __init__(self, resolver: PlanResolver, limits: BrokerLimits) -> None:
-        self.internal = PublishContext(resolver, CORE, "internal", limits.routes)
+        self.internal = PublishContext(resolver, INTERNAL, "internal", limits.routes)
         self._resolver = resolver
         self._limits = limits
         self._contexts: dict[tuple[Identity, str], PublishContext] = {}

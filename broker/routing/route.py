@@ -34,10 +34,10 @@ from broker.messages.message import (
     Message,
 )
 from broker.messages.outlet import Outlet
+from broker.queues.delay import DelayQueue
 from broker.queues.destination import Destination
 from broker.queues.limited import LimitedQueue
 from broker.queues.queue import Queue
-from broker.queues.ranked import RankedQueue
 from broker.stream.queue import StreamQueue
 from broker.stream.rows import Packets
 
@@ -183,9 +183,7 @@ class Plan:
     ) -> None:
         listeners = [(target, qos) for target, qos in targets if isinstance(target, Subscriber)]
         queues = [target for target, _ in targets if isinstance(target, Queue)]
-        self.delays = [
-            queue for queue in queues if isinstance(queue, RankedQueue) and queue.delaying
-        ]
+        self.delays = [queue for queue in queues if isinstance(queue, DelayQueue)]
         self.queues = (
             [queue for queue in queues if queue not in self.delays] if self.delays else queues
         )
@@ -208,7 +206,7 @@ class Plan:
         self.recorded = bool(self.streams)
         self.numbers = [int(queue.number) for queue in self.durable]
         #: Whether the store notes something of each message for some of them.
-        self.noted = any(queue.noted for queue in self.durable)
+        self.noted = any(queue.annotates for queue in self.durable)
         self.limited = [
             queue
             for queue in self.queues

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.access.identity import ALL, Identity
+from broker.access.identity import READ_ALL, Identity
 from broker.errors import AccessRefused
 from broker.routing.exchanges import Exchange, TopicExchange
 from matching.grammar import swap
@@ -18,7 +18,7 @@ def check_binding(identity: Identity, source: Exchange, key: str, vhost: str) ->
     words = swap(key).split("/")
     wider = words[: words.index("#") + 1] if "#" in words else words
     topic_filter = "/".join("+" if word == "*" else word for word in wider)
-    if identity.read_scope(source.name, key, topic_filter, False) != ALL:
+    if identity.read_scope(source.name, key, topic_filter, False) != READ_ALL:
         raise AccessRefused(
             f"read access to topic '{key}' in exchange '{source.name}' in vhost '{vhost}' refused "
             f"for user '{identity.name}'"

@@ -53,6 +53,9 @@ _U16: Final[i64] = 0xFFFF
 _U32: Final[i64] = 0xFFFFFFFF
 #: Most addresses that a Decoder caches, so that messages share them.
 _ADDRESSES: Final = 65_536
+#: Size of a group's count of members, and of the kind and length before each member, in bytes.
+COUNT_SIZE: Final[i64] = 4
+MEMBER_HEADER_SIZE: Final[i64] = 5
 
 #: Why a RecordReader stopped: end of the data, more data needed, damage.
 END: Final[i64] = 0
@@ -122,11 +125,15 @@ class RecordReader:
         position: i64 = read_i64_be(data, at + 16)
         if position <= self.last and not (kind == CLOSED and position == self.last):
             return self._bad(f"a record's position {position} comes after {self.last}")
+        last: i64 = position
+        if kind == GROUP:
+            count: i64 = group_size(data, at + HEADER_SIZE) if length >= COUNT_SIZE else 0
+            if count == 0 or count * MEMBER_HEADER_SIZE > length - COUNT_SIZE:
+                return self._bad("a group record's entry count is impossible")
+            last += count - 1
         self.kind = kind
         self.position = position
-        self.last = position
-        if kind == GROUP:
-            self.last += group_size(data, at + HEADER_SIZE) - 1
+        self.last = last
         self.record_start = at
         self.start = at + HEADER_SIZE
         self.end = end
@@ -195,15 +202,27 @@ class GroupMember:
 
 
 def group_members(data: bytes, position: i64, start: i64, end: i64) -> list[GroupMember]:
-    """Return the members of the group in `data[start:end]`. Raise DamagedStore."""
+    """Return the members of the group in `data[start:end]`.
+
+    Raise DamagedStore if the group has no member, a member of an impossible kind, or another size
+    than its members.
+    """
     found: list[GroupMember] = []
-    left: i64 = group_size(data, start)
-    start += 4
-    while left > 0 and start + 5 <= end:
-        stop: i64 = start + 5 + (i64(read_i32_be(data, start + 1)) & _U32)
+    left: i64 = group_size(data, start) if end - start >= COUNT_SIZE else 0
+    if left == 0:
+        raise DamagedStore(f"the group record at position {position} holds no entry")
+    start += COUNT_SIZE
+    while left > 0 and start + MEMBER_HEADER_SIZE <= end:
+        stop: i64 = start + MEMBER_HEADER_SIZE + (i64(read_i32_be(data, start + 1)) & _U32)
         if stop > end:
             break
-        found.append(GroupMember(data[start], position, start + 5, stop))
+        kind: i64 = data[start]
+        if kind < STORED or GROUP <= kind <= CLOSED or kind > SEQUENCED:
+            raise DamagedStore(
+                f"the group record at position {position} holds a record of kind {kind},"
+                " which is no entry"
+            )
+        found.append(GroupMember(kind, position, start + MEMBER_HEADER_SIZE, stop))
         start = stop
         position += 1
         left -= 1
@@ -280,7 +299,7 @@ class Decoder:
                     data[names:message_start].decode("utf-8", "surrogateescape"),
                     retained,
                 )
-        elif kind == GROUP and size >= 4:
+        elif kind == GROUP:
             return EntryGroup(
                 [
                     self.entry(member.kind, member.position, data, member.start, member.end)

@@ -9,7 +9,7 @@ ever comes back.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 from librt.strings import write_i32_le
 from mypy_extensions import i32, i64
@@ -66,6 +66,8 @@ class StreamQueue(Queue):
 
     `depth` is the rows that are there, those not durable yet among them.
     """
+
+    hash_kind: ClassVar[str] = "StreamQueue"
 
     def __init__(
         self,
@@ -158,7 +160,7 @@ class StreamQueue(Queue):
 
     def run(self) -> None:
         """Serve every reader that is ready, up to the end of what is durable."""
-        self._stirred = False
+        self._drain_scheduled = False
         left: i64 = SLICE
         readers = self.readers
         count: i64 = len(readers)
@@ -178,7 +180,7 @@ class StreamQueue(Queue):
                 left -= self._serve(reader, left)
         self._turn_of = turn
         if left <= 0:
-            self._stirred = True
+            self._drain_scheduled = True
             self.agenda.later(self)
 
     def _serve(self, reader: QueueStreamReader, most: i64) -> i64:
@@ -213,7 +215,7 @@ class StreamQueue(Queue):
 
     def acknowledged_reads(self) -> None:
         """A consumer has credit again."""
-        if not self._stirred and self.readers:
+        if not self._drain_scheduled and self.readers:
             self.schedule_drain()
 
     def requeue(self, delivery: Delivery) -> None:
@@ -227,7 +229,7 @@ class StreamQueue(Queue):
 
     # -- what is removed
 
-    def follow(self, terms: QueueArguments) -> None:
+    def update_arguments(self, terms: QueueArguments) -> None:
         """From now on these hold."""
         self.terms = terms
         self.archive.pen.segment_octets = terms.segment_bytes
@@ -279,11 +281,11 @@ class StreamQueue(Queue):
         self.depth = 0
         return purged
 
-    def die(self) -> int:
+    def on_deleted(self) -> int:
         if self._look is not None:
             self._look.queue = None
         self.readers = []
-        purged = super().die()
+        purged = super().on_deleted()
         self.pages.clear()
         self.discard_all()
         if self.intake.idle:

@@ -245,7 +245,7 @@ class RowWriter(StreamRows):
                 origin = address.origin
                 if address is not last:
                     last = address
-                    name = self._names.get(address.octets) or self._name_of(address)
+                    name = self._names.get(address.short_strings) or self._name_of(address)
                 self._add(
                     name,
                     scribe.header(item),
@@ -276,7 +276,7 @@ class RowWriter(StreamRows):
             self._exchanges_known.setdefault(exchange, exchange),
             address.key.encode("utf-8", "surrogateescape"),
         )
-        self._names[address.octets] = name
+        self._names[address.short_strings] = name
         return name
 
     def plain(self, name: RowName, body: bytes) -> None:

@@ -8,9 +8,9 @@ from mypy_extensions import i64
 
 from broker.agenda import Agenda, Task
 from broker.errors import BrokerError
-from broker.messages.cc_headers import BCC, CC, all_keys, open_keys
+from broker.messages.cc_headers import BCC, CC, additional_keys, cc_keys
 from broker.messages.message import AT_LEAST_ONCE, AT_MOST_ONCE, Message, Properties, amend
-from broker.messages.x_death import Death, deaths_of, record, told
+from broker.messages.x_death import Death, count_death, death_headers, deaths_of
 from broker.queues.limited import DeadLetterHost, LimitedQueue
 from broker.queues.queue import Queue
 from broker.routing.exchanges.delayed import DELAY_MAX, HEADER, delay_of
@@ -26,7 +26,7 @@ class MessagePublisher(DeadLetterHost):
     """The role a virtual host plays for letters."""
 
     agenda: Agenda
-    speaker: Subscriber | None
+    publishing_session: Subscriber | None
     store: Store
 
     @property
@@ -93,8 +93,8 @@ class DeadLetter(Task):
         headers: Properties = found if isinstance(found, dict) else {}
         deaths = deaths_of(headers)
         exchange = message.address.exchange
-        keys = [message.address.key, *open_keys(headers)]
-        record(
+        keys = [message.address.key, *cc_keys(headers)]
+        count_death(
             deaths,
             self._queue.name,
             self._reason,
@@ -103,7 +103,7 @@ class DeadLetter(Task):
             int(publisher.agenda.wall),
             properties.get("expiration"),
         )
-        changes = told(headers, deaths, self._queue.name, self._reason, exchange)
+        changes = death_headers(headers, deaths, self._queue.name, self._reason, exchange)
         if terms.dead_letter_key is not None:
             keys = [terms.dead_letter_key]
             changes[CC] = None
@@ -158,7 +158,7 @@ class DelayedPublish(Task):
         route = publisher.route_by(
             context,
             message.address.exchange,
-            [message.address.key, *all_keys(headers)],
+            [message.address.key, *additional_keys(headers)],
             {**properties, "headers": {**headers, **over}},
         )
         released = Message(route, message.content, amend(message.encoding, over, {}), message.qos)
@@ -196,12 +196,12 @@ class PublishWill(Task):
         message = Message(route, will.content, will.encoding, will.qos)
         if self._lifetime >= 0:
             message.expires = publisher.agenda.now + self._lifetime
-        publisher.speaker = self._speaker
+        publisher.publishing_session = self._speaker
         try:
             if will.retained and route.plan.refusal is None:
                 publisher.retain(message, None)
             publisher.publish(context, route, message, None)
         except BrokerError:
             pass  # Counted with its fate: the client may not publish there.
-        publisher.speaker = None
+        publisher.publishing_session = None
         publisher.leave(context)

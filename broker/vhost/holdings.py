@@ -11,12 +11,13 @@ from broker.agenda import Agenda
 from broker.errors import AccessRefused, NotAllowed, NotFound, PreconditionFailed, ResourceLocked
 from broker.limits import BrokerLimits
 from broker.messages.fates import COPY_FATES
-from broker.queues.arguments import NO_ARGUMENTS, QueueArguments, check_lasting
+from broker.queues.arguments import NO_ARGUMENTS, QueueArguments, check_durable_type
+from broker.queues.delay import DelayQueue
 from broker.queues.destination import Destination
 from broker.queues.limited import LimitedQueue
 from broker.queues.policies import Policies
+from broker.queues.priority import PriorityQueue
 from broker.queues.queue import Queue
-from broker.queues.ranked import RankedQueue
 from broker.routing.binding import Binding
 from broker.routing.deduplication import Producers
 from broker.routing.equivalence import check_exchange, check_queue
@@ -68,7 +69,7 @@ class Holdings(BackgroundHost):
         self.replies: dict[str, Queue] = {}
         self.policies = Policies()
         #: What waits in exchanges that delay, by their names.
-        self.delays: dict[str, RankedQueue] = {}
+        self.delays: dict[str, DelayQueue] = {}
         #: Queues that belong to sessions, by the names under which operators see them.
         self.inboxes: dict[str, Queue] = {}
         self.subscribers: dict[Subscriber, None] = {}
@@ -76,7 +77,7 @@ class Holdings(BackgroundHost):
         #: itself.
         self.publishing_session: Subscriber | None = None
         self.retained = RetainedMessages(
-            name, agenda, store, limits.retained, limits.retained_octets
+            name, agenda, store, limits.retained, limits.retained_bytes
         )
         self._planner = Planner(name, agenda, self.exchanges, self.queues, self.replies, limits)
         self.contexts = PublishContexts(self._planner, limits)
@@ -179,7 +180,7 @@ class Holdings(BackgroundHost):
             check_exchange(known, self.name, kind, options)
             self.reply_when_durable(known, ticket)
             return known
-        if len(self.exchanges) >= self.limits.exchanges:
+        if 0 < self.limits.exchanges <= len(self.exchanges):
             raise NotAllowed(
                 f"cannot declare exchange '{name}': vhost '{self.name}' has its limit of {self.limits.exchanges} exchanges"
             )
@@ -236,7 +237,7 @@ class Holdings(BackgroundHost):
                     f"invalid arg 'x-delayed-type' for exchange '{name}' in vhost '{self.name}': {inner!r} is none of "
                     + ", ".join(sorted(TYPES))
                 )
-            waiting = RankedQueue(
+            waiting = DelayQueue(
                 self.name, name, self.agenda, self.store, options.durable, NO_ARGUMENTS, self
             )
             return DelayedExchange(name, options, self._new_exchange(name, inner, options), waiting)
@@ -261,7 +262,7 @@ class Holdings(BackgroundHost):
         exchange.dead = True
         if isinstance(exchange, DelayedExchange):
             del self.delays[name]
-            exchange.waiting.die()
+            exchange.waiting.on_deleted()
             sum_into(self._copy_fates, exchange.waiting.fates())
         if exchange.options.durable:
             self.store.append(Undefined(self.name, "exchange", name, exchange.number), ticket)
@@ -296,7 +297,7 @@ class Holdings(BackgroundHost):
             self.reply_when_durable(known, ticket)
             return known
         if terms.quorum or terms.stream:
-            check_lasting(
+            check_durable_type(
                 name,
                 self.name,
                 durable,
@@ -304,7 +305,7 @@ class Holdings(BackgroundHost):
                 auto_delete,
                 "stream" if terms.stream else "quorum",
             )
-        if len(self.queues) >= self.limits.queues:
+        if 0 < self.limits.queues <= len(self.queues):
             raise NotAllowed(
                 f"cannot declare queue '{name}': vhost '{self.name}' has its limit of {self.limits.queues} queues"
             )
@@ -341,7 +342,7 @@ class Holdings(BackgroundHost):
             if number > 0:
                 self.streams.number(stream, int(number), True)
         elif terms.ranked:
-            queue = RankedQueue(self.name, name, self.agenda, self.store, durable, terms, self)
+            queue = PriorityQueue(self.name, name, self.agenda, self.store, durable, terms, self)
         elif not terms.needs_only_plain_queue:
             queue = LimitedQueue(self.name, name, self.agenda, self.store, durable, terms, self)
         else:
@@ -378,7 +379,7 @@ class Holdings(BackgroundHost):
             )
         del self.queues[queue.name]
         self.queues_deleted += 1
-        purged = queue.die()
+        purged = queue.on_deleted()
         sum_into(self._copy_fates, queue.fates())
         if queue.durable:
             self.store.append(Undefined(self.name, "queue", queue.name, queue.number), ticket)

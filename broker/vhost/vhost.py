@@ -20,10 +20,10 @@ from broker.messages.message import (
 )
 from broker.messages.x_death import Death
 from broker.queues.arguments import QueueArguments
+from broker.queues.delay import DelayQueue
 from broker.queues.limited import LimitedQueue
 from broker.queues.policies import Policy
 from broker.queues.queue import Queue
-from broker.queues.ranked import RankedQueue
 from broker.routing.deduplication import NumberedPublication
 from broker.routing.exchanges import Exchange
 from broker.routing.exchanges.delayed import delay_of
@@ -54,7 +54,7 @@ class VirtualHost(Holdings):
     def close_reply(self, queue: Queue) -> None:
         """... and it is gone."""
         del self.replies[queue.name]
-        queue.die()
+        queue.on_deleted()
         sum_into(self._copy_fates, queue.fates())
         self._forget_route(queue)
 
@@ -72,7 +72,7 @@ class VirtualHost(Holdings):
     def delete_subscriber(self, listener: Subscriber) -> None:
         """The session is over, and what waits for it."""
         inbox = listener.inbox
-        inbox.die()
+        inbox.on_deleted()
         self.inboxes.pop(inbox.name, None)
         self.subscribers.pop(listener, None)
         sum_into(self._copy_fates, listener.fates())
@@ -123,7 +123,7 @@ class VirtualHost(Holdings):
             queue.name, self.name, arguments, self.policies.arguments(queue.name, arguments)
         )
         if isinstance(queue, (StreamQueue, LimitedQueue)):
-            queue.follow(terms)
+            queue.update_arguments(terms)
         elif terms.needs_only_plain_queue:
             queue.arguments = terms
         else:
@@ -134,7 +134,7 @@ class VirtualHost(Holdings):
             self.queues[queue.name] = heir
             for exchange in self.exchanges.values():
                 exchange.redirect(queue, heir)
-            heir.follow(terms)
+            heir.update_arguments(terms)
 
     def alarm(self, on: bool) -> None:
         """Memory or disk is short: every publication asks for care, so that its publisher can be
@@ -271,7 +271,7 @@ class VirtualHost(Holdings):
         return fate
 
     def _delay(
-        self, waiting: RankedQueue, message: Message, blind: list[str], ticket: Ticket | None
+        self, waiting: DelayQueue, message: Message, blind: list[str], ticket: Ticket | None
     ) -> None:
         """A copy waits for its time, and knows its `blind` routing keys until then."""
         copy = message.copy(message.qos, False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.broker import Broker
 from protocols.amqp.codec.journal_codec import AmqpHeaderCodec
 from protocols.amqp.connection.connection import AmqpConnection
-from protocols.amqp.connection.handshake import AmqpOptions
+from protocols.amqp.options import AmqpOptions
 from protocols.connection import Connection, Peer
 from protocols.front import Front
 
@@ -25,11 +25,3 @@ class AmqpFront(Front):
     def channels(self) -> int:
         """Channels open now."""
         return int(self.tally.channels_opened - self.tally.channels_closed)
-
-    def channels_of(self, user: str) -> int:
-        """Asked only where there is a limit: it looks at every connection."""
-        return sum(
-            len(one.channels)
-            for one in self.connections
-            if isinstance(one, AmqpConnection) and one.user == user
-        )

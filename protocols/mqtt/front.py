@@ -8,7 +8,7 @@ from protocols.mqtt.codec.journal_codec import MqttPacketParser
 from protocols.mqtt.connection.connection import MqttConnection
 from protocols.mqtt.connection.reauthorization import AllSessionsReauthorization
 from protocols.mqtt.connection.service import MqttService
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 
 
 class MqttFront(MqttService):

@@ -212,13 +212,13 @@ class WebSocketLayer(Layer):
             return [b"".join([words, *parts, last])]
         return [words, *parts]
 
-    def end(self, reason: str) -> None:
+    def close(self, reason: str) -> None:
         if self.open:
             self._close(_CODES.get(reason, NORMAL))
         else:
-            self.lost(reason)
+            self.on_closed(reason)
 
-    def lost(self, reason: str) -> None:
+    def on_closed(self, reason: str) -> None:
         if not self.open and not self.over:
             self.over = "websocket_refused"
             self._tally.refused["timeout" if reason == "handshake_timeout" else "lost"] += 1

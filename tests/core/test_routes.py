@@ -99,6 +99,6 @@ def test_gates_nobody_uses_end_when_there_are_many_and_their_counts_stay() -> No
 def test_a_will_is_counted_though_its_gate_is_left() -> None:
     world = world_with(routes=100, contexts=0)
     client = world.mqtt("c", will=("gone", b"x"))
-    client.connection.connection_lost()
+    client.connection.on_closed()
     world.turn()
     assert world.fates() == {"unroutable": 1}

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.access.identity import ALL, NONE, SOME, Identity
-from broker.access.rules import RULES_MAX, Rights, Rule
+from broker.access.identity import READ_ALL, READ_NONE, READ_SOME, Identity
+from broker.access.rules import RULES_MAX, Rule, UserPermissions
 from broker.errors import PreconditionFailed
 from matching.grammar import AMQP, MQTT, swap
 
@@ -29,7 +29,7 @@ def ruled(
     client_id: str = "",
     topics: dict[str, tuple[str, str]] | None = None,
 ) -> Identity:
-    return Rights(user, "/", (".*", ".*", ".*"), rules, topics).identity(client_id)
+    return UserPermissions(user, "/", (".*", ".*", ".*"), rules, topics).identity(client_id)
 
 
 def decides(rules: list[str], topic: str, action: str) -> bool:
@@ -74,9 +74,9 @@ def test_rules_decide_as_each_topic_is_decided(rules: list[str], topic_filter: s
     taken = [topic for topic in TOPICS if MQTT.matches(topic_filter, topic)]
     allowed = [topic for topic in taken if decides(rules, topic, "subscribe")]
     verdict = who.read_scope("amq.topic", "", topic_filter, True)
-    if verdict == ALL:
+    if verdict == READ_ALL:
         assert allowed == taken
-    elif verdict == NONE:
+    elif verdict == READ_NONE:
         assert not allowed
     assert [topic for topic in taken if who.may_read(topic.encode())] == allowed
     for topic in TOPICS:
@@ -94,22 +94,22 @@ def test_a_binding_key_takes_topics_that_begin_with_a_dollar_too(
     allowed = {
         decides(rules, topic, "subscribe") for topic in TOPICS if AMQP.matches(amqp, swap(topic))
     }
-    assert verdict == SOME or allowed <= {verdict == ALL}
+    assert verdict == READ_SOME or allowed <= {verdict == READ_ALL}
 
 
 @pytest.mark.parametrize(
     ("rules", "topic_filter", "verdict"),
     [
-        (["allow all sensors/#"], "sensors/+/temp", ALL),
-        (["allow all sensors/#"], "#", SOME),
-        (["allow all sensors/#"], "actors/#", NONE),
-        (["deny all internal/#", "allow all #"], "#", SOME),
-        (["deny all internal/#", "allow all #"], "+/x", SOME),
-        (["deny all internal/#", "allow all #"], "open/#", ALL),
-        (["allow subscribe a/+", "deny all a/#", "allow all #"], "a/b", ALL),
-        (["allow publish #"], "a", NONE),
-        (["deny all $SYS/#", "allow all #"], "#", ALL),
-        (["allow all #"], "$SYS/#", ALL),
+        (["allow all sensors/#"], "sensors/+/temp", READ_ALL),
+        (["allow all sensors/#"], "#", READ_SOME),
+        (["allow all sensors/#"], "actors/#", READ_NONE),
+        (["deny all internal/#", "allow all #"], "#", READ_SOME),
+        (["deny all internal/#", "allow all #"], "+/x", READ_SOME),
+        (["deny all internal/#", "allow all #"], "open/#", READ_ALL),
+        (["allow subscribe a/+", "deny all a/#", "allow all #"], "a/b", READ_ALL),
+        (["allow publish #"], "a", READ_NONE),
+        (["deny all $SYS/#", "allow all #"], "#", READ_ALL),
+        (["allow all #"], "$SYS/#", READ_ALL),
     ],
 )
 def test_a_filter_is_allowed_refused_or_allowed_in_part(
@@ -124,34 +124,34 @@ def test_variables_stand_for_names_and_a_name_that_is_no_word_for_nobodys_topic(
         "deny subscribe private/{client_id}",
         "allow subscribe #",
     )
-    who = Rights("u", "v", (".*", ".*", ".*"), rules)
+    who = UserPermissions("u", "v", (".*", ".*", ".*"), rules)
     mine, others = who.identity("c"), who.identity("+")
     assert mine is who.identity("c")
     assert mine.may_publish(b"u/v/c/x")
     assert not mine.may_publish(b"u/v/d/x")
     assert not others.may_publish(b"u/v/+/x")
-    assert mine.read_scope("", "", "private/d", True) == ALL
-    assert others.read_scope("", "", "private/d", True) == NONE
+    assert mine.read_scope("", "", "private/d", True) == READ_ALL
+    assert others.read_scope("", "", "private/d", True) == READ_NONE
 
 
 def test_a_name_that_is_too_long_for_a_rule_may_nothing() -> None:
-    who = Rights("u", "/", (".*", ".*", ".*"), ["allow all {client_id}/#", "allow all #"])
+    who = UserPermissions("u", "/", (".*", ".*", ".*"), ["allow all {client_id}/#", "allow all #"])
     assert who.identity("c").may_publish(b"x")
     assert not who.identity("c" * 65_536).may_publish(b"x")
     with pytest.raises(PreconditionFailed, match="must be the last level"):
-        Rights("u", "/", (".*", ".*", ".*"), ["allow all #/{client_id}"])
+        UserPermissions("u", "/", (".*", ".*", ".*"), ["allow all #/{client_id}"])
 
 
 def test_topic_permissions_are_regular_expressions_in_which_names_have_no_meaning() -> None:
-    who = Rights(
+    who = UserPermissions(
         "u.", "/", (".*", ".*", ".*"), (), {"amq.topic": (r"^{username}\.", "^{client_id}$")}
     )
     assert who.identity("c").may_route("amq.topic", "u..x", b"u//x")
     assert not who.identity("c").may_route("amq.topic", "ux.x", b"ux/x")
     assert who.identity("c").may_route("other", "ux.x", b"ux/x")
-    assert who.identity("c").read_scope("amq.topic", "c", "c", True) == ALL
-    assert who.identity(".*").read_scope("amq.topic", "c", "c", True) == NONE
-    assert who.identity("").read_scope("amq.topic", "", "c", True) == NONE
+    assert who.identity("c").read_scope("amq.topic", "c", "c", True) == READ_ALL
+    assert who.identity(".*").read_scope("amq.topic", "c", "c", True) == READ_NONE
+    assert who.identity("").read_scope("amq.topic", "", "c", True) == READ_NONE
 
 
 @pytest.mark.parametrize(
@@ -166,12 +166,12 @@ def test_topic_permissions_are_regular_expressions_in_which_names_have_no_meanin
 )
 def test_what_is_no_rule_is_refused_and_said(rules: list[str], said: str) -> None:
     with pytest.raises(PreconditionFailed, match=said):
-        Rights("u", "/", ("", "", ""), rules)
+        UserPermissions("u", "/", ("", "", ""), rules)
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:
     with pytest.raises(PreconditionFailed, match="no regular expression"):
-        Rights("u", "/", ("(", "", ""))
+        UserPermissions("u", "/", ("(", "", ""))
 
 
 def test_the_most_rules_cost_one_pass_over_their_words() -> None:
@@ -187,5 +187,5 @@ def test_the_most_rules_cost_one_pass_over_their_words() -> None:
 
     words = Counted(["+"] * 199 + ["a"])
     assert not rule.covers(words)
-    assert not rule.applies_to(words, True)
+    assert not rule.overlaps(words, True)
     assert steps < 5 * 200

@@ -7,12 +7,12 @@ from __future__ import annotations
 import pamqp.commands as spec
 
 from broker.messages.message import ALWAYS
-from broker.queues.queue import SLICE as MESSAGES
+from broker.queues.queue import MESSAGES_PER_SLICE as MESSAGES
 from broker.routing.binding import Binding
 from broker.routing.exchanges.base import OCTETS
 from broker.routing.planner import SLICE as PLANS
 from broker.vhost.background import SLICE as BINDINGS
-from protocols.amqp.connection.lifecycle import CLEARED
+from protocols.amqp.channel.exclusive_queues import CLEARED
 from tests.clients import World, marshal, mqtt_publish, publication
 
 
@@ -179,7 +179,7 @@ def test_many_exclusive_queues_go_in_slices_and_soon() -> None:
     client.send(
         *[spec.Queue.Declare(queue=f"q{number}", exclusive=True) for number in range(3 * CLEARED)]
     )
-    client.connection.connection_lost()
+    client.connection.on_closed()
     assert len(world.vhost.queues) == 2 * CLEARED
     world.settle()
     assert world.vhost.queues == {}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pamqp.commands as spec
 
-from broker.definitions.restore import reopen
+from broker.definitions.restore import restore_broker
 from broker.store.checkpoint import Checkpointing
 from broker.store.disk import Disk, RealDisk
 from broker.store.opening import open_store
@@ -45,7 +45,7 @@ class Home(World):
         super().__init__(store=store)
         self.log = opened.store.log
         self.catalog = opened.store.catalog
-        restored = reopen(self.broker, opened, self.mqtt_front.sessions)
+        restored = restore_broker(self.broker, opened, self.mqtt_front.sessions)
         self.reports += [str(finding) for finding in opened.recovery.findings]
         self.reports += [str(finding) for finding in self.broker.streams.findings]
         self.reports += [

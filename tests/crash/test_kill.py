@@ -27,6 +27,7 @@ def weather(directory: Path, seed: int, kills: list[str]) -> Storm:
         raise
 
 
+@pytest.mark.long
 def test_a_broker_that_is_killed_five_times_keeps_what_it_promised(tmp_path: Path) -> None:
     seed = int(os.environ.get("TRELLIS_CRASH_SEED") or Random().randrange(1 << 32))
     kills = [IN_CHECKPOINT, AT_WORK, IN_RECOVERY, IN_CHECKPOINT]

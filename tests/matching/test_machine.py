@@ -90,5 +90,5 @@ def test_no_sequence_of_operations_makes_it_differ_from_the_definition(
 ) -> None:
     run_state_machine_as_test(
         machine(name, grammar),
-        settings=settings(max_examples=20, stateful_step_count=30, deadline=None),
+        settings=settings(max_examples=settings().max_examples // 5, stateful_step_count=30),
     )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from matching import AMQP, MQTT, NAMES, Algorithm, Matcher, algorithms, create
+from matching.registry import ALGORITHMS
 
 MODULE = """
 from tests.matching.words import Listed
@@ -107,6 +111,41 @@ def test_an_entry_point_that_leads_to_no_class_is_an_import_error_that_says_whos
 @pytest.mark.usefixtures("installed")
 def test_an_entry_point_may_name_extras() -> None:
     assert type(create("extra", AMQP)).__name__ == "Third"
+
+
+def test_checking_an_algorithm_of_ours_imports_nothing() -> None:
+    program = (
+        "import sys\n"
+        "from matching.registry import ALGORITHMS\n"
+        "for algorithm in ALGORITHMS:\n"
+        "    algorithm.check()\n"
+        "print(sorted({'pyroaring', 'cereggii', 'matching.bitmap'} & sys.modules.keys()))\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert ran.stdout == "[]\n"
+
+
+def test_checking_an_algorithm_names_the_package_that_is_missing() -> None:
+    lacking = replace(ALGORITHMS[NAMES.index("bitmap")], requires="not_installed_anywhere")
+    with pytest.raises(ImportError, match="not_installed_anywhere"):
+        lacking.check()
+
+
+@pytest.mark.usefixtures("installed")
+def test_checking_an_algorithm_of_a_package_loads_it() -> None:
+    third, gone = (
+        next(algorithm for algorithm in algorithms() if algorithm.name == name)
+        for name in ("third", "gone")
+    )
+    third.check()
+    with pytest.raises(ImportError, match="third_party has nothing called 'Gone'"):
+        gone.check()
 
 
 def test_an_algorithm_is_made_from_a_grammar_alone() -> None:

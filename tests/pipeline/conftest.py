@@ -1,5 +1,7 @@
 """One Spark session for all tests of the pipeline: they run in one process (xdist_group), for it
 takes seconds to begin.
+
+Tests that ask Spark are long tests, but for the one that is marked `smoke`.
 """
 
 from __future__ import annotations
@@ -14,10 +16,16 @@ pytest.importorskip("pyspark", reason="the extra [pipeline] is not installed")
 from pyspark.sql import SparkSession
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Group the tests of this directory, and mark those that ask Spark as long, before any are deselected."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("spark"))
+            if "spark" in getattr(item, "fixturenames", ()) and not item.get_closest_marker(
+                "smoke"
+            ):
+                item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(scope="session")

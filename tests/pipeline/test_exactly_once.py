@@ -210,6 +210,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     made.broker.kill()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scene", [(400, 100)], indirect=True)
 def test_two_kills_lose_nothing_and_repeat_nothing(scene: Scene) -> None:
     scene.kill_at(scene.logs[0], 1)

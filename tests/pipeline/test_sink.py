@@ -39,6 +39,7 @@ def write(spark: SparkSession, tmp_path: Path, url: str) -> Any:
     return query
 
 
+@pytest.mark.smoke
 def test_every_row_is_published_with_its_place_in_the_query(
     spark: SparkSession, tmp_path: Path, broker: BrokerProcess
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.definitions.restore import RestoreReport, reopen
+from broker.definitions.restore import RestoreReport, restore_broker
 from broker.limits import BrokerLimits
 from broker.queues.queue import Queue
 from broker.routing.exchanges import Exchange, TopicExchange
@@ -13,8 +13,8 @@ from broker.store.catalog import Catalog
 from broker.store.disk import RealDisk
 from broker.store.inspect import dump
 from broker.store.opening import LOG, open_store
+from protocols.mqtt.options import MqttOptions
 from protocols.mqtt.session.session import Session
-from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World
 from trellis.server.recovery import codecs
 
@@ -39,7 +39,9 @@ class Home(World):
         super().__init__(limits, mqtt=mqtt, store=self.opened.store)
         self.broker.agenda.advance(now, wall)
         self.opened.store.set_clocks(now, wall)
-        self.report: RestoreReport = reopen(self.broker, self.opened, self.mqtt_front.sessions)
+        self.report: RestoreReport = restore_broker(
+            self.broker, self.opened, self.mqtt_front.sessions
+        )
         self.directory = directory
 
     @property

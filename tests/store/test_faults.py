@@ -388,6 +388,30 @@ def test_a_record_that_makes_no_sense_is_reported_and_the_others_are_read() -> N
     assert not Log(disk).state.messages
 
 
+def test_a_group_record_without_entries_is_reported_and_the_records_behind_it_are_read() -> None:
+    disk = SimulatedDisk()
+    log = Log(disk)
+    log.put(MessageStored("/", message(b"one"), [3]))
+    log.put(EntryGroup([MessageSettled(3, 1), PubrecReceived(3, 1)]))
+    log.put(MessageStored("/", message(b"two"), [3]))
+    [path] = disk.names
+    octets = disk.names[path].now
+    start = octets.index((2).to_bytes(8, "big"), octets.index(b"one")) - 16
+    size = 24 + int.from_bytes(octets[start : start + 4], "big")
+    octets[start + 24 : start + 28] = bytes(4)
+    octets[start + 4 : start + 8] = crc32(octets[start + 8 : start + size], log.log.seed).to_bytes(
+        4, "big"
+    )
+    expected = ("quarantined", start, size, "a group record's entry count is impossible")
+    for found in (list(verify(disk, DIRECTORY)), Log(disk).recovery.findings):
+        assert [
+            (finding.kind, finding.offset, finding.size, finding.reason)
+            for finding in found
+            if finding.kind != "fine"
+        ] == [expected]
+    assert [live.message.content for live in Log(disk).state.messages.values()] == [b"one", b"two"]
+
+
 def test_a_settlement_of_something_later_is_reported_by_verify() -> None:
     disk = SimulatedDisk()
     Log(disk).put(MessageSettled(3, 5), EntryGroup([PubrecReceived(3, 2)]))

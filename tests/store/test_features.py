@@ -8,7 +8,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.definitions.restore import RestoreReport, reopen
+from broker.definitions.restore import RestoreReport, restore_broker
 from broker.queues.policies import Policy
 from broker.store.disk import RealDisk
 from broker.store.opening import open_store
@@ -35,7 +35,7 @@ class Lasting(World):
         super().__init__(store=self.disk)
         self.broker.agenda.advance(now, wall)
         self.disk.set_clocks(now, wall)
-        self.report: RestoreReport = reopen(self.broker, opened, self.mqtt_front.sessions)
+        self.report: RestoreReport = restore_broker(self.broker, opened, self.mqtt_front.sessions)
 
     def stop(self) -> None:
         self.settle()

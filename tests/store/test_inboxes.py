@@ -11,9 +11,9 @@ from random import Random
 
 import pytest
 
-from broker.definitions.restore import reopen
+from broker.definitions.restore import restore_broker
 from broker.store.opening import OpenedStore, open_store
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish
 from tests.store.simulated import SimulatedDisk
 from tests.wire.mqtt.octets import (
@@ -56,7 +56,7 @@ class Home(World):
                 if at >= 0:
                     inode.now[at] ^= 1
         super().__init__(mqtt=options, store=self.opened.store)
-        reopen(self.broker, self.opened, self.mqtt_front.sessions)
+        restore_broker(self.broker, self.opened, self.mqtt_front.sessions)
 
 
 def heard(client: Client) -> list[bytes]:

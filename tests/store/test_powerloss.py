@@ -120,8 +120,8 @@ class InPlace(Checkpointing):
             return
         last = self._files[0]
         self._head = Head(CHECKPOINT, self._log.salt, int(last.name[-24:-4]), 0)
-        self._made = LogFile(self._log.disk, self._log.directory, self._head)
-        self._made.last = self._files[-1].last
+        self._checkpoint = LogFile(self._log.disk, self._log.directory, self._head)
+        self._checkpoint.last = self._files[-1].last
         self._temporary = last.path
         self._handle = self._log.disk.open(self._temporary, True)
         self._handle.truncate(0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from zlib import crc32
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.messages.message import (
@@ -39,11 +39,13 @@ from broker.store.inspect import describe
 from broker.store.layout import (
     ANNOTATION_MODULUS,
     BATCH_START,
+    CLOSED,
     GROUP,
     HEADER_SIZE,
     PAYLOAD_MAX,
     QUEUE_SIZE,
     RECORD_PATTERN,
+    SEQUENCED,
     STORED,
     UNCOPIED_SIZE,
 )
@@ -177,7 +179,7 @@ class Seen:
         return cls(
             address.exchange,
             address.key,
-            address.octets,
+            address.short_strings,
             address.topic,
             message.content,
             message.encoding,
@@ -315,6 +317,8 @@ def test_garbage_is_refused_and_nothing_else(data: bytes) -> None:
 
 
 @given(st.integers(0, 11), st.binary(max_size=80))
+@example(GROUP, bytes(4))
+@example(GROUP, bytes.fromhex("00000001 07 00000004 00000000"))
 def test_a_payload_that_makes_no_sense_is_refused_and_nothing_else(kind: int, data: bytes) -> None:
     try:
         entry = Decoder(CODECS).entry(kind, 1, data, 0, len(data))
@@ -465,3 +469,29 @@ def test_the_entries_of_a_many_must_fill_it() -> None:
     ):
         with pytest.raises(DamagedStore, match="has another size than its members"):
             Decoder(CODECS).entry(GROUP, 7, broken, 0, len(broken))
+
+
+def test_a_group_without_an_entry_is_damaged() -> None:
+    empty, short, inner = bytes(4), bytes(3), bytes.fromhex("00000001 02 00000010") + bytes(16)
+    assert isinstance(Decoder(CODECS).entry(GROUP, 7, inner, 0, len(inner)), EntryGroup)
+    for payload in (empty, short):
+        with pytest.raises(DamagedStore, match="the group record at position 7 holds no entry"):
+            Decoder(CODECS).entry(GROUP, 7, payload, 0, len(payload))
+    for kind in (0, GROUP, CLOSED, SEQUENCED + 1):
+        payload = (1).to_bytes(4, "big") + bytes([kind]) + len(inner).to_bytes(4, "big") + inner
+        with pytest.raises(DamagedStore, match=f"holds a record of kind {kind}, which is no entry"):
+            Decoder(CODECS).entry(GROUP, 7, payload, 0, len(payload))
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", bytes(3), bytes(4), b"\0\0\0\2" + bytes(9), b"\xff" * 4 + bytes(5)]
+)
+def test_a_group_that_cannot_hold_its_count_leaves_the_positions_behind_it_as_they_are(
+    payload: bytes,
+) -> None:
+    tail = bytes([1, GROUP]) + bytes(6) + (5).to_bytes(8, "big") + payload
+    reader = RecordReader(SEED, 4)
+    reader.load(len(payload).to_bytes(4, "big") + crc32(tail, SEED).to_bytes(4, "big") + tail, 0)
+    assert not reader.advance() and reader.stop == BAD
+    assert reader.reason == "a group record's entry count is impossible"
+    assert reader.at == 0 and reader.last == 4

@@ -40,8 +40,8 @@ def again(world: Home, after: float, clean: bool = False) -> Home:
     """Kill it, or stop it, and start it so many seconds later."""
     if clean:
         for connection in list(world.mqtt_front.connections):
-            connection.shut_down()
-            connection.connection_lost()
+            connection.close("shutdown")
+            connection.on_closed()
     world.settle() if clean else world.turn()
     wall = world.broker.agenda.wall
     world.crash()

@@ -224,7 +224,7 @@ def go(world: World) -> None:
     """All connections are gone."""
     for front in (world.amqp_front, world.mqtt_front):
         for connection in list(front.connections):
-            connection.connection_lost()
+            connection.on_closed()
     world.settle()
 
 

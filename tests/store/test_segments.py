@@ -222,7 +222,7 @@ def test_a_record_is_found_behind_damage_that_would_lead_astray() -> None:
     # Damage that comes later: heads alone lead past the record, or nowhere.
     harmed.names[path].now[starts[4] : starts[4] + 4] = (40).to_bytes(4, "big")
     with pytest.raises(
-        DamagedStore, match=f"the record at position 6 cannot be read .* at {starts[4]}"
+        DamagedStore, match=f"the record at position 6 cannot be read .* at offset {starts[4]}"
     ):
         again.log.read(6)
     assert again.log.read(4) is not None and again.log.read(7) is None

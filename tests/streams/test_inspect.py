@@ -294,7 +294,7 @@ def test_a_deleted_virtual_host_leaves_no_directory(tmp_path: Path) -> None:
     client = home.amqp(vhost="other")
     declare(client)
     fill(client, 0, 2)
-    client.connection.connection_lost()
+    client.connection.on_closed()
     assert (tmp_path / "d" / STREAMS / "other" / "s").is_dir()
     home.broker.close_vhost("other")
     home.turn()

@@ -159,6 +159,7 @@ def header_sequence(headers: str) -> int:
     )
 
 
+@pytest.mark.long
 def test_a_stream_whose_broker_is_killed_twice(tmp_path: Path) -> None:
     seed = int(os.environ.get("TRELLIS_CRASH_SEED") or Random().randrange(1 << 32))
     try:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from broker.store.disk import Disk, File, RealDisk
 
 #: Seconds after which a disk that waits gives up: a test that failed must end.
-PATIENCE = 5.0
+PATIENCE = 30.0
 
 
 class HandledFile(File):

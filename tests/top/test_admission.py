@@ -32,7 +32,7 @@ def test_those_who_leave_log_in_or_are_finished_make_room() -> None:
         admission.enter(stranger)
     admission.leave(one)
     two.admitted = True
-    three.end("protocol_error")
+    three.abort("protocol_error")
     for _ in range(3):
         assert judge(admission, AFAR) == ""
         admission.enter(world.mqtt_front.connect(AFAR))

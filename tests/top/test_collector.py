@@ -41,6 +41,7 @@ def test_the_collector_is_given_back_as_it_was() -> None:
         gc.set_threshold(700, 10, 10)
 
 
+@pytest.mark.alone
 def test_pauses_are_counted(collector: GcPolicy) -> None:
     collector.settle()
     gc.collect(0)
@@ -86,6 +87,7 @@ def test_garbage_that_was_left_alone_is_found_when_memory_has_grown_and_nothing_
     assert gone() is None
 
 
+@pytest.mark.alone
 def test_many_new_objects_make_no_long_pause(collector: GcPolicy) -> None:
     """Each stays, as those of connections do, and is looked at once."""
     collector.settle()

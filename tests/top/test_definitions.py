@@ -16,7 +16,7 @@ from tests.clients import World, marshal
 from tests.top.running import KNOWN, Running, settings
 from tests.wire.amqp.speech import read
 from trellis.auth.passwords import check_hash, show_hash, verify
-from trellis.http.management import definitions_files as defining
+from trellis.server import definitions_files
 from trellis.settings import SettingsError
 
 
@@ -114,7 +114,7 @@ DOCUMENT: dict[str, Any] = {
 
 
 def taken(world: World, document: Any = None) -> Any:
-    imported = defining.import_(
+    imported = definitions_files.import_(
         world.broker, msgspec.json.encode(DOCUMENT if document is None else document)
     )
     world.settle()
@@ -125,7 +125,7 @@ def test_a_file_of_rabbitmqs_is_taken_in() -> None:
     world = World()
     imported = taken(world)
     assert imported.refused == []
-    assert imported.taken == {
+    assert imported.imported == {
         section: len(DOCUMENT[section])
         for section in (
             "vhosts",
@@ -146,7 +146,7 @@ def test_a_file_of_rabbitmqs_is_taken_in() -> None:
 def test_what_is_given_out_is_taken_in_elsewhere_and_again() -> None:
     world = World()
     taken(world)
-    given = defining.export(world.broker)
+    given = definitions_files.export(world.broker)
     document = msgspec.json.decode(given)
     for section in ("users", "permissions", "policies", "exchanges", "queues", "bindings"):
         for row in DOCUMENT[section]:
@@ -159,7 +159,7 @@ def test_what_is_given_out_is_taken_in_elsewhere_and_again() -> None:
             ), (section, row)
     other = World()
     assert taken(other, document).refused == []
-    assert defining.export(other.broker) == given
+    assert definitions_files.export(other.broker) == given
     position = int(other.store.position)
     assert taken(other, document).refused == [] and int(other.store.position) == position
 
@@ -245,7 +245,7 @@ def test_what_is_not_understood_is_named_and_the_rest_taken(
 @pytest.mark.parametrize("octets", [b"", b"[", b"7", b"[]", b"\xff", b"[" * 100_000])
 def test_what_is_no_document_is_refused(octets: bytes) -> None:
     with pytest.raises(ValueError):
-        defining.import_(World().broker, octets)
+        definitions_files.import_(World().broker, octets)
 
 
 @pytest.mark.parametrize("algorithm", ["sha256", "sha512", "md5"])
@@ -358,7 +358,7 @@ def test_delayed_messages_are_listed_and_withdrawn() -> None:
     for body, delay in ((b"b", 20), (b"a", 10), (b"c", 30)):
         client.publish("later", "k", body, headers={"x-delay": delay})
     waiting = world.vhost.delays["later"]
-    assert [(int(one.order), one.message.body) for one in waiting.waiting()] == [
+    assert [(int(one.sequence), one.message.body) for one in waiting.waiting()] == [
         (2, b"a"),
         (1, b"b"),
         (3, b"c"),

@@ -11,7 +11,7 @@ import pytest
 
 from broker.limits import BrokerLimits
 from protocols.connection import Peer
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish, publication
 from tests.top.conftest import Start
 from tests.wire.mqtt.octets import suback, subscribe

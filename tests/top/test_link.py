@@ -12,7 +12,7 @@ import pamqp.commands as spec
 import pytest
 
 import trellis
-from broker.messages.outlet import TURN_OCTETS
+from broker.messages.outlet import TURN_BYTES
 from protocols.amqp.codec.frames import HEARTBEAT_FRAME
 from protocols.amqp.connection.handshake import GREETING
 from protocols.connection import HELD_MAX
@@ -76,7 +76,7 @@ async def test_a_client_that_does_not_hang_up_is_cut_off(running: Running) -> No
     client = await running.socket("mqtt")
     await client.send(b"\x00\x00")
     assert await client.read() == b""
-    (link,) = running.node.turn.links
+    (link,) = running.links
     link.advance(running.node.turn.now() + LINGER_MS - 1)
     await asyncio.sleep(0)
     assert running.node.turn.links
@@ -126,7 +126,7 @@ async def greeted(start: Start) -> tuple[Running, Socket, Link]:
     client = await running.socket("amqp")
     await client.send(GREETING)
     assert await client.read()
-    (link,) = running.node.turn.links
+    (link,) = running.links
     return running, client, link
 
 
@@ -194,7 +194,7 @@ async def test_a_slow_reader_with_a_long_backlog_costs_a_buffer_and_others_are_s
     )
     (link,) = [
         link
-        for link in running.node.turn.links
+        for link in running.links
         if link._connection is not None and link._connection.peer.port == port(reader)
     ]
     transport = link._transport
@@ -202,7 +202,7 @@ async def test_a_slow_reader_with_a_long_backlog_costs_a_buffer_and_others_are_s
     await running.until(lambda: transport.get_write_buffer_size() >= AMQP_HIGH_MARK)
     for number in range(20):
         await publisher.queue(f"other-{number}")
-        assert transport.get_write_buffer_size() < AMQP_HIGH_MARK + 2 * TURN_OCTETS
+        assert transport.get_write_buffer_size() < AMQP_HIGH_MARK + 2 * TURN_BYTES
     assert resident() - before < 16 * MIB  # The backlog is 50 MiB on the wire.
 
     delivery = len(marshal(1, spec.Basic.Deliver("r", 1, False, "", queue))) + len(chunk) // 1_000

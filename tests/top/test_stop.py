@@ -92,6 +92,7 @@ async def test_clients_are_told_and_the_broker_ends_when_the_last_has_gone(
         assert "stopped aborted=0" in process.log
 
 
+@pytest.mark.alone
 @in_another_process
 async def test_clients_that_do_not_answer_are_not_waited_for_beyond_the_grace() -> None:
     with broker(grace=0.3) as process:

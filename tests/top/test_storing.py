@@ -218,6 +218,7 @@ async def test_checkpoints_give_space_back_while_messages_flow(
     ]
 
 
+@pytest.mark.alone
 async def test_a_stop_does_not_wait_for_a_checkpoint(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

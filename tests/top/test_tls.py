@@ -124,7 +124,7 @@ class Tapped:
 async def test_what_one_turn_says_is_one_record(start: Start, authority: Authority) -> None:
     running = await start(**secure(authority))
     client = await over_tls(running, authority.client())
-    (link,) = running.node.turn.links
+    (link,) = running.links
     written: list[bytes] = []
     transport = link._transport
     assert transport is not None
@@ -460,7 +460,7 @@ async def test_records_that_nobody_wrote_end_the_connection(
 ) -> None:
     running = await start(**secure(authority))
     client = await over_tls(running, authority.client())
-    (link,) = running.node.turn.links
+    (link,) = running.links
     link.data_received(b"\x17\x03\x03\x00\x20" + bytes(32))
     await running.until(lambda: running.node.mqtt.closed == {"tls": 1})
     assert await client.socket.read() == b""

@@ -17,7 +17,7 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, RSAKey
 
-from broker.access.identity import ALL, NONE, Credentials
+from broker.access.identity import READ_ALL, READ_NONE, Credentials
 from broker.errors import AccessRefused
 from tests.clients import marshal, mqtt_publish
 from tests.top.conftest import Start
@@ -93,18 +93,18 @@ def test_a_token_names_its_user_and_what_it_may(keys: Path) -> None:
 @pytest.mark.parametrize(
     ("scope", "key", "verdict"),
     [
-        ("read:*/x/a.*", "a.b", ALL),
-        ("read:*/x/a.*", "a.*", ALL),
-        ("read:*/x/a.*", "b.#", NONE),
-        ("read:*/x/a.*", "#", NONE),
-        ("read:*/x/a.*", "a.#", NONE),
-        ("read:*/x/a*", "a.#", ALL),
-        ("read:*/x/a.*.c", "a.#.c", NONE),
-        ("read:*/x/a.#", "a.#", NONE + ALL),
-        ("read:*/x", "#.#.a.#", ALL),
-        ("read:*/x", "#.#.#.#", NONE),
-        ("read:*/y", "a", NONE),
-        ("write:*/x", "a", NONE),
+        ("read:*/x/a.*", "a.b", READ_ALL),
+        ("read:*/x/a.*", "a.*", READ_ALL),
+        ("read:*/x/a.*", "b.#", READ_NONE),
+        ("read:*/x/a.*", "#", READ_NONE),
+        ("read:*/x/a.*", "a.#", READ_NONE),
+        ("read:*/x/a*", "a.#", READ_ALL),
+        ("read:*/x/a.*.c", "a.#.c", READ_NONE),
+        ("read:*/x/a.#", "a.#", READ_NONE + READ_ALL),
+        ("read:*/x", "#.#.a.#", READ_ALL),
+        ("read:*/x", "#.#.#.#", READ_NONE),
+        ("read:*/y", "a", READ_NONE),
+        ("write:*/x", "a", READ_NONE),
     ],
 )
 def test_a_pattern_is_allowed_where_all_that_it_takes_is(

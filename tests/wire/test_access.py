@@ -11,7 +11,7 @@ import pamqp.commands as spec
 import pytest
 
 from broker.access.identity import Identity
-from broker.access.rules import Rights
+from broker.access.rules import UserPermissions
 from tests.clients import World, mqtt_publish
 from tests.wire.amqp.speech import names
 from tests.wire.mqtt.octets import RETAIN, connect, publications, suback, subscribe
@@ -21,7 +21,7 @@ NOT_AUTHORISED = 0x87
 
 
 def rights(*rules: str, read: str = ".*", write: str = ".*", client_id: str = "") -> Identity:
-    return Rights("u", "/", (".*", write, read), rules).identity(client_id)
+    return UserPermissions("u", "/", (".*", write, read), rules).identity(client_id)
 
 
 def world_of(*rules: str) -> World:
@@ -227,7 +227,7 @@ def test_whoever_is_nobody_any_more_goes_over_both_protocols_and_leaves_no_sessi
     )
     away = client_of(world, "away", session_expiry_interval=100)
     subscribed(away, "a")
-    away.connection.connection_lost()
+    away.connection.on_closed()
     watcher = world.mqtt("watcher")
     watcher.subscribe("#", 0)
     del world.guests.identities["u"]
@@ -243,7 +243,7 @@ def test_a_client_that_is_away_loses_subscriptions_too_and_gains_none_by_it() ->
     world = world_of()
     client = client_of(world, session_expiry_interval=100)
     subscribed(client, "a", "b")
-    client.connection.connection_lost()
+    client.connection.on_closed()
     world.guests.identities["u"] = rights("allow all b")
     world.review()
     for topic in ("a", "b"):
@@ -256,7 +256,7 @@ def test_a_session_is_its_users_whoever_chooses_the_same_identifier() -> None:
     world = world_of()
     client = client_of(world, session_expiry_interval=100)
     subscribed(client, "a")
-    client.connection.connection_lost()
+    client.connection.on_closed()
     world.mqtt("w").send(mqtt_publish("a", b"secret", 1, 1))
     other = Client5(world, "c", clean=False, username="guest", password=b"guest")
     assert not other.connack.session_present

@@ -100,7 +100,7 @@ def test_requeued_messages_come_back_in_their_old_order_marked_redelivered() -> 
     client.send(spec.Basic.Qos(prefetch_count=3), spec.Basic.Consume(queue="q", consumer_tag="t"))
     for number in range(5):
         client.publish("", "q", b"%d" % number)
-    client.connection.connection_lost()
+    client.connection.on_closed()
     frames = other.send(spec.Basic.Consume(queue="q", consumer_tag="t"))
     assert other.bodies(frames) == [b"0", b"1", b"2", b"3", b"4"]
     assert [f.redelivered for f in frames if isinstance(f, spec.Basic.Deliver)] == [
@@ -360,5 +360,5 @@ def test_an_exclusive_queue_is_locked_for_others_and_goes_with_its_connection() 
     owner.send(spec.Queue.Declare(queue="mine", exclusive=True))
     [close] = other.send(spec.Queue.Declare(queue="mine", passive=True))
     assert close.reply_code == 405
-    owner.connection.connection_lost()
+    owner.connection.on_closed()
     assert "mine" not in world.vhost.queues

@@ -99,7 +99,7 @@ def test_a_persistent_session_keeps_messages_and_resends_what_was_in_flight() ->
     reader.subscribe("a", 1)
     writer.send(mqtt_publish("a", b"1", 1, 1))
     assert reader.read() == mqtt_publish("a", b"1", 1, 1)
-    reader.connection.connection_lost()
+    reader.connection.on_closed()
     writer.send(mqtt_publish("a", b"2", 1, 2))
     again = world.mqtt("r", clean=False)
     assert again.greeting == b"\x20\x02\x01\x00" + mqtt_publish(
@@ -124,8 +124,8 @@ def test_the_will_is_published_unless_disconnect_comes_first() -> None:
     polite, rude = world.mqtt("p", will=("gone", b"p")), world.mqtt("q", will=("gone", b"q"))
     polite.send(b"\xe0\x00")
     assert polite.connection.finished
-    polite.connection.connection_lost()
-    rude.connection.connection_lost()
+    polite.connection.on_closed()
+    rude.connection.on_closed()
     assert reader.read() == mqtt_publish("gone", b"q")
 
 

@@ -314,9 +314,9 @@ def test_what_we_say_in_a_turn_is_one_frame_for_both_libraries(
 )
 def test_the_end_of_a_connection_is_a_close_frame(reason: str, code: int) -> None:
     layer = opened()
-    layer.end(reason)
+    layer.close(reason)
     assert said(b"".join(layer.send([b"last"])))[1] == code
-    layer.end("again")
+    layer.close("again")
     assert layer.send([b"more"]) == []
 
 

@@ -21,7 +21,15 @@ import asyncio
 import contextlib
 from typing import Final
 
-from broker.access.identity import ALL, NONE, Authenticator, Credentials, Identity, Verdict
+from broker.access.identity import (
+    READ_ALL,
+    READ_NONE,
+    Authenticator,
+    Credentials,
+    Identity,
+    Verdict,
+)
+from broker.eviction import evict_oldest
 from trellis import logs
 from trellis.auth.authenticate import Answer
 from trellis.settings.errors import SettingsError
@@ -137,10 +145,10 @@ class PluginIdentity(Identity):
         self._rules = rules
         self._within: dict[str, tuple[Identity, PluginIdentity]] = {}
         if rights is not None:
-            self.administrator, self.tags, self.nameless = (
+            self.administrator, self.tags, self.anonymous = (
                 rights.administrator,
                 rights.tags,
-                rights.nameless,
+                rights.anonymous,
             )
 
     def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
@@ -190,13 +198,13 @@ class PluginIdentity(Identity):
         allowed = self._rights is None or self._rights.may_route(exchange, key, topic)
         return allowed and self.may_publish(topic)
 
-    def read_scope(self, exchange: str, key: str, topic_filter: str, hides: bool) -> int:
+    def read_scope(self, exchange: str, key: str, topic_filter: str, hides_dollar: bool) -> int:
         if not self.may_subscribe(topic_filter):
-            return NONE
+            return READ_NONE
         return (
-            ALL
+            READ_ALL
             if self._rights is None
-            else self._rights.read_scope(exchange, key, topic_filter, hides)
+            else self._rights.read_scope(exchange, key, topic_filter, hides_dollar)
         )
 
     def may_read(self, topic: bytes) -> bool:
@@ -373,7 +381,7 @@ class PluginAuthenticator(Authenticator):
                 PluginIdentity(name, rights, session, self._rules) if self._rules else Vouched(name)
             )
         while len(self._identities) >= IDENTITIES:
-            del self._identities[next(iter(self._identities))]
+            evict_oldest(self._identities)
         self._identities[key] = known
         return known
 

@@ -23,6 +23,7 @@ from typing import Final
 
 from broker.access.identity import Authenticator, Credentials, Identity, Verdict
 from broker.access.users import Users
+from broker.eviction import evict_oldest
 from trellis import logs
 from trellis.auth.login_throttle import LoginThrottle
 from trellis.auth.passwords import HASHER, verify
@@ -182,7 +183,7 @@ class Accounts(Authenticator):
             )
 
     def renew(self, identity: Identity) -> Identity | None:
-        if identity.nameless:
+        if identity.anonymous:
             return self._anonymous
         return self.identity_of(identity.name)
 
@@ -237,7 +238,7 @@ class Accounts(Authenticator):
         if account is not None and self._remember:
             self._verified.pop(mark, None)
             if len(self._verified) >= REMEMBERED:
-                del self._verified[next(iter(self._verified))]
+                evict_oldest(self._verified)
             self._verified[mark] = asyncio.get_running_loop().time() + self._remember
         waiting = self._checking.pop(mark)
         now = asyncio.get_running_loop().time()

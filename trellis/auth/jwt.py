@@ -23,8 +23,8 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from broker.access.identity import (
-    ALL,
-    NONE,
+    READ_ALL,
+    READ_NONE,
     AuthConversation,
     Authenticator,
     AuthStep,
@@ -105,20 +105,20 @@ class ScopedIdentity(Identity):
     def may_route(self, exchange: str, key: str, topic: bytes) -> bool:
         return self._allows("write", exchange, key)
 
-    def read_scope(self, exchange: str, key: str, topic_filter: str, hides: bool) -> int:
+    def read_scope(self, exchange: str, key: str, topic_filter: str, hides_dollar: bool) -> int:
         """A pattern is allowed where it is as a text, also where its `#` are no words at all."""
         words = key.split(".")
         gaps = words.count("#")
         if gaps > GAPS_MAX:
-            return NONE
+            return READ_NONE
         for kept in product((True, False), repeat=gaps):
             left = iter(kept)
             spelled = ".".join([word for word in words if word != "#" or next(left)])
             if not self._allows("read", exchange, spelled) and not self._names(
                 "read", exchange, key
             ):
-                return NONE
-        return ALL
+                return READ_NONE
+        return READ_ALL
 
     def _allows(self, verb: str, exchange: str, key: str) -> bool:
         return any(

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.eviction import evict_oldest
+
 #: Failures that nobody waits for, and seconds that make good one of them.
 FREE: Final = 5
 FORGIVEN: Final = 30.0
@@ -49,7 +51,7 @@ class Failures:
         count = self._left(key, now) + 1
         self._known.pop(key, None)
         if len(self._known) >= REMEMBERED:
-            del self._known[next(iter(self._known))]
+            evict_oldest(self._known)
         self._known[key] = count, now
 
     def forget(self, key: str) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.eviction import evict_oldest
 from trellis.settings.schema import RatesSettings as RateSettings
 
 #: Buckets kept of those that many share; the one that was used longest ago goes first.
@@ -99,6 +100,6 @@ class PublishRates:
         if bucket is None:
             bucket = Bucket(rate, now)
             if len(self._shared) >= KEPT:
-                del self._shared[next(iter(self._shared))]
+                evict_oldest(self._shared)
         self._shared[name, key] = bucket
         return bucket

@@ -11,7 +11,7 @@ import argon2
 import msgspec
 
 from broker.access.identity import Identity
-from broker.access.rules import Rights
+from broker.access.rules import UserPermissions
 from trellis import logs
 from trellis.auth.authenticate import Account, Accounts
 from trellis.auth.passwords import HASHER
@@ -39,7 +39,8 @@ class SettingsIdentity(Identity):
         self.tags = ["administrator"] if user.administrator else list(user.tags)
         permission = (user.configure, user.write, user.read)
         self.rights = {
-            vhost: Rights(user.name, vhost, permission, user.rules) for vhost in user.vhosts
+            vhost: UserPermissions(user.name, vhost, permission, user.rules)
+            for vhost in user.vhosts
         }
 
     def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
@@ -72,7 +73,7 @@ def anonymous(settings: Settings) -> Identity | None:
     if settings.mqtt.anonymous == "false":
         return None
     identity = Identity("anonymous")
-    identity.nameless = True
+    identity.anonymous = True
     return identity
 
 

@@ -4,7 +4,7 @@ import argparse
 
 import msgspec
 
-from broker.queues.policies import OBJECTS
+from broker.queues.policies import APPLY_TO
 from trellis.cli.api_client import add_action, add_group, add_json, add_vhost, ask, show
 from trellis.cli.parsing import CommandError, Commands
 
@@ -46,9 +46,9 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--apply-to",
         default="all",
-        choices=OBJECTS,
+        choices=APPLY_TO,
         metavar="OBJECTS",
-        help=f"{', '.join(OBJECTS)} [all]",
+        help=f"{', '.join(APPLY_TO)} [all]",
     )
     command.add_argument(
         "--priority",

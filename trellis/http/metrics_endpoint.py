@@ -1,18 +1,18 @@
-"""What the metrics port serves to everybody there: metrics and health."""
+"""The metrics port: metrics, liveness and readiness, for every client that can connect."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 from trellis.http.routes import HttpRouter
-from trellis.http.server import Handler, Request, Response
+from trellis.http.server import Request, Response
 from trellis.monitoring import metrics
+from trellis.monitoring.http_counters import HttpCounters
 from trellis.server.node import BrokerNode
 
 
-def open_pages(node: BrokerNode) -> HttpRouter:
-    """The metrics port."""
+def metrics_routes(node: BrokerNode, counters: HttpCounters) -> HttpRouter:
+    """Return the routes of the metrics port: metrics and health, open to every client."""
 
     async def healthz(request: Request) -> Response:
         return Response(200, b"alive\n")
@@ -24,18 +24,20 @@ def open_pages(node: BrokerNode) -> HttpRouter:
             else Response(503, b"not ready: starting or stopping\n")
         )
 
-    def page(make: Callable[[BrokerNode], Awaitable[metrics.MetricsPage]]) -> Handler:
-        async def show(request: Request) -> Response:
-            made = await make(node)
-            body = await asyncio.get_running_loop().run_in_executor(None, made.render)
-            return Response(200, body, metrics.CONTENT_TYPE)
+    async def aggregated(request: Request) -> Response:
+        return await rendered(await metrics.aggregated(node, counters))
 
-        return show
+    async def per_object(request: Request) -> Response:
+        return await rendered(await metrics.per_object(node))
+
+    async def rendered(page: metrics.MetricsPage) -> Response:
+        body = await asyncio.get_running_loop().run_in_executor(None, page.render)
+        return Response(200, body, metrics.CONTENT_TYPE)
 
     router = HttpRouter()
     for path, handler in (
-        ("/metrics", page(metrics.aggregated)),
-        ("/metrics/per-object", page(metrics.per_object)),
+        ("/metrics", aggregated),
+        ("/metrics/per-object", per_object),
         ("/healthz", healthz),
         ("/readyz", readyz),
     ):

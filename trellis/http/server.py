@@ -14,7 +14,8 @@ from urllib.parse import parse_qsl
 
 import h11
 
-from trellis.http.stream_files import Range, Sender
+from trellis.http.stream_files import Range, SegmentSender
+from trellis.monitoring.http_counters import HttpListenerCounters
 from trellis.server.listener_context import peer_of
 
 #: Octets of the longest request line and headers.
@@ -26,8 +27,6 @@ PIECE: Final = 1 << 16
 #: Connections served at once. When they are taken, the one that has waited longest for its request
 #: makes room.
 CLIENTS: Final = 64
-#: Why a connection ended without an answer.
-CLOSED: Final = ("lost", "too_many", "timeout")
 
 
 class Request:
@@ -85,7 +84,7 @@ class Response:
 class RangeResponse(Response):
     """Octets of a file, sent by the kernel."""
 
-    def __init__(self, part: Range, sender: Sender, content_type: str) -> None:
+    def __init__(self, part: Range, sender: SegmentSender, content_type: str) -> None:
         super().__init__(200, b"", content_type)
         self.part = part
         self.sender = sender
@@ -110,15 +109,13 @@ class HttpServer:
     `limit` is the seconds a client has for its request and for taking the answer, each.
     """
 
-    def __init__(self, routes: Routes, limit: float) -> None:
+    def __init__(self, routes: Routes, limit: float, counters: HttpListenerCounters) -> None:
         self._routes = routes
         self._limit = limit
         self._serving: set[asyncio.Task[None]] = set()
         #: Those of them whose request is not complete, in the order in which they came.
         self._asking: dict[asyncio.Task[None], None] = {}
-        #: Answers by status, and connections that got none, by reason.
-        self.answered: dict[int, int] = {}
-        self.closed = dict.fromkeys(CLOSED, 0)
+        self._counters = counters
 
     def protocol(self) -> asyncio.StreamReaderProtocol:
         """Of a connection that was accepted."""
@@ -133,7 +130,7 @@ class HttpServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._serving) >= CLIENTS and not self._make_room():
-            self.closed["too_many"] += 1
+            self._counters.closed["too_many"] += 1
             writer.transport.abort()
             return
         task = asyncio.current_task()
@@ -143,7 +140,7 @@ class HttpServer:
         try:
             await self._exchange(reader, writer, task)
         except (OSError, h11.ProtocolError) as error:
-            self.closed["timeout" if isinstance(error, TimeoutError) else "lost"] += 1
+            self._counters.closed["timeout" if isinstance(error, TimeoutError) else "lost"] += 1
             writer.transport.abort()
         except asyncio.CancelledError:
             # By us; and streams of Python 3.11 would report it as an error.
@@ -155,7 +152,7 @@ class HttpServer:
 
     def _make_room(self) -> bool:
         for task in self._asking:
-            self.closed["too_many"] += 1
+            self._counters.closed["too_many"] += 1
             del self._asking[task]
             task.cancel()
             return True
@@ -259,7 +256,8 @@ class HttpServer:
     ) -> None:
         if connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
-        self.answered[response.status] = self.answered.get(response.status, 0) + 1
+        responses = self._counters.responses
+        responses[response.status] = responses.get(response.status, 0) + 1
         headers = [("Connection", "close"), ("Cache-Control", "no-store")]
         if response.status != 204:
             headers += [

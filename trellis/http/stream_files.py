@@ -20,6 +20,7 @@ from broker.store.disk import RealFile, StoreError
 from broker.stream.archive import Archive
 from broker.stream.queue import StreamQueue
 from broker.stream.segments import Segment
+from trellis.monitoring.http_counters import HttpCounters
 
 CONTENT_TYPE: Final = "application/vnd.apache.arrow.stream"
 #: Threads that send.
@@ -210,12 +211,12 @@ def _number(query: Mapping[str, str], name: str, default: int) -> int:
     return int(value)
 
 
-class Sender:
-    """A small pool of threads that hand files to sockets."""
+class SegmentSender:
+    """A small pool of threads that send ranges of segment files to sockets."""
 
-    def __init__(self) -> None:
+    def __init__(self, counters: HttpCounters) -> None:
+        self._counters = counters
         self._pool = ThreadPoolExecutor(THREADS, "segments")
-        self.octets = 0
 
     def start(self, socket: int, part: Range) -> Future[int]:
         """Have a thread send all octets of the range to a socket. Both may be closed before that is
@@ -245,7 +246,7 @@ class Sender:
             if sent == 0:
                 raise ConnectionError("the segment ends before its size")
             at += sent
-        self.octets += at - part.start
+        self._counters.segment_bytes_sent += at - part.start
         return at - part.start
 
     def close(self) -> None:

@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 from broker.queues.consumer import ReturnedMessage
+from broker.queues.delay import DelayQueue
 from broker.queues.queue import Queue
-from broker.queues.ranked import RankedQueue
 from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange, TopicExchange
 from broker.vhost.background import kind_of
@@ -148,7 +148,7 @@ async def _delayed(node: BrokerNode) -> AsyncIterator[Row]:
 
 
 def _delayed_row(
-    node: BrokerNode, vhost: VirtualHost, waiting: RankedQueue, returned: ReturnedMessage
+    node: BrokerNode, vhost: VirtualHost, waiting: DelayQueue, returned: ReturnedMessage
 ) -> Row:
     message = returned.message
     left = max(0, int(message.expires - node.broker.agenda.now))
@@ -156,7 +156,7 @@ def _delayed_row(
     return {
         "vhost": vhost.name,
         "exchange": waiting.name,
-        "id": int(returned.order),
+        "id": int(returned.sequence),
         "routing_key": key,
         "due": int(node.broker.agenda.wall + left / 1000),
         "left_ms": left,

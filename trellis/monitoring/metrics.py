@@ -21,6 +21,7 @@ from broker.stream.queue import StreamQueue
 from broker.vhost.totals import VirtualHostTotals
 from protocols.front import Front
 from trellis import process
+from trellis.monitoring.http_counters import HttpCounters
 from trellis.server.node import BrokerNode
 from trellis.server.store_writer import DurableStoreWriter, StoreWriter
 
@@ -87,7 +88,7 @@ class MetricsPage:
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 
-async def aggregated(node: BrokerNode) -> MetricsPage:
+async def aggregated(node: BrokerNode, http: HttpCounters) -> MetricsPage:
     """/metrics. The copying yields to the loop after every STEP objects."""
     page = MetricsPage()
     censuses = []
@@ -104,11 +105,11 @@ async def aggregated(node: BrokerNode) -> MetricsPage:
         connected += sum(session.outlet is not None for session in sessions[at : at + STEP])
         await asyncio.sleep(0)
     ingress = [vhost.contexts.ingress_counters() for vhost in node.broker.vhosts.values()]
-    _connections(page, node)
+    _connections(page, node, http)
     _entrances(page, node)
-    _http(page, node)
+    _http(page, http)
     _queues(page, node, censuses)
-    _streams(page, node)
+    _streams(page, node, http)
     for front in node.fronts:
         _messages(
             page,
@@ -170,7 +171,7 @@ async def per_object(node: BrokerNode) -> MetricsPage:
     return page
 
 
-def _connections(page: MetricsPage, node: BrokerNode) -> None:
+def _connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> None:
     fronts = node.fronts
     page.gauge(
         "rabbitmq_connections",
@@ -207,7 +208,7 @@ def _connections(page: MetricsPage, node: BrokerNode) -> None:
                 protocol=front.name,
                 reason=reason,
             )
-    for name, counted in node.logins.items():
+    for name, counted in [*node.logins.items(), ("http", http.logins)]:
         logins = {outcome: counted.get(outcome, 0) for outcome in ("accepted", "refused", "busy")}
         for outcome, count in logins.items():
             page.counter(
@@ -304,9 +305,9 @@ def _entrances(page: MetricsPage, node: BrokerNode) -> None:
         )
 
 
-def _http(page: MetricsPage, node: BrokerNode) -> None:
-    for listener, server in node.pages.items():
-        for status, count in sorted(server.answered.items()):
+def _http(page: MetricsPage, http: HttpCounters) -> None:
+    for listener, counters in http.listeners.items():
+        for status, count in sorted(counters.responses.items()):
             page.counter(
                 "trellis_http_responses",
                 "HTTP answers by status",
@@ -314,7 +315,7 @@ def _http(page: MetricsPage, node: BrokerNode) -> None:
                 listener=listener,
                 status=str(status),
             )
-        for reason, count in server.closed.items():
+        for reason, count in counters.closed.items():
             page.counter(
                 "trellis_http_closed",
                 "HTTP connections that ended without an answer",
@@ -357,7 +358,7 @@ def _queues(page: MetricsPage, node: BrokerNode, censuses: list[VirtualHostTotal
         )
 
 
-def _streams(page: MetricsPage, node: BrokerNode) -> None:
+def _streams(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> None:
     streams = [
         queue
         for vhost in node.broker.vhosts.values()
@@ -391,7 +392,7 @@ def _streams(page: MetricsPage, node: BrokerNode) -> None:
         int(node.broker.streams.served) + sum(int(stream.served) for stream in streams),
     )
     page.counter(
-        "trellis_stream_bytes_sent", "Octets of segments sent over HTTP", node.sender.octets
+        "trellis_stream_bytes_sent", "Octets of segments sent over HTTP", http.segment_bytes_sent
     )
 
 

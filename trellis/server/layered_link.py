@@ -97,7 +97,7 @@ class LayeredLink(Link):
         if data:
             super()._receive(connection, data)
         if over and not connection.finished:
-            connection.end(over)
+            connection.on_closed(over)
             self._end(connection)
 
     def flush(self) -> None:
@@ -130,7 +130,7 @@ class LayeredLink(Link):
         layers = self._layers
         at: i64 = len(layers) - 1
         while at >= 0:
-            layers[at].end(connection.reason)
+            layers[at].close(connection.reason)
             self._write(transport, [])
             at -= 1
 
@@ -142,7 +142,7 @@ class LayeredLink(Link):
             self._turn.schedule()
         super().connection_lost(error)
         for layer in self._layers:
-            layer.lost(connection.reason or "lost" if connection is not None else "lost")
+            layer.on_closed(connection.reason or "lost" if connection is not None else "lost")
         self._layers = []
 
     def shut_down(self) -> None:

@@ -10,8 +10,9 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from protocols.connection import HELD_MAX, Connection, Peer
+from protocols.connection import HELD_MAX, SHUTDOWN, Connection, Peer
 from trellis.server.listener_context import ListenerContext
+from trellis.server.turn import TurnLink
 
 #: Milliseconds that a finished connection's peer has to take our last words and hang up.
 LINGER_MS: Final = 2_000
@@ -23,7 +24,7 @@ ANSWER_S: Final = 0.1
 UNREAD: Final = 4
 
 
-class Link:
+class Link(TurnLink):
     """Between one socket and one connection.
 
     A finished connection is half-closed first: were the socket closed with input unread, the peer's
@@ -139,7 +140,7 @@ class Link:
             if self._turn.full(0):
                 self._turn.on_closed(connection)
             else:
-                connection.connection_lost()
+                connection.on_closed()
             self._admission.leave(connection)
 
     # -- the turn
@@ -165,7 +166,7 @@ class Link:
             self._close_transport(connection, transport)
         elif connection.paused and transport.get_write_buffer_size() > self._unread_max:
             # Queues have stopped long ago: it asks and asks, and reads no answer.
-            connection.end("reads_nothing")
+            connection.abort("reads_nothing")
             transport.abort()
         elif not self._reading:
             self._leave_over(connection)
@@ -232,7 +233,7 @@ class Link:
         """The broker stops. May be said again; one who has gone already is not told."""
         connection = self._connection
         if connection is not None and not connection.finished:
-            connection.shut_down()
+            connection.close(SHUTDOWN)
 
     def abort(self) -> None:
         """The broker waits no longer."""

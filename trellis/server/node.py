@@ -15,21 +15,19 @@ from broker.errors import BrokerError
 from broker.limits import BrokerLimits
 from broker.store.disk import Disk, RealDisk
 from broker.store.memory import MemoryStore
-from protocols.amqp.connection.handshake import AmqpOptions
 from protocols.amqp.front import AmqpFront
+from protocols.amqp.options import AmqpOptions
 from protocols.mqtt.front import MqttFront
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 from trellis.auth.authenticate import Accounts
 from trellis.auth.jwt import TokenAuthenticator
 from trellis.auth.rates import PublishRates
-from trellis.http.management.definitions_files import import_file
-from trellis.http.server import HttpServer
-from trellis.http.stream_files import Sender
 from trellis.process import raise_descriptor_limit
 from trellis.server import matching_profile as profile
 from trellis.server.admission import Admission
 from trellis.server.alarms import Watch
 from trellis.server.certificates import Certificates
+from trellis.server.definitions_files import import_file
 from trellis.server.gc_policy import GcPolicy
 from trellis.server.listener_context import ListenerContext
 from trellis.server.recovery import open_directory, restore
@@ -105,11 +103,6 @@ class BrokerNode:
             for name, entry in settings.entries.items()
         }
         self.collector = GcPolicy()
-        self.sender = Sender()
-        #: The HTTP servers, by listener.
-        self.pages: dict[str, HttpServer] = {}
-        #: Logins over HTTP by outcome.
-        self.http_logins: dict[str, int] = {}
         #: Listener -> HOST:PORT, once they are open; and when that began, by the monotonic clock.
         self.addresses: dict[str, str] = {}
         self.began = time.monotonic()
@@ -144,8 +137,8 @@ class BrokerNode:
 
     @property
     def logins(self) -> dict[str, dict[str, int]]:
-        """By protocol and outcome."""
-        return {**{front.name: front.logins for front in self.fronts}, "http": self.http_logins}
+        """Logins by outcome, of each protocol."""
+        return {front.name: front.logins for front in self.fronts}
 
     @property
     def fronts(self) -> tuple[AmqpFront, MqttFront]:
@@ -169,9 +162,9 @@ def limits_of(settings: Settings) -> BrokerLimits:
     limits.message = settings.limits.message
     limits.routes = settings.limits.routes
     limits.retained = settings.mqtt.retained
-    limits.retained_octets = settings.mqtt.retained_bytes
-    limits.queues = settings.limits.queues or limits.queues
-    limits.exchanges = settings.limits.exchanges or limits.exchanges
+    limits.retained_bytes = settings.mqtt.retained_bytes
+    limits.queues = settings.limits.queues
+    limits.exchanges = settings.limits.exchanges
     limits.user_connections = settings.limits.user_connections
     limits.vhost_connections = settings.limits.vhost_connections
     limits.user_channels = settings.limits.user_channels

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from protocols.connection import Connection
+from protocols.connection import TOO_FAST, Connection
 from trellis.server.layered_link import LayeredLink
 from trellis.server.listener_context import ListenerContext
 
@@ -43,8 +43,9 @@ class RateLimitedLink(LayeredLink):
         if seconds == 0 or connection.finished:
             return
         if seconds > self._rates.patience:
-            connection.close_too_fast(
-                f"faster than rates.{limit} allows, which is {self._rates.limits[limit]:,} a second"
+            connection.close(
+                TOO_FAST,
+                f"faster than rates.{limit} allows, which is {self._rates.limits[limit]:,} a second",
             )
             return
         connection.held = f"is faster than rates.{limit} allows"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.broker import Broker
-from broker.definitions.restore import RestoreReport, SessionRestorer, reopen
+from broker.definitions.restore import RestoreReport, SessionRestorer, restore_broker
 from broker.store.codecs import Codecs
 from broker.store.disk import Disk
 from broker.store.findings import CUT
@@ -96,7 +96,7 @@ def restore(opened: OpenedStore, broker: Broker, keeper: SessionRestorer) -> Res
     collecting = gc.isenabled()
     gc.disable()
     try:
-        found = reopen(broker, opened, keeper)
+        found = restore_broker(broker, opened, keeper)
     finally:
         if collecting:
             gc.enable()

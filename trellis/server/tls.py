@@ -157,10 +157,10 @@ class TlsLayer(Layer):
         octets = self._out.read()
         return [octets] if octets else []
 
-    def end(self, reason: str) -> None:
+    def close(self, reason: str) -> None:
         """close_notify: an end that nobody else can feign."""
         if not self.open:
-            self.lost(reason)
+            self.on_closed(reason)
             return
         try:
             self._ssl.unwrap()
@@ -169,7 +169,7 @@ class TlsLayer(Layer):
             pass
         self.speaks = self._out.pending > 0
 
-    def lost(self, reason: str) -> None:
+    def on_closed(self, reason: str) -> None:
         if not self.open and not self.over:
             self.over = "tls"
             self._tally.failures["timeout" if reason == "handshake_timeout" else "lost"] += 1

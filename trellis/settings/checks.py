@@ -24,7 +24,7 @@ def problems(settings: Settings) -> Iterator[Problem]:
     for algorithm in algorithms():
         if algorithm.name in settings.matcher.allowed:
             try:
-                algorithm.load()
+                algorithm.check()
             except ImportError as error:
                 yield (
                     ("matcher.allowed", "matcher.default"),

@@ -6,6 +6,9 @@ key), and the highest draw, stretched by the binding's weight, wins. So the shar
 the weights, a binding that comes or goes moves only what it wins or won, and the answer does not
 depend on the order in which bindings came: after a restart it is the same. (D. G. Thaler, C. V.
 Ravishankar: Using name-based mappings to increase hit rates, 1998.)
+
+A binding's name is its destination's `hash_kind` and name, and its own identity. It contains no
+name of a class, so that a release that renames classes does not move messages to other queues.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ class HashShare:
         self.binding = binding
         self.weight = float(binding.key)
         self.seed: i64 = zlib.crc32(
-            f"{type(binding.destination).__name__} {binding.destination.name} {binding.identity}".encode(
+            f"{binding.destination.hash_kind} {binding.destination.name} {binding.identity}".encode(
                 "utf-8", "surrogateescape"
             )
         )
@@ -49,6 +52,7 @@ class ConsistentHashExchange(Exchange):
     """
 
     kind: ClassVar[str] = "x-consistent-hash"
+    hash_kind: ClassVar[str] = "ConsistentHashExchange"
     by_headers: ClassVar[bool] = True
 
     def __init__(self, name: str, options: ExchangeOptions) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from broker.messages.message import Properties
-from broker.queues.ranked import RankedQueue
+from broker.queues.delay import DelayQueue
 from broker.routing.binding import Binding
 from broker.routing.exchanges.base import Exchange, ExchangeOptions
 
@@ -27,10 +27,11 @@ class DelayedExchange(Exchange):
     """
 
     kind: ClassVar[str] = "x-delayed-message"
+    hash_kind: ClassVar[str] = "DelayedExchange"
     by_headers: ClassVar[bool] = True
 
     def __init__(
-        self, name: str, options: ExchangeOptions, inner: Exchange, waiting: RankedQueue
+        self, name: str, options: ExchangeOptions, inner: Exchange, waiting: DelayQueue
     ) -> None:
         super().__init__(name, options)
         self.inner = inner

@@ -14,6 +14,7 @@ class DirectExchange(Exchange):
     """One probe of a dict."""
 
     kind: ClassVar[str] = "direct"
+    hash_kind: ClassVar[str] = "DirectExchange"
 
     def __init__(self, name: str, options: ExchangeOptions) -> None:
         super().__init__(name, options)

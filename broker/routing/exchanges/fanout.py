@@ -13,6 +13,7 @@ class FanoutExchange(Exchange):
     """Its answer is its bindings."""
 
     kind: ClassVar[str] = "fanout"
+    hash_kind: ClassVar[str] = "FanoutExchange"
 
     def match(self, key: str, properties: Properties) -> list[Binding]:
         return list(self)

@@ -20,6 +20,7 @@ class HeadersExchange(Exchange):
     """Finds bindings by their rarest criterion (AMQP 0-9-1 section 3.1.3.4)."""
 
     kind: ClassVar[str] = "headers"
+    hash_kind: ClassVar[str] = "HeadersExchange"
     by_headers: ClassVar[bool] = True
 
     def __init__(self, name: str, options: ExchangeOptions) -> None:

@@ -21,6 +21,7 @@ class TopicExchange(Exchange):
     """Routing keys are words; binding keys may hold wildcards (AMQP 0-9-1 section 3.1.3.3)."""
 
     kind: ClassVar[str] = "topic"
+    hash_kind: ClassVar[str] = "TopicExchange"
 
     def __init__(self, name: str, options: ExchangeOptions, algorithm: str = "auto") -> None:
         super().__init__(name, options)

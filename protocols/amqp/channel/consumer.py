@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Final
 
 from librt.strings import write_i32_be, write_i64_be
 from mypy_extensions import i32, i64, u8
 
 from broker.messages.message import Message
-from broker.messages.outlet import LARGE, Outlet
+from broker.messages.outlet import LARGE_BODY, Outlet
 from broker.queues.consumer import Consumer, CreditPool, Delivery, MessageSource
 from broker.queues.queue import Queue
 from protocols.amqp.codec.contents import Frames, content_for
@@ -22,11 +23,12 @@ UNLIMITED: Final[i64] = 1 << 40
 _DELIVER: Final = b"\x00\x3c\x00\x3c"
 
 
-class Owner:
-    """The role a channel plays for its consumers."""
+class ConsumerOwner:
+    """The receiver side of a channel, as its consumers see it."""
 
-    def lost(self, consumer: AmqpConsumer) -> None:
-        """The consumer's queue is gone."""
+    @abstractmethod
+    def queue_deleted(self, consumer: AmqpConsumer) -> None:
+        """End the consumer: its queue is deleted."""
         raise NotImplementedError
 
 
@@ -40,7 +42,7 @@ class AmqpConsumer(Consumer):
         self,
         queue: Queue,
         outlet: Outlet,
-        owner: Owner,
+        owner: ConsumerOwner,
         unacked: Window,
         frames: Frames,
         tally: FrontCounters,
@@ -66,15 +68,15 @@ class AmqpConsumer(Consumer):
         self._method = _DELIVER + bytes([len(tag.encode())]) + tag.encode()
         self._channel = b"\x01" + int(frames.channel).to_bytes(2, "big")
 
-    def deliver(self, message: Message, order: i64) -> None:
+    def deliver(self, message: Message, sequence: i64) -> None:
         """Hot path."""
         number: i64
         if self.no_ack:
             number = self._unacked.skip()
             self._tally.delivered_auto += 1
-            self.queue.consumed(message)
+            self.queue.auto_acknowledge(message)
         else:
-            number = self._hold(Delivery(message, self, order))
+            number = self._hold(Delivery(message, self, sequence))
         self._write(message, number, 0)
 
     def redeliver(self, delivery: Delivery) -> None:
@@ -83,7 +85,7 @@ class AmqpConsumer(Consumer):
         if self.no_ack:
             number = self._unacked.skip()
             self._tally.delivered_auto += 1
-            self.queue.consumed(delivery.message)
+            self.queue.auto_acknowledge(delivery.message)
         else:
             number = self._hold(delivery)
         self._write(delivery.message, number, 1)
@@ -107,7 +109,7 @@ class AmqpConsumer(Consumer):
         outlet = self.outlet
         out = outlet.out
         method = self._method
-        address = message.address.octets
+        address = message.address.short_strings
         out.write(self._channel)
         write_i32_be(out, i32(len(method) + len(address) + 9))
         out.write(method)
@@ -115,7 +117,7 @@ class AmqpConsumer(Consumer):
         out.append(u8(redelivered))
         out.write(address)
         out.append(u8(FRAME_END))
-        if len(content) < LARGE:
+        if len(content) < LARGE_BODY:
             out.write(content)
         else:
             outlet.attach(content)
@@ -128,7 +130,7 @@ class AmqpConsumer(Consumer):
         """
         delivery = self._unacked.take(number)
         if delivery is not None:
-            _free(self).unrepresentable(delivery.message)
+            _release_credit(self).unrepresentable(delivery.message)
 
     def retune(self, prefetch: i64) -> None:
         """Another prefetch count for a consumer that is at work."""
@@ -138,11 +140,11 @@ class AmqpConsumer(Consumer):
             self.queue.schedule_drain()
 
     def cancelled(self) -> None:
-        self._owner.lost(self)
+        self._owner.queue_deleted(self)
 
 
 def settle(delivery: Delivery) -> None:
-    """The client is done with it. Hot path."""
+    """Settle a delivery that the client has acknowledged. Hot path."""
     consumer = delivery.consumer
     consumer.credit += 1
     if consumer.pool is not None:
@@ -150,18 +152,18 @@ def settle(delivery: Delivery) -> None:
     consumer.queue.settle(delivery.message)
 
 
-def put_back(delivery: Delivery) -> None:
-    """The client did not settle it: it goes to its old place."""
-    _free(delivery.consumer).requeue(delivery)
+def requeue(delivery: Delivery) -> None:
+    """Return a message to its old position in the queue."""
+    _release_credit(delivery.consumer).requeue(delivery)
 
 
-def refuse(delivery: Delivery) -> None:
-    """The client refused it for good."""
-    _free(delivery.consumer).reject(delivery.message)
+def reject(delivery: Delivery) -> None:
+    """Dead-letter or drop a message that the client has rejected for good."""
+    _release_credit(delivery.consumer).reject(delivery.message)
 
 
-def _free(consumer: Consumer) -> MessageSource:
-    """The consumer holds one less; its queue will hear why."""
+def _release_credit(consumer: Consumer) -> MessageSource:
+    """Count one outstanding delivery less for a consumer, and return its queue."""
     consumer.credit += 1
     if consumer.pool is not None:
         consumer.pool.give_back()

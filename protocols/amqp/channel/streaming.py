@@ -15,7 +15,7 @@ from librt.strings import read_i32_le, write_i32_be, write_i64_be
 from mypy_extensions import i32, i64, u8
 
 from broker.messages.message import PLAIN, Address, Message
-from broker.messages.outlet import LARGE
+from broker.messages.outlet import LARGE_BODY
 from broker.queues.consumer import Delivery
 from broker.store.disk import StoreError
 from broker.stream.archive import Gone
@@ -23,12 +23,11 @@ from broker.stream.arrow import FIRST_BUFFER, BatchView
 from broker.stream.offsets import resolve
 from broker.stream.queue import QueueStreamReader, StreamQueue
 from broker.vhost.vhost import VirtualHost
-from protocols.amqp.channel.connection_interface import AmqpClient
+from protocols.amqp.channel.connection_interface import ChannelConnection
 from protocols.amqp.channel.consumer import AmqpConsumer
 from protocols.amqp.codec.frames import FRAME_END, OVERHEAD
 from protocols.amqp.codec.properties import split_properties
 from protocols.amqp.errors import AmqpError
-from protocols.tally import FrontCounters
 from protocols.window import Window
 
 #: The header that says where a message stands, and its type: a signed number of 8 octets.
@@ -54,9 +53,8 @@ class AmqpStreamConsumer(QueueStreamReader):
         self,
         consumer: AmqpConsumer,
         offset: i64,
-        connection: AmqpClient,
+        connection: ChannelConnection,
         unacked: Window,
-        tally: FrontCounters,
     ) -> None:
         super().__init__(consumer, offset)
         frames = consumer.frames
@@ -64,7 +62,7 @@ class AmqpStreamConsumer(QueueStreamReader):
         self._connection = connection
         self._number: i64 = frames.channel
         self._unacked = unacked
-        self._tally = tally
+        self._tally = connection.front.tally
         self._room: i64 = frames.frame_max - OVERHEAD
         self._method = _DELIVER + bytes([len(consumer.tag.encode())]) + consumer.tag.encode()
         self._method_head = b"\x01" + channel
@@ -146,7 +144,7 @@ class AmqpStreamConsumer(QueueStreamReader):
             out.append(u8(FRAME_END))
             start = body_data + i64(read_i32_le(octets, body_ends + at))
             stop = body_data + i64(read_i32_le(octets, body_ends + at + 4))
-            if stop - start < LARGE and stop - start <= self._room:
+            if stop - start < LARGE_BODY and stop - start <= self._room:
                 if stop > start:
                     out.write(self._body_head)
                     write_i32_be(out, i32(stop - start))

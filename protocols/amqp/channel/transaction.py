@@ -1,8 +1,9 @@
-"""tx: what a channel has published and settled since the last commit.
+"""tx mode: the publications and settlements of a channel since its last commit.
 
-Publications are checked and routed at once, as RabbitMQ does, and go to what is left of that at the
-commit; settled deliveries stay the channel's until then, so that a rollback need only forget. A
-commit is one record of the store: after a crash it was whole, or was not.
+A publication is checked and routed when it arrives, as in RabbitMQ. The commit delivers it to those
+of its queues that still exist. A delivery that the client settles stays outstanding until the
+commit, so a rollback only clears the transaction. A commit is one group of the store: after a crash
+all of it has happened, or nothing.
 """
 
 from __future__ import annotations
@@ -16,42 +17,44 @@ from broker.routing.planner import ResolvedTargets
 from broker.routing.route import Route
 from protocols.amqp.errors import AmqpError
 
-#: How a delivery is settled.
+#: Ways to settle a delivery at the commit.
 ACKED: Final = 0
-GIVEN_UP: Final = 1
-PUT_BACK: Final = 2
+REJECTED: Final = 1
+REQUEUED: Final = 2
 
 
 class TransactedPublication:
-    """A message, and where it goes at the commit."""
+    """A message that waits for the commit, with the targets found when it was published."""
 
-    def __init__(self, route: Route, aim: ResolvedTargets, message: Message, flags: i64) -> None:
+    def __init__(
+        self, route: Route, targets: ResolvedTargets, message: Message, flags: i64
+    ) -> None:
         self.route = route
-        self.aim = aim
+        self.targets = targets
         self.message = message
         self.flags: i64 = flags
 
 
 class Transaction:
-    """Of one channel in tx mode, begun anew by every commit and rollback."""
+    """The current transaction of one channel; each commit and rollback begins a new one."""
 
-    def __init__(self, most: int) -> None:
-        """`most` is how many octets its contents may have together."""
+    def __init__(self, limit: int) -> None:
+        """Start an empty transaction whose contents may have `limit` bytes together."""
         self.publications: list[TransactedPublication] = []
-        #: Delivery tag -> how it is settled.
+        #: Delivery tag -> ACKED, REJECTED or REQUEUED.
         self.settlements: dict[int, int] = {}
-        self._most = most
-        self._octets = 0
+        self._limit = limit
+        self._size = 0
 
-    def publish(self, route: Route, aim: ResolvedTargets, message: Message, flags: i64) -> None:
-        """Raises AmqpError when it grows too large."""
-        self._octets += len(message.content)
-        if self._octets > self._most:
-            raise AmqpError(506, f"transaction of more than {self._most} octets")
-        self.publications.append(TransactedPublication(route, aim, message, flags))
+    def publish(self, route: Route, targets: ResolvedTargets, message: Message, flags: i64) -> None:
+        """Add a publication. Raises AmqpError if the transaction exceeds its limit."""
+        self._size += len(message.content)
+        if self._size > self._limit:
+            raise AmqpError(506, f"transaction of more than {self._limit} bytes")
+        self.publications.append(TransactedPublication(route, targets, message, flags))
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all publications and settlements."""
         self.publications = []
         self.settlements = {}
-        self._octets = 0
+        self._size = 0

@@ -223,11 +223,11 @@ def content_for(message: Message, frames: Frames) -> bytes:
     if isinstance(source, Frames) and source.frame_max <= frames.frame_max:
         if source.channel == frames.channel:
             return message.content
-        return message.remember(frames, _rechannel(message.content, frames.channel))
+        return message.cache_recoded(frames, _rechannel(message.content, frames.channel))
     if isinstance(source, Frames):
         header = source.header(message.content)
     elif isinstance(source, AmendedEncoding):
-        return message.remember(
+        return message.cache_recoded(
             frames,
             _fitting(amended_content(source, message.content, frames, message.qos), frames),
         )
@@ -235,7 +235,7 @@ def content_for(message: Message, frames: Frames) -> bytes:
         header = b"\x10\x00\x02" if message.qos else b"\x10\x00\x01"
     else:
         header = write_properties({"delivery_mode": 2 if message.qos else 1} | message.properties)
-    return message.remember(frames, _fitting(_split(header, message.body, frames), frames))
+    return message.cache_recoded(frames, _fitting(_split(header, message.body, frames), frames))
 
 
 def _fitting(content: bytes, frames: Frames) -> bytes:

@@ -1,36 +1,29 @@
-"""The handshake: greeting, credentials, tuning, opening (section 4.2 and 2.2.4).
+"""The handshake: protocol header, login, tuning (AMQP 0-9-1, 2.2.4 and 4.2). states.py has its steps.
 
-state        what may come            what we say                     the state after it
-greeting     protocol header          connection.start                start
-start        start-ok                 (credentials are looked at)     verdict
-verdict      nothing is read          connection.tune                 tune
-tune         tune-ok                                                  open
-open         connection.open          connection.open-ok              running
-running      everything else          connection.close                closing
-closing      connection.close-ok      (the rest is ignored)           closed
+A Handshake reads the client's methods and keeps their outcome: the client's properties, its user
+and identity, and the limits that both sides have agreed on. It does no input or output:
+AmqpConnection sends the methods, asks the authenticator, and changes the state.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import pamqp.commands as spec
 from mypy_extensions import i64
 
-from broker.access.identity import Credentials
-from protocols.amqp.codec.frames import FRAME_MAX, FRAME_MIN
+from broker.access.identity import Credentials, Identity
+from protocols.amqp.codec.frames import FRAME_MIN
 from protocols.amqp.codec.tables import read_table
 from protocols.amqp.errors import AmqpError
+from protocols.amqp.options import AmqpOptions
 from protocols.connection import Peer
 
 GREETING: Final = b"AMQP\x00\x00\x09\x01"
-#: AMQP 0-8, whose clients are asked whether 0-9 will do.
+#: Protocol header of AMQP 0-8, whose clients are offered 0-9-1.
 GREETING_8: Final = b"AMQP\x01\x01\x08\x00"
 MECHANISMS: Final = "PLAIN AMQPLAIN"
-#: Milliseconds that a client without words for a refusal is kept waiting before its socket closes.
-REFUSAL_MS: Final = 3_000
-#: Milliseconds that we wait for connection.close-ok.
-CLOSING_MS: Final = 5_000
 
 CAPABILITIES: Final = dict.fromkeys(
     (
@@ -47,52 +40,110 @@ CAPABILITIES: Final = dict.fromkeys(
     True,
 )
 
-#: What may come in which state, and the state after it.
-STEPS: Final = {
-    ("start", "Connection.StartOk"): "verdict",
-    ("tune", "Connection.TuneOk"): "open",
-    ("open", "Connection.Open"): "running",
-}
+
+class ClientProperties:
+    """The description of a client by itself, from connection.start-ok."""
+
+    def __init__(self, properties: Mapping[str, object]) -> None:
+        self.product = str(properties.get("product", ""))
+        self.version = str(properties.get("version", ""))
+        #: Name that the client gave to this connection.
+        self.connection_name = str(properties.get("connection_name", ""))
+        capabilities = properties.get("capabilities")
+        self.capabilities: dict[str, object] = (
+            capabilities if isinstance(capabilities, dict) else {}
+        )
+
+    def can(self, capability: str) -> bool:
+        """True if the client has this capability."""
+        return self.capabilities.get(capability) is True
 
 
-class AmqpOptions:
-    """What the front end offers; `heartbeat` in seconds, `frame_max` in octets."""
+class Handshake:
+    """The handshake of one connection, and its outcome."""
 
-    def __init__(self) -> None:
-        self.version = "0"
-        self.channel_max = 2047
-        self.frame_max = int(FRAME_MAX)
-        self.heartbeat = 60
-        self.handshake_ms = 10_000
+    def __init__(self, options: AmqpOptions, peer: Peer) -> None:
+        self.options = options
+        self.client = ClientProperties({})
+        #: Mechanism of the login, as the client named it.
+        self.mechanism = ""
+        #: User name: as the client gave it until the login is accepted, then as the identity has it.
+        self.user = ""
+        #: None until the login is accepted.
+        self.identity: Identity | None = None
+        self.frame_max: i64 = 0
+        self.channel_max: i64 = 0
+        #: Interval of the heartbeats, in seconds; 0 for none.
+        self.heartbeat: i64 = 0
+        self._peer = peer
+
+    def start(self, cluster: str) -> spec.Connection.Start:
+        """Return connection.start, which names the broker and the mechanisms."""
+        properties: Any = {
+            "product": "Trellis",
+            "version": self.options.version,
+            "platform": "Python",
+            "copyright": "Trellis contributors",
+            "information": "Licensed under the Apache License 2.0",
+            "cluster_name": cluster,
+            "capabilities": CAPABILITIES,
+        }
+        return spec.Connection.Start(0, 9, properties, mechanisms(self._peer), "en_US")
+
+    def on_start_ok(self, method: spec.Connection.StartOk) -> Credentials:
+        """Read the client's properties, and return its credentials. Raises AmqpError."""
+        properties: Any = method.client_properties
+        self.client = ClientProperties(properties or {})
+        self.mechanism = str(method.mechanism)
+        response: Any = method.response  # It is bytes, although pamqp declares str.
+        login = credentials(method.mechanism, response, self._peer)
+        self.user = login.user or ""
+        return login
+
+    def accept(self, identity: Identity) -> spec.Connection.Tune:
+        """Finish the login with the identity of the user, and return connection.tune."""
+        self.identity = identity
+        self.user = identity.name  # A token may name another user than the client did.
+        options = self.options
+        return spec.Connection.Tune(options.channel_max, options.frame_max, options.heartbeat)
+
+    def refusal(self) -> AmqpError:
+        """Return the error for a refused login."""
+        return AmqpError(
+            403,
+            f"Login was refused using authentication mechanism {self.mechanism}. For details see the broker logfile.",
+        )
+
+    def on_tune_ok(self, method: spec.Connection.TuneOk) -> None:
+        """Take over the limits that the client chose. Raises AmqpError."""
+        options = self.options
+        self.frame_max = negotiate(method.frame_max, options.frame_max, "frame_max", FRAME_LEAST)
+        self.channel_max = negotiate(method.channel_max, options.channel_max, "channel_max", 1)
+        self.heartbeat = method.heartbeat
+
+    def on_update_secret(self, method: spec.Connection.UpdateSecret) -> Credentials:
+        """Return the credentials of a client that sends a new password or token."""
+        secret: Any = method.new_secret  # It is bytes, although pamqp declares str.
+        return Credentials(self.user, secret, "/", self._peer.address, self._peer.local)
+
+    def renew(self, identity: Identity | None) -> bool:
+        """Replace the identity by one of the same user; return False if it is of another user."""
+        known = self.identity
+        if identity is None or known is None or identity.name != known.name:
+            return False
+        self.identity = identity
+        return True
 
 
 def mechanisms(peer: Peer) -> str:
-    """EXTERNAL is for those whom their certificate names."""
+    """Return the mechanisms offered to a peer: EXTERNAL only to one with a trusted certificate."""
     return f"{MECHANISMS} EXTERNAL" if peer.certificate else MECHANISMS
 
 
-def start(options: AmqpOptions, cluster: str, peer: Peer) -> spec.Connection.Start:
-    properties: Any = {
-        "product": "Trellis",
-        "version": options.version,
-        "platform": "Python",
-        "copyright": "Trellis contributors",
-        "information": "Licensed under the Apache License 2.0",
-        "cluster_name": cluster,
-        "capabilities": CAPABILITIES,
-    }
-    return spec.Connection.Start(0, 9, properties, mechanisms(peer), "en_US")
-
-
-def tune(options: AmqpOptions) -> spec.Connection.Tune:
-    return spec.Connection.Tune(options.channel_max, options.frame_max, options.heartbeat)
-
-
 def credentials(mechanism: str, response: bytes, peer: Peer) -> Credentials:
-    """Who it is, from start-ok. Raises AmqpError."""
+    """Return the credentials in a connection.start-ok. Raises AmqpError."""
     if mechanism == "EXTERNAL" and peer.certificate:
-        # The response may name somebody to act for; nobody may, so that it is not looked at, as
-        # elsewhere.
+        # The response may name a user to act for. No user may act for another, so it is not read.
         login = Credentials(peer.certificate, b"", "/", peer.address, peer.local)
         login.proven = True
         return login
@@ -104,7 +155,7 @@ def credentials(mechanism: str, response: bytes, peer: Peer) -> Credentials:
     elif mechanism == "AMQPLAIN":
         try:
             table = read_table(len(response).to_bytes(4, "big") + response, 0, len(response) + 4)[0]
-            user, password = _octets(table["LOGIN"]), _octets(table["PASSWORD"])
+            user, password = _as_bytes(table["LOGIN"]), _as_bytes(table["PASSWORD"])
         except (KeyError, ValueError) as error:
             raise AmqpError(501, "AMQPLAIN response is no table with LOGIN and PASSWORD") from error
     else:
@@ -114,12 +165,12 @@ def credentials(mechanism: str, response: bytes, peer: Peer) -> Credentials:
     return Credentials(user.decode(errors="replace"), password, "/", peer.address, peer.local)
 
 
-def _octets(value: object) -> bytes:
+def _as_bytes(value: object) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
 
 
 def negotiate(wanted: int, offered: int, name: str, least: int) -> i64:
-    """The lower of both, where 0 asks for the other's. Raises AmqpError."""
+    """Return the limit that the client wants, or the offered one if it wants 0. Raises AmqpError."""
     if wanted == 0:
         return offered
     if offered and wanted > offered:

@@ -17,7 +17,6 @@ from broker.routing.exchanges.base import ExchangeOptions
 from broker.routing.topic_rules import check_binding
 from broker.stream.queue import StreamQueue
 from protocols.amqp.channel.channel import Channel
-from protocols.amqp.channel.confirms import Confirms
 from protocols.amqp.channel.consumer import AmqpConsumer
 from protocols.amqp.channel.streaming import AmqpStreamConsumer, begin, check
 from protocols.amqp.codec.contents import DIRECT
@@ -140,7 +139,8 @@ def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
             method.auto_delete,
             channel.ticket,
         )
-        owner.own(queue)
+        if queue.exclusive_to is owner:
+            owner.exclusive_queues.add(queue)
     channel.last_queue = queue.name
     _reply(
         channel, method, spec.Queue.DeclareOk(queue.name, int(queue.depth), queue.consumer_count)
@@ -199,7 +199,7 @@ def queue_delete(channel: Channel, method: spec.Queue.Delete) -> None:
         purged = channel.vhost.delete_queue(
             queue, method.if_unused, method.if_empty, channel.ticket
         )
-        channel.connection.disown(queue)
+        channel.connection.exclusive_queues.discard(queue)
     else:
         channel.vhost.reply_when_all_durable(channel.ticket)
     _reply(channel, method, spec.Queue.DeleteOk(purged))
@@ -209,14 +209,15 @@ def queue_delete(channel: Channel, method: spec.Queue.Delete) -> None:
 
 
 def basic_qos(channel: Channel, method: spec.Basic.Qos) -> None:
+    receiver = channel.receiver
     if method.prefetch_size:
         raise AmqpError(540, f"prefetch_size!=0 ({method.prefetch_size})")
     if method.global_:
-        channel.share_prefetch(method.prefetch_count)
+        receiver.share_prefetch(method.prefetch_count)
     else:
-        channel.prefetch = method.prefetch_count
-        if channel.connection.product in RETUNING_CLIENTS:
-            for consumer in channel.consumers.values():
+        receiver.prefetch = method.prefetch_count
+        if channel.client_product in RETUNING_CLIENTS:
+            for consumer in receiver.consumers.values():
                 consumer.retune(method.prefetch_count)
     _reply(channel, method, spec.Basic.QosOk())
 
@@ -228,23 +229,26 @@ def _is_direct(name: str) -> bool:
 def _consume_replies(channel: Channel, method: spec.Basic.Consume, tag: str) -> None:
     if not method.no_ack:
         raise PreconditionFailed("reply consumer cannot acknowledge")
-    if channel.replies is not None:
+    if channel.receiver.replies is not None:
         raise PreconditionFailed("reply consumer already set")
     _reply(channel, method, spec.Basic.ConsumeOk(tag))
-    channel.consume_replies(tag)
+    channel.receiver.consume_replies(tag)
 
 
 def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
     if method.queue == _DIRECT:
         _consume_replies(channel, method, _tag(channel, method))
         return
+    receiver = channel.receiver
     queue = _queue(channel, method.queue, "read")
     tag = _tag(channel, method)
     if isinstance(queue, StreamQueue):
-        check(queue, channel.vhost, method.no_ack, channel.prefetch > 0 or channel.pool is not None)
+        check(
+            queue, channel.vhost, method.no_ack, receiver.prefetch > 0 or receiver.pool is not None
+        )
     taken = any(
         isinstance(consumer, AmqpConsumer) and consumer.exclusive
-        for consumer in queue.consumers + queue.others
+        for consumer in queue.consumers + queue.standby
     )
     if taken or method.exclusive and queue.consumer_count:
         raise AccessRefused(
@@ -266,25 +270,23 @@ def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
         else 0
     )
     _reply(channel, method, spec.Basic.ConsumeOk(tag))
-    consumer = channel.consume(queue, tag, method.no_ack, method.exclusive, priority)
+    consumer = receiver.consume(queue, tag, method.no_ack, method.exclusive, priority)
     if isinstance(queue, StreamQueue):
-        queue.attach(
-            AmqpStreamConsumer(consumer, offset, channel.connection, channel.unacked, channel.tally)
-        )
+        queue.attach(AmqpStreamConsumer(consumer, offset, channel.connection, receiver.unacked))
 
 
 def _tag(channel: Channel, method: spec.Basic.Consume) -> str:
     most = channel.vhost.limits.channel_consumers
-    if 0 < most <= len(channel.consumers):
+    if 0 < most <= len(channel.receiver.consumers):
         raise NotAllowed(f"reached maximum ({most}) of consumers per channel")
     tag = method.consumer_tag or f"amq.ctag-{channel.connection.front.broker.new_id()}"
-    if tag in channel.consumers:
+    if tag in channel.receiver.consumers:
         raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")
     return tag
 
 
 def basic_cancel(channel: Channel, method: spec.Basic.Cancel) -> None:
-    channel.cancel(method.consumer_tag or "")
+    channel.receiver.cancel(method.consumer_tag or "")
     _reply(channel, method, spec.Basic.CancelOk(method.consumer_tag))
 
 
@@ -295,19 +297,19 @@ def basic_get(channel: Channel, method: spec.Basic.Get) -> None:
             540,
             f"basic.get not supported by stream queues queue '{queue.name}' in vhost '{channel.vhost.name}'",
         )
-    channel.get(queue, method.no_ack)
+    channel.receiver.get(queue, method.no_ack)
 
 
 def basic_ack(channel: Channel, method: spec.Basic.Ack) -> None:
-    channel.ack(method.delivery_tag, method.multiple)
+    channel.receiver.ack(method.delivery_tag, method.multiple)
 
 
 def basic_nack(channel: Channel, method: spec.Basic.Nack) -> None:
-    channel.nack(method.delivery_tag, method.multiple, method.requeue)
+    channel.receiver.nack(method.delivery_tag, method.multiple, method.requeue)
 
 
 def basic_reject(channel: Channel, method: spec.Basic.Reject) -> None:
-    channel.nack(method.delivery_tag or 0, False, method.requeue)
+    channel.receiver.nack(method.delivery_tag or 0, False, method.requeue)
 
 
 def basic_recover(channel: Channel, method: spec.Basic.Recover) -> None:
@@ -320,14 +322,11 @@ def basic_recover_async(
 ) -> None:
     if not method.requeue:
         raise AmqpError(540, "requeue=false")
-    channel.recover()
+    channel.receiver.recover()
 
 
 def confirm_select(channel: Channel, method: spec.Confirm.Select) -> None:
-    if channel.transaction is not None:
-        raise AmqpError(406, "cannot switch from tx to confirm mode")
-    if channel.confirms is None:
-        channel.confirms = Confirms(channel.connection, channel.tally, channel.number)
+    channel.select_confirms()
     _reply(channel, method, spec.Confirm.SelectOk())
 
 
@@ -352,7 +351,7 @@ def channel_flow(channel: Channel, method: spec.Channel.Flow) -> None:
     channel.reply(spec.Channel.FlowOk(True))
 
 
-HANDLERS: Final[dict[str, Handler]] = {
+METHODS: Final[dict[str, Handler]] = {
     "Exchange.Declare": exchange_declare,
     "Exchange.Delete": exchange_delete,
     "Exchange.Bind": exchange_bind,
@@ -406,8 +405,8 @@ def _no_default(exchange: str) -> None:
 
 
 def _may(channel: Channel, operation: str, kind: str, name: str) -> None:
-    channel.context.identity.may(operation, kind, name, channel.vhost.name)
+    channel.identity.may(operation, kind, name, channel.vhost.name)
 
 
 def _may_hear(channel: Channel, source: str, key: str) -> None:
-    check_binding(channel.context.identity, channel.vhost.exchange(source), key, channel.vhost.name)
+    check_binding(channel.identity, channel.vhost.exchange(source), key, channel.vhost.name)

@@ -9,7 +9,7 @@ from typing import Final, final
 from librt.strings import read_i16_be, read_i64_le
 from mypy_extensions import i64
 
-from broker.messages.message import SWAP
+from broker.messages.message import SWAP_SEPARATORS
 from broker.stream.rows import PacketParser, Packets, RowName, StreamRows
 
 _EXCHANGE: Final = b"amq.topic"
@@ -70,7 +70,7 @@ class MqttPacketParser(PacketParser):
             short = octets[start + 2 : end]
             return self._short.get(short) or self._short_name(short)
         if size > _LONGEST:
-            return RowName(_EXCHANGE, octets[start + 2 : end].translate(SWAP))
+            return RowName(_EXCHANGE, octets[start + 2 : end].translate(SWAP_SEPARATORS))
         last: i64 = size - 8
         mixed: i64 = read_i64_le(octets, start + last) ^ size
         at: i64 = 0
@@ -87,14 +87,14 @@ class MqttPacketParser(PacketParser):
                 at += 8
             if at >= last:
                 return known.name
-        name = RowName(_EXCHANGE, octets[start + 2 : end].translate(SWAP))
+        name = RowName(_EXCHANGE, octets[start + 2 : end].translate(SWAP_SEPARATORS))
         self._known[place] = Known(octets[start:end], name)
         return name
 
     def _short_name(self, octets: bytes) -> RowName:
         if len(self._short) >= _PLACES:
             self._short.clear()
-        name = self._short[octets] = RowName(_EXCHANGE, octets.translate(SWAP))
+        name = self._short[octets] = RowName(_EXCHANGE, octets.translate(SWAP_SEPARATORS))
         return name
 
     def protocol(self, packets: Packets) -> bytes:

@@ -13,7 +13,7 @@ from mypy_extensions import i64
 from broker.access.identity import AuthConversation, AuthStep, Credentials, Identity, Verdict
 from broker.definitions.restore import Definition
 from matching.grammar import swap
-from protocols.connection import Peer
+from protocols.connection import EXPELLED, Peer
 from protocols.mqtt.codec.connect import (
     LEVEL_5,
     LEVEL_31,
@@ -114,7 +114,7 @@ class MqttConnection(Level5):
                 self.on_auth(PacketReader(body))
             elif first == DISCONNECT << 4:
                 read_disconnect(PacketReader(body))
-                self.end("client")
+                self.on_closed("client")
             else:
                 raise MalformedPacket("expected AUTH", code=PROTOCOL_ERROR)  # [MQTT-3.1.2-30]
             return
@@ -126,7 +126,7 @@ class MqttConnection(Level5):
             connect = read_connect(PacketReader(body))
         except UnacceptableVersion as error:
             self.out.write(error.answer)
-            self.end("unacceptable_version")
+            self.abort("unacceptable_version")
             return
         self.level = connect.level
         self.keep_alive = connect.keep_alive
@@ -166,7 +166,7 @@ class MqttConnection(Level5):
             connack5(False, code5, Properties5()) if self.level == LEVEL_5 else connack(False, code)
         )
         self._connect = None
-        self.end(reason)
+        self.abort(reason)
         self.touch()
 
     # -- enhanced authentication
@@ -239,7 +239,7 @@ class MqttConnection(Level5):
             why = f"user '{self.user}' is deleted, or may not enter vhost '{vhost.name}' any more"
             self.disconnect(
                 NOT_AUTHORISED_5,
-                "expelled",
+                EXPELLED,
                 "the token has expired" if renewed is None and known.expires else why,
             )
             if not session.dead and (vhost.closing or session.named):
@@ -283,7 +283,7 @@ class MqttConnection(Level5):
             else:
                 self._reject(NOT_AUTHORISED, NOT_AUTHORISED_5, "login_refused")
             return
-        if self.mqtt.broker.full(identity.name, vhost):
+        if self.mqtt.broker.connection_refusal(identity.name, vhost):
             self._reject(UNAVAILABLE, QUOTA_EXCEEDED, "too_many_connections")
             return
         sessions = self.mqtt.sessions
@@ -399,7 +399,7 @@ class MqttConnection(Level5):
                 granted.octets[AUTHENTICATION_DATA] = data
         return granted
 
-    def released(self) -> None:
+    def _release(self) -> None:
         self._connect = None
         self._conversation = None
-        super().released()
+        super()._release()

@@ -231,7 +231,7 @@ class Level4(MqttClient):
         elif first == DISCONNECT << 4:
             reader.end()
             self.will = None  # [MQTT-3.14.4-3]
-            self.end("client")
+            self.on_closed("client")
         else:
             raise MalformedPacket("packet type or flags")  # [MQTT-2.2.2-2], [MQTT-3.1.0-2]
         return COLD

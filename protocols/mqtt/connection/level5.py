@@ -340,7 +340,7 @@ class Level5(Level4):
         if (
             first & 1
             and route.plan.refusal is None
-            and (publication is None or not self._vhost.producers.knows(publication))
+            and (publication is None or not self._vhost.producers.is_repeat(publication))
         ):
             self._vhost.retain(message, ticket)
         return _CODES.get(
@@ -477,7 +477,9 @@ class Level5(Level4):
             session.expiry = self.mqtt.sessions.granted(expiry)
         if farewell.code == SUCCESS:
             self.will = None  # [MQTT-3.14.4-3]
-        self.end("client" if farewell.code in (SUCCESS, DISCONNECT_WITH_WILL) else "client_error")
+        self.on_closed(
+            "client" if farewell.code in (SUCCESS, DISCONNECT_WITH_WILL) else "client_error"
+        )
 
 
 def _is_text(octets: bytes) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from mypy_extensions import i64
 
 from broker.access.identity import Identity
@@ -13,7 +15,7 @@ from broker.routing.route import DENIED, TOO_LARGE, Relay, Route
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import swap
-from protocols.connection import HELD_MAX, Connection, Peer
+from protocols.connection import EXPELLED, HELD_MAX, SHUTDOWN, TOO_FAST, Connection, Peer
 from protocols.mqtt.codec.connect import LEVEL_5
 from protocols.mqtt.codec.packets import PUBLISH, MalformedPacket
 from protocols.mqtt.codec.packets5 import disconnect5
@@ -29,6 +31,13 @@ from protocols.mqtt.connection.answers import PublishReplies
 from protocols.mqtt.connection.service import NAMES, MqttService
 from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.wills import DelayedWill, StoredWill
+
+#: DISCONNECT reason codes of level 5 for the reasons of `close`.
+_CLOSE_CODES: Final = {
+    EXPELLED: ADMINISTRATIVE_ACTION,
+    TOO_FAST: MESSAGE_RATE_TOO_HIGH,
+    SHUTDOWN: SERVER_SHUTTING_DOWN,
+}
 
 
 class MqttClient(Connection):
@@ -121,20 +130,19 @@ class MqttClient(Connection):
                 octets = disconnect5(code)  # [MQTT-3.14.2-3]
             if self.send_max == 0 or len(octets) <= self.send_max:
                 self.out.write(octets)
-        self.end(reason)
+        self.abort(reason)
         self.touch()
 
-    def close(self, reason: str) -> None:
-        self.disconnect(ADMINISTRATIVE_ACTION, "expelled", reason)
-
-    def close_too_fast(self, reason: str) -> None:
-        self.disconnect(MESSAGE_RATE_TOO_HIGH, "too_fast", reason)
+    def close(self, reason: str, text: str = "") -> None:
+        if reason == SHUTDOWN:
+            self._keep_session_will()
+        self.disconnect(_CLOSE_CODES[reason], reason, text)
 
     def advance(self, now: int) -> None:
         """One and a half keep-alive intervals of silence, or no CONNECT in time [MQTT-3.1.2-22]."""
         limit: i64 = self.keep_alive * 1500
         if self.session is None:
-            self.end("handshake_timeout")
+            self.abort("handshake_timeout")
             self.touch()
         elif self.stalled:
             self.deadline = now + limit  # It is we who do not listen.
@@ -143,7 +151,7 @@ class MqttClient(Connection):
         else:
             self.deadline = self.heard_at + limit
 
-    def shut_down(self) -> None:
+    def _keep_session_will(self) -> None:
         """A clean stop publishes no will of a session that persists; one with a delay waits on when
         the broker is back.
         """
@@ -154,9 +162,8 @@ class MqttClient(Connection):
             and not self.will.delay
         ):
             self.will = None
-        self.disconnect(SERVER_SHUTTING_DOWN, "shutdown")
 
-    def released(self) -> None:
+    def _release(self) -> None:
         """The will goes out unless DISCONNECT took it back [MQTT-3.1.2-8]; the session stays or
         ends.
         """
@@ -193,7 +200,7 @@ class MqttClient(Connection):
     def resume_input(self) -> None:
         super().resume_input()
         if self.session is not None:
-            self.session.unheard = False
+            self.session.suback_pending = False
             self.session.resume_retained()
 
     def resume_deliveries(self) -> None:

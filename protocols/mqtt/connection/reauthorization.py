@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.access.identity import ALL, NONE, SOME, Identity
+from broker.access.identity import READ_ALL, READ_NONE, READ_SOME, Identity
 from broker.agenda import Agenda, Task
 from broker.errors import AccessRefused
 from broker.routing.binding import PARTLY
 from matching.grammar import swap
+from protocols.connection import EXPELLED
 from protocols.mqtt.codec.reasons import NOT_AUTHORISED
 from protocols.mqtt.codec.topics import EXCHANGE, SHARE
 from protocols.mqtt.connection.login import MqttClient
@@ -37,10 +38,10 @@ def judge(identity: Identity, topic_filter: str, vhost: str) -> int:
     try:
         identity.may("read", "exchange", EXCHANGE, vhost)
     except AccessRefused:
-        return NONE
+        return READ_NONE
     key = ".".join(["*" if word == "+" else swap(word) for word in topic_filter.split("/")])
     verdict = identity.read_scope(EXCHANGE, key, topic_filter, True)
-    return NONE if whole and verdict == SOME else verdict
+    return READ_NONE if whole and verdict == READ_SOME else verdict
 
 
 def review_session(service: MqttService, session: Session) -> None:
@@ -103,7 +104,7 @@ class SessionReauthorization(Task):
             session.vhost.agenda.later(self)
         elif self._lost and isinstance(outlet, MqttClient):
             outlet.disconnect(
-                NOT_AUTHORISED, "expelled", f"{self._lost} subscriptions are not allowed any more"
+                NOT_AUTHORISED, EXPELLED, f"{self._lost} subscriptions are not allowed any more"
             )
 
     def _review(self, name: str) -> bool:
@@ -111,7 +112,7 @@ class SessionReauthorization(Task):
         session = self._session
         verdict = judge(self._identity, name, session.vhost.name)
         if name in session.memberships:
-            if verdict != ALL:
+            if verdict != READ_ALL:
                 self._lost += 1
                 session.leave_group(name, None)
             return False
@@ -119,15 +120,15 @@ class SessionReauthorization(Task):
         if binding is None:
             return False
         before = PARTLY in binding.arguments
-        if verdict == NONE:
+        if verdict == READ_NONE:
             self._lost += 1
             session.unsubscribe(name, None)
-        elif before != (verdict == SOME):
+        elif before != (verdict == READ_SOME):
             wishes = {key: value for key, value in binding.arguments.items() if key != PARTLY}
-            if verdict == SOME:
+            if verdict == READ_SOME:
                 wishes[PARTLY] = True
             session.subscribe(name, binding.qos, None, wishes)
-        return before or verdict == SOME
+        return before or verdict == READ_SOME
 
 
 class AllSessionsReauthorization(Task):

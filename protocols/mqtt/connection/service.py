@@ -10,7 +10,8 @@ from broker.messages.fates import DROPPED, OVER_LIMIT
 from protocols.connection import Connection, Peer
 from protocols.front import Front
 from protocols.mqtt.codec.topics import MqttTopics
-from protocols.mqtt.session.sessions import MqttOptions, Sessions
+from protocols.mqtt.options import MqttOptions
+from protocols.mqtt.session.sessions import Sessions
 from protocols.mqtt.session.sys_topics import Survey, Surveyor, SysTree
 
 #: What a protocol level is called in metrics and listings; before its CONNECT, what clients speak
@@ -47,7 +48,7 @@ class MqttService(Front):
     def leave(self, connection: Connection) -> None:
         super().leave(connection)
         self.octets_in += int(connection.bytes_in)
-        self.octets_out += int(connection.octets_out)
+        self.octets_out += int(connection.bytes_out)
 
     def credentials(
         self, user: str | None, password: bytes, client_id: str, peer: Peer
@@ -110,7 +111,7 @@ class BrokerSurvey(Survey):
             connection = self._connections.pop()
             if not connection.finished:
                 self._octets_in += int(connection.bytes_in)
-                self._octets_out += int(connection.octets_out)
+                self._octets_out += int(connection.bytes_out)
         more = [census.step(most) for census in self._censuses]
         return bool(self._sessions or self._connections) or any(more)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.access.identity import NONE, SOME, Identity
+from broker.access.identity import READ_NONE, READ_SOME, Identity
 from broker.agenda import Task
 from broker.messages.message import EXACTLY_ONCE
 from broker.routing.binding import NO_LOCAL, PARTLY
@@ -214,12 +214,12 @@ class SubscribeTask(SubscriptionChange):
         if self._codes[at] != wish.qos:
             return
         verdict = judge(self._identity, wish.topic_filter, self.session.vhost.name)
-        if verdict == NONE:
+        if verdict == READ_NONE:
             self._codes[at] = NOT_AUTHORISED
         elif self._is_too_many(wish.topic_filter):
             self._codes[at] = QUOTA_EXCEEDED
         else:
-            self._subscribe(wish, verdict == SOME)
+            self._subscribe(wish, verdict == READ_SOME)
 
     def _is_too_many(self, topic_filter: str) -> bool:
         session, most = self.session, self._service.options.subscriptions
@@ -258,7 +258,7 @@ class SubscribeTask(SubscriptionChange):
             self._service.sessions.note(self.session, 0, self.ticket)
 
     def changed(self, unheard: bool) -> None:
-        self.session.unheard = unheard
+        self.session.suback_pending = unheard
         curious, self._curious = self._curious, []
         for topic_filter in curious:
             if topic_filter.startswith(ROOT):

@@ -10,7 +10,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.messages.message import EXACTLY_ONCE, PLAIN, Message
-from broker.messages.outlet import LARGE, Outlet
+from broker.messages.outlet import LARGE_BODY, Outlet
 from broker.queues.consumer import Consumer, Delivery
 from broker.queues.queue import Queue
 from broker.routing.route import Subscriber
@@ -124,9 +124,9 @@ class InboxConsumer(Consumer):
         #: meanwhile.
         self._held: Delivery | None = None
 
-    def deliver(self, message: Message, order: i64) -> None:
+    def deliver(self, message: Message, sequence: i64) -> None:
         """Hot path."""
-        self._send(Delivery(message, self, order), 0)
+        self._send(Delivery(message, self, sequence), 0)
 
     def redeliver(self, delivery: Delivery) -> None:
         self._send(delivery, DUP)
@@ -138,13 +138,13 @@ class InboxConsumer(Consumer):
         session.tally.delivered_manual += 1
         message = delivery.message
         window = session.in_flight
-        if window.next != delivery.order:
-            window.skip_to(delivery.order)
+        if window.next != delivery.sequence:
+            window.skip_to(delivery.sequence)
         window.add(delivery)
         if message.qos == EXACTLY_ONCE and message.position > self.queue.store.durable:
             self._hold(delivery)
         elif self._pen is None:
-            write(self.outlet, message, message.qos, identifier(delivery.order), flags)
+            write(self.outlet, message, message.qos, identifier(delivery.sequence), flags)
         else:
             self._write(self._pen, delivery, flags)
 
@@ -152,9 +152,9 @@ class InboxConsumer(Consumer):
         """At level 5."""
         message = delivery.message
         if not pen.write(
-            message, message.qos, identifier(delivery.order), flags, self.session.views
+            message, message.qos, identifier(delivery.sequence), flags, self.session.views
         ):
-            self.session.skip(delivery.order)
+            self.session.skip(delivery.sequence)
 
     def _hold(self, delivery: Delivery) -> None:
         """Send it when it is durable, and nothing before."""
@@ -172,7 +172,7 @@ class InboxConsumer(Consumer):
                     self.outlet,
                     delivery.message,
                     delivery.message.qos,
-                    identifier(delivery.order),
+                    identifier(delivery.sequence),
                     0,
                 )
             else:
@@ -190,9 +190,9 @@ class HeldRelease(Waiter):
         self._consumer.go_on()
 
 
-def identifier(order: i64) -> i64:
+def identifier(sequence: i64) -> i64:
     """The packet identifier of a message, by its place in the inbox."""
-    return (order - 1) % IDENTIFIERS + 1
+    return (sequence - 1) % IDENTIFIERS + 1
 
 
 def write(outlet: Outlet, message: Message, qos: i64, packet_id: i64, flags: i64) -> None:
@@ -201,7 +201,7 @@ def write(outlet: Outlet, message: Message, qos: i64, packet_id: i64, flags: i64
         flags |= RETAIN
     body = plain_body(message)
     write_publish_head(outlet.out, message.address.topic, len(body), qos, packet_id, flags)
-    if len(body) < LARGE:
+    if len(body) < LARGE_BODY:
         outlet.out.write(body)
     else:
         outlet.attach(body)
@@ -216,4 +216,4 @@ def plain_body(message: Message) -> bytes:
         return message.content
     if message.recoding is RECODED_4:
         return message.recoded
-    return message.remember(RECODED_4, message.body)
+    return message.cache_recoded(RECODED_4, message.body)

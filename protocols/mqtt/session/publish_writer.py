@@ -13,7 +13,7 @@ from mypy_extensions import i64
 
 from broker.agenda import Agenda
 from broker.messages.message import PLAIN, Message
-from broker.messages.outlet import LARGE, Outlet
+from broker.messages.outlet import LARGE_BODY, Outlet
 from broker.routing.route import RelayFormat
 from protocols.crossing import wants_retain
 from protocols.mqtt.codec.content import MqttEncoding, described_by, properties_end
@@ -62,7 +62,7 @@ class PublishWriter:
             plain = message.content
             write_publish_head(outlet.out, topic, len(plain) + 1, qos, packet_id, flags)
             outlet.out.append(0)
-            if len(plain) < LARGE:
+            if len(plain) < LARGE_BODY:
                 outlet.out.write(plain)
             else:
                 outlet.attach(plain)
@@ -126,7 +126,7 @@ class PublishWriter:
         if alias and not known:
             self._aliases[topic] = alias
         outlet.out.write(bytes([int(PUBLISH << 4 | qos << 1 | flags)]) + rest + head + size + told)
-        if len(body) < LARGE:
+        if len(body) < LARGE_BODY:
             outlet.out.write(body)
         else:
             outlet.attach(body)
@@ -151,6 +151,6 @@ def _content_for(message: Message) -> bytes:
     """Properties and body of a message from elsewhere; made once per message."""
     if message.recoding is RECODED_5:
         return message.recoded
-    return message.remember(
+    return message.cache_recoded(
         RECODED_5, described_by(message.properties, message.expires > 0).encoded() + message.body
     )

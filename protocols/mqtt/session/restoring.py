@@ -62,11 +62,11 @@ def restore_inbox(
 def _take(session: Session, delivery: Delivery, stepped: bool) -> None:
     """It was in the client's hands."""
     window = session.window()
-    window.skip_to(delivery.order)
+    window.skip_to(delivery.sequence)
     window.add(delivery)
-    session.inbox.restore_unacked(delivery.order)
+    session.inbox.restore_unacked(delivery.sequence)
     if stepped:
-        session.step(identifier(delivery.order))
+        session.step(identifier(delivery.sequence))
 
 
 def _order(kept: MessageStored | None, inbox: i64, before: i64) -> i64:

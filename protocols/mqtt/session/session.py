@@ -7,7 +7,7 @@ publication --at most once---> outlet of the connection, if there is one
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 from mypy_extensions import i64
 
@@ -48,6 +48,8 @@ class Session(SessionSubscriptions):
 
     `receive_maximum` bounds those.
     """
+
+    hash_kind: ClassVar[str] = "Session"
 
     def __init__(
         self,
@@ -221,7 +223,7 @@ class Session(SessionSubscriptions):
             for membership in self.memberships.values():
                 membership.detach()
             self._give_back()
-        self.unheard = False
+        self.suback_pending = False
         self.resume_retained()
         self.tidy()
         if not self.released:
@@ -324,7 +326,7 @@ class Session(SessionSubscriptions):
                 self.in_flight.take(number)
                 message = delivery.message
                 origin = message.origin if isinstance(message, Addressed) else None
-                queue.requeue(delivery if origin is None else delivery.of(origin))
+                queue.requeue(delivery if origin is None else delivery.with_message(origin))
 
     # -- what the client answers
 

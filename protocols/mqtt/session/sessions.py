@@ -16,6 +16,7 @@ from broker.store.durable import DurableStore
 from broker.vhost.vhost import VirtualHost
 from protocols.mqtt.codec.connect import NEVER
 from protocols.mqtt.codec.topics import SHARE
+from protocols.mqtt.options import MqttOptions
 from protocols.mqtt.session.deadlines import Deadlines
 from protocols.mqtt.session.interfaces import SessionRegistry
 from protocols.mqtt.session.restoring import restore_inbox
@@ -24,33 +25,6 @@ from protocols.mqtt.session.shared import SubscriptionGroup, SubscriptionGroups
 from protocols.mqtt.session.sys_topics import ROOT, SysTree
 from protocols.mqtt.session.wills import DelayedWill, StoredWill, restored_will
 from protocols.tally import FrontCounters
-
-
-class MqttOptions:
-    """What the front end grants; octets, counts, and milliseconds or seconds as the names say."""
-
-    def __init__(self) -> None:
-        self.handshake_ms = 10_000
-        self.max_packet = 16 << 20
-        self.max_levels = 200
-        self.receive_maximum = 1_024
-        self.session_expiry_s = 14 * 86_400
-        self.sessions = 1_000_000
-        self.session_backlog = 100_000
-        #: Subscriptions of one session, shared ones among them; 0 for any number.
-        self.subscriptions = 100_000
-        #: Topic aliases that a client of level 5 may use.
-        self.topic_alias_maximum = 16
-        #: The longest keep-alive in seconds; clients of level 5 are told. 0 for any.
-        self.keep_alive_max = 0
-        #: Where a client that asks for response information may expect answers: this and its
-        #: identifier.
-        self.response_prefix = "responses/"
-        #: Topic filters that nobody may subscribe to.
-        self.no_subscribe: list[str] = []
-        #: Seconds between two publications of $SYS; 0 for none. And what it says of the version.
-        self.sys_interval_s = 10
-        self.version = ""
 
 
 class Sessions(SessionRegistry):
@@ -284,7 +258,7 @@ class Sessions(SessionRegistry):
         for packet_id in identifiers:
             listener.restore_held_packet_id(packet_id, None)
 
-    def restored(self) -> None:
+    def finish_restore(self) -> None:
         """Those whose clients were here when the broker stopped are away from now on.
 
         Groups have their members again.

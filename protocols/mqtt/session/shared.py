@@ -11,6 +11,8 @@ exists while it has members.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from mypy_extensions import i64
 
 from broker.messages.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Message
@@ -38,8 +40,8 @@ class GroupConsumer(Consumer):
         super().__init__(member.group.inbox, outlet, UNLIMITED, None)
         self._member: GroupMember | None = member
 
-    def deliver(self, message: Message, order: i64) -> None:
-        self._give(Delivery(message, self, order))
+    def deliver(self, message: Message, sequence: i64) -> None:
+        self._give(Delivery(message, self, sequence))
 
     def redeliver(self, delivery: Delivery) -> None:
         """Another member had it. For this one it is new: no DUP."""
@@ -64,7 +66,7 @@ class GroupConsumer(Consumer):
                 message.encoding,
             )
             copy.origin = message
-            delivery = delivery.of(copy)
+            delivery = delivery.with_message(copy)
         if granted == EXACTLY_ONCE:
             _hand_over(session, queue, delivery.message)
             queue.auto_acknowledged += 1
@@ -72,7 +74,7 @@ class GroupConsumer(Consumer):
             session.send_shared(delivery)
         else:
             session.write_now(delivery.message)
-            queue.consumed(message)
+            queue.auto_acknowledge(message)
 
     def leave(self) -> None:
         """What is in flight keeps its consumer, which must not keep the member."""
@@ -94,7 +96,7 @@ def _hand_over(session: Session, queue: MessageSource, message: Message) -> None
                 MessageStored(vhost.name, copy, [int(inbox.number)], [int(inbox.next_sequence())]),
                 None,
             )
-        queue.forget(message)
+        queue.release(message)
         vhost.store.commit()
         copy.position = position
     vhost.internal.count_copies(1, 0)
@@ -133,6 +135,8 @@ class GroupMember(SharedSubscription):
 
 class SubscriptionGroup(Subscriber):
     """The sessions that share a topic filter under one name; a destination like any other."""
+
+    hash_kind: ClassVar[str] = "Group"
 
     def __init__(
         self,

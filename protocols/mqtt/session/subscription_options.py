@@ -7,9 +7,9 @@ wait. Sessions whose subscriptions say nothing special have no Views.
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Final
 
+from broker.eviction import evict_oldest
 from broker.messages.message import Encoding, Message
 from broker.routing.binding import Binding
 from matching.grammar import MQTT
@@ -80,8 +80,7 @@ class SessionOptions:
         if name in self._exact:
             matched.append(self._exact[name])
         if len(self._known) >= KNOWN:
-            for known in list(islice(self._known, KNOWN // PORTION)):
-                del self._known[known]
+            evict_oldest(self._known, KNOWN // PORTION)
         view = self._known[topic] = SubscriptionOptions(
             b"".join(identifier_of(binding) for binding in matched),
             any(AS_PUBLISHED in binding.arguments for binding in matched),

@@ -84,7 +84,7 @@ class Client:
         connection, self.connection = self.connection, None
         self.pipe.clear()
         if connection is not None:
-            connection.connection_lost()
+            connection.on_closed()
             self.cut_off()
 
     def crashed(self) -> None:

@@ -8,7 +8,7 @@ import errno
 from collections.abc import Callable, Iterator
 from random import Random
 
-from broker.definitions.restore import reopen
+from broker.definitions.restore import restore_broker
 from broker.store.checkpoint import Checkpointing, files_worth_checkpoint
 from broker.store.contract import Defined, Undefined
 from broker.store.disk import StoreError, WriteFailed
@@ -116,7 +116,7 @@ class Life(World):
         self.broker.agenda.advance(*clock)
         store.set_clocks(*clock)
         look(opened)
-        reopen(self.broker, opened, self.mqtt_front.sessions)
+        restore_broker(self.broker, opened, self.mqtt_front.sessions)
 
     @property
     def position(self) -> int:

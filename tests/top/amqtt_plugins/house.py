@@ -16,8 +16,9 @@ from broker.broker import Broker
 from broker.limits import BrokerLimits
 from broker.routing.route import FATES
 from broker.store.memory import MemoryStore
-from protocols.amqp.connection.handshake import GREETING, AmqpOptions
+from protocols.amqp.connection.handshake import GREETING
 from protocols.amqp.front import AmqpFront
+from protocols.amqp.options import AmqpOptions
 from protocols.connection import Connection, Peer
 from protocols.mqtt.front import MqttFront
 from tests.top.amqtt_plugins.plugins import Hangs
@@ -136,7 +137,7 @@ class Client:
         self.connection.wake = woken.set
         self.connection.receive_data(octets)
         while self.connection.stalled:
-            await asyncio.wait_for(woken.wait(), 5)
+            await asyncio.wait_for(woken.wait(), 30)
             woken.clear()
         self.house.broker.agenda.turn()
         return self.connection.data_to_send()

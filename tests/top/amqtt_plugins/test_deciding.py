@@ -167,7 +167,7 @@ async def test_a_client_that_leaves_before_the_verdict_leaves_nothing_behind(bui
     house = build({here(Hangs): {}})
     connection = house.mqtt.connect(Peer())
     connection.receive_data(connect("bob", "secret", "c"))
-    connection.connection_lost()
+    connection.on_closed()
     Hangs.let_go.set()
     await house.quiet()
     assert not house.mqtt.sessions.find(house.broker.vhosts["/"], "c")
@@ -283,7 +283,7 @@ async def test_a_client_that_comes_back_finds_its_gate_unless_a_plugin_would_see
     async def contexts(password: str) -> int:
         client = await house.join("bob", password, "b1")
         await client.ask(publish("a/1"))
-        client.connection.connection_lost()
+        client.connection.on_closed()
         return len(list(house.broker.vhosts["/"].contexts)) - 1  # One is the broker's own.
 
     assert [await contexts(role) for role in ("a", "a", "b")] == [1, 1, 2]

@@ -209,7 +209,7 @@ async def test_a_settings_file_with_plugins_is_served(settings: Settings) -> Non
     app = App(settings)
     serving = asyncio.create_task(app.serve())
     started = asyncio.create_task(app.started.wait())
-    await asyncio.wait([serving, started], timeout=5, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait([serving, started], timeout=30, return_when=asyncio.FIRST_COMPLETED)
     assert not serving.done(), serving.result()
     host, _, port = app.addresses["mqtt"].rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))

@@ -523,7 +523,7 @@ class Play:
     def lose_connection(self, who: int) -> None:
         side = self.sides[who]
         self.leave(side)
-        side.client.connection.connection_lost()
+        side.client.connection.on_closed()
         side.client = self.world.amqp()
         self.said(who)
 

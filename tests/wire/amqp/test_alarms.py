@@ -95,14 +95,14 @@ def test_who_has_no_ears_for_it_waits_untold() -> None:
 def test_one_who_left_while_waiting_is_not_called() -> None:
     world, client = alarmed()
     client.publish("", "q", b"x")
-    client.connection.connection_lost()
+    client.connection.on_closed()
     assert not world.broker.alarms.waiting
     world.broker.alarms.set("memory", False)
 
 
 def test_a_waiting_publisher_is_not_silent_to_its_heartbeat() -> None:
     world, client = alarmed()
-    client.connection.heartbeat = 10
+    client.connection.handshake.heartbeat = 10
     client.publish("", "q", b"x")
     client.connection.advance(int(world.broker.agenda.now) + 60_000)
     assert not client.connection.finished

@@ -200,9 +200,9 @@ def test_nobody_hears_of_a_confirm_when_its_channel_is_gone(end: str) -> None:
     elif end == "connection":
         client.send(spec.Connection.Close(0, "", 0, 0), channel=0)
     elif end == "lost":
-        client.connection.connection_lost()
+        client.connection.on_closed()
     else:
-        client.connection.shut_down()
+        client.connection.close("shutdown")
     client.read()
     client.world.durable()
     assert client.read() == []

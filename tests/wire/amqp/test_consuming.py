@@ -373,7 +373,7 @@ def test_no_ack_consumers_stand_outside_the_global_prefetch_and_leave_nothing_be
         client.send(B.Consume(queue="q", consumer_tag="n", no_ack=True))
         client.send(B.Cancel("n"))
     assert state(client) == (0, 0)
-    pool = client.connection.channels[1].pool
+    pool = client.connection.channels[1].receiver.pool
     assert pool.consumers == [] and pool.credit == 1
 
 
@@ -464,7 +464,7 @@ def test_what_is_held_goes_back_in_order_when_a_channel_or_connection_ends(end: 
     elif end == "connection.close":
         client.send(spec.Connection.Close(0, "", 0, 0), channel=0)
     else:
-        client.connection.connection_lost()
+        client.connection.on_closed()
     got = deliveries(other.send(B.Consume(queue="q", consumer_tag="t")))
     flags = {int(one.body): one.redelivered for one in got}
     assert [int(one.body) for one in got] == [0, 2, 3, 4, 5] and flags == {

@@ -294,7 +294,7 @@ def test_frames_up_to_the_negotiated_size_are_taken_and_no_larger_ones(frame_max
     say(writer, publish("", "q") + header(frame_max - 8) + body(b"x" * (frame_max - 8)))
     assert len(heard(target)) == 3 and writer.read() == []
     say(writer, publish("", "q") + header(frame_max - 7) + body(b"x" * (frame_max - 7)))
-    text = f"FRAME_ERROR - frame of {frame_max - 7} octets; the most is {frame_max - 8}"
+    text = f"FRAME_ERROR - frame of {frame_max - 7} bytes; the most is {frame_max - 8}"
     assert heard(target) == [] and writer.read()[0].reply_text == text
 
 
@@ -320,7 +320,7 @@ def test_a_content_may_grow_for_as_long_as_it_likes_and_is_forgotten_with_its_ch
     for _ in range(20):
         say(client, body(b"x" * 40_000))
     assert client.read() == [] and client.world.queue("q").depth == 0
-    client.connection.connection_lost()
+    client.connection.on_closed()
     assert client.world.fates() == {}
 
 
@@ -374,7 +374,7 @@ def test_unfinished_contents_of_all_channels_together_have_a_bound() -> None:
         client.connection.receive_data(unfinished(number))
     [close] = client.read()
     assert (close.name, close.reply_code) == ("Connection.Close", 506)
-    assert close.reply_text.startswith("RESOURCE_ERROR - messages that are not complete hold 3")
+    assert close.reply_text.startswith("RESOURCE_ERROR - incomplete messages take 3")
 
 
 def test_channels_that_end_take_their_unfinished_contents_with_them() -> None:

@@ -516,7 +516,7 @@ def test_an_auto_delete_queue_goes_when_its_last_consumers_channel_or_connection
     elif end == "connection":
         client.send(spec.Connection.Close(0, "", 0, 0), channel=0)
     else:
-        client.connection.connection_lost()
+        client.connection.on_closed()
     assert "q" not in client.world.vhost.queues
     client.world.fates()
     assert client.world.copies() == {"purged": 1}
@@ -549,7 +549,7 @@ def test_a_connection_forgets_exclusive_queues_that_are_gone(auto_delete: bool) 
             client.send(spec.Basic.Consume(queue="mine", consumer_tag="t"), spec.Basic.Cancel("t"))
         else:
             client.send(Q.Delete(queue="mine"))
-    assert "mine" not in client.world.vhost.queues and not client.connection.exclusive
+    assert "mine" not in client.world.vhost.queues and not client.connection.exclusive_queues
 
 
 # -- nowait
@@ -642,7 +642,7 @@ def test_a_connection_lost_while_the_disk_is_slow_is_let_go() -> None:
     client = World().amqp()
     client.world.slow_disk = True
     client.send(Q.Declare(queue="q", durable=True))
-    client.connection.connection_lost()
+    client.connection.on_closed()
     client.world.durable()
     assert client.read() == [] and client.connection.finished
 
@@ -651,7 +651,7 @@ def test_shutdown_is_told_while_the_disk_is_slow_and_the_late_answer_is_not() ->
     client = World().amqp()
     client.world.slow_disk = True
     client.send(Q.Declare(queue="q", durable=True))
-    client.connection.shut_down()
+    client.connection.close("shutdown")
     assert refusal(client.read()).code == 320
     client.world.durable()
     assert client.read() == []

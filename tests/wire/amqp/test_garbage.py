@@ -149,7 +149,7 @@ def heard(
     world.settle(connection)
     answer = connection.data_to_send()
     fates, copies = world.fates(), world.copies()
-    connection.connection_lost()
+    connection.on_closed()
     world.settle(connection)
     world.fates()
     assert not world.amqp_front.connections and not [

@@ -8,7 +8,8 @@ import pamqp.commands as spec
 import pytest
 
 from broker.access.identity import Identity
-from protocols.amqp.connection.handshake import GREETING, GREETING_8, AmqpOptions
+from protocols.amqp.connection.handshake import GREETING, GREETING_8
+from protocols.amqp.options import AmqpOptions
 from tests.clients import World, marshal, unmarshal
 from tests.wire.amqp.speech import Raw, frame, long, method, names, refusal, short
 
@@ -159,7 +160,7 @@ def test_bad_credentials_are_refused_with_403_where_the_client_knows_the_words(
 @pytest.mark.parametrize("failures", [True, False])
 def test_a_refused_client_that_hangs_up_at_once_counts_as_refused(failures: bool) -> None:
     client = World().amqp(user="nobody", authentication_failure_close=failures)
-    client.connection.connection_lost()
+    client.connection.on_closed()
     assert client.world.amqp_front.closed == {"login_refused": 1}
 
 
@@ -306,7 +307,7 @@ def test_a_verdict_after_the_client_is_gone_changes_nothing() -> None:
     world.guests.hold = True
     raw = Raw(world)
     raw.say(GREETING + start_ok("PLAIN", b"\0guest\0guest"))
-    raw.connection.connection_lost()
+    raw.connection.on_closed()
     world.guests.decide()
     assert (
         raw.hear() == b""
@@ -526,7 +527,7 @@ def test_a_heartbeat_is_welcome_in_every_state(state: str) -> None:
 def test_shutdown_is_said_with_320_to_everybody_who_has_greeted(state: str) -> None:
     raw = Raw(World())
     raw.say(b"".join(OPENING[: ["greeting", *STATES].index(state)]))
-    raw.connection.shut_down()
+    raw.connection.close("shutdown")
     heard = unmarshal(raw.hear())
     if state == "greeting":
         assert heard == [] and raw.connection.finished
@@ -538,7 +539,7 @@ def test_shutdown_is_said_with_320_to_everybody_who_has_greeted(state: str) -> N
             0,
             0,
         )
-        raw.connection.shut_down()
+        raw.connection.close("shutdown")
         assert raw.say(marshal(0, spec.Connection.CloseOk())) == b"" and raw.connection.finished
     assert raw.connection.reason == "shutdown"
 
@@ -548,7 +549,7 @@ def test_a_verdict_after_shutdown_lets_nobody_in() -> None:
     world.guests.hold = True
     raw = Raw(world)
     raw.say(b"".join(OPENING[:2]))
-    raw.connection.shut_down()
+    raw.connection.close("shutdown")
     world.guests.decide()
     assert refusal(unmarshal(raw.hear())).code == 320
     assert not [context for context in world.vhost.contexts if context.users]
@@ -583,7 +584,7 @@ def test_a_close_that_was_kept_while_a_new_secret_is_looked_at_is_answered_at_sh
     client.send(
         spec.Connection.UpdateSecret("guest", ""), spec.Connection.Close(200, "", 0, 0), channel=0
     )
-    client.connection.shut_down()
+    client.connection.close("shutdown")
     assert (
         names(client.read()) == ["Connection.Close", "Connection.CloseOk"]
         and client.connection.finished
@@ -606,7 +607,7 @@ def test_a_verdict_on_a_new_secret_after_shutdown_is_not_told(secret: str) -> No
     client = world.amqp()
     world.guests.hold = True
     client.send(spec.Connection.UpdateSecret(secret, ""), channel=0)
-    client.connection.shut_down()
+    client.connection.close("shutdown")
     assert refusal(client.read()).code == 320
     world.guests.decide()
     assert client.read() == []

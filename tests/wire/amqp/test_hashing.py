@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from broker.queues.destination import Destination
 from broker.routing.binding import Binding
 from broker.routing.exchanges.base import ExchangeOptions
-from broker.routing.exchanges.consistent_hash import ConsistentHashExchange
+from broker.routing.exchanges.consistent_hash import ConsistentHashExchange, HashShare
 from tests.clients import World
 from tests.wire.amqp.speech import names, read, refusal
+from tests.wire.mqtt5.client import Client5, wish
 
 Q, X = spec.Queue, spec.Exchange
 KEYS = [f"key-{number}" for number in range(8_000)]
@@ -54,6 +55,82 @@ def test_the_order_of_binding_does_not_matter() -> None:
     for number, weight in ((2, 1), (0, 2), (1, 3)):
         backward.bind(Binding(str(weight), Destination(f"q{number}")))
     assert winners(forward) == winners(backward)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "seed"),
+    [
+        ({}, 477167897),
+        ({"x-max-length": 10}, 3343983203),
+        ({"x-queue-type": "quorum"}, 3343983203),
+        ({"x-max-priority": 5}, 1312599348),
+        ({"x-queue-type": "stream"}, 2660675754),
+    ],
+)
+def test_the_seed_of_a_bound_queue_is_the_one_of_earlier_releases(
+    arguments: dict[str, object], seed: int
+) -> None:
+    queue = World().vhost.declare_queue("q", True, arguments)
+    assert HashShare(Binding("2", queue)).seed == seed
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "seed"),
+    [
+        ("direct", {}, 1715406342),
+        ("fanout", {}, 1031914881),
+        ("topic", {}, 3513364511),
+        ("headers", {}, 4177083646),
+        ("x-consistent-hash", {}, 1563153748),
+        ("x-delayed-message", {"x-delayed-type": "direct"}, 3142275608),
+    ],
+)
+def test_the_seed_of_a_bound_exchange_is_the_one_of_earlier_releases(
+    kind: str, arguments: dict[str, object], seed: int
+) -> None:
+    options = ExchangeOptions(durable=True, arguments=arguments)
+    exchange = World().vhost.declare_exchange("e", kind, options)
+    assert HashShare(Binding("2", exchange)).seed == seed
+
+
+def test_the_seed_of_a_bound_session_is_the_one_of_earlier_releases() -> None:
+    world = World()
+    world.mqtt("c")
+    client = Client5(world)
+    client.subscribe(wish("$share/g/t", 1))
+    seeds = {
+        subscriber.name: int(HashShare(Binding("2", subscriber)).seed)
+        for subscriber in world.vhost.subscribers
+    }
+    assert seeds["c"] == 546995822
+    assert seeds["$share/g/t"] == 3194452758
+
+
+def test_keys_go_to_the_queues_of_earlier_releases() -> None:
+    vhost = World().vhost
+    exchange = ConsistentHashExchange("x", ExchangeOptions())
+    queues: list[tuple[str, str, dict[str, object]]] = [
+        ("plain", "1", {}),
+        ("limited", "2", {"x-max-length": 10}),
+        ("priority", "1", {"x-max-priority": 5}),
+        ("stream", "1", {"x-queue-type": "stream"}),
+    ]
+    for name, weight, arguments in queues:
+        exchange.bind(Binding(weight, vhost.declare_queue(name, True, arguments)))
+    assert winners(exchange, KEYS[:12]) == [
+        "stream",
+        "limited",
+        "priority",
+        "stream",
+        "limited",
+        "limited",
+        "limited",
+        "limited",
+        "stream",
+        "stream",
+        "limited",
+        "plain",
+    ]
 
 
 def test_each_message_goes_to_one_queue_and_equal_keys_to_the_same() -> None:

@@ -119,7 +119,7 @@ def test_a_consumer_drains_the_octets() -> None:
         client.publish("", "q", b"x" * 10)
     client.send(B.Consume(queue="q", consumer_tag="t", no_ack=True))
     queue: Any = client.world.queue("q")
-    assert (queue.depth, queue.octets) == (0, 0)
+    assert (queue.depth, queue.waiting_bytes) == (0, 0)
 
 
 # -- deliveries

@@ -201,7 +201,7 @@ class Limits(RuleBasedStateMachine):
         queue: Any = self.world.queue("q")
         assert (queue.depth, queue.unacked) == (len(self.waiting), len(self.held))
         if self.octets is not None:
-            assert queue.octets == sum(copy.size for copy in self.waiting)
+            assert queue.waiting_bytes == sum(copy.size for copy in self.waiting)
         while (frames := self.client.send(B.Get(queue="graves", no_ack=True)))[
             0
         ].name == "Basic.GetOk":

@@ -130,7 +130,7 @@ def test_an_exclusive_queue_goes_with_its_connection_whatever_it_became() -> Non
     client = world.amqp()
     client.send(Q.Declare(queue="q", exclusive=True))
     say(world, "short", {"max-length": 2})
-    client.connection.connection_lost()
+    client.connection.on_closed()
     assert not world.vhost.queues
 
 

@@ -219,7 +219,7 @@ def test_what_the_active_one_held_goes_to_the_next_when_its_connection_ends() ->
         for number in range(3)
         for one in deliveries(first.publish("", "q", b"%d" % number))
     ] == [b"0", b"1", b"2"]
-    first.connection.connection_lost()
+    first.connection.on_closed()
     assert [(one.tag, one.body, one.redelivered) for one in deliveries(second.read())] == [
         ("b", b"0", True),
         ("b", b"1", True),

@@ -85,7 +85,7 @@ def test_when_nobody_waits_any_more_the_reply_is_unroutable(end: str) -> None:
     elif end == "channel":
         client.send(spec.Channel.Close(0, "", 0, 0))
     else:
-        client.connection.connection_lost()
+        client.connection.on_closed()
     assert names(server.publish("", name, b"answer", mandatory=True))[0] == "Basic.Return"
     assert not world.vhost.replies
     world.fates()

@@ -292,7 +292,7 @@ def test_a_transaction_may_not_grow_for_ever() -> None:
     assert refusal(client.publish("", "q", bytes(500)))[:3] == (
         "connection",
         506,
-        "RESOURCE_ERROR - transaction of more than 1400 octets",
+        "RESOURCE_ERROR - transaction of more than 1400 bytes",
     )
     assert depth(client) == 2
 

@@ -86,7 +86,7 @@ def test_a_virtual_host_takes_so_many_connections_of_either_protocol() -> None:
         530,
         "NOT_ALLOWED - access to vhost '/' refused for user 'guest': connection limit (2) is reached",
     )
-    sensor.connection.connection_lost()
+    sensor.connection.on_closed()
     assert names(world.amqp().greeting)[-1] == "Channel.OpenOk"
     assert world.mqtt("other").greeting == b"\x20\x02\x00\x03"
 
@@ -109,7 +109,7 @@ def test_a_user_has_so_many_connections_wherever_they_are() -> None:
 def test_a_will_that_waits_is_no_connection_for_ever() -> None:
     world = bounded(user_connections=1)
     sensor = world.mqtt("sensor", will=("a", b"gone"), user="guest/guest")
-    sensor.connection.connection_lost()
+    sensor.connection.on_closed()
     world.turn()
     assert names(world.amqp().greeting)[-1] == "Channel.OpenOk"
     assert sum(vhost.contexts.users for vhost in world.broker.vhosts.values()) == 1

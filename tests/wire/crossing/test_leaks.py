@@ -17,7 +17,7 @@ import pytest
 from broker.access.identity import Identity
 from protocols.amqp.connection.handshake import GREETING
 from protocols.connection import Connection
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 from tests.clients import World, marshal, mqtt_publish, publication
 from tests.wire.mqtt.octets import Will, connect, pubcomp, pubrec, pubrel, subscribe, unsubscribe
 
@@ -136,7 +136,7 @@ def live(connection: Connection, world: World, *chunks: bytes) -> None:
     while connection.behind and not connection.finished:
         connection.resume()
         world.turn()
-    connection.connection_lost()
+    connection.on_closed()
 
 
 def empty(world: World) -> None:
@@ -249,7 +249,7 @@ def test_nothing_is_left_of_who_waits_for_the_disk() -> None:
             if number % 2:
                 world.durable()
                 connection.resume()
-            connection.connection_lost()
+            connection.on_closed()
             if number % 5 == 0:
                 world.durable()
         del connection
@@ -274,7 +274,7 @@ def test_a_session_that_waits_keeps_nothing_of_the_connection_that_is_gone() -> 
     connection.resume()
     world.slow_disk = True
     connection.receive_data(mqtt_publish("b", b"z", 2, 3))
-    connection.connection_lost()
+    connection.on_closed()
     del connection
     world.durable()
     world.turn()

@@ -13,7 +13,7 @@ import pytest
 
 from broker.access.identity import Identity
 from broker.vhost.vhost import VirtualHost
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 from tests.clients import Amqp, World, marshal, mqtt_publish, publication, unmarshal
 from tests.wire.mqtt.octets import (
     DUP,
@@ -250,7 +250,7 @@ def test_a_body_in_several_frames_arrives_whole(size: int, frame_max: int, mode:
         octets = publication("amq.topic", "a", body, frame_max=frame_max, delivery_mode=mode)
         for at in range(0, len(octets), chunk):
             publisher.connection.receive_data(octets[at : at + chunk])
-        publisher.connection.connection_lost()
+        publisher.connection.on_closed()
         assert [got.body for got in publications(zero.all())] == [body]
         assert [(got.body, got.qos) for got in publications(one.all())] == [(body, mode - 1)]
         octets = b""

@@ -233,7 +233,7 @@ def outstanding(world: World) -> list[Delivery]:
     for connection in world.amqp_front.connections:
         assert isinstance(connection, AmqpConnection)
         for channel in connection.channels.values():
-            found += [delivery for _, delivery in channel.unacked.outstanding()]
+            found += [delivery for _, delivery in channel.receiver.unacked.outstanding()]
     return found
 
 
@@ -356,7 +356,7 @@ def test_the_state_follows_a_message_through_everything_that_may_happen_to_it() 
             lambda: amqp.send(spec.Basic.Consume(queue="q", consumer_tag="t")),
             lambda: amqp.send(spec.Basic.Ack(1)),
             lambda: amqp.send(spec.Basic.Nack(2, requeue=True)),
-            amqp.connection.connection_lost,
+            amqp.connection.on_closed,
         ]
     ):
         step()

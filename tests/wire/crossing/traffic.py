@@ -11,7 +11,7 @@ import pamqp.commands as spec
 
 from broker.access.identity import Identity
 from broker.limits import BrokerLimits
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 from tests.clients import Amqp, World, mqtt_publish, publication
 from tests.wire.mqtt.octets import (
     Client,
@@ -67,7 +67,7 @@ class Traffic:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         limits, options = BrokerLimits(), MqttOptions()
-        limits.message, limits.retained, limits.retained_octets = 2_000, 5, 3_000
+        limits.message, limits.retained, limits.retained_bytes = 2_000, 5, 3_000
         limits.contexts, limits.routes = (
             self.chance.choice([0, 1, 1_000]),
             self.chance.choice([4, 1_000]),
@@ -101,7 +101,7 @@ class Traffic:
                     queue=queue, exchange="amq.topic", routing_key=self.chance.choice(PATTERNS)
                 ),
             )
-        client.connection.connection_lost()
+        client.connection.on_closed()
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -267,7 +267,7 @@ class Consumer:
                 self.tags.clear()
                 self.client.send(spec.Channel.CloseOk(), spec.Channel.Open())
             elif frame.name == "Connection.Close":
-                self.client.connection.connection_lost()
+                self.client.connection.on_closed()
                 self.gone = True
 
     def step(self, body: bytes) -> None:
@@ -354,7 +354,7 @@ class Consumer:
             self._send(spec.Channel.Close(0, "", 0, 0), spec.Channel.Open())
             self.tags.clear()
         elif what < 0.98:
-            self.client.connection.connection_lost()
+            self.client.connection.on_closed()
             self.gone = True
         if not self.gone:
             self.read()

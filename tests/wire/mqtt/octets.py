@@ -178,7 +178,7 @@ class Client:
 
     def vanish(self) -> None:
         """The network is gone, without a word."""
-        self.connection.connection_lost()
+        self.connection.on_closed()
         self.world.turn()
 
     @property

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.connection import Connection
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish, packet, text
 from tests.wire.mqtt.octets import (
     Client,
@@ -143,7 +143,7 @@ def told(octets: bytes, cuts: list[int], patient: bool) -> tuple[object, ...]:
         answer += more
         world.settle(connection)
     heard = [watcher.all() for watcher in watchers]
-    connection.connection_lost()
+    connection.on_closed()
     world.settle()
     fates, copies = world.fates(), world.copies()
     return (

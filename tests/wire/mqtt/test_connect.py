@@ -8,7 +8,7 @@ import itertools
 
 import pytest
 
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish, packet, text
 from tests.wire.mqtt.octets import (
     ACCEPTED,
@@ -280,7 +280,7 @@ def test_a_client_that_leaves_before_its_connect_leaves_nothing() -> None:
     for part in (b"", b"\x10", connect("c")[:-1]):
         connection = world.raw_mqtt()
         connection.receive_data(part)
-        connection.connection_lost()
+        connection.on_closed()
     assert world.mqtt_front.closed == {"lost": 3}
     assert not world.mqtt_front.connections
     assert len(world.mqtt_front.sessions) == 0

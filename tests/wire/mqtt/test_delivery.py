@@ -8,7 +8,7 @@ import itertools
 
 import pytest
 
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.octets import (
     ACCEPTED,

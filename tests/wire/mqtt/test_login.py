@@ -9,7 +9,7 @@ import pytest
 from broker.access.identity import Identity, Verdict
 from broker.vhost.vhost import VirtualHost
 from protocols.connection import HELD_MAX
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.octets import (
     ACCEPTED,

@@ -190,7 +190,7 @@ class Broker(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.here)))
         client = self.here[name].client
         if how == "rudely":
-            client.connection.connection_lost()
+            client.connection.on_closed()
         else:
             client.connection.receive_data(DISCONNECT if how == "politely" else b"\xf0\x00")
         self.leave(name, will=how != "politely")

@@ -6,7 +6,7 @@ import pytest
 
 from broker.access.identity import Identity
 from broker.limits import BrokerLimits
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish, packet, text
 from tests.wire.mqtt.octets import (
     ACCEPTED,

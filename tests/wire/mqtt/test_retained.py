@@ -12,7 +12,7 @@ import pytest
 from broker.limits import BrokerLimits
 from broker.vhost import retained
 from broker.vhost.retained import INDEXED, SLICE
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 from protocols.mqtt.session.subscriptions import BACKLOGGED
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.octets import (
@@ -38,7 +38,7 @@ MANY = 3 * SLICE + 7
 
 def bounded(messages: int = 100_000, octets: int = 1 << 28) -> World:
     limits = BrokerLimits()
-    limits.retained, limits.retained_octets = messages, octets
+    limits.retained, limits.retained_bytes = messages, octets
     return World(limits)
 
 

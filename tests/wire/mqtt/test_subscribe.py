@@ -8,7 +8,7 @@ import pytest
 
 from broker.access.identity import Identity
 from protocols.mqtt.connection.subscribing import LEVELS, SLICE
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish, packet, text
 from tests.wire.mqtt.octets import (
     PINGREQ,
@@ -140,7 +140,7 @@ def test_who_leaves_while_its_filters_are_looked_at_gets_no_further() -> None:
     client.connection.receive_data(
         subscribe(1, *[(f"t/{number}", 0) for number in range(2 * SLICE)])
     )
-    client.connection.connection_lost()
+    client.connection.on_closed()
     world.settle()
     session = world.mqtt_front.sessions.find(world.vhost, "c")
     assert session is not None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from broker.access.identity import Identity
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.octets import (
     ACCEPTED,
@@ -209,7 +209,7 @@ def test_a_clean_stop_publishes_those_of_sessions_that_end_and_not_of_those_that
     goes = Client(world, connect("1", will=Will("gone", b"goes")))
     stays = Client(world, connect("2", clean=False, will=Will("gone", b"no")))
     for client in (goes, stays):
-        client.connection.shut_down()
+        client.connection.close("shutdown")
         assert client.closed == "shutdown"
     assert watcher.read() == mqtt_publish("gone", b"goes")
 
@@ -222,7 +222,7 @@ def test_hundreds_that_vanish_at_once_leave_hundreds_of_wills() -> None:
         for number in range(1_200)
     ]
     for client in clients:
-        client.connection.connection_lost()
+        client.connection.on_closed()
     world.settle()
     assert len(publications(watcher.all())) == 1_200
     assert world.fates() == {"routed": 1_200}

@@ -154,7 +154,7 @@ class Client5:
 
     def vanish(self) -> None:
         """Without a word."""
-        self.connection.connection_lost()
+        self.connection.on_closed()
         self.world.settle()
 
     @property

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from broker.routing.publish_context import PublishContext
 from protocols.connection import Connection
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish, packet
 from tests.wire.mqtt.octets import Client, connect, here, subscribe
 from tests.wire.mqtt5.client import Client5, publish, raw_connect, wish
@@ -145,7 +145,7 @@ def told(octets: bytes, cuts: list[int], patient: bool) -> tuple[object, ...]:
         answer += more
         world.settle(connection)
     heard = [old.all(), new.read_octets()]
-    connection.connection_lost()
+    connection.on_closed()
     world.settle()
     return (
         answer,

@@ -7,7 +7,7 @@ from typing import Any
 import mqtt5
 import pytest
 
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 from tests.clients import World, connect_packet, mqtt_publish, packet, text
 from tests.wire.mqtt.octets import ACCEPTED, Client, subscribe
 from tests.wire.mqtt5.client import Client5, farewell, publish, raw_connect, wish
@@ -364,7 +364,7 @@ def test_a_session_that_ends_with_its_connection_cannot_be_kept_at_the_end() -> 
 
 def test_the_broker_says_that_it_shuts_down() -> None:
     client = Client5(World())
-    client.connection.shut_down()
+    client.connection.close("shutdown")
     assert [int(one.reason_code) for one in client.read()] == [0x8B]
     assert client.closed == "shutdown"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import mqtt5
 
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.octets import (
     ACCEPTED,

@@ -129,7 +129,7 @@ def test_connections_that_misbehave_leave_no_object(count: int) -> None:
                 connection.receive_data(octets)
             world.turn()
             connection.data_to_send()
-            connection.connection_lost()
+            connection.on_closed()
         for _ in range(5):  # What is due comes in slices.
             world.sleep(100_000)
             world.settle()

@@ -13,6 +13,8 @@ from broker.errors import AccessRefused, BrokerError, NotFound
 from broker.store.contract import SettledCallback, Ticket
 from broker.vhost.vhost import VirtualHost
 from trellis.http.server import Request, Response
+from trellis.http.stream_files import SegmentSender
+from trellis.monitoring.http_counters import HttpCounters
 from trellis.server.node import BrokerNode
 
 JSON: Final = "application/json"
@@ -59,12 +61,23 @@ class Done:
         self.status = 201 if created else 204
 
 
-class Call:
-    """A question of somebody who may ask it."""
+class ApiBackend:
+    """What every API request may need: the broker node, the HTTP counters, the segment sender."""
 
-    def __init__(self, node: BrokerNode, request: Request, identity: Identity) -> None:
+    def __init__(self, node: BrokerNode, counters: HttpCounters, sender: SegmentSender) -> None:
         self.node = node
-        self.broker = node.broker
+        self.counters = counters
+        self.sender = sender
+
+
+class Call:
+    """An API request of a user that may make it."""
+
+    def __init__(self, backend: ApiBackend, request: Request, identity: Identity) -> None:
+        self.node = backend.node
+        self.broker = backend.node.broker
+        self.counters = backend.counters
+        self.sender = backend.sender
         self.request = request
         self.identity = identity
         self.parts = request.parts

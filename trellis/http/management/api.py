@@ -25,6 +25,7 @@ from trellis.http.management import topology as names
 from trellis.http.management import users as people
 from trellis.http.management.answers import (
     JSON,
+    ApiBackend,
     ApiRefusal,
     Call,
     Done,
@@ -36,7 +37,6 @@ from trellis.http.management.answers import (
 from trellis.http.management.paging import page_of
 from trellis.http.routes import HttpRouter
 from trellis.http.server import Handler, Request, Response
-from trellis.server.node import BrokerNode
 
 Answer = Callable[[Call], Awaitable[object]]
 
@@ -217,19 +217,19 @@ class ApiRouter(HttpRouter):
         )
 
 
-def api(node: BrokerNode) -> HttpRouter:
-    """Answers of the http port."""
+def api_routes(backend: ApiBackend) -> HttpRouter:
+    """Return the routes of the http port."""
     router = ApiRouter()
     for method, path, tags, answer in ROUTES:
-        router.add(method, path, _guarded(node, tags, answer))
+        router.add(method, path, _guarded(backend, tags, answer))
     return router
 
 
-def _guarded(node: BrokerNode, tags: frozenset[str], answer: Answer) -> Handler:
+def _guarded(backend: ApiBackend, tags: frozenset[str], answer: Answer) -> Handler:
     async def ask(request: Request) -> Response:
         if request.foreign and request.method not in ("GET", "HEAD"):
             return refuse(403, "not_authorised", "a page of another site changes nothing here")
-        verdict = await judge(node, request)
+        verdict = await judge(backend, request)
         identity = verdict.identity
         if identity is None:
             if verdict.busy:
@@ -241,7 +241,7 @@ def _guarded(node: BrokerNode, tags: frozenset[str], answer: Answer) -> Handler:
                 403, "not_authorised", f"user '{identity.name}' is no {needed}: that needs a tag"
             )
         try:
-            said = await answer(Call(node, request, identity))
+            said = await answer(Call(backend, request, identity))
             if isinstance(said, Listing):
                 return Response(200, await page_of(said, request.query), JSON)
         except (ApiRefusal, BrokerError, ValueError, TimeoutError) as error:
@@ -261,10 +261,11 @@ def _tags(identity: Identity) -> set[str]:
     return {*identity.tags, "administrator"} if identity.administrator else set(identity.tags)
 
 
-async def judge(node: BrokerNode, request: Request) -> Verdict:
+async def judge(backend: ApiBackend, request: Request) -> Verdict:
     """Who asks, by a password or a token."""
     if request.user is None and not request.token:
         return Verdict(None, "a user and a password are needed")
+    node = backend.node
     answer: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
 
     def heard(verdict: Verdict) -> None:
@@ -280,5 +281,6 @@ async def judge(node: BrokerNode, request: Request) -> Verdict:
         node.accounts.authenticate(credentials, heard)
     verdict = await answer
     outcome = "accepted" if verdict.identity is not None else "busy" if verdict.busy else "refused"
-    node.http_logins[outcome] = node.http_logins.get(outcome, 0) + 1
+    logins = backend.counters.logins
+    logins[outcome] = logins.get(outcome, 0) + 1
     return verdict

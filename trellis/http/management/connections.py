@@ -8,8 +8,8 @@ from typing import Final
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.channel import Channel
 from protocols.amqp.channel.consumer import AmqpConsumer
-from protocols.amqp.connection.lifecycle import Lifecycle
-from protocols.connection import Connection
+from protocols.amqp.connection.connection import AmqpConnection
+from protocols.connection import EXPELLED, Connection
 from protocols.mqtt.connection.login import MqttClient
 from trellis.http.management.answers import ApiRefusal, Call, Done, Listing, Row, missing
 
@@ -30,7 +30,7 @@ def name_of(connection: Connection) -> str:
 
 def vhost_of(connection: Connection) -> VirtualHost | None:
     """Where it is, once it has logged in."""
-    if isinstance(connection, Lifecycle):
+    if isinstance(connection, AmqpConnection):
         return connection.vhost
     return (
         connection.vhost
@@ -67,29 +67,29 @@ def connection_row(connection: Connection, node: str) -> Row:
         "ssl": connection.peer.entrance in ("amqps", "mqtts", "wss"),
         "connected_at": int(connection.opened * 1000),
         "recv_oct": int(connection.bytes_in),
-        "send_oct": int(connection.octets_out),
+        "send_oct": int(connection.bytes_out),
         "send_pend": int(connection.unsent),
         "state": "blocked" if connection.paused else str(told["state"]),
         "client_properties": {},
     }
     if connection.peer.certificate:
         row["peer_cert_subject"] = connection.peer.certificate
-    if isinstance(connection, Lifecycle):
+    if isinstance(connection, AmqpConnection):
         row |= {
             "channels": len(connection.channels),
-            "channel_max": int(connection.channel_max),
+            "channel_max": int(connection.handshake.channel_max),
             "frame_max": int(connection.frame_max),
-            "timeout": int(connection.heartbeat),
-            "auth_mechanism": connection.mechanism,
+            "timeout": int(connection.handshake.heartbeat),
+            "auth_mechanism": connection.handshake.mechanism,
             "client_properties": {
-                "product": connection.product,
-                "version": connection.version,
-                "capabilities": dict(connection.capabilities),
+                "product": connection.handshake.client.product,
+                "version": connection.handshake.client.version,
+                "capabilities": dict(connection.handshake.client.capabilities),
             },
         }
-        if connection.title:
+        if connection.handshake.client.connection_name:
             row["user_provided_name"] = row["client_properties"]["connection_name"] = (
-                connection.title
+                connection.handshake.client.connection_name
             )
     elif isinstance(connection, MqttClient):
         row |= {
@@ -120,7 +120,7 @@ def _in(call: Call, connection: Connection) -> bool:
 def _here(connection: Connection) -> bool:
     """Whether it has not been told to go."""
     return not connection.finished and not (
-        isinstance(connection, Lifecycle) and connection.state == "closing"
+        isinstance(connection, AmqpConnection) and connection.state == "closing"
     )
 
 
@@ -169,17 +169,17 @@ def _expel(call: Call, connections: list[Connection]) -> None:
     call.node.turn.schedule()
     for connection in connections:
         if not connection.finished:
-            connection.close("closed by an operator")
+            connection.close(EXPELLED, "closed by an operator")
 
 
 # -- channels
 
 
-def _channels(call: Call) -> list[tuple[Lifecycle, Channel]]:
+def _channels(call: Call) -> list[tuple[AmqpConnection, Channel]]:
     return [
         (connection, channel)
         for connection in _seen(call)
-        if isinstance(connection, Lifecycle)
+        if isinstance(connection, AmqpConnection)
         for channel in list(connection.channels.values())
     ]
 
@@ -192,24 +192,26 @@ def _details(connection: Connection) -> Row:
     }
 
 
-def channel_row(connection: Lifecycle, channel: Channel, node: str) -> Row:
+def channel_row(connection: AmqpConnection, channel: Channel, node: str) -> Row:
     return {
         "name": f"{name_of(connection)} ({int(channel.number)})",
         "number": int(channel.number),
-        "user": connection.user,
+        "user": connection.handshake.user,
         "vhost": channel.vhost.name,
         "node": node,
         "connection_details": _details(connection),
         "state": "running",
-        "consumer_count": len(channel.consumers),
-        "prefetch_count": int(channel.prefetch),
-        "global_prefetch_count": int(channel.shared_prefetch),
-        "messages_unacknowledged": int(channel.unacked.count),
-        "messages_unconfirmed": 0 if channel.confirms is None else channel.confirms.waiting,
+        "consumer_count": len(channel.receiver.consumers),
+        "prefetch_count": int(channel.receiver.prefetch),
+        "global_prefetch_count": int(channel.receiver.shared_prefetch),
+        "messages_unacknowledged": int(channel.receiver.unacked.count),
+        "messages_unconfirmed": 0
+        if channel.publisher.confirms is None
+        else channel.publisher.confirms.waiting,
         "messages_uncommitted": 0,
         "acks_uncommitted": 0,
-        "confirm": channel.confirms is not None,
-        "transactional": channel.transaction is not None,
+        "confirm": channel.publisher.confirms is not None,
+        "transactional": channel.transactional,
     }
 
 
@@ -236,7 +238,7 @@ async def channel(call: Call) -> Row:
         if row["name"] == call.parts[0]:
             row["consumer_details"] = [
                 _consumer_row(connection, found, one, call.broker.name)
-                for one in found.consumers.values()
+                for one in found.receiver.consumers.values()
             ]
             return row
     raise missing(f"there is no channel '{call.parts[0]}'")
@@ -246,7 +248,7 @@ async def channel(call: Call) -> Row:
 
 
 def _consumer_row(
-    connection: Lifecycle, channel: Channel, consumer: AmqpConsumer, node: str
+    connection: AmqpConnection, channel: Channel, consumer: AmqpConsumer, node: str
 ) -> Row:
     queue = consumer.queue
     active = not queue.arguments.single_active_consumer or consumer in queue.consumers
@@ -263,7 +265,7 @@ def _consumer_row(
             "name": f"{name_of(connection)} ({int(channel.number)})",
             "number": int(channel.number),
             "node": node,
-            "user": connection.user,
+            "user": connection.handshake.user,
             "connection_name": name_of(connection),
             "peer_host": connection.peer.address,
             "peer_port": connection.peer.port,
@@ -279,7 +281,7 @@ async def consumers(call: Call) -> Listing:
 
     async def rows() -> AsyncIterator[Row]:
         for connection, channel in found:
-            for consumer in list(channel.consumers.values()):
+            for consumer in list(channel.receiver.consumers.values()):
                 yield _consumer_row(connection, channel, consumer, call.broker.name)
 
     return Listing(rows())

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from trellis.http.management import definitions_files as defining
 from trellis.http.management.answers import JSON, Call, Row, encode, wrong
 from trellis.http.server import Response
+from trellis.server import definitions_files
 
 
 async def export(call: Call) -> Response:
-    return Response(200, await defining.export_in_slices(call.broker), JSON)
+    return Response(200, await definitions_files.export_in_slices(call.broker), JSON)
 
 
 async def import_(call: Call) -> Response:
@@ -18,20 +18,20 @@ async def import_(call: Call) -> Response:
 
     (RabbitMQ stops at what it does not take; here the rest is taken.)
     """
-    imported = defining.import_(call.broker, call.request.body)
+    imported = definitions_files.import_(call.broker, call.request.body)
     call.node.review()
-    return Response(200, encode({"taken": imported.taken, "refused": imported.refused}), JSON)
+    return Response(200, encode({"taken": imported.imported, "refused": imported.refused}), JSON)
 
 
 async def export_vhost(call: Call) -> Response:
     vhost = call.vhost(call.parts[0])
-    return Response(200, await defining.export_in_slices(call.broker, vhost.name), JSON)
+    return Response(200, await definitions_files.export_in_slices(call.broker, vhost.name), JSON)
 
 
 async def import_vhost(call: Call) -> Response:
     vhost, document = call.vhost(call.parts[0]), call.body()
     whole: Row = {}
-    for section in defining.OWN:
+    for section in definitions_files.OWN:
         rows = document.get(section, [])
         if not isinstance(rows, list):
             raise wrong(f"'{section}' is no list")
@@ -39,5 +39,5 @@ async def import_vhost(call: Call) -> Response:
             {**row, "vhost": vhost.name} if isinstance(row, dict) else row for row in rows
         ]
     imported = await asyncio.get_running_loop().run_in_executor(None, encode, whole)
-    taken = defining.import_(call.broker, imported)
-    return Response(200, encode({"taken": taken.taken, "refused": taken.refused}), JSON)
+    taken = definitions_files.import_(call.broker, imported)
+    return Response(200, encode({"taken": taken.imported, "refused": taken.refused}), JSON)

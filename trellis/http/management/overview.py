@@ -202,7 +202,7 @@ async def attempts(call: Call) -> Listing:
                     "auth_attempts_succeeded": logins.get("accepted", 0),
                     "auth_attempts_failed": sum(logins.values()) - logins.get("accepted", 0),
                 }
-                for name, logins in call.node.logins.items()
+                for name, logins in [*call.node.logins.items(), ("http", call.counters.logins)]
             ]
         )
     )

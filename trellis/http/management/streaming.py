@@ -29,7 +29,7 @@ async def listed(call: Call) -> object:
 async def octets(call: Call) -> Response:
     """A range of a segment, sent by the kernel."""
     part = _or_refused(lambda: segments.open_range(call.broker, call.identity, call.query))
-    return RangeResponse(part, call.node.sender, segments.CONTENT_TYPE)
+    return RangeResponse(part, call.sender, segments.CONTENT_TYPE)
 
 
 def _or_refused(find: Callable[[], Found]) -> Found:

@@ -87,7 +87,7 @@ async def put_vhost(call: Call) -> Done:
         # As RabbitMQ does: whoever makes one may use it. (Users of the settings have theirs named
         # there.)
         await call.durable(
-            lambda ticket: call.broker.users.permit(name, maker, ".*", ".*", ".*", ticket)
+            lambda ticket: call.broker.users.set_permission(name, maker, ".*", ".*", ".*", ticket)
         )
     return Done(known is None)
 

@@ -232,7 +232,7 @@ async def put_permission(call: Call) -> Done:
     row = call.body()
     configure, write, read = (text(row, field) for field in ("configure", "write", "read"))
     fresh = await call.durable(
-        lambda ticket: call.broker.users.permit(
+        lambda ticket: call.broker.users.set_permission(
             vhost.name, user.name, configure, write, read, ticket
         )
     )
@@ -242,7 +242,7 @@ async def put_permission(call: Call) -> Done:
 async def delete_permission(call: Call) -> Done:
     vhost, user = _owned(call)
     if not await call.durable(
-        lambda ticket: call.broker.users.revoke(vhost.name, user.name, ticket)
+        lambda ticket: call.broker.users.remove_permission(vhost.name, user.name, ticket)
     ):
         raise missing(f"user '{user.name}' has no permissions in vhost '{vhost.name}'")
     return Done()
@@ -286,7 +286,7 @@ async def put_topic_permission(call: Call) -> Done:
     row = call.body()
     exchange, patterns = text(row, "exchange"), (text(row, "write"), text(row, "read"))
     fresh = await call.durable(
-        lambda ticket: call.broker.users.permit_topics(
+        lambda ticket: call.broker.users.set_topic_permission(
             vhost.name, user.name, exchange, patterns, ticket
         )
     )
@@ -299,7 +299,7 @@ async def delete_topic_permission(call: Call) -> Done:
     exchanges = call.parts[2:] or list(user.topics.get(vhost.name, {}))
     for exchange in exchanges:
         await call.durable(
-            lambda ticket, exchange=exchange: call.broker.users.permit_topics(  # type: ignore[misc]
+            lambda ticket, exchange=exchange: call.broker.users.set_topic_permission(  # type: ignore[misc]
                 vhost.name, user.name, exchange, None, ticket
             )
         )
@@ -344,11 +344,15 @@ async def put_rules(call: Call) -> Done:
     if not isinstance(given, list) or not all(isinstance(rule, str) for rule in given):
         raise wrong("'rules' is no list of texts such as 'allow publish sensors/{username}/#'")
     fresh = vhost.name not in user.rules
-    await call.durable(lambda ticket: call.broker.users.rule(vhost.name, user.name, given, ticket))
+    await call.durable(
+        lambda ticket: call.broker.users.set_rules(vhost.name, user.name, given, ticket)
+    )
     return Done(fresh)
 
 
 async def delete_rules(call: Call) -> Done:
     vhost, user = _owned(call)
-    await call.durable(lambda ticket: call.broker.users.rule(vhost.name, user.name, [], ticket))
+    await call.durable(
+        lambda ticket: call.broker.users.set_rules(vhost.name, user.name, [], ticket)
+    )
     return Done()

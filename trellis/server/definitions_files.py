@@ -25,11 +25,11 @@ OWN = ("exchanges", "queues", "bindings", "policies")
 _HEAD = {"product_name": "Trellis"}
 
 
-def import_(broker: Broker, octets: bytes) -> definitions.Imported:
+def import_(broker: Broker, octets: bytes) -> definitions.ImportReport:
     """Raises ValueError for what is no such document."""
     try:
         document = msgspec.json.decode(octets)
-        return definitions.load(broker, document, check_hash)
+        return definitions.import_(broker, document, check_hash)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise ValueError(f"not JSON: {error}") from None
     except BrokerError as error:
@@ -38,7 +38,7 @@ def import_(broker: Broker, octets: bytes) -> definitions.Imported:
 
 def export(broker: Broker) -> bytes:
     """All definitions as JSON, at once."""
-    return _written({**_HEAD, **definitions.dump(broker, show_hash)})
+    return _written({**_HEAD, **definitions.export(broker, show_hash)})
 
 
 async def export_in_slices(broker: Broker, vhost: str | None = None) -> bytes:
@@ -48,7 +48,7 @@ async def export_in_slices(broker: Broker, vhost: str | None = None) -> bytes:
     document: dict[str, list[definitions.Row]] = {
         section: [] for section in (definitions.SECTIONS if vhost is None else OWN)
     }
-    for at, (section, row) in enumerate(definitions.rows(broker, show_hash)):
+    for at, (section, row) in enumerate(definitions.export_rows(broker, show_hash)):
         if vhost is None:
             document[section].append(row)
         elif section in document and row["vhost"] == vhost:
@@ -88,4 +88,4 @@ def import_file(broker: Broker, path: str) -> None:
         logs.warning("definition_refused", reason=line)
     if len(imported.refused) > LINES:
         logs.warning("definition_refused", more=len(imported.refused) - LINES)
-    logs.info("definitions", file=path, **imported.taken)
+    logs.info("definitions", file=path, **imported.imported)

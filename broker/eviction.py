@@ -1,0 +1,21 @@
+"""How does a cache of bounded size make room for a new entry?
+
+It evicts the entries that were inserted first. A dict keeps its entries in the order of insertion,
+so a cache that inserts an entry again whenever it uses it evicts the least recently used one.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def evict_oldest(entries: dict[K, V], count: int = 1) -> list[tuple[K, V]]:
+    """Remove the `count` entries that were inserted first, and return them, the oldest first."""
+    evicted = list(islice(entries.items(), count))
+    for key, _ in evicted:
+        del entries[key]
+    return evicted

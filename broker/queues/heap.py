@@ -1,0 +1,87 @@
+"""Which message of a queue comes first if messages are ordered by a rank instead of by arrival?
+
+HeapQueue keeps the waiting messages in a heap of (rank, sequence number): a message with a lower
+rank comes first, and messages of equal rank keep the order in which they were published. A message
+that a consumer returned keeps its sequence number, so it goes back to its old place. The subclasses
+define the rank: PriorityQueue by priority, DelayQueue by time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from abc import abstractmethod
+from array import array
+from typing import ClassVar
+
+from mypy_extensions import i64
+
+from broker.agenda import Agenda
+from broker.messages.message import Message
+from broker.queues.arguments import QueueArguments
+from broker.queues.consumer import ReturnedMessage
+from broker.queues.fifo import Fifo
+from broker.queues.limited import DeadLetterHost, LimitedQueue
+from broker.queues.paged_tail import read_stored
+from broker.queues.queue import PurgeTask
+from broker.store.contract import Store
+
+
+class HeapQueue(LimitedQueue):
+    """A queue whose waiting messages are ordered by a rank; all of them stay in memory."""
+
+    hash_kind: ClassVar[str] = "RankedQueue"
+
+    def __init__(
+        self,
+        vhost: str,
+        name: str,
+        agenda: Agenda,
+        store: Store,
+        durable: bool,
+        arguments: QueueArguments,
+        host: DeadLetterHost,
+    ) -> None:
+        super().__init__(vhost, name, agenda, store, durable, arguments, host)
+        self._heap: list[tuple[int, int, ReturnedMessage]] = []
+
+    @abstractmethod
+    def _rank(self, message: Message) -> i64:
+        """Return the rank of a message: the lowest rank comes first."""
+        raise NotImplementedError
+
+    def restore(self, positions: array[int], sequence: i64) -> None:
+        latest: i64 = self.latest_expiry()
+        for message in read_stored(self.store, self.number, positions, latest >= 0):
+            self._sequence += 1
+            if message is None:
+                self.count_unreadable()
+                continue
+            if latest >= 0 and (message.expires == 0 or message.expires > latest):
+                message.expires = latest
+            self._insert(ReturnedMessage(message, self._sequence, 0))
+            self._count_bytes(message)
+
+    def _insert(self, returned: ReturnedMessage) -> None:
+        """Add a message to the heap, and schedule the expiry of the first one."""
+        heapq.heappush(
+            self._heap, (int(self._rank(returned.message)), int(returned.sequence), returned)
+        )
+        self.depth += 1
+        # Only the head of a queue expires, and this message may be the new head.
+        self._schedule_expiry(self._head().expires)
+
+    def _remove_head(self) -> ReturnedMessage:
+        self.depth -= 1
+        return heapq.heappop(self._heap)[2]
+
+    def _head(self) -> Message:
+        return self._heap[0][2].message
+
+    def messages_in_memory(self) -> list[Message]:
+        return [entry[2].message for entry in self._heap]
+
+    def purge(self) -> int:
+        heap, self._heap = self._heap, []
+        purged = super().purge()
+        PurgeTask(self, Fifo(), [entry[2] for entry in heap], None).run()
+        return purged

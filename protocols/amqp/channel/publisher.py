@@ -1,0 +1,326 @@
+"""The publisher side of a channel: every publication that the fast path does not take.
+
+AmqpConnection._publish delivers a publication itself if nothing about its route, flags and
+properties is special (the fast path). All others come to ChannelPublisher.publish:
+
+    route         the plan of exchange and routing key; further routing keys from CC and BCC headers
+    check         permission, size, user_id, expiration, reply_to, publisher sequence number
+    deliver       to the targets at once, or at the commit in transaction mode
+    return        basic.return for a mandatory message that no queue took
+    confirm       basic.ack or basic.nack in the order of publishing, in confirm mode (confirms.py)
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.errors import BrokerError
+from broker.messages.cc_headers import BCC, bcc_keys, parse_additional_keys
+from broker.messages.message import (
+    AT_LEAST_ONCE,
+    AT_MOST_ONCE,
+    EXPIRATION,
+    HEADERS,
+    REPLY_TO,
+    USER_ID,
+    Message,
+    amend,
+)
+from broker.routing.deduplication import NumberedPublication, numbered
+from broker.routing.planner import TOPICS
+from broker.routing.publish_context import PublishContext
+from broker.routing.route import REFUSED, REPEATED, TOO_LARGE, UNROUTABLE, CcRoute, Route
+from broker.store.contract import Ticket
+from broker.vhost.vhost import VirtualHost
+from protocols.amqp.channel.confirms import Confirms
+from protocols.amqp.channel.connection_interface import ChannelConnection
+from protocols.amqp.channel.receiver import ChannelReceiver
+from protocols.amqp.channel.transaction import Transaction, TransactedPublication
+from protocols.amqp.codec.assembly import Assembly
+from protocols.amqp.codec.contents import (
+    NUMBERED,
+    Frames,
+    asks_directly,
+    names_keys,
+    persistent,
+    property_flags,
+    short_property,
+)
+from protocols.amqp.codec.frames import returned
+from protocols.amqp.errors import AmqpError, from_broker
+from protocols.connection import BUDGET
+from protocols.crossing import MARK, wanted_qos, wants_retain
+from protocols.tally import FrontCounters
+
+#: Flags of basic.publish.
+MANDATORY: Final[i64] = 1
+IMMEDIATE: Final[i64] = 2
+#: Longest expiration of a message, in milliseconds.
+EXPIRATION_MAX: Final = 1 << 50
+
+
+class ChannelPublisher:
+    """The publisher side of one channel."""
+
+    def __init__(
+        self,
+        vhost: VirtualHost,
+        context: PublishContext,
+        connection: ChannelConnection,
+        number: i64,
+        frames: Frames,
+        receiver: ChannelReceiver,
+    ) -> None:
+        self.context = context
+        self.number: i64 = number
+        self.frames = frames
+        self.tally: FrontCounters = connection.front.tally
+        #: The content that is being received frame by frame, if the last one was not in one chunk.
+        self.assembly: Assembly | None = None
+        #: None unless the channel is in confirm mode.
+        self.confirms: Confirms | None = None
+        #: None unless the channel is in transaction mode.
+        self.transaction: Transaction | None = None
+        self._vhost = vhost
+        self._connection = connection
+        #: The receiver side, which knows the name for direct replies to this channel.
+        self._receiver = receiver
+
+    def publish(self, address: bytes, flags: i64, content: bytes) -> i64:
+        """Publish a message with any flags, properties and route: the slow path.
+
+        `address` is the exchange and the routing key as they stand in basic.publish. Return the
+        cost of the publication in units of the connection's BUDGET. Raises AmqpError.
+        """
+        if flags & IMMEDIATE:
+            raise AmqpError(540, "immediate=true")
+        route = self.route(address)
+        message = Message(route, content, self.frames, AT_MOST_ONCE)
+        if persistent(content, 0):
+            message.qos = AT_LEAST_ONCE
+            self._connection.persists = True
+        present = property_flags(content, 0)
+        if present & HEADERS and MARK in content:
+            qos = wanted_qos(message.properties)
+            if qos >= 0:
+                message.qos = qos
+        if route.plan.stale:
+            self.context.renew(route)
+        # A missing permission is reported before any error in the properties.
+        if route.plan.refusal is None:
+            if present & (EXPIRATION | USER_ID):
+                self._check_properties(message, present)
+            if present & HEADERS and names_keys(content, 0):
+                route = self._route_copies(route, message)
+            if present & REPLY_TO and asks_directly(content, 0):
+                self._set_reply_queue(message)
+        publication = self._numbered(message, present)
+        if self.transaction is not None and route.plan.refusal is None:
+            keys = [route.key] if not isinstance(route, CcRoute) else route.keys
+            self.transaction.publish(
+                route,
+                self._vhost.resolve_now(self.context, route.exchange, keys, message.properties),
+                message,
+                flags,
+            )
+            return self._cost(route)
+        confirms = self.confirms
+        plan = route.plan
+        if plan.streams:
+            self._connection.persists = True
+        waits = message.qos or plan.streams or plan.by_headers or publication is not None
+        ticket = Ticket(confirms) if confirms is not None and waits else None
+        try:
+            fate = self._deliver(route, message, flags, ticket, publication)
+        except BrokerError as error:
+            raise from_broker(error) from error
+        if confirms is not None:
+            self.tally.received_confirm += 1
+            confirms.add(ticket, fate == REFUSED)
+        return self._cost(route)
+
+    def publish_committed(self, publication: TransactedPublication) -> None:
+        """Deliver a publication of a transaction that is being committed. Raises AmqpError."""
+        old = publication.route
+        route = CcRoute(
+            old.exchange,
+            [old.key],
+            old.blind if isinstance(old, CcRoute) else [],
+            publication.targets.plan(),
+        )
+        message = publication.message
+        try:
+            self._deliver(
+                route,
+                message,
+                publication.flags,
+                None,
+                self._numbered(message, property_flags(message.content, 0)),
+            )
+        except BrokerError:
+            # The exchange was deleted after the publication. The message's fate is counted, and the
+            # other publications of the transaction are delivered.
+            pass
+
+    def confirm(self) -> None:
+        """Send the confirms that are ready: at the end of a chunk, and before any other reply."""
+        if self.confirms is not None:
+            self.confirms.flush()
+
+    def too_large(self, size: i64) -> AmqpError:
+        """Count a publication whose body of `size` bytes is above the limit; return the error."""
+        self._count(TOO_LARGE)
+        return AmqpError(
+            406,
+            f"message size {size} is larger than configured max size {self._vhost.limits.message}",
+        )
+
+    def on_closed(self) -> None:
+        """Drop the transaction and the confirms that are still due: the channel has ended."""
+        self.transaction = None
+        if self.confirms is not None:
+            self.confirms.close()
+
+    # -- routing
+
+    def route(self, address: bytes) -> Route:
+        """Return the route for an exchange and a key as they stand in basic.publish.
+
+        Raises AmqpError.
+        """
+        route = self.context.routes.get(address)
+        if route is not None:
+            return route
+        size = address[0]
+        if len(address) < size + 2 or len(address) != size + 2 + address[1 + size]:
+            raise AmqpError(501, "exchange or routing key of Basic.Publish is cut off")
+        try:
+            exchange = address[1 : 1 + size].decode()
+        except UnicodeDecodeError as error:
+            raise AmqpError(502, "exchange of Basic.Publish is not UTF-8") from error
+        return self.context.resolve(
+            address, exchange, address[2 + size :].decode("utf-8", "surrogateescape")
+        )
+
+    def _route_copies(self, route: Route, message: Message) -> Route:
+        """Return the route with the further routing keys that CC and BCC headers name.
+
+        Raises AmqpError.
+        """
+        properties = message.properties
+        headers = properties.get("headers")
+        if not isinstance(headers, dict):
+            return route
+        try:
+            keys = parse_additional_keys(headers)
+        except BrokerError as error:
+            self._count(REFUSED)
+            raise from_broker(error) from error
+        if keys:
+            route = self._vhost.route_copies(
+                self.context, route.exchange, [route.key, *keys], bcc_keys(headers), properties
+            )
+            message.address = route
+        if BCC in headers:
+            message.encoding = amend(message.encoding, {BCC: None}, {})
+        return route
+
+    # -- properties
+
+    def _check_properties(self, message: Message, present: i64) -> None:
+        """Check user_id and expiration, and set when the message expires. Raises AmqpError."""
+        name = self.context.identity.name
+        if present & USER_ID:
+            user = short_property(message.content, USER_ID)
+            if user != name.encode():
+                self._count(REFUSED)
+                raise AmqpError(
+                    406,
+                    f"user_id property set to '{user.decode(errors='replace')}' but authenticated user was '{name}'",
+                )
+        if present & EXPIRATION:
+            expiration = short_property(message.content, EXPIRATION)
+            if not expiration.isdigit() or int(expiration) > EXPIRATION_MAX:
+                self._count(REFUSED)
+                raise AmqpError(
+                    406,
+                    f"invalid expiration '{expiration.decode(errors='replace')}': not a number of milliseconds",
+                )
+            message.expires = self._vhost.agenda.now + int(expiration)
+
+    def _set_reply_queue(self, message: Message) -> None:
+        """Replace the reply_to of a request for a direct reply by this channel's reply queue.
+
+        Raises AmqpError if the channel has no consumer for direct replies.
+        """
+        replies = self._receiver.replies
+        if replies is None:
+            self._count(REFUSED)
+            raise AmqpError(406, "fast reply consumer does not exist")
+        message.encoding = amend(message.encoding, {}, {"reply_to": replies.name})
+
+    def _numbered(self, message: Message, present: i64) -> NumberedPublication | None:
+        """Return the publisher and sequence number for deduplication, or None without them.
+
+        Raises AmqpError if the headers that give them are invalid.
+        """
+        if not present & HEADERS or NUMBERED not in message.content:
+            return None
+        headers = message.properties.get("headers")
+        try:
+            return numbered(headers) if isinstance(headers, dict) else None
+        except BrokerError as error:
+            self._count(REFUSED)
+            raise from_broker(error) from error
+
+    # -- delivering
+
+    def _deliver(
+        self,
+        route: Route,
+        message: Message,
+        flags: i64,
+        ticket: Ticket | None,
+        publication: NumberedPublication | None,
+    ) -> i64:
+        """Publish a message, and return it to its publisher if it is mandatory and unroutable.
+
+        Return the fate of the message. Raises BrokerError.
+        """
+        self.context.received += 1
+        if publication is None:
+            fate = self._vhost.publish(self.context, route, message, ticket)
+        else:
+            fate = self._vhost.publish_once(self.context, route, message, ticket, publication)
+            if fate == REPEATED:
+                return fate
+        if (
+            route.exchange == TOPICS
+            and property_flags(message.content, 0) & HEADERS
+            and MARK in message.content
+            and wants_retain(message.properties)
+        ):
+            self._vhost.retain(message, ticket)
+        if fate == UNROUTABLE and flags & MANDATORY:
+            self.tally.returned += 1
+            self._connection.out.write(returned(self.number, route.short_strings))
+            self._connection.write_content(message.content)
+        return fate
+
+    def _cost(self, route: Route) -> i64:
+        """Return the cost of a publication in units of BUDGET.
+
+        While an alarm is on, block the connection and return the whole BUDGET, so that nothing more
+        is read after this publication.
+        """
+        if self._vhost.alarmed:
+            self._connection.block()
+            return BUDGET
+        return route.plan.weight
+
+    def _count(self, fate: i64) -> None:
+        """Count a publication that is refused before it reaches the virtual host."""
+        self.context.received += 1
+        self.context.count_fate(fate)

@@ -1,0 +1,345 @@
+"""The receiver side of a channel: consumers, deliveries under delivery tags, and settlements.
+
+    queue -- AmqpConsumer.deliver --> basic.deliver, delivery tag n     (consumer.py)
+                                      `unacked` holds the delivery under n
+    basic.ack, basic.nack, basic.reject, basic.recover --> ChannelReceiver takes it from `unacked`
+                                      and settles, dead-letters or requeues the message
+
+All consumers of a channel and basic.get share one sequence of delivery tags. Deliveries that are
+outstanding when the channel closes are requeued.
+"""
+
+from __future__ import annotations
+
+import pamqp.commands as spec
+from mypy_extensions import i64
+
+from broker.access.identity import Identity
+from broker.errors import AccessRefused
+from broker.queues.consumer import CreditPool, Delivery
+from broker.queues.queue import Queue
+from broker.vhost.vhost import VirtualHost
+from protocols.amqp.channel.connection_interface import ChannelConnection
+from protocols.amqp.channel.consumer import AmqpConsumer, ConsumerOwner, reject, requeue, settle
+from protocols.amqp.channel.transaction import ACKED, REJECTED, REQUEUED, Transaction
+from protocols.amqp.codec.contents import DIRECT, Frames, content_for
+from protocols.amqp.codec.frames import got
+from protocols.amqp.errors import AmqpError
+from protocols.tally import FrontCounters
+from protocols.window import Window
+
+
+class ChannelReceiver(ConsumerOwner):
+    """The receiver side of one channel."""
+
+    def __init__(
+        self,
+        vhost: VirtualHost,
+        connection: ChannelConnection,
+        number: i64,
+        frames: Frames,
+        cancel_notify: bool,
+    ) -> None:
+        #: Deliveries that the client has not settled yet, by delivery tag.
+        self.unacked = Window()
+        #: Consumers by consumer tag.
+        self.consumers: dict[str, AmqpConsumer] = {}
+        #: Prefetch count of the consumers to come; 0 for no limit.
+        self.prefetch: i64 = 0
+        #: Prefetch count that all consumers of the channel share; 0 for no limit.
+        self.shared_prefetch: i64 = 0
+        #: Credit that belongs to `shared_prefetch`.
+        self.pool: CreditPool | None = None
+        #: Queue of direct replies to this channel, as long as a consumer takes them.
+        self.replies: Queue | None = None
+        #: None unless the channel is in transaction mode.
+        self.transaction: Transaction | None = None
+        self._vhost = vhost
+        self._connection = connection
+        self._number: i64 = number
+        self._frames = frames
+        self._tally: FrontCounters = connection.front.tally
+        #: True if the client understands a basic.cancel from the broker.
+        self._cancel_notify = cancel_notify
+
+    # -- consuming
+
+    def consume(
+        self, queue: Queue, tag: str, no_ack: bool, exclusive: bool, priority: i64
+    ) -> AmqpConsumer:
+        """Start a consumer, whose tag must be free."""
+        consumer = self._consumer(queue, tag, no_ack, self.prefetch)
+        consumer.priority = priority
+        consumer.exclusive = exclusive
+        self.consumers[tag] = consumer
+        if consumer.pool is not None:
+            consumer.pool.consumers.append(consumer)
+        queue.subscribe(consumer)
+        return consumer
+
+    def consume_replies(self, tag: str) -> None:
+        """Start a consumer of direct replies, on a new queue with an unguessable name."""
+        queue = self.replies = self._vhost.open_reply(
+            f"{DIRECT.decode()}.{self._connection.front.broker.new_id()}"
+        )
+        self.consume(queue, tag, True, False, 0)
+
+    def _consumer(self, queue: Queue, tag: str, no_ack: bool, prefetch: i64) -> AmqpConsumer:
+        return AmqpConsumer(
+            queue,
+            self._connection,
+            self,
+            self.unacked,
+            self._frames,
+            self._tally,
+            tag,
+            no_ack,
+            prefetch,
+            self.pool,
+        )
+
+    def cancel(self, tag: str) -> None:
+        """End a consumer; its deliveries stay outstanding.
+
+        An auto-delete queue is deleted with its last consumer.
+        """
+        consumer = self.consumers.pop(tag, None)
+        if consumer is None:
+            return
+        self._leave_pool(consumer)
+        queue = consumer.queue
+        queue.unsubscribe(consumer)
+        if self.replies is not None and queue is self.replies:
+            self._vhost.close_reply(self.replies)
+            self.replies = None
+        known = self._vhost.queues.get(queue.name)
+        if known is not None and known is queue and known.auto_delete and not known.consumer_count:
+            self._vhost.delete_queue(known)
+            self._connection.exclusive_queues.discard(known)
+
+    def queue_deleted(self, consumer: AmqpConsumer) -> None:
+        """End a consumer whose queue is deleted, and tell the client if it can be told."""
+        if self.consumers.pop(consumer.tag, None) is not None:
+            self._leave_pool(consumer)
+            if self._cancel_notify:
+                self._send_cancel(consumer)
+
+    def reauthorize(self, identity: Identity) -> bool:
+        """Cancel the consumers of queues that `identity` may not read any more.
+
+        Return False if a consumer must end and the client does not understand basic.cancel: then
+        the channel must close.
+        """
+        for consumer in list(self.consumers.values()):
+            if consumer.queue is self.replies:
+                continue
+            try:
+                identity.may("read", "queue", consumer.queue.name, self._vhost.name)
+            except AccessRefused:
+                if not self._cancel_notify:
+                    return False
+                self.cancel(consumer.tag)
+                self._send_cancel(consumer)
+        return True
+
+    def _send_cancel(self, consumer: AmqpConsumer) -> None:
+        self._connection.send(self._number, spec.Basic.Cancel(consumer.tag, True))
+        self._connection.touch()
+
+    def _leave_pool(self, consumer: AmqpConsumer) -> None:
+        if consumer.pool is not None and consumer in consumer.pool.consumers:
+            consumer.pool.consumers.remove(consumer)
+
+    def share_prefetch(self, prefetch: i64) -> None:
+        """Give all consumers of the channel one prefetch count together (basic.qos global=true).
+
+        It holds for the present consumers too, and counts their outstanding deliveries.
+        """
+        self.shared_prefetch = prefetch
+        pool = self.pool = CreditPool(prefetch) if prefetch else None
+        for _, delivery in self.unacked.outstanding():
+            holder = delivery.consumer
+            if isinstance(holder, AmqpConsumer) and holder.tag:  # basic.get has no tag.
+                holder.pool = pool
+                if pool is not None:
+                    pool.credit -= 1
+        for consumer in self.consumers.values():
+            if not consumer.no_ack:
+                consumer.pool = pool
+                if pool is not None:
+                    pool.consumers.append(consumer)
+                consumer.queue.schedule_drain()
+
+    def resume_deliveries(self) -> None:
+        """Schedule a drain of every queue that delivers to this channel."""
+        for consumer in self.consumers.values():
+            consumer.queue.schedule_drain()
+
+    def get(self, queue: Queue, no_ack: bool) -> None:
+        """Answer basic.get with get-ok and a content, or with get-empty."""
+        delivery = queue.take(self._consumer(queue, "", no_ack, 0))
+        if delivery is None:
+            self._tally.get_empty += 1
+            self._connection.send(self._number, spec.Basic.GetEmpty())
+            self._connection.touch()
+            return
+        message = delivery.message
+        content = (
+            message.content
+            if message.encoding is self._frames
+            else content_for(message, self._frames)
+        )
+        if not content:
+            # The properties do not fit into a frame of this client: it gets the next message.
+            queue.unacked += 1
+            queue.unrepresentable(message)
+            self.get(queue, no_ack)
+            return
+        number: i64
+        if no_ack:
+            self._tally.get_auto += 1
+            number = self.unacked.skip()
+            queue.auto_acknowledge(message)
+        else:
+            self._tally.get_manual += 1
+            queue.unacked += 1
+            delivery.consumer.pool = None
+            number = self.unacked.add(delivery)
+        if delivery.attempts > 0:
+            self._tally.redelivered += 1
+        self._connection.out.write(
+            got(
+                self._number,
+                number,
+                delivery.attempts > 0,
+                message.address.short_strings,
+                queue.depth,
+            )
+        )
+        self._connection.write_content(content)
+        self._connection.touch()
+
+    # -- settling
+
+    def ack(self, number: i64, multiple: bool) -> None:
+        """Handle basic.ack. Raises AmqpError. Hot path."""
+        if self.transaction is not None:
+            self._settle_at_commit(self.transaction, number, multiple, ACKED)
+            return
+        if multiple:
+            for delivery in self._take_many(number):
+                self._tally.acknowledged += 1
+                settle(delivery)
+            return
+        one = self.unacked.take(number)
+        if one is None:
+            raise _unknown(number)
+        self._tally.acknowledged += 1
+        settle(one)
+
+    def _take_many(self, number: i64) -> list[Delivery]:
+        """Take all deliveries up to a tag; tag 0 stands for all. Raises AmqpError."""
+        if number == 0:
+            return self.unacked.take_all()
+        taken = self.unacked.take_up_to(number) if number < self.unacked.next else []
+        if not taken:
+            raise _unknown(number)
+        return taken
+
+    def nack(self, number: i64, multiple: bool, requeued: bool) -> None:
+        """Handle basic.nack and basic.reject: requeue or reject. Raises AmqpError."""
+        if self.transaction is not None:
+            self._settle_at_commit(
+                self.transaction, number, multiple, REQUEUED if requeued else REJECTED
+            )
+            return
+        if multiple:
+            taken = self._take_many(number)
+        else:
+            one = self.unacked.take(number)
+            if one is None:
+                raise _unknown(number)
+            taken = [one]
+        if requeued:
+            # The newest first: each then goes before the ones requeued already, in one step.
+            for delivery in reversed(taken):
+                requeue(delivery)
+            return
+        for delivery in taken:
+            reject(delivery)
+
+    def recover(self) -> None:
+        """Requeue all outstanding deliveries, in order, except those settled in a transaction."""
+        transaction = self.transaction
+        if transaction is not None and transaction.settlements:
+            self._requeue(
+                [
+                    number
+                    for number, _ in self.unacked.outstanding()
+                    if number not in transaction.settlements
+                ]
+            )
+            return
+        for delivery in reversed(self.unacked.take_all()):
+            requeue(delivery)
+
+    def _requeue(self, numbers: list[i64]) -> None:
+        """Requeue the deliveries with these tags, which are sorted."""
+        for number in reversed(numbers):
+            delivery = self.unacked.take(number)
+            if delivery is not None:
+                requeue(delivery)
+
+    def settle_committed(self, settlements: dict[int, int]) -> None:
+        """Carry out the settlements of a transaction that is being committed."""
+        requeued: list[i64] = []
+        for number, how in settlements.items():
+            if how == REQUEUED:
+                requeued.append(number)
+                continue
+            delivery = self.unacked.take(number)
+            assert delivery is not None
+            if how == ACKED:
+                self._tally.acknowledged += 1
+                settle(delivery)
+            else:
+                reject(delivery)
+        self._requeue(sorted(requeued))
+
+    def _settle_at_commit(
+        self, transaction: Transaction, number: i64, multiple: bool, how: int
+    ) -> None:
+        """Add a settlement to the transaction.
+
+        Raises AmqpError if the delivery is not outstanding, or is settled in it already.
+        """
+        settlements = transaction.settlements
+        if not multiple:
+            if number in settlements or self.unacked.get(number) is None:
+                raise _unknown(number)
+            settlements[number] = how
+            return
+        numbers = [
+            one
+            for one, _ in self.unacked.outstanding()
+            if (number == 0 or one <= number) and one not in settlements
+        ]
+        if number and (not numbers or number >= self.unacked.next):
+            raise _unknown(number)
+        for one in numbers:
+            settlements[one] = how
+
+    def on_closed(self) -> None:
+        """End all consumers and requeue all outstanding deliveries: the channel has ended."""
+        self.transaction = None
+        tags = list(self.consumers)
+        # First no queue delivers here any more; then the deliveries go back to other consumers.
+        for consumer in self.consumers.values():
+            consumer.queue.unsubscribe(consumer)
+        self.recover()
+        for tag in tags:
+            self.cancel(tag)
+
+
+def _unknown(number: i64) -> AmqpError:
+    return AmqpError(406, f"unknown delivery tag {int(number) & 0xFFFF_FFFF_FFFF_FFFF}")

@@ -1,0 +1,138 @@
+"""Closing: the ways in which a connection or a channel ends, and the action of each in each state.
+
+A connection ends through one of four verbs, which are methods of AmqpConnection:
+
+    close       The broker ends it and gives a reason: after a protocol error, for an operator, for
+                a lost permission, above a rate limit, at shutdown.
+    reject      The broker refuses a client that has not logged in.
+    abort       The broker ends it without a word: after a timeout, or if the client reads nothing.
+    on_closed   The client has closed it, or its transport is lost.
+
+    state              close              reject                  abort     on_closed
+    greeting           end                protocol header, end    end       end
+    start ... open     connection.close   403 or silence [1]      end       end
+    running            connection.close   -                       end       end
+    closing            nothing            nothing                 end       end
+    closed             nothing            nothing                 nothing   nothing
+
+    connection.close   send connection.close, release all resources, enter `closing`, and end at the
+                       client's connection.close-ok or after CLOSING_MS
+    end                release all resources, enter `closed`; the transport closes once the output
+                       is sent
+    [1]                connection.close with code 403 if the client has the capability
+                       authentication_failure_close. Other clients read any answer as a failure of
+                       the broker: they enter `closing` without one, and end after REFUSAL_MS.
+
+Every end is counted once, with the reason that the first verb gave:
+
+    close       protocol_error, expelled, too_fast, shutdown
+    reject      protocol_error (unknown protocol header), login_refused
+    abort       handshake_timeout, heartbeat_timeout, too_much_before_login, reads_nothing
+    on_closed   client, lost, or a reason of the layers below (TLS, WebSocket)
+
+A channel has three states: open (it is in AmqpConnection.channels), closing (its number is in
+Closing.channels until the client's channel.close-ok), and closed.
+
+    state     close_channel                 client's channel.close    connection ends
+    open      channel.close, -> closing     close-ok, -> closed       -> closed
+    closing   nothing                       close-ok, stays           -> closed
+    closed    nothing                       error 504                 nothing
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import read_i32_be
+from mypy_extensions import i64
+
+from protocols.amqp.codec.frames import FRAME_END, METHOD, OVERHEAD
+from protocols.amqp.connection import states
+
+#: Time for which a closing connection waits for connection.close-ok, in milliseconds.
+CLOSING_MS: Final = 5_000
+#: Time for which a client with a refused login waits until its connection ends, in milliseconds,
+#: if it does not understand a reason.
+REFUSAL_MS: Final = 3_000
+
+#: The two verbs whose action depends on the state.
+CLOSE: Final = "close"
+REJECT: Final = "reject"
+
+#: Actions.
+NOTHING: Final = "nothing"
+END: Final = "end"
+SEND_CLOSE: Final = "send connection.close"
+SEND_HEADER: Final = "send the protocol header and end"
+SEND_REFUSAL: Final = "send connection.close 403, or nothing"
+
+#: State -> action of `close`, action of `reject`. In every state but CLOSED, the action of `abort`
+#: and `on_closed` is END.
+_ACTIONS: Final = {
+    states.GREETING: (END, SEND_HEADER),
+    states.START: (SEND_CLOSE, SEND_REFUSAL),
+    states.VERDICT: (SEND_CLOSE, SEND_REFUSAL),
+    states.TUNE: (SEND_CLOSE, SEND_REFUSAL),
+    states.OPEN: (SEND_CLOSE, SEND_REFUSAL),
+    states.RUNNING: (SEND_CLOSE, NOTHING),
+    states.CLOSING: (NOTHING, NOTHING),
+    states.CLOSED: (NOTHING, NOTHING),
+}
+
+_CONNECTION_CLOSE: Final[i64] = 10 << 16 | 50
+_CONNECTION_CLOSE_OK: Final[i64] = 10 << 16 | 51
+
+
+def action(state: str, verb: str) -> str:
+    """Return what CLOSE or REJECT does to a connection in this state."""
+    on_close, on_reject = _ACTIONS[state]
+    return on_close if verb == CLOSE else on_reject
+
+
+class Closing:
+    """The closing part of one connection: the input it still waits for.
+
+    `channels` are the numbers of the channels whose channel.close-ok has not come. While the
+    connection is in state `closing`, `read` looks for the end of it in the input.
+    """
+
+    def __init__(self) -> None:
+        self.channels: set[int] = set()
+        #: True once the input cannot be divided into frames any more: all of it is ignored then.
+        self.unreadable = False
+        #: True once `read` has met the client's own connection.close.
+        self.close_received = False
+        #: True once `read` has met connection.close-ok.
+        self.close_ok_received = False
+        #: Size of the incomplete frame at which `read` has stopped, in bytes.
+        self.need: i64 = 0
+
+    def read(self, data: bytes, start: i64, frame_max: i64) -> i64:
+        """Skip frames up to connection.close-ok or connection.close.
+
+        Return the position of the first byte that is still needed.
+        """
+        size: i64 = len(data)
+        position: i64 = start
+        while size - position >= OVERHEAD and not self.unreadable:
+            length: i64 = i64(read_i32_be(data, position + 3))
+            end: i64 = position + length + OVERHEAD
+            if (
+                length < 0
+                or length > frame_max - OVERHEAD
+                or end <= size
+                and data[end - 1] != FRAME_END
+            ):
+                self.unreadable = True
+                break
+            if end > size:
+                self.need = end - position
+                return position
+            if data[position] == METHOD and length >= 4:
+                method: i64 = i64(read_i32_be(data, position + 7))
+                self.close_received = method == _CONNECTION_CLOSE
+                self.close_ok_received = method == _CONNECTION_CLOSE_OK
+                if self.close_received or self.close_ok_received:
+                    return size
+            position = end
+        return size if self.unreadable else position

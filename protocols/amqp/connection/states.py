@@ -1,0 +1,45 @@
+"""The states of a connection, from the protocol header to its end.
+
+    state       the client sends          the broker answers              next state
+    greeting    protocol header           connection.start                start
+    start       connection.start-ok       (credentials are checked)       verdict
+    verdict     (input is not read)       connection.tune                 tune
+    tune        connection.tune-ok                                        open
+    open        connection.open           connection.open-ok              running
+    running     any method                its reply                       running
+    any         connection.close          connection.close-ok             closed
+    closing     connection.close-ok       (other input is ignored)        closed
+
+A connection is `closing` from its connection.close to the client's connection.close-ok. closing.py
+says how a connection gets there. Operators see these names as a connection's state.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocols.amqp.errors import AmqpError
+
+GREETING: Final = "greeting"
+START: Final = "start"
+VERDICT: Final = "verdict"
+TUNE: Final = "tune"
+OPEN: Final = "open"
+RUNNING: Final = "running"
+CLOSING: Final = "closing"
+CLOSED: Final = "closed"
+
+#: The state after a method of the handshake, by the state in which it may come.
+_AFTER: Final = {
+    (START, "Connection.StartOk"): VERDICT,
+    (TUNE, "Connection.TuneOk"): OPEN,
+    (OPEN, "Connection.Open"): RUNNING,
+}
+
+
+def after(state: str, method: str) -> str:
+    """Return the state after a method of the handshake. Raises AmqpError if it may not come now."""
+    following = _AFTER.get((state, method))
+    if following is None:
+        raise AmqpError(504, f"{method} in connection state '{state}'")
+    return following

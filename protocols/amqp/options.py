@@ -1,0 +1,22 @@
+"""Which limits and timings does the AMQP front end offer its clients?
+
+The defaults here are also those of the settings (trellis/settings/schema.py).
+"""
+
+from __future__ import annotations
+
+
+class AmqpOptions:
+    """Limits and timings of all AMQP connections of one broker."""
+
+    def __init__(self, version: str = "0") -> None:
+        #: Version of the broker, told in connection.start.
+        self.version = version
+        #: Channels that a connection may open.
+        self.channel_max = 2047
+        #: Largest frame in bytes; at most codec.frames.FRAME_MAX.
+        self.frame_max = 131_072
+        #: Heartbeat offered to clients, in seconds; 0 offers none.
+        self.heartbeat = 60
+        #: Time that a client has to finish the handshake, in milliseconds.
+        self.handshake_ms = 10_000

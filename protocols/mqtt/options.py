@@ -1,0 +1,40 @@
+"""Which limits and timings does the MQTT front end grant its clients?
+
+The defaults here are also those of the settings (trellis/settings/schema.py).
+"""
+
+from __future__ import annotations
+
+
+class MqttOptions:
+    """Limits and timings of all MQTT connections and sessions of one broker."""
+
+    def __init__(self, version: str = "") -> None:
+        #: Version of the broker, published in $SYS/broker/version.
+        self.version = version
+        #: Time that a client has to send its CONNECT, in milliseconds.
+        self.handshake_ms = 10_000
+        #: Largest packet in bytes.
+        self.max_packet = 16 << 20
+        #: Levels of a topic name or topic filter.
+        self.max_levels = 200
+        #: Messages of QoS 1 and 2 in flight to one client, and from one client of MQTT 5.
+        self.receive_maximum = 1_024
+        #: Longest session expiry interval, in seconds.
+        self.session_expiry_s = 14 * 86_400
+        #: Sessions of the broker, with and without a connected client.
+        self.sessions = 1_000_000
+        #: Messages that wait in the inbox of one session.
+        self.session_backlog = 100_000
+        #: Subscriptions of one session, shared ones included; 0 is no limit.
+        self.subscriptions = 100_000
+        #: Topic aliases that a client of MQTT 5 may use; 0 offers none.
+        self.topic_alias_maximum = 16
+        #: Longest keep-alive in seconds, told to clients of MQTT 5; 0 is no limit.
+        self.keep_alive_max = 0
+        #: Response information for clients that request it: this prefix and the client identifier.
+        self.response_prefix = "responses/"
+        #: Topic filters that no client may subscribe to.
+        self.no_subscribe: list[str] = []
+        #: Seconds between two publications of the $SYS topics; 0 publishes none.
+        self.sys_interval_s = 10

@@ -1,0 +1,30 @@
+"""Counters of the HTTP listeners: the servers count here, and the metrics are read from here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Reasons for which a connection ends without a response.
+CLOSE_REASONS: Final = ("lost", "too_many", "timeout")
+
+
+class HttpListenerCounters:
+    """Counters of one HTTP listener."""
+
+    def __init__(self) -> None:
+        #: Responses by status code.
+        self.responses: dict[int, int] = {}
+        #: Connections closed without a response, by reason.
+        self.closed = dict.fromkeys(CLOSE_REASONS, 0)
+
+
+class HttpCounters:
+    """Counters of all HTTP listeners of a broker."""
+
+    def __init__(self) -> None:
+        #: Counters by listener name.
+        self.listeners: dict[str, HttpListenerCounters] = {}
+        #: Logins over HTTP, by outcome.
+        self.logins: dict[str, int] = {}
+        #: Bytes of stream segments that the kernel sent to clients.
+        self.segment_bytes_sent = 0
