@@ -65,7 +65,7 @@ def _copy(disk: SimulatedDisk, path: str) -> File:
 class WithoutSerials(WatchedStore):
     """Sessions count anew after a start."""
 
-    def kept(self, reader: LogReader, position: i64) -> MessageStored | None:
+    def read_stored(self, reader: LogReader, position: i64) -> MessageStored | None:
         kept = super().read_stored(reader, position)
         return None if kept is None else MessageStored(kept.vhost, kept.message, kept.queues)
 
