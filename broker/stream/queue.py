@@ -79,7 +79,7 @@ class StreamQueue(Queue):
         archive: Archive,
     ) -> None:
         super().__init__(vhost, name, agenda, store, True)
-        self.terms = terms
+        self.arguments = terms
         self.archive = archive
         self.pages = Pages(archive)
         self.intake = Intake(self)
@@ -173,7 +173,7 @@ class StreamQueue(Queue):
             reader = readers[turn]
             turn += 1
             if (
-                not self.terms.single_active_consumer
+                not self.arguments.single_active_consumer
                 or self.consumers
                 and reader.consumer is self.consumers[0]
             ):
@@ -231,7 +231,7 @@ class StreamQueue(Queue):
 
     def update_arguments(self, terms: QueueArguments) -> None:
         """From now on these hold."""
-        self.terms = terms
+        self.arguments = terms
         self.archive.pen.segment_octets = terms.segment_bytes
         self._retain()
 
@@ -240,7 +240,7 @@ class StreamQueue(Queue):
 
         Who wanted to read them is told so when it comes there.
         """
-        terms, archive = self.terms, self.archive
+        terms, archive = self.arguments, self.archive
         self._sealed = len(archive.segments)
         before: i64 = -1
         if terms.max_age >= 0:

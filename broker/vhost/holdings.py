@@ -419,7 +419,7 @@ class Holdings(BackgroundHost):
             queue
             for queue in self.queues.values()
             if isinstance(queue, StreamQueue)
-            and (queue.terms.journal or queue.name == self.journal)
+            and (queue.arguments.journal or queue.name == self.journal)
         ]
         if journals != self._planner.journals:
             self._planner.journals = journals

@@ -91,7 +91,7 @@ def streams(broker: Broker, identity: Identity) -> list[Row]:
                         "epoch": archive.epoch,
                         "readers": len(queue.readers),
                         "served": int(queue.served),
-                        "journal": queue.terms.journal or queue.name == vhost.journal,
+                        "journal": queue.arguments.journal or queue.name == vhost.journal,
                     }
                 )
     return found

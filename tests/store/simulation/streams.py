@@ -80,7 +80,7 @@ class Rows:
             self._complain(
                 DISK, f"stream {queue.name} ends with {archive.end}, and should with {len(rows)}"
             )
-        if at and queue.terms.max_bytes < 0:
+        if at and queue.arguments.max_bytes < 0:
             self._complain(LOST, f"stream {queue.name} begins with {at}")
         if [offset for offset, _ in found] != list(range(at, int(archive.end))):
             self._complain(
