@@ -19,7 +19,7 @@ class BrokerLimits:
         self.retained = 100_000
         self.retained_bytes = 256 << 20
         #: Queues and exchanges of a virtual host.
-        self.queues = 1_000_000
+        self.queues = 100_000
         self.exchanges = 100_000
         #: Connections of one user and of one virtual host, channels of one user, consumers of one
         #: channel; 0 is no limit.

@@ -1,8 +1,10 @@
-"""What holds, from where, and what is said about a wrong value: defaults, files, environment,
-flags.
+"""Which value does a setting have, from which source, and which error does an invalid value give?
+
+Sources are defaults, files, environment variables and flags.
 """
 
 import os
+import re
 import string
 import tomllib
 from collections import Counter
@@ -15,11 +17,25 @@ from argon2 import PasswordHasher
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
+from broker.limits import BrokerLimits
+from broker.store.memory import MemoryStore
 from matching import NAMES
-from trellis.settings import Amqp, Listener, Mqtt, Settings, SettingsError, load, load_with_sources
+from protocols.amqp.codec.frames import FRAME_MAX, FRAME_MIN
+from protocols.amqp.options import AmqpOptions
+from protocols.mqtt.options import MqttOptions
+from trellis.settings import (
+    Amqp,
+    Listener,
+    Mqtt,
+    Settings,
+    SettingsError,
+    fill,
+    load,
+    load_with_sources,
+)
 from trellis.settings.checks import problems
 from trellis.settings.loading import OTHER_VARIABLES, SERVICE_LINK, read_environment, read_text
-from trellis.settings.options import OPTIONS, USER_OPTIONS, Option
+from trellis.settings.options import OPTIONS, SECTIONS, USER_OPTIONS, Option
 from trellis.settings.rendering import default_file, effective, quantity, render, toml
 
 CONFIG = Path(__file__).parents[1] / "config"
@@ -27,8 +43,8 @@ HASH = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("a word")
 
 
 @pytest.fixture(autouse=True)
-def _nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No settings file and no TRELLIS_ variable of this machine reaches a test."""
+def _isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the settings file and the TRELLIS_ variables of this machine from the tests."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         "trellis.settings.loading.SEARCHED", (Path("broker.toml"), tmp_path / "etc.toml")
@@ -126,7 +142,7 @@ def test_password_is_the_first_line_of_its_file() -> None:
     assert sources["password"] == "secret"
 
 
-def test_users_have_every_right_unless_told_otherwise() -> None:
+def test_users_have_every_permission_by_default() -> None:
     text = f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\nwrite = "^a"\n'
     (user,) = load([write("a.toml", text)], {}).users
     assert (user.name, user.configure, user.write, user.read, user.loopback_only) == (
@@ -193,7 +209,7 @@ FILES = [
     ),
     (
         'matcher.allowed = ["tri"]',
-        f"matcher.allowed: must be a list of one or more of {', '.join(NAMES)}, got a list; the nearest is trie",
+        f'matcher.allowed: must be a list of one or more of {", ".join(NAMES)}, got "tri"; the',
     ),
     (
         "matcher.allowed = []",
@@ -201,11 +217,14 @@ FILES = [
     ),
     (
         'matcher.allowed = ["bitmap"]',
-        "matcher.allowed: matcher.default (auto) must be one of matcher.allowed (bitmap)",
+        "matcher.allowed: auto, the default algorithm, is missing from the allowed ones (bitmap)",
     ),
     ('node.name = "a b"', 'node.name: must be 1 to 255 letters, digits and . _ @ -, got "a b"'),
     ('data.dir = "a\\u0000"', 'data.dir: must be text without NUL, got "a\\x00"'),
-    ('data.dir = "~nobody-of-this-name/x"', "data.dir: needs a home directory and there is none"),
+    (
+        'data.dir = "~no-user-of-this-name/x"',
+        "data.dir: needs a home directory, and none is known; give an absolute path",
+    ),
     (
         'amqp.host = "localhost"',
         'amqp.host: must be IP addresses separated by commas, such as "127.0.0.1,::1" or ',
@@ -220,10 +239,10 @@ FILES = [
     ("users = 1", "users: must be a list of tables, written [[users]]"),
     ("users = [1]", "users: must be a list of tables, written [[users]]"),
     ("[[users]]\nnme = 1", "users[1].nme: unknown key; the nearest is name"),
-    ("[[users]]", "users[1].name: must be given: name given at login"),
+    ("[[users]]", "users[1].name: is missing (name given at login)"),
     (
         '[[users]]\nname = "a"',
-        "users[1].password_hash: must be given: output of `trellis hash-password`",
+        "users[1].password_hash: is missing (output of `trellis hash-password`)",
     ),
     (
         '[[users]]\nname = "a"\npassword_hash = "hunter2"',
@@ -231,7 +250,7 @@ FILES = [
     ),
     (
         f'[[users]]\nname = "a"\npassword_hash = "{HASH}"\nread = "("',
-        "users[1].read: must be a regular expression (missing",
+        "users[1].read: must be a valid regular expression (missing",
     ),
     (
         f'[[users]]\nname = "guest"\npassword_hash = "{HASH}"',
@@ -244,7 +263,7 @@ FILES = [
     (f'user = "a"\n[[users]]\nname = "a"\npassword_hash = "{HASH}"\n', 'users: "a" is given twice'),
     (
         'user = "a"\npassword = "b"\npassword_file = "c"',
-        "password: password and password_file are both given; keep one of",
+        "password: a password and a password file are given; remove one",
     ),
     ('password = "hunter2"', "password: is given without user; set user too"),
     ('password_file = "c"', "password_file: is given without user; set user too"),
@@ -255,20 +274,20 @@ FILES = [
     ),
     (
         'user = "a"\npassword_file = "empty"',
-        "password_file: empty holds no password in its first line",
+        "password_file: empty has an empty first line, which should be the password",
     ),
     ('user = "a"\npassword_file = "binary"', "password_file: binary must be UTF-8 text"),
     (
         "amqp.port = 1883",
-        "amqp.port: amqp.port and mqtt.port are both 1883; give each its own, or 0 for a free one",
+        "amqp.port: amqp and mqtt both have port 1883 on 127.0.0.1; give each its own, or 0",
     ),
     (
         "amqps.enabled = true",
-        "amqps.enabled: amqps is enabled and there is no certificate; set tls.certificate to a PEM file",
+        "amqps.enabled: amqps needs a certificate; set tls.certificate to a PEM file",
     ),
     (
         'mqtts.enabled = true\nmqtts.client_certificate = "required"\ntls.certificate = "c"',
-        'mqtts.client_certificate: is "required" and nobody signs them; set tls.ca to a PEM file',
+        'mqtts.client_certificate: is "required", but no authority is known; set tls.ca to a PEM',
     ),
     (
         'wss.enabled = true\nwss.certificate_user = true\ntls.certificate = "c"',
@@ -276,22 +295,22 @@ FILES = [
     ),
     (
         'mqtts.client_certificate = "yes"',
-        'mqtts.client_certificate: must be one of none, optional, required, got "yes"; the nearest is',
+        'mqtts.client_certificate: must be one of none, optional, required, got "yes"; the',
     ),
     ('tls.minimum = "1.1"', 'tls.minimum: must be one of 1.2, 1.3, got "1.1"; the nearest is 1.2'),
     ('tls.names."a.b" = "c.pem"', "tls.names: must be a table of tables of text, got a table"),
     (
         'tls.names."a.b".cert = "c.pem"',
-        'tls.names: "a.b" has no certificate; give it one, a PEM file',
+        'tls.names: "a.b" has no certificate; set its certificate to a PEM file',
     ),
     (
         'tls.names."a.b" = {certificate = "c", kei = "d"}',
-        'tls.names: "a.b" has an unknown key kei; there are certificate and key',
+        'tls.names: "a.b" has the unknown key kei; it may have certificate and key',
     ),
     ('ws.path = "ws"', 'ws.path: must be a path, such as "/ws", got "ws"'),
     (
         'ws.origins = "app.example.org"',
-        'ws.origins: must be Origins separated by commas, such as "https://app.example.org,',
+        'ws.origins: must be web origins separated by commas, such as "https://app.example.org,',
     ),
     (
         'mqtt.proxies = "10.0.0.1/8"',
@@ -303,17 +322,17 @@ FILES = [
     ),
     (
         f'mqtt.socket = "/{"x" * 120}"',
-        "mqtt.socket: is longer than 103 octets, and the path of a Unix socket may not be; shorten it",
+        "mqtt.socket: has 121 bytes, and the path of a Unix socket at most 103; shorten it",
     ),
     (
         'metrics.port = 1883\nmetrics.host = "0.0.0.0"',
-        "metrics.port: mqtt.port and metrics.port are both 1883",
+        "metrics.port: mqtt and metrics both have port 1883 on 0.0.0.0",
     ),
 ]
 
 
 def message(problem: pytest.ExceptionInfo[SettingsError]) -> str:
-    """The text of an error, which is one line and tells no secret."""
+    """Return the text of an error, which is one line and holds no secret."""
     text = str(problem.value)
     assert text.isprintable()
     assert not any(secret in text for secret in ("hunter2", "123456789", "argon2id"))
@@ -321,7 +340,7 @@ def message(problem: pytest.ExceptionInfo[SettingsError]) -> str:
 
 
 @pytest.mark.parametrize(("text", "said"), FILES, ids=[said for _, said in FILES])
-def test_wrong_file_is_told_in_one_line(text: str, said: str) -> None:
+def test_error_in_a_file_is_one_line(text: str, said: str) -> None:
     write("empty", "\n")
     Path("binary").write_bytes(b"\xff")
     with pytest.raises(SettingsError) as problem:
@@ -341,15 +360,15 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("octets", "said"), BROKEN, ids=[said for _, said in BROKEN])
-def test_what_is_no_toml_is_told_with_its_line(octets: bytes, said: str) -> None:
-    Path("my.toml").write_bytes(octets)
+@pytest.mark.parametrize(("data", "said"), BROKEN, ids=[said for _, said in BROKEN])
+def test_invalid_toml_is_an_error_with_its_line(data: bytes, said: str) -> None:
+    Path("my.toml").write_bytes(data)
     with pytest.raises(SettingsError) as problem:
         load(["my.toml"], {})
     assert message(problem).startswith(said)
 
 
-def test_file_that_cannot_be_read_is_told_by_name(tmp_path: Path) -> None:
+def test_error_names_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as problem:
         load(["gone.toml"], {})
     assert message(problem) == "gone.toml: cannot be read (No such file or directory)"
@@ -379,7 +398,7 @@ ENVIRONMENTS = [
     (
         "TRELLIS_USERS",
         "a",
-        "TRELLIS_USERS: users: can be set in a file only, as it is a list or table",
+        "TRELLIS_USERS: users: can be set in a file only, because it is a list or a table",
     ),
     (
         "TRELLIS_PASSWORD",
@@ -403,13 +422,13 @@ ENVIRONMENTS = [
 @pytest.mark.parametrize(
     ("name", "value", "said"), ENVIRONMENTS, ids=[said for *_, said in ENVIRONMENTS]
 )
-def test_wrong_variable_is_told_in_one_line(name: str, value: str, said: str) -> None:
+def test_error_in_a_variable_is_one_line(name: str, value: str, said: str) -> None:
     with pytest.raises(SettingsError) as problem:
         load(environ={name: value})
     assert message(problem).startswith(said)
 
 
-def test_wrong_flag_is_told_in_one_line() -> None:
+def test_error_in_a_flag_is_one_line() -> None:
     with pytest.raises(SettingsError) as problem:
         load(environ={}, flags={"amqp.port": "http"})
     assert message(problem) == f'--amqp-port: amqp.port: {PORT}, got "http"'
@@ -437,7 +456,7 @@ def test_two_listeners_may_share_a_port_only_on_different_addresses(
     assert not list(problems(Settings(amqp=Amqp(host=host, port=0), mqtt=Mqtt(host=other, port=0))))
 
 
-def test_no_home_directory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_home_directory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless(cls: type[Path]) -> Path:
         raise RuntimeError
 
@@ -480,6 +499,113 @@ def test_every_option_has_help_and_a_valid_default() -> None:
             assert option.read(value) == option.default, option.key
 
 
+# --- the options objects of the core ---
+
+#: Attributes without a setting, with the reason.
+NO_SETTING = {
+    ("AmqpOptions", "version"): "the version of the program",
+    ("MqttOptions", "version"): "the version of the program",
+    ("BrokerLimits", "transaction"): "a safety limit far above the use of clients",
+    ("BrokerLimits", "contexts"): "the size of a cache",
+}
+CORE: list[type] = [AmqpOptions, BrokerLimits, MqttOptions]
+
+
+def attributes(options: object) -> dict[str, object]:
+    """Return the attributes of an options object by name."""
+    names = [name for name in dir(options) if not name.startswith("_")]
+    return {name: getattr(options, name) for name in names}
+
+
+@pytest.mark.parametrize("owner", CORE)
+def test_every_attribute_of_the_core_is_filled_by_one_setting(owner: type) -> None:
+    filled = Counter(
+        (field.owner.__name__, field.attribute)
+        for option in OPTIONS.values()
+        for field in option.fills
+        if field.owner is owner
+    )
+    assert set(filled.values()) == {1}
+    expected = {(owner.__name__, name) for name in attributes(owner())}
+    assert set(filled) == expected - set(NO_SETTING)
+    assert {key for key in NO_SETTING if key[0] == owner.__name__} <= expected
+
+
+@pytest.mark.parametrize("owner", CORE)
+def test_defaults_of_settings_and_core_are_equal(owner: type) -> None:
+    assert attributes(fill(owner(), Settings())) == attributes(owner())
+
+
+def test_given_values_reach_the_core() -> None:
+    flags = {
+        "amqp.frame_max": "5000",
+        "limits.handshake": "1.5",
+        "limits.queues": "0",
+        "mqtt.retained": "7",
+        "mqtt.session_expiry": "8",
+        "matcher.default": "trie",
+    }
+    settings = load([write("a.toml", 'mqtt.no_subscribe = ["a"]')], {}, flags)
+    amqp, mqtt = fill(AmqpOptions("1.2"), settings), fill(MqttOptions(), settings)
+    limits = fill(BrokerLimits(), settings)
+    assert (amqp.version, amqp.frame_max, amqp.handshake_ms) == ("1.2", 5000, 1500)
+    assert (mqtt.handshake_ms, mqtt.session_expiry_s, mqtt.no_subscribe) == (1500, 8, ["a"])
+    assert (limits.queues, limits.exchanges, limits.retained) == (0, 100_000, 7)
+    assert limits.matcher == "trie"
+
+
+def test_help_says_that_limits_of_queues_and_exchanges_count_each_virtual_host() -> None:
+    for key in ("limits.queues", "limits.exchanges"):
+        assert "of each virtual host" in OPTIONS[key].help
+        assert "0 is no limit" in OPTIONS[key].help
+
+
+def test_defaults_and_bounds_equal_the_constants_of_the_code_that_obeys_them() -> None:
+    assert OPTIONS["amqp.frame_max"].default == OPTIONS["amqp.frame_max"].meta.le == FRAME_MAX
+    assert OPTIONS["amqp.frame_max"].meta.ge == FRAME_MIN
+    assert Settings().store.window == MemoryStore().window
+
+
+# --- errors that repeat themselves ---
+
+INVALID = ["(", "a b", "", "x,y", "rw", "a=", "allow", "allow publish a/#/b", "\0", "\udcff", "?"]
+
+
+def repeated(text: str) -> str | None:
+    """Return the first word or phrase of up to four words that follows itself in `text`."""
+    words = re.findall(r"[\w.]+", text.lower())
+    for size in range(1, 5):
+        for at in range(len(words) - 2 * size + 1):
+            if words[at : at + size] == words[at + size : at + 2 * size]:
+                return " ".join(words[at : at + size])
+    return None
+
+
+def test_repeated_words_are_found() -> None:
+    assert repeated("users[1].tags: must be must be management") == "must be"
+    assert repeated("amqp.port: amqp.port and mqtt.port are both 1") == "amqp.port"
+    assert repeated("amqp.port: must be a whole number") is None
+
+
+@pytest.mark.parametrize("option", [*OPTIONS.values(), *USER_OPTIONS.values()], ids=lambda o: o.key)
+def test_no_error_of_a_value_repeats_a_word(option: Option) -> None:
+    wrong: list[object] = [*INVALID, *([word] for word in INVALID), [1], {}, -1, 1e99, True]
+    errors = []
+    for value in wrong:
+        try:
+            option.read(value)
+        except ValueError as error:
+            errors.append(f"{option.key}: {error}".partition(", got ")[0])
+    assert errors
+    assert {error: repeated(error) for error in errors} == dict.fromkeys(errors)
+    assert all(": must be " in error for error in errors)
+
+
+@pytest.mark.parametrize("said", [said for _, said in FILES] + [said for *_, said in ENVIRONMENTS])
+def test_no_expected_error_repeats_a_word(said: str) -> None:
+    assert repeated(said) is None
+
+
 # --- files ---
 
 
@@ -487,6 +613,14 @@ def test_default_file_is_up_to_date() -> None:
     assert (CONFIG / "broker.toml").read_text(encoding="utf-8") == default_file(), (
         "run `trellis config > config/broker.toml`"
     )
+
+
+def test_default_file_has_whole_headings_and_no_long_line() -> None:
+    lines = default_file().splitlines()
+    for section, table in SECTIONS.items():
+        heading = f"[{section}]  # {' '.join(str(table.__doc__).split()).rstrip('.')}"
+        assert heading in lines
+    assert [line for line in lines if len(line) > 100] == []
 
 
 def test_default_file_sets_every_key_to_its_default() -> None:
@@ -512,7 +646,7 @@ def test_examples_in_the_default_file_are_valid_without_their_number_sign() -> N
     assert list(settings.amqtt.plugins) == ["amqtt.plugins.authentication.FileAuthPlugin"]
 
 
-def test_container_file_listens_everywhere_and_lets_nobody_in_without_a_password() -> None:
+def test_container_file_listens_everywhere_and_requires_passwords() -> None:
     flags = {f"{name}.enabled": "true" for name in ("amqps", "mqtts", "ws", "wss")} | {
         "tls.certificate": "c"
     }
@@ -529,7 +663,8 @@ def test_conformance_file_is_valid() -> None:
 
 
 def test_effective_values_name_their_source_and_mask_secrets() -> None:
-    text = f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\n[amqtt.plugins."a.B"]\nkey = "hunter2"\n'
+    user = f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\n'
+    text = f'{user}[amqtt.plugins."a.B"]\nkey = "hunter2"\n'
     environ = {"TRELLIS_USER": "bob", "TRELLIS_PASSWORD": "hunter2", "TRELLIS_AMQP_PORT": "1"}
     printed = effective(*load_with_sources([write("a.toml", text)], environ))
     assert 'password = "********"  # TRELLIS_PASSWORD\n' in printed
@@ -557,7 +692,7 @@ def test_effective_values_name_their_source_and_mask_secrets() -> None:
         ("trie", "", "trie"),
     ],
 )
-def test_quantities_are_told_in_units_people_read(value: object, unit: str, said: str) -> None:
+def test_quantities_have_their_largest_exact_unit(value: object, unit: str, said: str) -> None:
     assert quantity(value, unit) == said
 
 
@@ -592,7 +727,7 @@ TOML = st.recursive(
 
 
 def values(option: Option) -> st.SearchStrategy[Any]:
-    """Every valid value of an option, as it stands in Settings."""
+    """Return a strategy for valid values of a setting, as `Settings` holds them."""
     if option.key == "users":
         fields = {name: values(field) for name, field in USER_OPTIONS.items()}
         users = st.fixed_dictionaries({**fields, "name": TEXT.filter(bool)})
@@ -632,9 +767,9 @@ def values(option: Option) -> st.SearchStrategy[Any]:
 
 @st.composite
 def any_settings(draw: st.DrawFn) -> Settings:
-    """Settings with every key drawn.
+    """Return settings with a random value for every key.
 
-    No user comes from outside [[users]], as that would need a password.
+    The keys user and password stay empty, because each needs the other.
     """
     tree: dict[str, Any] = {}
     for option in OPTIONS.values():
@@ -664,8 +799,8 @@ WORDS = ["users", "amqp", "true", "1", "-1.5", "inf", '"x"', "1979-05-27", "é",
 FRAGMENTS = st.sampled_from([*OPTIONS, *USER_OPTIONS, *SIGNS, *WORDS])
 
 
-def complaint(files: list[str] | None, environ: dict[str, str]) -> str | None:
-    """What is said about settings, or None if they are valid."""
+def error_in(files: list[str] | None, environ: dict[str, str]) -> str | None:
+    """Return the text of the error in settings, or None if they are valid."""
     try:
         load(files, environ)
     except SettingsError as error:
@@ -679,14 +814,14 @@ def complaint(files: list[str] | None, environ: dict[str, str]) -> str | None:
 @example('users = [{name = "a", password_hash = "$argon2id$v=19$m=1,t=1,p=1$$"}]')
 def test_any_text_as_a_file_is_settings_or_one_line(text: str) -> None:
     Path("any.toml").write_bytes(text.encode(errors="surrogatepass"))
-    said = complaint(["any.toml"], {})
+    said = error_in(["any.toml"], {})
     assert said is None or (said.startswith("any.toml") and said.isprintable())
 
 
 @given(st.sampled_from([*OPTIONS.values()]), st.text(max_size=20))
 @settings(max_examples=150, deadline=None)
 def test_any_text_in_a_variable_is_settings_or_one_line(option: Option, text: str) -> None:
-    said = complaint(None, {option.variable: text})
+    said = error_in(None, {option.variable: text})
     assert said is None or (option.key in said and said.isprintable())
 
 

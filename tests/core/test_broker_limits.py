@@ -9,8 +9,7 @@ from broker.errors import NotAllowed
 from broker.limits import BrokerLimits
 from broker.routing.exchanges.base import ExchangeOptions
 from tests.clients import World
-from trellis.server.node import limits_of
-from trellis.settings.schema import Limits, Settings
+from trellis.settings import Limits, Settings, fill
 
 
 def test_a_virtual_host_with_its_limit_of_queues_refuses_another_one() -> None:
@@ -55,7 +54,7 @@ def test_a_limit_of_0_is_no_limit() -> None:
 
 
 def test_a_limit_of_0_in_the_settings_is_no_limit() -> None:
-    limits = limits_of(Settings(limits=Limits(queues=0, exchanges=0)))
+    limits = fill(BrokerLimits(), Settings(limits=Limits(queues=0, exchanges=0)))
     assert (limits.queues, limits.exchanges) == (0, 0)
-    limits = limits_of(Settings(limits=Limits(queues=7, exchanges=8)))
+    limits = fill(BrokerLimits(), Settings(limits=Limits(queues=7, exchanges=8)))
     assert (limits.queues, limits.exchanges) == (7, 8)

@@ -13,7 +13,7 @@ import time
 from typing import Final
 
 from trellis import logs
-from trellis.settings import Secured, Settings, SettingsError
+from trellis.settings import Settings, SettingsError, TlsListener
 
 #: What TLS 1.2 may use; TLS 1.3 has only good ones.
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -105,13 +105,13 @@ class Certificates:
 def contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
     """A context for every enabled listener over TLS, by name. Raises SettingsError."""
     made: dict[str, ssl.SSLContext] = {}
-    for name, entry in settings.entries.items():
-        if isinstance(entry, Secured):
+    for name, entry in settings.protocol_listeners.items():
+        if isinstance(entry, TlsListener):
             made[name] = _context(settings, entry)
     return made
 
 
-def _context(settings: Settings, entry: Secured) -> ssl.SSLContext:
+def _context(settings: Settings, entry: TlsListener) -> ssl.SSLContext:
     tls = settings.tls
     context = _server(settings, entry, tls.certificate, tls.key, "tls")
     if tls.names:
@@ -136,7 +136,7 @@ def _context(settings: Settings, entry: Secured) -> ssl.SSLContext:
 
 
 def _server(
-    settings: Settings, entry: Secured, certificate: str, key: str, where: str
+    settings: Settings, entry: TlsListener, certificate: str, key: str, where: str
 ) -> ssl.SSLContext:
     """A context with one certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -19,7 +19,7 @@ from typing import Final
 
 from trellis import logs
 from trellis.server.admission import Admission
-from trellis.settings import Listener, Open
+from trellis.settings import Listener, PlainListener
 
 #: Connections that the kernel keeps until we accept them.
 BACKLOG: Final = 4_096
@@ -128,7 +128,11 @@ class Acceptor:
 
 def bind(name: str, listener: Listener) -> Bound:
     """Take the port of a section on all its addresses, and its Unix socket. Raises ListenError."""
-    file = SocketFile(name, listener) if isinstance(listener, Open) and listener.socket else None
+    file = (
+        SocketFile(name, listener)
+        if isinstance(listener, PlainListener) and listener.socket
+        else None
+    )
     try:
         return Bound(name, _bind_port(name, listener), file)
     except ListenError:
@@ -208,7 +212,7 @@ class SocketFile:
     """A Unix socket: a port that is a file. One that a dead broker left behind is replaced,
     anything else is left alone. Raises ListenError."""
 
-    def __init__(self, name: str, listener: Open) -> None:
+    def __init__(self, name: str, listener: PlainListener) -> None:
         self.path = Path(listener.socket).expanduser()
         key = _key(name, "socket")
         try:

@@ -33,7 +33,7 @@ from trellis.server.listener_context import ListenerContext
 from trellis.server.recovery import open_directory, restore
 from trellis.server.store_writer import DurableStoreWriter, StoreWriter
 from trellis.server.turn import LoopTurn
-from trellis.settings import Settings, SettingsError
+from trellis.settings import Settings, SettingsError, fill
 
 #: The part of the descriptor limit that connections may have.
 SHARE = 0.9
@@ -70,7 +70,7 @@ class BrokerNode:
             MemoryStore() if opened is None else opened.store,
             self.tokens or authenticator,
             lambda: uuid.uuid4().hex,
-            limits_of(settings),
+            fill(BrokerLimits(), settings),
             settings.node.name,
         )
         self.storing = (
@@ -79,8 +79,8 @@ class BrokerNode:
             else DurableStoreWriter(opened.store, loop, failed)
         )
         self.turn = LoopTurn(loop, self.broker, self.storing)
-        self.amqp = AmqpFront(self.broker, amqp_options(settings))
-        self.mqtt = MqttFront(self.broker, mqtt_options(settings))
+        self.amqp = AmqpFront(self.broker, fill(AmqpOptions(trellis.__version__), settings))
+        self.mqtt = MqttFront(self.broker, fill(MqttOptions(trellis.__version__), settings))
         connections = settings.limits.connections or int(SHARE * self.max_descriptors)
         self.admission = Admission(
             connections,
@@ -100,7 +100,7 @@ class BrokerNode:
                 self.certificates.securities.get(name),
                 self.rates,
             )
-            for name, entry in settings.entries.items()
+            for name, entry in settings.protocol_listeners.items()
         }
         self.collector = GcPolicy()
         #: Listener -> HOST:PORT, once they are open; and when that began, by the monotonic clock.
@@ -155,52 +155,6 @@ def set_journals(broker: Broker, journals: tuple[str, ...]) -> None:
             broker.create_vhost(vhost).record_in(name)
         except BrokerError as error:
             raise SettingsError(f"stream.journals: {error}") from error
-
-
-def limits_of(settings: Settings) -> BrokerLimits:
-    limits = BrokerLimits()
-    limits.message = settings.limits.message
-    limits.routes = settings.limits.routes
-    limits.retained = settings.mqtt.retained
-    limits.retained_bytes = settings.mqtt.retained_bytes
-    limits.queues = settings.limits.queues
-    limits.exchanges = settings.limits.exchanges
-    limits.user_connections = settings.limits.user_connections
-    limits.vhost_connections = settings.limits.vhost_connections
-    limits.user_channels = settings.limits.user_channels
-    limits.channel_consumers = settings.limits.channel_consumers
-    limits.matcher = settings.matcher.default
-    limits.matchers = list(settings.matcher.allowed)
-    return limits
-
-
-def amqp_options(settings: Settings) -> AmqpOptions:
-    options = AmqpOptions()
-    options.version = trellis.__version__
-    options.channel_max = settings.amqp.channel_max
-    options.frame_max = settings.amqp.frame_max
-    options.heartbeat = settings.amqp.heartbeat
-    options.handshake_ms = int(settings.limits.handshake * 1000)
-    return options
-
-
-def mqtt_options(settings: Settings) -> MqttOptions:
-    options = MqttOptions()
-    options.handshake_ms = int(settings.limits.handshake * 1000)
-    options.max_packet = settings.mqtt.max_packet
-    options.max_levels = settings.mqtt.max_levels
-    options.receive_maximum = settings.mqtt.receive_maximum
-    options.session_expiry_s = settings.mqtt.session_expiry
-    options.sessions = settings.mqtt.sessions
-    options.subscriptions = settings.mqtt.subscriptions
-    options.session_backlog = settings.mqtt.session_backlog
-    options.topic_alias_maximum = settings.mqtt.topic_alias_maximum
-    options.keep_alive_max = settings.mqtt.keep_alive_max
-    options.response_prefix = settings.mqtt.response_prefix
-    options.no_subscribe = list(settings.mqtt.no_subscribe)
-    options.sys_interval_s = settings.mqtt.sys_interval
-    options.version = trellis.__version__
-    return options
 
 
 def _authenticator(settings: Settings, accounts: Accounts) -> Authenticator:

@@ -1,43 +1,52 @@
-"""Settings of the broker: declared once, read from files, environment and flags.
+"""Settings of the broker: each is declared once, and read from files, environment and flags.
 
-    schema.py    what can be set: every option with default, type, bounds, unit, help
+    declaration.py   how a setting is declared
+    listeners.py     what can be set for ports and TLS
+    schema.py        what else can be set; Settings, the whole
        |
-    options.py   the same seen from outside: key, environment variable, flag; reads one value
+    options.py       one setting from outside: key, environment variable, flag; reads a value
        |
-    loading.py   default < file < environment < flag -> Settings      rendering.py   Settings -> TOML, default file
+    loading.py       default < file < environment < flag -> Settings
+    rendering.py     Settings -> TOML, and the commented default file
+    core_options.py  Settings -> the options objects that `broker` and `protocols` read
        |
-    checks.py    rules over more than one option      values.py   what is valid text      errors.py   how it is told
+    checks.py        rules over several settings
+    values.py        rules for one text
+    errors.py        the text of an error
 
 Read them in this order. `Settings()` is all defaults; `load()` is what a command uses.
 """
 
+from trellis.settings.core_options import fill
 from trellis.settings.errors import SettingsError
-from trellis.settings.loading import Loaded, load, load_with_sources
-from trellis.settings.schema import (
+from trellis.settings.listeners import (
     Amqp,
     Amqps,
-    AmqttSettings,
-    Auth,
-    Data,
     Http,
-    Limits,
     Listener,
-    Log,
-    MatcherSettings,
     Metrics,
     Mqtt,
     Mqtts,
-    NodeSettings,
-    Open,
+    PlainListener,
     ProtocolListener,
-    RatesSettings,
-    Secured,
-    Settings,
-    Shutdown,
     Tls,
-    UserSettings,
+    TlsListener,
     Ws,
     Wss,
+)
+from trellis.settings.loading import Loaded, load, load_with_sources
+from trellis.settings.schema import (
+    AmqttSettings,
+    Auth,
+    Data,
+    Limits,
+    Log,
+    MatcherSettings,
+    NodeSettings,
+    RatesSettings,
+    Settings,
+    Shutdown,
+    UserSettings,
 )
 
 __all__ = [
@@ -56,17 +65,18 @@ __all__ = [
     "Mqtt",
     "Mqtts",
     "NodeSettings",
-    "Open",
+    "PlainListener",
     "ProtocolListener",
     "RatesSettings",
-    "Secured",
     "Settings",
     "SettingsError",
     "Shutdown",
     "Tls",
+    "TlsListener",
     "UserSettings",
     "Ws",
     "Wss",
+    "fill",
     "load",
     "load_with_sources",
 ]

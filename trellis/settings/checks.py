@@ -1,102 +1,101 @@
-"""Do the values fit each other: rules over more than one option."""
+"""Rules over several settings, such as two listeners with one port."""
 
 import ipaddress
 import os
 from collections.abc import Iterator
 
 from matching.registry import algorithms
-from trellis.settings.schema import Mqtts, Open, Secured, Settings
+from trellis.settings.listeners import Mqtts, PlainListener, TlsListener
+from trellis.settings.schema import Settings
 
-#: Octets of the path of a Unix socket, on every system.
-SOCKET_MAX = 103
+#: Longest path of a Unix socket in bytes, on every system.
+SOCKET_PATH_MAX = 103
 
-Problem = tuple[
-    tuple[str, ...], str
-]  # the keys that do not fit, the one to change first, and what is wrong
+#: Keys that do not fit each other, the one to change first, and the problem of that one.
+Problem = tuple[tuple[str, ...], str]
 
 
 def problems(settings: Settings) -> Iterator[Problem]:
-    """Every broken rule."""
-    if settings.matcher.default not in settings.matcher.allowed:
-        allowed = ", ".join(settings.matcher.allowed)
-        problem = f"matcher.default ({settings.matcher.default}) must be one of matcher.allowed ({allowed})"
-        yield ("matcher.default", "matcher.allowed"), problem
-    for algorithm in algorithms():
-        if algorithm.name in settings.matcher.allowed:
-            try:
-                algorithm.check()
-            except ImportError as error:
-                yield (
-                    ("matcher.allowed", "matcher.default"),
-                    f"{algorithm.name} cannot be used here: {error}; or take it out",
-                )
+    """Yield every broken rule."""
+    yield from _matchers(settings)
     try:
         _ = settings.data.directory
     except RuntimeError:
-        yield ("data.dir",), "needs a home directory and there is none; give a path that does not"
+        problem = "needs a home directory, and none is known; give an absolute path"
+        yield ("data.dir",), problem
     yield from _credentials(settings)
-    yield from _names(settings)
+    yield from _user_names(settings)
     yield from _tls(settings)
+    yield from _sockets(settings)
     yield from _ports(settings)
 
 
-def _tls(settings: Settings) -> Iterator[Problem]:
-    """Whoever serves TLS has a certificate, and whoever asks for one knows who signs them.
+def _matchers(settings: Settings) -> Iterator[Problem]:
+    """Every allowed algorithm can be loaded, and the default is one of them."""
+    default, allowed = settings.matcher.default, settings.matcher.allowed
+    if default not in allowed:
+        words = ", ".join(allowed)
+        problem = f"{default}, the default algorithm, is missing from the allowed ones ({words})"
+        keys = ("matcher.default", "matcher.allowed")
+        yield keys, f"{problem}; change matcher.default or matcher.allowed"
+    for algorithm in algorithms():
+        if algorithm.name in allowed:
+            try:
+                algorithm.load()
+            except ImportError as error:
+                keys = ("matcher.allowed", "matcher.default")
+                problem = f"{algorithm.name} cannot be loaded: {error}"
+                yield keys, f"{problem}; or remove it from the list"
 
-    The files are read later.
+
+def _tls(settings: Settings) -> Iterator[Problem]:
+    """TLS needs a certificate, and certificates of clients need an authority.
+
+    The files themselves are read later.
     """
-    for name, entry in settings.entries.items():
-        if not isinstance(entry, Secured):
+    for name, listener in settings.protocol_listeners.items():
+        if not isinstance(listener, TlsListener):
             continue
+        asks = listener.client_certificate
         if not settings.tls.certificate:
-            problem = (
-                f"{name} is enabled and there is no certificate; set tls.certificate to a PEM file"
-            )
-            yield ("tls.certificate", f"{name}.enabled"), problem
-        if entry.client_certificate != "none" and not settings.tls.ca:
-            problem = (
-                f'is "{entry.client_certificate}" and nobody signs them; set tls.ca to a PEM file'
-            )
+            keys = ("tls.certificate", f"{name}.enabled")
+            yield keys, f"{name} needs a certificate; set tls.certificate to a PEM file"
+        if asks != "none" and not settings.tls.ca:
+            problem = f'is "{asks}", but no authority is known; set tls.ca to a PEM file'
             yield (f"{name}.client_certificate",), problem
-        if (
-            isinstance(entry, Mqtts)
-            and entry.certificate_user
-            and entry.client_certificate == "none"
-        ):
+        if isinstance(listener, Mqtts) and listener.certificate_user and asks == "none":
             problem = f'needs {name}.client_certificate to be "optional" or "required"'
             yield (f"{name}.certificate_user",), problem
     for name, files in settings.tls.names.items():
         if not files.get("certificate"):
-            yield ("tls.names",), f'"{name}" has no certificate; give it one, a PEM file'
+            yield ("tls.names",), f'"{name}" has no certificate; set its certificate to a PEM file'
         for key in files:
             if key not in ("certificate", "key"):
-                yield (
-                    ("tls.names",),
-                    f'"{name}" has an unknown key {key}; there are certificate and key',
-                )
-    for name, entry in settings.entries.items():
-        if (
-            isinstance(entry, Open)
-            and len(os.fsencode(os.path.expanduser(entry.socket))) > SOCKET_MAX
-        ):
-            yield (
-                (f"{name}.socket",),
-                f"is longer than {SOCKET_MAX} octets, and the path of a Unix socket may not be; shorten it",
-            )
+                problem = f'"{name}" has the unknown key {key}; it may have certificate and key'
+                yield ("tls.names",), problem
+
+
+def _sockets(settings: Settings) -> Iterator[Problem]:
+    """Operating systems limit the path of a Unix socket."""
+    for name, listener in settings.protocol_listeners.items():
+        if isinstance(listener, PlainListener):
+            size = len(os.fsencode(os.path.expanduser(listener.socket)))
+            if size > SOCKET_PATH_MAX:
+                problem = f"has {size} bytes, and the path of a Unix socket at most"
+                yield (f"{name}.socket",), f"{problem} {SOCKET_PATH_MAX}; shorten it"
 
 
 def _credentials(settings: Settings) -> Iterator[Problem]:
+    """The one user of the top level has a name, and one password."""
     if settings.password and settings.password_file:
-        yield (
-            ("password", "password_file"),
-            "password and password_file are both given; keep one of them",
-        )
+        yield ("password", "password_file"), "a password and a password file are given; remove one"
     for key, value in (("password", settings.password), ("password_file", settings.password_file)):
         if value and not settings.user:
             yield (key,), "is given without user; set user too"
 
 
-def _names(settings: Settings) -> Iterator[Problem]:
+def _user_names(settings: Settings) -> Iterator[Problem]:
+    """User names differ from each other and from that of the built-in user."""
     seen: set[str] = set()
     for key, name in [("user", settings.user), *(("users", user.name) for user in settings.users)]:
         if name in seen:
@@ -107,24 +106,26 @@ def _names(settings: Settings) -> Iterator[Problem]:
 
 
 def _ports(settings: Settings) -> Iterator[Problem]:
-    """Two listeners may not ask for one address; `0.0.0.0` takes all of IPv4 and `::` all of IPv6."""
+    """No two listeners share an address and a port.
+
+    `0.0.0.0` takes all addresses of IPv4, `::` all of IPv6.
+    """
     taken: list[tuple[str, str, int]] = []
     for section, listener in settings.listeners.items():
         for address in listener.addresses:
-            for other, theirs, port in taken:
-                if port == listener.port and _overlap(address, theirs):
-                    problem = f"{other}.port and {section}.port are both {port}; give each its own, or 0 for a free one"
-                    yield (
-                        tuple(
-                            f"{name}.{key}" for key in ("port", "host") for name in (section, other)
-                        ),
-                        problem,
+            for other, other_address, port in taken:
+                if port == listener.port and _overlap(address, other_address):
+                    keys = tuple(
+                        f"{name}.{key}" for key in ("port", "host") for name in (section, other)
                     )
+                    problem = f"{other} and {section} both have port {port} on {address}"
+                    yield keys, f"{problem}; give each its own, or 0 for a free port"
         taken += [
             (section, address, listener.port) for address in listener.addresses if listener.port
         ]
 
 
 def _overlap(one: str, other: str) -> bool:
+    """True if two IP addresses are equal, or one is the unspecified address of the same version."""
     a, b = ipaddress.ip_address(one), ipaddress.ip_address(other)
     return a.version == b.version and (a == b or a.is_unspecified or b.is_unspecified)

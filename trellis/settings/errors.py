@@ -1,31 +1,35 @@
-"""How wrong configuration is told: one line saying where, which key, what is wrong and what would
-be right.
+"""Texts of errors in the settings.
+
+An error is one line: where the value was given, its key, the problem and the valid values, as in
+`broker.toml: amqp.port: must be a whole number 0..65535, got -1`.
 """
 
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 
-SHOWN = 60  # characters of a wrong name or value that are looked at and repeated
+#: Characters of an invalid name or value that an error repeats, and that `nearest` compares.
+SHOWN = 60
 
 
 class SettingsError(Exception):
-    """Wrong configuration, in one line: where (file, environment variable or flag), key, problem."""
+    """An error in the settings, in one line.
+
+    Its parts are the place (file, environment variable or flag), the key and the problem.
+    """
 
     def __init__(self, *parts: str) -> None:
         super().__init__(printable(": ".join(parts)))
 
 
 def printable(text: str) -> str:
-    r"""`text` with control characters, line ends and lone surrogates written as escapes such as
-    `\x1b`.
-    """
+    r"""Escape control characters, line ends and lone surrogates in `text`, as in `\x1b`."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def shown(value: object) -> str:
-    """A wrong value for an error message, in TOML's words and short."""
+    """Return an invalid value for an error message: in TOML's notation, shortened."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
@@ -38,5 +42,5 @@ def shown(value: object) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name most like `name`; there always is one."""
+    """Return the name in `known`, which is not empty, that resembles `name` most."""
     return max(known, key=lambda candidate: SequenceMatcher(None, candidate, name[:SHOWN]).ratio())

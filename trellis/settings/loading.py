@@ -1,6 +1,4 @@
-"""Which value holds: defaults, then files, then the environment, then flags, each overriding the
-one before.
-"""
+"""Reads settings from files, environment and flags; each overrides those before it."""
 
 import os
 import re
@@ -16,12 +14,13 @@ from trellis.settings.errors import SettingsError, nearest
 from trellis.settings.options import OPTIONS, SECTIONS, USER_OPTIONS, Option
 from trellis.settings.schema import Settings, UserSettings
 
+#: The settings file is the first of these that exists, if none is named.
 SEARCHED = (Path("broker.toml"), Path("/etc/trellis/broker.toml"))
 PREFIX = "TRELLIS_"
-# Variables with our prefix that are no settings: TRELLIS_REQUIRE and TRELLIS_REQUIRE_* belong to
-# build and tests.
+#: Variables with this prefix that are not settings: TRELLIS_PURE and TRELLIS_REQUIRE* are for
+#: build and tests.
 OTHER_VARIABLES = re.compile(r"TRELLIS_(CONFIG|PURE|REQUIRE.*)")
-# Kubernetes and Docker links describe a service called `trellis...` in such variables.
+#: Variables in which Kubernetes and Docker links describe a service named `trellis...`.
 SERVICE_LINK = re.compile(
     r"TRELLIS_(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)"
 )
@@ -29,16 +28,16 @@ SERVICE_LINK_VALUE = re.compile(r"(tcp|udp|sctp)://")
 
 
 class Given(NamedTuple):
-    """A value and where it was given: a file, an environment variable or a flag."""
+    """A value and the file, environment variable or flag that gave it."""
 
     value: Any
     where: str
 
 
 class Loaded(NamedTuple):
-    """The settings, and for every key that was given, where.
+    """The settings, and the file, environment variable or flag that gave each key.
 
-    A key not in `sources` has its default.
+    A key that is not in `sources` has its default.
     """
 
     settings: Settings
@@ -50,11 +49,11 @@ def load(
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, str] | None = None,
 ) -> Settings:
-    """The settings from `files` (else TRELLIS_CONFIG, else the first that exists of SEARCHED),
-    environment and flags.
+    """Return the settings from files, environment and flags.
 
-    `environ` is os.environ unless given; `flags` maps keys such as `amqp.port` to text. Raises
-    SettingsError.
+    Without `files`, those in the variable TRELLIS_CONFIG are read, else the first of SEARCHED that
+    exists. `environ` is os.environ by default. `flags` maps keys such as `amqp.port` to texts.
+    Raises SettingsError.
     """
     return load_with_sources(files, environ, flags).settings
 
@@ -64,7 +63,7 @@ def load_with_sources(
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, str] | None = None,
 ) -> Loaded:
-    """Like `load`, and says where each value came from."""
+    """Return the settings as `load` does, with the source of each value. Raises SettingsError."""
     environ = os.environ if environ is None else environ
     given: dict[str, Given] = {}
     for file in config_files(files, environ):
@@ -92,7 +91,7 @@ def load_with_sources(
 
 
 def config_files(files: Iterable[str | Path] | None, environ: Mapping[str, str]) -> Sequence[Path]:
-    """The files that are read, in order. Only those of SEARCHED may be missing."""
+    """Return the files to read, in order. Only those of SEARCHED may be missing."""
     chosen = [Path(file) for file in files or ()]
     chosen = chosen or [
         Path(file) for file in environ.get("TRELLIS_CONFIG", "").split(os.pathsep) if file
@@ -101,7 +100,7 @@ def config_files(files: Iterable[str | Path] | None, environ: Mapping[str, str])
 
 
 def read_file(path: Path) -> dict[str, Given]:
-    """The checked values of one TOML file, by key."""
+    """Return the checked values of a TOML file, by key. Raises SettingsError."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
@@ -112,7 +111,7 @@ def read_file(path: Path) -> dict[str, Given]:
 
 
 def read_text(text: str, where: str) -> dict[str, Given]:
-    """The checked values of TOML text, by key."""
+    """Return the checked values of a TOML text, by key. Raises SettingsError."""
     try:
         tables = tomllib.loads(text)
     except RecursionError:
@@ -135,7 +134,7 @@ def read_text(text: str, where: str) -> dict[str, Given]:
 
 
 def _line_of(error: ValueError, text: str) -> tuple[int, str]:
-    """The line where tomllib gave up, and its complaint in small letters."""
+    """Return the line of a TOML syntax error, and the error's text with a lowercase initial."""
     message, line = str(error), text.count("\n") + 1
     if place := re.fullmatch(
         r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", message, re.DOTALL
@@ -166,7 +165,7 @@ def _read_users(value: object, where: str) -> tuple[UserSettings, ...]:
                 raise SettingsError(where, f"{place}.{name}", problem)
         for name, option in USER_OPTIONS.items():
             if option.default is msgspec.NODEFAULT and not table.get(name):
-                raise SettingsError(where, f"{place}.{name}", f"must be given: {option.help}")
+                raise SettingsError(where, f"{place}.{name}", f"is missing ({option.help})")
         users.append(
             UserSettings(
                 **{
@@ -179,7 +178,7 @@ def _read_users(value: object, where: str) -> tuple[UserSettings, ...]:
 
 
 def read_environment(environ: Mapping[str, str]) -> dict[str, Given]:
-    """The checked values of the TRELLIS_ variables, by key."""
+    """Return the checked values of the TRELLIS_ variables, by key. Raises SettingsError."""
     known = {option.variable: option for option in OPTIONS.values()}
     given: dict[str, Given] = {}
     for variable, value in environ.items():
@@ -199,7 +198,10 @@ def read_environment(environ: Mapping[str, str]) -> dict[str, Given]:
 
 
 def read_flags(flags: Mapping[str, str]) -> dict[str, Given]:
-    """The checked values of flags; `flags` is by key, not by flag."""
+    """Return the checked values of flags, by key. Raises SettingsError.
+
+    `flags` has the keys of settings, such as `amqp.port`.
+    """
     return {
         key: Given(_read_as_text(OPTIONS[key], value, OPTIONS[key].flag), OPTIONS[key].flag)
         for key, value in flags.items()
@@ -209,7 +211,7 @@ def read_flags(flags: Mapping[str, str]) -> dict[str, Given]:
 def _read_as_text(option: Option, value: str, where: str) -> Any:
     if option.in_files_only:
         raise SettingsError(
-            where, option.key, "can be set in a file only, as it is a list or table"
+            where, option.key, "can be set in a file only, because it is a list or a table"
         )
     return _read(option, value, where, option.key, text=True)
 
@@ -222,7 +224,10 @@ def _read(option: Option, value: object, where: str, key: str, *, text: bool = F
 
 
 def read_password(file: str) -> str:
-    """The first line of a password file; ValueError says what is wrong with it."""
+    """Return the first line of a password file.
+
+    Raises ValueError with the name of the file and the problem.
+    """
     try:
         password = Path(file).expanduser().read_text(encoding="utf-8").partition("\n")[0]
     except UnicodeDecodeError:
@@ -230,5 +235,5 @@ def read_password(file: str) -> str:
     except (OSError, RuntimeError) as error:
         raise ValueError(f"{file} cannot be read ({getattr(error, 'strerror', error)})") from None
     if not password:
-        raise ValueError(f"{file} holds no password in its first line")
+        raise ValueError(f"{file} has an empty first line, which should be the password")
     return password

@@ -1,6 +1,4 @@
-"""One option seen from outside: its key, its names in environment and flags, and how a given value
-is read.
-"""
+"""The names of a setting in files, environment and flags, and how a given value is read."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -8,69 +6,90 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct
 
+from trellis.settings.declaration import INT64, CoreField
 from trellis.settings.errors import nearest, shown
-from trellis.settings.schema import INT64, Settings, UserSettings
+from trellis.settings.schema import Settings, UserSettings
+
+LIST = "a list of texts"
 
 
 class Option(Struct, frozen=True):
-    """One declared option. `key` is `amqp.port`, or `password` for those outside every section."""
+    """A declared setting. `key` is `amqp.port`, or `password` for one outside every section."""
 
     key: str
     type: Any
     meta: Meta
-    default: Any  # msgspec.NODEFAULT when it must be given
+    default: Any  # msgspec.NODEFAULT if the setting is required
 
     @property
     def section(self) -> str:
+        """The section of the key, "" if it is in none."""
         return self.key.rpartition(".")[0]
 
     @property
     def name(self) -> str:
+        """The key without its section."""
         return self.key.rpartition(".")[2]
 
     @property
     def variable(self) -> str:
+        """The name of the environment variable."""
         return "TRELLIS_" + self.key.upper().replace(".", "_")
 
     @property
     def flag(self) -> str:
+        """The name of the command line flag."""
         return "--" + self.key.replace(".", "-").replace("_", "-")
 
     @property
     def help(self) -> str:
+        """The help text."""
         return self.meta.description or ""
 
     @property
     def unit(self) -> str:
-        return str((self.meta.extra or {})["unit"])
+        """The unit of a number, "" if it has none."""
+        return str(self._extra["unit"])
 
     @property
     def secret(self) -> bool:
-        return bool((self.meta.extra or {})["secret"])
+        """True if the value is never printed."""
+        return bool(self._extra["secret"])
+
+    @property
+    def fills(self) -> list[CoreField]:
+        """The attributes of options objects of the core that get the value."""
+        return [field._replace(attribute=field.attribute or self.name) for field in self._fills]
+
+    @property
+    def check(self) -> Callable[[str], None] | None:
+        """The function that checks a text, None if every text is valid."""
+        found: Callable[[str], None] | None = self._extra["check"]
+        return found
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words allowed, for an option or a list of words; else ().
+        """The allowed words of a word or a list of words; else ().
 
-        May look through installed packages: milliseconds.
+        May look through installed packages, which takes milliseconds.
         """
-        named: Callable[[], tuple[str, ...]] | None = (self.meta.extra or {})["choices"]
+        named: Callable[[], tuple[str, ...]] | None = self._extra["choices"]
         return self.words if named is None else named()
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Those of `choices` that do not depend on what is installed."""
+        """The `choices` that do not depend on installed packages."""
         item = get_args(self.type)[0] if get_origin(self.type) is tuple else self.type
         return get_args(item) if get_origin(item) is Literal else ()
 
     @property
     def in_files_only(self) -> bool:
-        """Lists and tables have no environment variable and no flag."""
+        """True for lists and tables, which have no environment variable and no flag."""
         return get_origin(self.type) in (tuple, dict)
 
     @property
     def bounds(self) -> str:
-        """`0..65535`, `at least 1`, or "" where there are none."""
+        """`0..65535`, `at least 1`, or "" if the setting has no bounds."""
         low, high = self.meta.ge, self.meta.le
         if low is None:
             return ""
@@ -78,37 +97,42 @@ class Option(Struct, frozen=True):
 
     @property
     def expected(self) -> str:
-        """What a value looks like, for error messages and comments."""
+        """A phrase that describes valid values and completes "must be"."""
         return self._expected(self.choices)
 
+    @property
+    def _extra(self) -> dict[str, Any]:
+        return self.meta.extra or {}
+
+    @property
+    def _fills(self) -> tuple[CoreField, ...]:
+        found: tuple[CoreField, ...] = self._extra["fills"]
+        return found
+
+    def value_in(self, settings: Settings) -> Any:
+        """Return the value of this setting in `settings`."""
+        return getattr(getattr(settings, self.section) if self.section else settings, self.name)
+
     def _expected(self, choices: tuple[str, ...]) -> str:
-        unit = f" {self.unit}" if self.unit else ""
         if choices:
             listed = get_origin(self.type) is tuple
             return ("a list of one or more of " if listed else "one of ") + ", ".join(choices)
         if self.type is int or self.type is float:
-            return (
-                " ".join(
-                    filter(
-                        None, ("a whole number" if self.type is int else "a number", self.bounds)
-                    )
-                )
-                + unit
-            )
+            kind = "a whole number" if self.type is int else "a number"
+            return " ".join(filter(None, (kind, self.bounds, self.unit)))
         if get_origin(self.type) is tuple:
-            return f"a list of tables, written [[{self.key}]]"
+            item = get_args(self.type)[0]
+            return f"a list of tables, written [[{self.key}]]" if item is not str else LIST
         if get_origin(self.type) is dict:
-            return (
-                "a table of tables"
-                if get_args(get_args(self.type)[1])[1] is object
-                else "a table of tables of text"
-            )
+            inner = get_args(get_args(self.type)[1])[1]
+            return "a table of tables" if inner is object else "a table of tables of text"
         return "true or false" if self.type is bool else "text"
 
     def read(self, value: object, *, text: bool = False) -> Any:
-        """`value` from a file, or from environment or flag when `text`, as this option's type.
+        """Return `value` as this setting's type.
 
-        ValueError says what is expected; it repeats the value unless that is secret.
+        `text` is true for a value from the environment or a flag. Raises ValueError with what is
+        expected; the message repeats the value unless the setting is secret.
         """
         choices = self.choices
         if isinstance(value, bool) and "true" in choices:
@@ -117,6 +141,8 @@ class Option(Struct, frozen=True):
             read = msgspec.convert(value, Annotated[self.type, self.meta], strict=not text)
         except msgspec.ValidationError:
             raise ValueError(self._problem(self._expected(choices), value, choices)) from None
+        except UnicodeEncodeError:
+            raise ValueError("must be UTF-8") from None
         for one in [read] if isinstance(read, str) else read if isinstance(read, tuple) else ():
             if isinstance(one, str):
                 self._check(one, choices)
@@ -128,28 +154,27 @@ class Option(Struct, frozen=True):
         return read
 
     def _check(self, value: str, choices: tuple[str, ...]) -> None:
-        check: Callable[[str], None] | None = (self.meta.extra or {})["check"]
         try:
             value.encode()
             if "\0" in value:
                 raise ValueError("text without NUL")
-            if check is not None:
-                check(value)
+            if self.check is not None:
+                self.check(value)
         except UnicodeEncodeError:
             raise ValueError("must be UTF-8") from None
         except ValueError as error:
             raise ValueError(self._problem(str(error), value, choices)) from None
 
     def _problem(self, expected: str, value: object, choices: tuple[str, ...]) -> str:
-        got = "" if self.secret else f", got {shown(value)}"
         words = value if isinstance(value, list) else [value]
         wrong = next((w for w in words if isinstance(w, str) and w not in choices), None)
         hint = f"; the nearest is {nearest(wrong, choices)}" if choices and wrong else ""
+        got = "" if self.secret else f", got {shown(wrong if hint else value)}"
         return f"must be {expected}{got}{hint}"
 
 
 def _options(table: type[Struct], prefix: str = "") -> dict[str, Option]:
-    """Key -> option, in the order of declaration."""
+    """Return the settings of a table by key, in the order of declaration."""
     found: dict[str, Option] = {}
     for field in msgspec.structs.fields(table):
         key = prefix + field.name

@@ -1,8 +1,9 @@
-"""Settings as TOML: the commented default file, and the values in force with where each came from."""
+"""Settings as TOML: the commented default file, or the values in force and their sources."""
 
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from textwrap import wrap
 from typing import Any
 
 import msgspec
@@ -12,17 +13,21 @@ from trellis.settings.options import OPTIONS, SECTIONS, USER_OPTIONS, Option
 from trellis.settings.schema import Settings
 
 MASK = "********"
+#: Columns of the default file.
+WIDTH = 100
+#: Larger units in which a multiple is easier to read, by unit.
 LARGER = {
     "bytes": ((1 << 20, "MiB"), (1 << 10, "KiB")),
     "s": ((86_400, "days"),),
-}  # units people read
+}
 
 HEADER = """\
 # Trellis settings: every key with its default. Printed by `trellis config`.
 #
-# A file holds only what differs from the defaults. The key amqp.port is also the environment variable
-# TRELLIS_AMQP_PORT and the flag --amqp-port; a file overrides the default, the environment the file, a flag both.
-# `trellis check-config --config FILE` checks a file, `trellis config --effective` shows what holds and why.
+# A file needs only the keys that differ from their defaults. The key amqp.port is also the
+# environment variable TRELLIS_AMQP_PORT and the flag --amqp-port. A file overrides the default, the
+# environment overrides the file, and a flag overrides both. `trellis check-config --config FILE`
+# checks a file; `trellis config --effective` prints the values in force and their sources.
 """
 
 EXAMPLES = {
@@ -51,7 +56,7 @@ EXAMPLES = {
 
 
 def default_file() -> str:
-    """The text of config/broker.toml."""
+    """Return the text of config/broker.toml."""
 
     def heading(section: str) -> str:
         return f"[{section}]  # {title(section)}"
@@ -61,12 +66,12 @@ def default_file() -> str:
 
 
 def render(settings: Settings) -> str:
-    """`settings` as TOML that loads back to the same, secrets included."""
+    """Return `settings` as TOML that loads back to equal settings, secrets included."""
     return _document(settings, "[{}]".format, lambda option, line: [line])
 
 
 def effective(settings: Settings, sources: Mapping[str, str]) -> str:
-    """`settings` as TOML with the source of each value as a comment; secrets are masked."""
+    """Return `settings` as TOML with the source of each value in a comment, and masked secrets."""
 
     def with_source(option: Option, line: str) -> list[str]:
         return [f"{line}  # {printable(sources.get(option.key, 'default'))}"]
@@ -75,24 +80,26 @@ def effective(settings: Settings, sources: Mapping[str, str]) -> str:
 
 
 def title(section: str) -> str:
-    """What a section is about: the first line of its docstring."""
-    return (SECTIONS[section].__doc__ or "").splitlines()[0].rstrip(".")
+    """Return the heading of a section: its whole docstring in one line."""
+    return " ".join((SECTIONS[section].__doc__ or "").split()).rstrip(".")
 
 
 def _document(
     settings: Settings, heading: Callable[[str], str], write: Callable[[Option, str], list[str]]
 ) -> str:
-    """TOML of every option; `heading` writes the head of a section, `write` the lines for one option."""
+    """Return the TOML of every setting.
+
+    `heading` returns the line above a section, `write` the lines for a setting with its TOML line.
+    """
     lines: list[str] = []
     section = ""
     for option in OPTIONS.values():
-        if option.key == "users":  # comes last: a list of tables ends all that is outside it
+        if option.key == "users":  # Comes last: keys after a list of tables would belong to it.
             continue
         if option.section != section:
             section = option.section
             lines += ["", heading(section)]
-        value = getattr(getattr(settings, section) if section else settings, option.name)
-        lines += write(option, f"{option.name} = {toml(value)}")
+        lines += write(option, f"{option.name} = {toml(option.value_in(settings))}")
     for user in settings.users:
         lines += ["", *write(OPTIONS["users"], "[[users]]")]
         lines += [f"{name} = {toml(value)}" for name, value in msgspec.structs.asdict(user).items()]
@@ -100,18 +107,19 @@ def _document(
 
 
 def _explained(option: Option, line: str) -> list[str]:
-    """An option in the default file: what it is, what it may be, and its default or an example."""
+    """Return the lines of a setting in the default file: help, bounds, default or example."""
     valid = " ".join(filter(None, (option.bounds, option.unit))) or ", ".join(option.words)
-    comment = f"# {option.help} ({valid})" if valid else f"# {option.help}"
+    text = f"{option.help} ({valid})" if valid else option.help
+    comment = [f"# {line}" for line in wrap(text, WIDTH - 2, break_on_hyphens=False)]
     if option.key in EXAMPLES:
-        return [comment, *EXAMPLES[option.key].splitlines()]
+        return [*comment, *EXAMPLES[option.key].splitlines()]
     easier = quantity(option.default, option.unit)
     rounded = option.type is int and option.unit and easier != f"{option.default} {option.unit}"
-    return [comment, f"{line}  # {easier}" if rounded else line]
+    return [*comment, f"{line}  # {easier}" if rounded else line]
 
 
 def _masked(settings: Settings) -> Settings:
-    """`settings` with every secret replaced, for reading only."""
+    """Return `settings` with every secret replaced by a mask."""
     mask = {option.name: MASK for option in USER_OPTIONS.values() if option.secret}
     plugins = {
         path: dict.fromkeys(options, MASK) for path, options in settings.amqtt.plugins.items()
@@ -125,13 +133,13 @@ def _masked(settings: Settings) -> Settings:
 
 
 def toml(value: Any) -> str:
-    """One TOML value on one line."""
+    """Return `value` in TOML notation on one line."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):
         return f"{value:_}" if abs(value) >= 100_000 else str(value)
     if isinstance(value, str):
-        # A JSON string is a TOML basic string, but for DEL, which TOML wants escaped.
+        # A JSON string is a TOML basic string, except for DEL, which must be escaped in TOML.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml, value)) + "]"
@@ -146,7 +154,7 @@ def _pairs(table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def quantity(value: object, unit: str) -> str:
-    """A value for people: `16 MiB`, `14 days`, `60 s`, `200`, `true`."""
+    """Return a value in its most readable unit: `16 MiB`, `14 days`, `60 s`, `200`, `true`."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

@@ -1,4 +1,8 @@
-"""Is this text a valid value? Each check raises ValueError with what is expected instead."""
+"""Rules for one text that is the value of a setting.
+
+Each `check_` function raises ValueError with a phrase that describes valid values and completes
+"must be", such as `a path, such as "/ws"`.
+"""
 
 import ipaddress
 import re
@@ -9,13 +13,15 @@ from broker.access.rules import Rule
 
 
 def split_addresses(host: str) -> list[str]:
-    """`"127.0.0.1, ::1"` -> `["127.0.0.1", "::1"]`, each once; ValueError if a part is no IP
-    address.
+    """Split `"127.0.0.1, ::1"` into `["127.0.0.1", "::1"]`, without repetitions.
+
+    Raises ValueError if a part is not an IP address.
     """
     return list(dict.fromkeys(str(ipaddress.ip_address(part.strip())) for part in host.split(",")))
 
 
 def check_addresses(host: str) -> None:
+    """Check a list of IP addresses separated by commas."""
     try:
         split_addresses(host)
     except ValueError:
@@ -25,13 +31,15 @@ def check_addresses(host: str) -> None:
 
 
 def split_networks(text: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-    """`"10.0.0.0/8, ::1"` -> networks, an address being one of its own; ValueError if a part is
-    neither.
+    """Split `"10.0.0.0/8, ::1"` into networks; an address is a network of one address.
+
+    Raises ValueError if a part is neither.
     """
     return [ipaddress.ip_network(part.strip()) for part in text.split(",") if part.strip()]
 
 
 def check_networks(text: str) -> None:
+    """Check a list of IP addresses and networks separated by commas."""
     try:
         split_networks(text)
     except ValueError:
@@ -41,41 +49,48 @@ def check_networks(text: str) -> None:
 
 
 def split_origins(text: str) -> list[str]:
-    """Origins separated by commas, in small letters."""
+    """Split web origins separated by commas, and convert them to lowercase."""
     return [part.strip().lower() for part in text.split(",") if part.strip()]
 
 
 def check_origins(text: str) -> None:
+    """Check a list of web origins separated by commas."""
     for origin in split_origins(text):
         if origin not in ("*", "null") and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin):
             raise ValueError(
-                'Origins separated by commas, such as "https://app.example.org,http://10.0.0.5:8080", or "*"'
+                'web origins separated by commas, such as "https://app.example.org,'
+                'http://10.0.0.5:8080", or "*"'
             )
 
 
 def check_path(path: str) -> None:
+    """Check the path of a URL, without query and fragment."""
     if not re.fullmatch(r"/[!-~]*", path) or "?" in path or "#" in path:
         raise ValueError('a path, such as "/ws"')
 
 
 def check_mode(text: str) -> None:
+    """Check file permissions in octal digits."""
     if not re.fullmatch(r"0?[0-7]{3}", text):
         raise ValueError('three octal digits, such as "0660"')
 
 
 def check_name(name: str) -> None:
+    """Check the name of a broker."""
     if not re.fullmatch(r"[A-Za-z0-9._@-]{1,255}", name):
         raise ValueError("1 to 255 letters, digits and . _ @ -")
 
 
 def check_regex(pattern: str) -> None:
+    """Check a regular expression."""
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"a regular expression ({error})") from None
+        raise ValueError(f"a valid regular expression ({error})") from None
 
 
 def check_hash(text: str) -> None:
+    """Check a password hash of argon2."""
     try:
         extract_parameters(text)
     except ValueError:
@@ -83,19 +98,23 @@ def check_hash(text: str) -> None:
 
 
 def check_tag(tag: str) -> None:
+    """Check a tag of a user."""
     if tag not in ("management", "policymaker", "monitoring"):
-        raise ValueError("must be management, policymaker or monitoring (or set administrator)")
+        raise ValueError(
+            "management, policymaker or monitoring (administrator is a key of its own)"
+        )
 
 
 def check_journal(text: str) -> None:
-    """VHOST=NAME."""
+    """Check a virtual host and the name of a stream in it."""
     vhost, equals, name = text.rpartition("=")
     if not vhost or not equals or not 0 < len(name.encode()) <= 255:
         raise ValueError('VHOST=NAME, such as "/=journal"')
 
 
 def check_rule(text: str) -> None:
+    """Check an access rule for topics."""
     try:
         Rule(text, "user", "vhost", "client")
     except ValueError as error:
-        raise ValueError(f"a rule ({error})") from None
+        raise ValueError(f"a valid rule ({error})") from None

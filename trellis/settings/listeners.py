@@ -1,0 +1,324 @@
+"""The settings of TLS and of each port that the broker listens on.
+
+Listener                     enabled, host, port
+ |-- Metrics, Http
+ '-- ProtocolListener        proxies
+      |-- PlainListener      a Unix socket as well           Amqp, Mqtt
+      |-- TlsListener        a certificate is needed         Amqps, Mqtts, Wss
+      '-- Ws
+"""
+
+from ipaddress import IPv4Network, IPv6Network
+from typing import Annotated, Literal
+
+from msgspec import field
+
+from broker.limits import BrokerLimits
+from protocols.amqp.options import AmqpOptions
+from protocols.mqtt.options import MqttOptions
+from trellis.settings.declaration import KIB, MIB, CoreField, Section, option
+from trellis.settings.values import (
+    check_addresses,
+    check_mode,
+    check_networks,
+    check_origins,
+    check_path,
+    split_addresses,
+    split_networks,
+    split_origins,
+)
+
+Anonymous = Literal["loopback", "true", "false"]
+ClientCertificate = Literal["none", "optional", "required"]
+TlsVersion = Literal["1.2", "1.3"]
+NameFrom = Literal["common_name", "dns", "email", "uri"]
+Certificates = dict[str, dict[str, str]]
+
+#: The defaults of what the core reads.
+AMQP, MQTT, BROKER = AmqpOptions(), MqttOptions(), BrokerLimits()
+
+Port = Annotated[int, option("port; 0 takes a free port", ge=0, le=65535)]
+
+
+class Listener(Section, frozen=True, kw_only=True):
+    """A section with a port of its own."""
+
+    enabled: Annotated[bool, option("listen on this port")] = True
+    host: Annotated[
+        str,
+        option(
+            "IP addresses to listen on, separated by commas; 0.0.0.0 is all of IPv4",
+            check=check_addresses,
+        ),
+    ] = "127.0.0.1,::1"
+    port: Port
+
+    @property
+    def addresses(self) -> list[str]:
+        """The addresses of `host`, each once, in order, in their canonical form."""
+        return split_addresses(self.host)
+
+
+class ProtocolListener(Listener, frozen=True, kw_only=True):
+    """A section with a port that AMQP or MQTT clients connect to."""
+
+    proxies: Annotated[
+        str,
+        option(
+            "IP addresses and networks of proxies, separated by commas; their connections must "
+            "begin with a PROXY protocol header",
+            check=check_networks,
+        ),
+    ] = ""
+
+    @property
+    def networks(self) -> list[IPv4Network | IPv6Network]:
+        """The networks of `proxies`."""
+        return split_networks(self.proxies)
+
+
+class PlainListener(ProtocolListener, frozen=True, kw_only=True):
+    """A section with a port without TLS, which may have a Unix socket as well."""
+
+    socket: Annotated[str, option('path of a Unix socket to listen on as well; "" is none')] = ""
+    socket_mode: Annotated[
+        str, option("permissions of the Unix socket, as in chmod", check=check_mode)
+    ] = "0660"
+
+    @property
+    def mode(self) -> int:
+        """`socket_mode` as a number."""
+        return int(self.socket_mode, 8)
+
+
+class TlsListener(ProtocolListener, frozen=True, kw_only=True):
+    """A section with a port that speaks TLS."""
+
+    enabled: Annotated[
+        bool, option("listen on this port, with the certificate of tls.certificate")
+    ] = False
+    client_certificate: Annotated[
+        ClientCertificate,
+        option("ask clients for a certificate that an authority in tls.ca has signed"),
+    ] = "none"
+
+
+class Amqp(PlainListener, frozen=True, kw_only=True):
+    """AMQP 0-9-1."""
+
+    port: Port = 5672
+    heartbeat: Annotated[
+        int,
+        option(
+            "heartbeat interval offered to clients; 0 offers none",
+            ge=0,
+            le=65535,
+            unit="s",
+            fills=AmqpOptions,
+        ),
+    ] = AMQP.heartbeat
+    frame_max: Annotated[
+        int,
+        option(
+            "largest frame offered to clients",
+            ge=4096,
+            le=128 * KIB,
+            unit="bytes",
+            fills=AmqpOptions,
+        ),
+    ] = AMQP.frame_max
+    channel_max: Annotated[
+        int, option("channels that a connection may open", ge=1, le=65535, fills=AmqpOptions)
+    ] = AMQP.channel_max
+
+
+class Amqps(TlsListener, frozen=True, kw_only=True):
+    """AMQP 0-9-1 over TLS. Clients with a certificate may log in with the mechanism EXTERNAL."""
+
+    port: Port = 5671
+
+
+class Mqtt(PlainListener, frozen=True, kw_only=True):
+    """MQTT 3.1, 3.1.1 and 5."""
+
+    port: Port = 1883
+    anonymous: Annotated[
+        Anonymous, option("accept clients without a user name: from loopback only, always or never")
+    ] = "loopback"
+    max_packet: Annotated[
+        int, option("largest packet", ge=256, le=268_435_460, unit="bytes", fills=MqttOptions)
+    ] = MQTT.max_packet
+    max_levels: Annotated[
+        int, option("levels of a topic name or topic filter", ge=1, le=65535, fills=MqttOptions)
+    ] = MQTT.max_levels
+    receive_maximum: Annotated[
+        int,
+        option(
+            "QoS 1 and 2 messages in flight to one client, and from one client of MQTT 5",
+            ge=1,
+            le=65535,
+            fills=MqttOptions,
+        ),
+    ] = MQTT.receive_maximum
+    topic_alias_maximum: Annotated[
+        int,
+        option(
+            "topic aliases that a client may use; 0 offers none", ge=0, le=65535, fills=MqttOptions
+        ),
+    ] = MQTT.topic_alias_maximum
+    keep_alive_max: Annotated[
+        int,
+        option(
+            "longest keep-alive; a client of MQTT 5 that asks for more gets this; 0 is no limit",
+            ge=0,
+            le=65535,
+            unit="s",
+            fills=MqttOptions,
+        ),
+    ] = MQTT.keep_alive_max
+    response_prefix: Annotated[
+        str,
+        option(
+            "prefix of the response information for clients that request it, before their "
+            'client identifier; "" gives none',
+            fills=MqttOptions,
+        ),
+    ] = MQTT.response_prefix
+    no_subscribe: Annotated[
+        tuple[str, ...],
+        option(
+            "topic filters that no client may subscribe to",
+            fills=CoreField(MqttOptions, convert=list),
+        ),
+    ] = tuple(MQTT.no_subscribe)
+    sys_interval: Annotated[
+        int,
+        option(
+            "time between two publications of $SYS/broker/...; 0 publishes none",
+            ge=0,
+            unit="s",
+            fills=CoreField(MqttOptions, "sys_interval_s"),
+        ),
+    ] = MQTT.sys_interval_s
+    session_expiry: Annotated[
+        int,
+        option(
+            "longest time that the session of a disconnected client is kept",
+            ge=0,
+            le=4_294_967_295,
+            unit="s",
+            fills=CoreField(MqttOptions, "session_expiry_s"),
+        ),
+    ] = MQTT.session_expiry_s
+    sessions: Annotated[
+        int,
+        option(
+            "sessions of the broker, with and without a connected client", ge=1, fills=MqttOptions
+        ),
+    ] = MQTT.sessions
+    subscriptions: Annotated[
+        int, option("subscriptions of one session; 0 is no limit", ge=0, fills=MqttOptions)
+    ] = MQTT.subscriptions
+    session_backlog: Annotated[
+        int, option("messages that wait for one session", ge=1, fills=MqttOptions)
+    ] = MQTT.session_backlog
+    retained: Annotated[
+        int, option("retained messages of each virtual host", ge=0, fills=BrokerLimits)
+    ] = BROKER.retained
+    retained_bytes: Annotated[
+        int,
+        option(
+            "total size of the retained messages of each virtual host",
+            ge=0,
+            unit="bytes",
+            fills=BrokerLimits,
+        ),
+    ] = BROKER.retained_bytes
+    qos0_high_mark: Annotated[
+        int,
+        option(
+            "unsent output of a client above which QoS 0 messages to it are dropped",
+            ge=KIB,
+            unit="bytes",
+        ),
+    ] = MIB
+
+
+class Mqtts(TlsListener, frozen=True, kw_only=True):
+    """MQTT over TLS."""
+
+    port: Port = 8883
+    certificate_user: Annotated[
+        bool,
+        option("log clients without a user name in as the user whom their certificate names"),
+    ] = False
+
+
+WebSocketPath = Annotated[str, option("path of the WebSocket", check=check_path)]
+Origins = Annotated[
+    str,
+    option(
+        "web origins, separated by commas, whose pages may connect, in addition to pages of this "
+        "host; their clients must give a user name; * is every origin",
+        check=check_origins,
+    ),
+]
+
+
+class Ws(ProtocolListener, frozen=True, kw_only=True):
+    """MQTT over WebSocket."""
+
+    enabled: Annotated[bool, option("listen on this port")] = False
+    port: Port = 15675
+    path: WebSocketPath = "/ws"
+    origins: Origins = ""
+
+    @property
+    def origin_list(self) -> list[str]:
+        """The items of `origins` in lowercase."""
+        return split_origins(self.origins)
+
+
+class Wss(Mqtts, frozen=True, kw_only=True):
+    """MQTT over WebSocket over TLS."""
+
+    port: Port = 15676
+    path: WebSocketPath = "/ws"
+    origins: Origins = ""
+
+    @property
+    def origin_list(self) -> list[str]:
+        """The items of `origins` in lowercase."""
+        return split_origins(self.origins)
+
+
+class Tls(Section, frozen=True, kw_only=True):
+    """Certificates of amqps, mqtts and wss. Read again at SIGHUP."""
+
+    certificate: Annotated[
+        str, option("PEM file of the broker's certificate and its intermediate certificates")
+    ] = ""
+    key: Annotated[
+        str, option('PEM file of the unencrypted private key; "" is the file of the certificate')
+    ] = ""
+    ca: Annotated[str, option("PEM file of the authorities that sign certificates of clients")] = ""
+    minimum: Annotated[TlsVersion, option("oldest TLS version that clients may use")] = "1.2"
+    user_from: Annotated[
+        NameFrom, option("field of a client's certificate that holds its user name")
+    ] = "common_name"
+    names: Annotated[
+        Certificates,
+        option("certificates for other server names (SNI); *.NAME is any name with one label more"),
+    ] = field(default_factory=dict)
+
+
+class Metrics(Listener, frozen=True, kw_only=True):
+    """Prometheus metrics and health checks over HTTP, without a login."""
+
+    port: Port = 15692
+
+
+class Http(Listener, frozen=True, kw_only=True):
+    """HTTP API and web page, with a login. `trellis list` and other commands use it."""
+
+    port: Port = 15672
