@@ -1,4 +1,4 @@
-"""In which order does a queue deliver its messages, and when is each of them settled?
+"""The plain queue: order of delivery, requeue, settlement, purge.
 
         put --> [ returned | waiting ] --> pick a ready consumer --> deliver --> settle
                      ^                                                  |
