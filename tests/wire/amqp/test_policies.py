@@ -207,9 +207,9 @@ def test_a_policy_is_about_the_kinds_it_names(apply_to: str, left: int) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"pattern": "("}, "no regular expression"),
-        ({"apply_to": "people"}, "none of"),
-        ({"definition": {}}, "says nothing"),
+        ({"pattern": "("}, "not a regular expression"),
+        ({"apply_to": "people"}, "'people', not one of"),
+        ({"definition": {}}, "its definition is empty"),
         ({"definition": {"max-lenght": 5}}, "unknown key 'max-lenght'"),
         ({"definition": {"max-length": -5}}, "too small"),
         ({"definition": {"overflow": "up"}}, "'up' is none of"),
