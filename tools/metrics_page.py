@@ -61,8 +61,8 @@ async def pages() -> list[tuple[str, metrics.MetricsPage]]:
                 ("/metrics/per-object", await metrics.per_object(node)),
             ]
         finally:
-            await node.storing.close()
-            node.collector.close()
+            await node.store_writer.close()
+            node.gc_policy.close()
             accounts.close()
 
 

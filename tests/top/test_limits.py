@@ -49,17 +49,24 @@ def test_buckets_of_many_users_fill_no_memory() -> None:
 
 
 def test_an_address_may_have_so_many_connections() -> None:
-    world, admission = World(), Admission(connections=100, strangers=100, per_address=2)
+    world, admission = (
+        World(),
+        Admission(connections=100, unauthenticated_per_address=100, per_address=2),
+    )
     afar = Peer("192.0.2.1", 1, False)
     here = []
     for _ in range(2):
-        assert admission.judge("192.0.2.1", False, 0) == ""
+        assert admission.refusal_reason("192.0.2.1", False, 0) == ""
         here.append(world.mqtt_front.connect(afar))
-        admission.enter(here[-1])
-    assert admission.judge("192.0.2.1", False, 2) == "address_connections"
-    assert admission.judge("192.0.2.2", False, 2) == "" == admission.judge("127.0.0.1", True, 2)
-    admission.leave(here[0])
-    assert admission.judge("192.0.2.1", False, 1) == ""
+        admission.add(here[-1])
+    assert admission.refusal_reason("192.0.2.1", False, 2) == "address_connections"
+    assert (
+        admission.refusal_reason("192.0.2.2", False, 2)
+        == ""
+        == admission.refusal_reason("127.0.0.1", True, 2)
+    )
+    admission.remove(here[0])
+    assert admission.refusal_reason("192.0.2.1", False, 1) == ""
     assert admission.refused["address_connections"] == 1
 
 

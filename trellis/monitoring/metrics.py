@@ -257,8 +257,8 @@ def _connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> Non
 
 
 def _entrances(page: MetricsPage, node: BrokerNode) -> None:
-    for listener, entrance in node.entrances.items():
-        if entrance.security is not None:
+    for listener, entrance in node.listener_contexts.items():
+        if entrance.tls_context is not None:
             for version, count in sorted(entrance.tls.handshakes.items()):
                 page.counter(
                     "trellis_tls_handshakes",
@@ -281,7 +281,7 @@ def _entrances(page: MetricsPage, node: BrokerNode) -> None:
                 entrance.tls.resumed,
                 listener=listener,
             )
-        if entrance.speaks_websocket:
+        if entrance.is_websocket:
             page.counter(
                 "trellis_websocket_upgrades",
                 "WebSockets opened",
@@ -296,7 +296,7 @@ def _entrances(page: MetricsPage, node: BrokerNode) -> None:
                     listener=listener,
                     reason=reason,
                 )
-    for file, ends in node.certificates.ends.items():
+    for file, ends in node.certificates.expirations.items():
         page.gauge(
             "trellis_tls_certificate_end_seconds",
             "When a certificate ends, in seconds since 1970",
@@ -453,26 +453,26 @@ def _messages(
 def _process(page: MetricsPage, node: BrokerNode) -> None:
     """What the operating system is asked, in a thread: with many descriptors it takes its time."""
     name = node.settings.node.name
-    page.gauge("rabbitmq_process_open_fds", "Open file descriptors", process.descriptors())
+    page.gauge("rabbitmq_process_open_fds", "Open file descriptors", process.open_descriptors())
     page.gauge(
         "rabbitmq_process_max_fds", "File descriptors that may be open", node.max_descriptors
     )
-    page.gauge("rabbitmq_process_resident_memory_bytes", "Memory in use", process.resident())
+    page.gauge("rabbitmq_process_resident_memory_bytes", "Memory in use", process.resident_bytes())
     page.gauge(
         "rabbitmq_resident_memory_limit_bytes",
         "Memory above which publishers wait",
-        node.watch.memory_limit,
+        node.alarm_watch.memory_limit,
     )
     if node.directory is not None:
         page.gauge(
             "rabbitmq_disk_space_available_bytes",
             "Disk space free for the data directory",
-            process.free_disk(node.directory),
+            process.free_disk_bytes(node.directory),
         )
         page.gauge(
             "rabbitmq_disk_space_available_limit_bytes",
             "Disk space below which publishers wait",
-            node.watch.disk_limit,
+            node.alarm_watch.disk_limit,
         )
     page.gauge(
         "rabbitmq_identity_info",
@@ -527,12 +527,18 @@ def _trellis(page: MetricsPage, node: BrokerNode) -> None:
     )
     page.counter("trellis_turns", "Turns of the loop that had work", node.turn.turns)
     page.gauge(
-        "trellis_loop_held_seconds_max", "Longest turn of the loop so far", node.turn.longest
+        "trellis_loop_held_seconds_max",
+        "Longest turn of the loop so far",
+        node.turn.longest_seconds,
     )
-    page.counter("trellis_gc_pause_seconds", "Time in garbage collections", node.collector.paused)
-    page.counter("trellis_gc_collections", "Garbage collections", node.collector.pauses)
+    page.counter(
+        "trellis_gc_pause_seconds", "Time in garbage collections", node.gc_policy.paused_seconds
+    )
+    page.counter("trellis_gc_collections", "Garbage collections", node.gc_policy.collections)
     page.gauge(
-        "trellis_gc_pause_seconds_max", "Longest garbage collection so far", node.collector.longest
+        "trellis_gc_pause_seconds_max",
+        "Longest garbage collection so far",
+        node.gc_policy.longest_pause,
     )
     page.counter(
         "trellis_passwords_hashed", "Passwords hashed to judge a login", node.accounts.hashed
@@ -565,7 +571,7 @@ def _trellis(page: MetricsPage, node: BrokerNode) -> None:
         "Different credentials that may wait; more are told to come again",
         node.settings.auth.queue,
     )
-    _store(page, node.storing)
+    _store(page, node.store_writer)
     for vhost in node.broker.vhosts.values():
         page.gauge(
             "trellis_retained_messages", "Retained messages", len(vhost.retained), vhost=vhost.name
@@ -594,12 +600,12 @@ def _store(page: MetricsPage, storing: StoreWriter) -> None:
         page.counter(
             "trellis_store_writes_refused",
             "Writes that found no room on the disk, and were tried again",
-            storing.refused,
+            storing.full_disk_failures,
         )
         page.gauge(
             "trellis_store_blocked",
             "1 while there is no room on the disk",
-            1 if storing.blocked else 0,
+            1 if storing.blocked_reason else 0,
         )
         page.gauge(
             "trellis_store_pending_bytes",

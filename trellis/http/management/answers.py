@@ -82,7 +82,7 @@ class Call:
         self.identity = identity
         self.parts = request.parts
         self.query = request.query
-        self.node.turn.tell_time()
+        self.node.turn.update_clock()
 
     @property
     def sees_all(self) -> bool:

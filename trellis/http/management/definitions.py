@@ -31,7 +31,7 @@ async def export_vhost(call: Call) -> Response:
 async def import_vhost(call: Call) -> Response:
     vhost, document = call.vhost(call.parts[0]), call.body()
     whole: Row = {}
-    for section in definitions_files.OWN:
+    for section in definitions_files.VHOST_SECTIONS:
         rows = document.get(section, [])
         if not isinstance(rows, list):
             raise wrong(f"'{section}' is no list")

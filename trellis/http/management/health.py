@@ -86,7 +86,7 @@ async def certificates(call: Call) -> Row | Response:
     until = datetime.now(UTC).timestamp() + int(count) * UNITS[unit] * 86_400
     expired = [
         {"file": file, "not_after": datetime.fromtimestamp(end, UTC).isoformat()}
-        for file, end in call.node.certificates.ends.items()
+        for file, end in call.node.certificates.expirations.items()
         if end < until
     ]
     return failed("Certificates expiring", expired=expired) if expired else OK

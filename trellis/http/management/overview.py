@@ -121,7 +121,7 @@ def listeners(call: Call) -> list[Row]:
 
 
 def node_row(call: Call) -> Row:
-    node, watch, alarms = call.node, call.node.watch, call.broker.alarms.on
+    node, watch, alarms = call.node, call.node.alarm_watch, call.broker.alarms.on
     opened = sum(len(front.connections) for front in node.fronts)
     return {
         "name": call.broker.name,
@@ -129,14 +129,14 @@ def node_row(call: Call) -> Row:
         "running": node.ready,
         "being_drained": not node.ready,
         "os_pid": str(os.getpid()),
-        "uptime": int((time.monotonic() - node.began) * 1000),
-        "mem_used": process.resident(),
+        "uptime": int((time.monotonic() - node.started_at) * 1000),
+        "mem_used": process.resident_bytes(),
         "mem_limit": watch.memory_limit,
         "mem_alarm": "memory" in alarms,
-        "disk_free": 0 if node.directory is None else process.free_disk(node.directory),
+        "disk_free": 0 if node.directory is None else process.free_disk_bytes(node.directory),
         "disk_free_limit": watch.disk_limit,
         "disk_free_alarm": "disk" in alarms,
-        "fd_used": process.descriptors(),
+        "fd_used": process.open_descriptors(),
         "fd_total": node.max_descriptors,
         "sockets_used": opened,
         "sockets_total": node.admission.connections,
