@@ -18,7 +18,7 @@ import uvloop
 import trellis
 from broker.store.disk import Disk, Lock, StoreError
 from trellis import logs
-from trellis.auth.settings_users import accounts_of
+from trellis.auth.settings_users import authenticator_from_settings
 from trellis.http.service import HTTP_LISTENERS, HttpService
 from trellis.server.layered_link import LayeredLink
 from trellis.server.link import Link
@@ -124,7 +124,7 @@ class App:
         directory = open_data_directory(settings)
         lock = None if directory is None else Lock(str(directory))
         try:
-            accounts = accounts_of(settings, directory)
+            accounts = authenticator_from_settings(settings, directory)
             bound: dict[str, BoundListener] = {}
             try:
                 for name, listener in settings.listeners.items():
@@ -236,7 +236,9 @@ class App:
 def link_factory(entrance: ListenerContext) -> Callable[[], asyncio.Protocol]:
     """Makes the links of an entrance; those of plain TCP know nothing of layers, and without rates
     none is metered."""
-    kind = RateLimitedLink if entrance.rates.on else LayeredLink if entrance.has_layers else Link
+    kind = (
+        RateLimitedLink if entrance.rates.enabled else LayeredLink if entrance.has_layers else Link
+    )
 
     def make() -> asyncio.Protocol:
         return cast(asyncio.Protocol, kind(entrance))

@@ -26,13 +26,13 @@ from trellis.server.node import BrokerNode
 from trellis.server.store_writer import DurableStoreWriter, StoreWriter
 
 #: Objects counted in one turn, and objects named in one turn, which takes longer.
-STEP: Final = 1_000
-NAMED: Final = 200
+COUNT_SLICE: Final = 1_000
+NAMED_SLICE: Final = 200
 
 Labels = dict[str, str]
 
 
-class Family:
+class MetricFamily:
     """One metric: name without `_total`, kind (gauge or counter), help, and its samples."""
 
     def __init__(self, name: str, kind: str, text: str) -> None:
@@ -46,12 +46,12 @@ class MetricsPage:
     """Families in order, each named once."""
 
     def __init__(self) -> None:
-        self.families: dict[str, Family] = {}
+        self.families: dict[str, MetricFamily] = {}
 
     def add(self, name: str, kind: str, text: str, value: float, **labels: str) -> None:
         family = self.families.get(name)
         if family is None:
-            family = self.families[name] = Family(name, kind, text)
+            family = self.families[name] = MetricFamily(name, kind, text)
         family.samples.append((labels, value))
 
     def gauge(self, name: str, text: str, value: float, **labels: str) -> None:
@@ -80,7 +80,7 @@ class MetricsPage:
         for family in self.families.values():
             while family.samples:
                 del family.samples[
-                    -STEP:
+                    -COUNT_SLICE:
                 ]  # Let go on the loop's thread, all at once, 200,000 would hold it for 40 ms.
         return text
 
@@ -88,7 +88,7 @@ class MetricsPage:
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 
-async def aggregated(node: BrokerNode, http: HttpCounters) -> MetricsPage:
+async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPage:
     """/metrics. The copying yields to the loop after every STEP objects."""
     page = MetricsPage()
     censuses = []
@@ -96,17 +96,17 @@ async def aggregated(node: BrokerNode, http: HttpCounters) -> MetricsPage:
         census = vhost.totals()
         more = True
         while more:
-            more = census.step(STEP)
+            more = census.step(COUNT_SLICE)
             await asyncio.sleep(0)
         censuses.append(census)
     sessions = node.mqtt.sessions.all()
     connected = 0
-    for at in range(0, len(sessions), STEP):
-        connected += sum(session.outlet is not None for session in sessions[at : at + STEP])
+    for at in range(0, len(sessions), COUNT_SLICE):
+        connected += sum(session.outlet is not None for session in sessions[at : at + COUNT_SLICE])
         await asyncio.sleep(0)
     ingress = [vhost.contexts.ingress_counters() for vhost in node.broker.vhosts.values()]
     _connections(page, node, http)
-    _entrances(page, node)
+    _listeners(page, node)
     _http(page, http)
     _queues(page, node, censuses)
     _streams(page, node, http)
@@ -125,7 +125,7 @@ async def aggregated(node: BrokerNode, http: HttpCounters) -> MetricsPage:
     return page
 
 
-async def per_object(node: BrokerNode) -> MetricsPage:
+async def per_object_metrics(node: BrokerNode) -> MetricsPage:
     """/metrics/per-object: queues and sessions by name."""
     page = MetricsPage()
     done = 0
@@ -149,7 +149,7 @@ async def per_object(node: BrokerNode) -> MetricsPage:
                 "rabbitmq_queue_consumers", "Consumers of a queue", queue.consumer_count, **labels
             )
             done += 1
-            if done % NAMED == 0:
+            if done % NAMED_SLICE == 0:
                 await asyncio.sleep(0)
     for session in node.mqtt.sessions.all():
         labels = {"vhost": session.vhost.name, "client_id": session.name}
@@ -166,7 +166,7 @@ async def per_object(node: BrokerNode) -> MetricsPage:
             **labels,
         )
         done += 1
-        if done % NAMED == 0:
+        if done % NAMED_SLICE == 0:
             await asyncio.sleep(0)
     return page
 
@@ -240,13 +240,13 @@ def _connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> Non
         page.counter(
             "trellis_rate_waits",
             "Times that a client was not read, because it was faster than it may be",
-            node.rates.waits[limit],
+            node.rates.throttled[limit],
             limit=limit,
         )
         page.counter(
             "trellis_rate_refused",
             "Clients disconnected because they were faster than they may be",
-            node.rates.refused[limit],
+            node.rates.disconnected[limit],
             limit=limit,
         )
     page.gauge(
@@ -256,7 +256,7 @@ def _connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> Non
     )
 
 
-def _entrances(page: MetricsPage, node: BrokerNode) -> None:
+def _listeners(page: MetricsPage, node: BrokerNode) -> None:
     for listener, entrance in node.listener_contexts.items():
         if entrance.tls_context is not None:
             for version, count in sorted(entrance.tls.handshakes.items()):
@@ -541,14 +541,16 @@ def _trellis(page: MetricsPage, node: BrokerNode) -> None:
         node.gc_policy.longest_pause,
     )
     page.counter(
-        "trellis_passwords_hashed", "Passwords hashed to judge a login", node.accounts.hashed
+        "trellis_passwords_hashed",
+        "Passwords hashed to judge a login",
+        node.accounts.passwords_hashed,
     )
     page.gauge(
         "trellis_logins_waiting",
         "Different credentials that wait for a verdict",
         node.accounts.waiting,
     )
-    guessing = node.accounts.guessing
+    guessing = node.accounts.login_throttle
     page.counter(
         "trellis_logins_delayed",
         "Logins that waited because of failures before them",

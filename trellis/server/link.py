@@ -94,7 +94,7 @@ class Link(TurnLink):
         self._turn.links[self] = None
 
     def data_received(self, data: bytes) -> None:
-        """Handle a chunk of input, or keep it for a turn that has time. Hot path, once per chunk."""
+        """Handle a chunk of input, or keep it for a later turn. Hot path, once per chunk."""
         connection = self._connection
         if connection is None:
             return

@@ -165,12 +165,12 @@ def _authenticator(settings: Settings, accounts: Accounts) -> Authenticator:
     """The accounts, behind amqtt's plugins where there are some. Raises SettingsError."""
     if not settings.amqtt.plugins:
         return accounts
-    from trellis.auth.amqtt_plugins import PATIENCE, PluginAuthenticator
+    from trellis.auth.amqtt_plugins import PLUGIN_SECONDS, PluginAuthenticator
 
     # A client must hear the answer before its handshake is over.
     return PluginAuthenticator(
         settings.amqtt.plugins,
         accounts,
         settings.auth.queue,
-        min(PATIENCE, 0.8 * settings.limits.handshake),
+        min(PLUGIN_SECONDS, 0.8 * settings.limits.handshake),
     )

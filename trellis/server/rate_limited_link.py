@@ -13,8 +13,8 @@ class RateLimitedLink(LayeredLink):
     """The link of a client with rate limits. Each chunk is charged after it was handled.
 
     A client above a limit is throttled: the link does not read from it for a while. A client that
-    would have to wait longer than `rates.patience` is disconnected. While a client is throttled, its
-    keep-alive timer stands still.
+    would have to wait longer than `rates.patience` is disconnected. The keep-alive timer of a client
+    stands still while the client is throttled.
     """
 
     def __init__(self, context: ListenerContext) -> None:
@@ -49,7 +49,8 @@ class RateLimitedLink(LayeredLink):
         if seconds > self._rates.patience:
             connection.close(
                 TOO_FAST,
-                f"faster than rates.{limit} allows, which is {self._rates.limits[limit]:,} a second",
+                f"faster than rates.{limit} allows, "
+                f"which is {self._rates.limits[limit]:,} a second",
             )
             return
         connection.held = f"is faster than rates.{limit} allows"

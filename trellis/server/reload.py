@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from trellis import logs
 from trellis.auth.authenticate import Account
-from trellis.auth.settings_users import anonymous, everybody
+from trellis.auth.settings_users import anonymous_identity, accounts_from_settings
 from trellis.server.matching_profile import MatchingProfile
 from trellis.server.matching_profile import read as read_profile
 from trellis.server.node import BrokerNode
@@ -95,7 +95,11 @@ class SettingsReload:
         settings = self._read()
         advised = read_profile(settings.matcher.profile, self._node.settings.matcher.allowed)
         changed = any(_value(settings, key) != _value(self._settings, key) for key in USER_KEYS)
-        return settings, everybody(settings, self._node.directory) if changed else None, advised
+        return (
+            settings,
+            accounts_from_settings(settings, self._node.directory) if changed else None,
+            advised,
+        )
 
     def _apply(
         self, settings: Settings, found: list[Account] | None, advised: MatchingProfile | None
@@ -106,7 +110,7 @@ class SettingsReload:
             self._node.tokens.reload(settings.jwt)
         if found is not None:
             self._node.accounts.replace(
-                found, anonymous(settings), settings.mqtt.anonymous == "true"
+                found, anonymous_identity(settings), settings.mqtt.anonymous == "true"
             )
             self._node.review()
         logs.set_level(settings.log.level)

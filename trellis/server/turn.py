@@ -155,7 +155,7 @@ class LoopTurn:
         self.schedule()
 
     def report_closed(self) -> None:
-        """Call `on_closed` of all connections that wait for it, at the end of the broker process."""
+        """Call `on_closed` of all connections that wait for it, because the broker ends."""
         closed, self._closed = self._closed, []
         for connection in closed:
             connection.on_closed()
