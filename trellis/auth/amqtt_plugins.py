@@ -41,7 +41,7 @@ try:
     from amqtt.session import Session
     from transitions import Machine
 
-    from trellis.auth.amqtt_loading import PluginThread, path_of, error_location, post
+    from trellis.auth.amqtt_loading import PluginThread, error_location, path_of, post
 except ImportError as error:  # This module is imported only where the settings name plugins.
     raise SettingsError(
         "amqtt.plugins", f"amqtt cannot be imported ({error}); pip install 'trellis-broker[amqtt]'"

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from trellis import logs
 from trellis.auth.authenticate import Account
-from trellis.auth.settings_users import anonymous_identity, accounts_from_settings
+from trellis.auth.settings_users import accounts_from_settings, anonymous_identity
 from trellis.server.matching_profile import MatchingProfile
 from trellis.server.matching_profile import read as read_profile
 from trellis.server.node import BrokerNode

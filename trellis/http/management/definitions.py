@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from trellis.http.management.answers import JSON, Call, Row, encode, bad_request
+from trellis.http.management.answers import JSON, Call, Row, bad_request, encode
 from trellis.http.server import Response
 from trellis.server import definitions_files
 

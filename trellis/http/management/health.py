@@ -7,7 +7,7 @@ from typing import Final
 
 from broker.messages.message import AT_MOST_ONCE, PLAIN, Message
 from broker.vhost.vhost import VirtualHost
-from trellis.http.management.answers import JSON, Call, Row, encode, bad_request
+from trellis.http.management.answers import JSON, Call, Row, bad_request, encode
 from trellis.http.management.overview import listeners
 from trellis.http.server import Response
 

@@ -19,9 +19,9 @@ from trellis.http.management.answers import (
     ApiRefusal,
     Listing,
     Row,
+    bad_request,
     encode,
     encode_many,
-    bad_request,
 )
 
 PAGE_SIZE: Final = 100

@@ -21,11 +21,11 @@ from trellis.http.management.answers import (
     Empty,
     Listing,
     Row,
+    bad_request,
     flag,
     not_found,
     table,
     text,
-    bad_request,
 )
 
 #: Objects counted in one turn.

@@ -14,7 +14,7 @@ from broker.vhost.vhost import VirtualHost
 from trellis.auth.authenticate import Account
 from trellis.auth.passwords import HASHER, check_hash, show_hash
 from trellis.auth.settings_users import SettingsIdentity
-from trellis.http.management.answers import Call, Empty, Listing, Row, not_found, text, bad_request
+from trellis.http.management.answers import Call, Empty, Listing, Row, bad_request, not_found, text
 
 TAGS: Final = ("administrator", "monitoring", "policymaker", "management")
 
