@@ -107,12 +107,12 @@ async def serve(directory: str, told: Connection) -> None:
             {
                 "held_ms": clock.held * 1000,
                 "late_ms": clock.late * 1000,
-                "turn_ms": node.turn.longest * 1000,
+                "turn_ms": node.turn.longest_seconds * 1000,
                 "collection_ms": clock.collected * 1000,
                 "generation": clock.generation,
             }
         )
-        node.turn.longest = 0.0
+        node.turn.longest_seconds = 0.0
         clock.begin()
     app.stop()
     await serving

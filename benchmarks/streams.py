@@ -29,7 +29,7 @@ from flows import ACK_HEAD, ACKS, BATCH, BODY, Bench, frame, method, packet, sho
 import broker.queues.queue
 from broker.store.disk import RealDisk
 from broker.stream.queue import StreamQueue
-from trellis.http.stream_files import Range, SegmentSender
+from trellis.http.stream_files import SegmentRange, SegmentSender
 from trellis.monitoring.http_counters import HttpCounters
 
 CONTENT = frame(2, 1, b"\x00\x3c\x00\x00" + len(BODY).to_bytes(8, "big") + b"\x10\x00\x01") + frame(
@@ -171,7 +171,7 @@ def serving(messages: int) -> float:
         reading = threading.Thread(target=read)
         reading.start()
         sender = SegmentSender(HttpCounters())
-        part = Range(file.fileno(), 0, file.tell(), 0)
+        part = SegmentRange(file.fileno(), 0, file.tell(), 0)
         assert part.end > messages * len(BODY)
         began = time.thread_time()
         assert sender._send(near.fileno(), part) == part.end

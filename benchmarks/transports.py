@@ -64,7 +64,7 @@ async def serve(certificate: str, told: Connection) -> None:
     serving = asyncio.create_task(app.serve())
     await app.started.wait()
     assert app.node is not None
-    entrance: ListenerContext = app.node.entrances["mqtt"]
+    entrance: ListenerContext = app.node.listener_contexts["mqtt"]
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     server = await asyncio.get_running_loop().create_server(

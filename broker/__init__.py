@@ -1,13 +1,29 @@
-"""The broker's model: virtual host, exchange, binding, queue, message, store. Knows no protocol.
+"""The broker's core: virtual hosts, exchanges, bindings, queues, messages, store. It knows no
+protocol.
 
-Theory of operation. Publishing has a cold side and a hot side. The cold side is the Planner: given
-an identity, an exchange and a routing key it finds out everything that can be known before a
-message comes and writes it down in a Plan, which many Routes share. The hot side, in a front end,
-looks the Route up by the octets that came off the wire, follows it, and asks for care only where
-the Plan's `attention` mask says so. Nothing here reads a clock, draws a number or waits; only
-`store` opens files.
+Publishing has a cold and a hot side. On the cold side a Planner takes an identity, an exchange and
+a routing key, and computes all that can be known before a message arrives: the destinations, the
+permissions, the durable queues. The result is a Plan, which many Routes share. On the hot side a
+protocol front end looks a Route up by the bytes that it received, and delivers along its Plan. Only
+where the plan's `slow_path_mask` requires it, a message takes the slow path. Nothing in the core
+reads a clock, draws a random number or waits; only `store` opens files.
 
-Reading order: message, outlet, agenda, store.contract, destination, consumer, fates, queue, limits,
-route, binding, exchange, access, gate, planner, retained, letters, holdings, vhost, core, restore.
-(queue stands on fifo and tail.)
+Folders, from the ground up; each imports only what stands above it in this list:
+
+    messages/       a message, its fates, the output buffer of a connection
+    store/          the log of messages, the catalog of definitions, recovery
+    queues/         queues and their limits, consumers, arguments, policies
+    access/         identities, topic rules, users
+    stream/         queues that keep their messages: segments, offsets, retention
+    routing/        exchanges, bindings, plans and routes, the cache of routes
+    vhost/          virtual hosts: declarations, publishing, retained messages, dead letters
+    broker          all virtual hosts, and the parts that they share
+    definitions/    import, export and restoring of definitions
+
+Beside them stand agenda (deferred work and timers), limits, alarms, errors and eviction.
+
+Reading order: messages/message, messages/outlet, agenda, store/contract, queues/destination,
+queues/consumer, messages/fates, queues/queue, queues/limited, routing/route, routing/binding,
+routing/exchanges/base, access/identity, routing/publish_context, routing/planner, vhost/vhost,
+broker, definitions/restore.
 """

@@ -1,9 +1,8 @@
-"""What must happen after the outermost call, and when: queue drains, dead letters, wills, expiry,
-slices.
+"""Deferred work of a broker: queue drains, dead letters, wills, expiry, work in slices.
 
-Nothing beneath a delivery calls back into the core; it leaves a Task here. The top floor calls
-`turn` once per turn of its loop, before it flushes the outlets, and `advance` when `deadline` has
-come.
+While a protocol front end delivers a message, it must not call back into the core. It leaves a Task
+on the agenda instead. The server calls `turn` once per turn of its event loop, before it sends what
+the outlets collected, and calls `advance` when `deadline` has come.
 """
 
 from __future__ import annotations
@@ -14,32 +13,34 @@ from typing import Final
 
 from mypy_extensions import i64
 
-#: Tasks run in one turn; the rest waits for the next, so that a cycle of tasks cannot hold the
-#: loop. (A dead letter costs some 10 us.)
+#: Number of tasks that run in one turn; the others wait for the next turn, so that tasks which add
+#: each other (a cycle of dead letters) cannot block the event loop. One dead letter takes some 10
+#: us.
 TURN_TASKS: Final[i64] = 500
 
 
 def _no_clock() -> float:
-    """Says that no time goes by."""
+    """Return a time that never changes, as tests use it."""
     return 0.0
 
 
 def _ignore() -> None:
-    """Wakes nobody: tests call `turn` themselves."""
+    """Do nothing: tests call `turn` themselves."""
 
 
 class Task:
-    """Something to do once, later."""
+    """A piece of deferred work, to be done once."""
 
     def run(self) -> None:
+        """Do the work."""
         raise NotImplementedError
 
 
 class Agenda:
     """The deferred work of a broker, and its clocks, which only `advance` moves.
 
-    `now` is monotonic milliseconds, `wall` seconds since the epoch. `clock`, in seconds, only tells
-    when a turn has lasted for its `share` of the loop.
+    `now` is monotonic milliseconds, `wall` seconds since the epoch. `clock`, in seconds, only
+    measures how long a turn has lasted: a turn ends after `share` seconds, even if tasks are left.
     """
 
     def __init__(self) -> None:
@@ -60,39 +61,43 @@ class Agenda:
         self._tasks.append(task)
 
     def later(self, task: Task) -> None:
-        """Run the task at the end of the next turn: what comes in slices lets others have this one."""
+        """Run the task at the end of the next turn, as work in slices does to give way to other
+        work.
+        """
         if not self._next_turn:
             self.wake()
         self._next_turn.append(task)
 
     def at(self, when: i64, task: Task) -> None:
-        """Run the task when the clock has come to `when` ms.
+        """Run the task once the clock reaches `when` ms.
 
-        A task finds out itself whether it is still wanted.
+        A timer cannot be cancelled: the task checks itself if its work is still needed.
         """
         self._timers_added += 1
         heapq.heappush(self._timers, (when, self._timers_added, task))
 
     @property
     def idle(self) -> bool:
-        """Whether no task waits for a turn."""
+        """True if no task waits for a turn."""
         return not self._tasks and not self._next_turn
 
     @property
     def deadline(self) -> int:
-        """When `advance` should be called next, in ms; 0 for never."""
+        """Time at which `advance` should be called next, in ms; 0 for never."""
         return self._timers[0][0] if self._timers else 0
 
     def advance(self, now: int, wall: float) -> None:
-        """Set the clocks, and move what is due to this turn's work."""
+        """Set the clocks, and add the tasks that are due to the work of this turn."""
         self.now = now
         self.wall = wall
         while self._timers and self._timers[0][0] <= now:
             self.add(heapq.heappop(self._timers)[2])
 
     def turn(self) -> None:
-        """Do the work, including the work it makes, up to TURN_TASKS and for its share of the time.
-        A task that fails takes no other with it."""
+        """Run the tasks, and the tasks that they add, up to TURN_TASKS tasks and `share` seconds.
+
+        A task that raises an exception does not prevent the others from running in the next turn.
+        """
         tasks = self._tasks
         if self._next_turn:
             tasks += self._next_turn

@@ -1,8 +1,10 @@
-"""Alarms: memory or disk is short, so who publishes must wait; who consumes goes on, for that is
-what helps.
+"""Alarms of low memory or disk space, during which publishers are blocked.
 
-raise --> every plan asks for care --> the next publication of a connection is taken, then the
-connection waits clear --> those who wait go on
+    an alarm starts   --> every publish takes the slow path --> the connection of a publisher is
+                          blocked after its next message
+    the last one ends --> the blocked connections go on
+
+Consumers are not blocked: they make room.
 """
 
 from __future__ import annotations
@@ -13,20 +15,21 @@ from broker.messages.outlet import Outlet
 
 
 class Alarms:
-    """Those that are on, by their names, and who waits for their end.
+    """The alarms that are on, by name, and the connections that wait for their end.
 
-    `changed` is told when the first comes and the last goes.
+    Each function in `changed` is called with True when the first alarm starts, and with False when
+    the last one ends.
     """
 
     def __init__(self) -> None:
         self.on: dict[str, None] = {}
         self.changed: list[Callable[[bool], None]] = []
-        #: Connections that wait, and how often one had to.
+        #: The connections that are blocked, and how many times a connection was blocked.
         self.waiting: dict[Outlet, None] = {}
         self.blocked = 0
 
     def set(self, name: str, on: bool) -> None:
-        """An alarm comes or goes."""
+        """Turn an alarm on or off."""
         before = bool(self.on)
         if on:
             self.on[name] = None
@@ -42,15 +45,15 @@ class Alarms:
                 outlet.unblock()
 
     def wait(self, outlet: Outlet) -> None:
-        """The connection goes on when no alarm is on any more."""
+        """Unblock the connection when no alarm is on any more."""
         self.waiting[outlet] = None
         self.blocked += 1
 
     def leave(self, outlet: Outlet) -> None:
-        """The connection is gone."""
+        """Remove a connection that was closed."""
         self.waiting.pop(outlet, None)
 
     @property
     def reason(self) -> str:
-        """What clients are told: ``low on memory & disk``."""
+        """The reason that blocked clients get, as in ``low on memory & disk``."""
         return "low on " + " & ".join(self.on)

@@ -1,4 +1,6 @@
-"""The broker: its virtual hosts, and what they share: clock, store, authenticator, ids."""
+"""The broker: its virtual hosts, and the parts that these share: clock, store, users, limits,
+alarms.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,17 @@ from broker.store.contract import Defined, Store, Ticket, Undefined
 from broker.stream.streams import Streams
 from broker.vhost.vhost import VirtualHost
 
-#: Objects of a virtual host that are deleted in one turn, and milliseconds until the next ones are.
+#: Number of objects of a virtual host that are deleted in one turn, and the pause until the next
+#: turn in ms.
 DELETIONS_PER_SLICE: Final = 200
 SLICE_PAUSE_MS: Final = 5
 
 
 class Broker:
-    """Everything that is chance, time or waiting is given from above, so that a whole broker can be
-    simulated.
+    """All virtual hosts, and the parts that they share.
 
-    `new_id` returns a text that was never returned before and that nobody can guess.
+    The store, the authenticator, the time and random ids are passed in, so that tests can simulate
+    a whole broker. `new_id` returns a string that is unique and cannot be guessed.
     """
 
     def __init__(
@@ -49,7 +52,7 @@ class Broker:
         self.add_vhost("/")
 
     def add_vhost(self, name: str) -> VirtualHost:
-        """A virtual host that is made now, or was before."""
+        """Create a virtual host without storing it, as at a start."""
         vhost = self.vhosts[name] = VirtualHost(
             name, self.agenda, self.store, self.limits, self.streams
         )
@@ -58,7 +61,7 @@ class Broker:
         return vhost
 
     def create_vhost(self, name: str, ticket: Ticket | None = None) -> VirtualHost:
-        """The virtual host of that name: made, and kept, if it is not there."""
+        """Return the virtual host of this name; create and store it if it does not exist."""
         known = self.vhosts.get(name)
         if known is not None:
             return known
@@ -66,9 +69,11 @@ class Broker:
         return self.add_vhost(name)
 
     def close_vhost(self, name: str, ticket: Ticket | None = None) -> None:
-        """Delete a virtual host with all that it holds, in slices: nobody comes in any more, and
-        whoever is in is to be expelled. It is gone from `vhosts` in the end. The first one, which
-        others are counted under, stays.
+        """Delete a virtual host and its contents, in slices.
+
+        No client can enter it any more; the front ends disconnect its clients. It stays in `vhosts`
+        until it is empty. The virtual host "/" cannot be deleted, because it keeps the counters of
+        deleted ones.
         """
         if name == "/":
             raise PreconditionFailed("vhost '/' cannot be deleted")
@@ -79,19 +84,23 @@ class Broker:
             VirtualHostRemoval(self, vhost).run()
 
     def remove_vhost(self, vhost: VirtualHost) -> None:
-        """It is empty."""
+        """Remove a virtual host that is empty."""
         del self.vhosts[vhost.name]
         self.vhosts["/"].absorb(vhost)
         self.alarms.changed.remove(vhost.alarm)
         self.store.append(Undefined(vhost.name, "vhost", vhost.name), None)
 
     def connection_refusal(self, user: str, vhost: VirtualHost) -> str:
-        """Why this user may have no further connection to the virtual host; empty when there is
-        room.
+        """Return why the user may not open another connection to the virtual host.
+
+        An empty string means that it may.
         """
         most = self.limits.vhost_connections
         if 0 < most <= vhost.contexts.users:
-            return f"access to vhost '{vhost.name}' refused for user '{user}': connection limit ({most}) is reached"
+            return (
+                f"access to vhost '{vhost.name}' refused for user '{user}': "
+                f"connection limit ({most}) is reached"
+            )
         most = self.limits.user_connections
         if 0 < most <= sum(one.contexts.by_name.get(user, 0) for one in self.vhosts.values()):
             return (
@@ -101,7 +110,7 @@ class Broker:
 
 
 class VirtualHostRemoval(Task):
-    """A virtual host is emptied, some objects a turn."""
+    """The removal of a virtual host's contents, some objects in each turn."""
 
     def __init__(self, broker: Broker, vhost: VirtualHost) -> None:
         self._broker = broker
@@ -117,7 +126,7 @@ class VirtualHostRemoval(Task):
             vhost.delete_exchange(exchange.name)
         for name in list(vhost.policies.by_name):
             vhost.clear_policy(name)
-        # Sessions and connections leave by themselves: the front ends are told.
+        # The front ends close the sessions and connections: `closing` tells them.
         done = (
             not vhost.queues
             and all(one.number < 0 for one in vhost.exchanges.values())

@@ -1,10 +1,10 @@
-"""What the core refuses, and with which words; the front ends map the kinds to their codes."""
+"""Errors of the core; the protocol front ends map each class to a code of their protocol."""
 
 from __future__ import annotations
 
 
 class BrokerError(Exception):
-    """Base of all refusals. The text names the thing refused."""
+    """Base class of the core's errors. The text names the object, and why the request failed."""
 
 
 class NotFound(BrokerError):
@@ -12,11 +12,11 @@ class NotFound(BrokerError):
 
 
 class AccessRefused(BrokerError):
-    """The identity may not do this, or nobody may."""
+    """The user lacks a permission, or no client may do this."""
 
 
 class PreconditionFailed(BrokerError):
-    """It exists but differs, or the arguments do not fit."""
+    """The object exists with other properties, or an argument is invalid."""
 
 
 class ResourceLocked(BrokerError):
@@ -24,13 +24,16 @@ class ResourceLocked(BrokerError):
 
 
 class NotAllowed(BrokerError):
-    """The rules of this connection, or a limit of the broker, forbid it."""
+    """The request violates a rule of its connection, or a limit of the broker."""
 
 
 def inequivalent(
     argument: str, thing: str, vhost: str, received: object, current: object
 ) -> PreconditionFailed:
-    """A redeclaration that differs in one point; with RabbitMQ's wording, which clients parse."""
+    """Return the error of a redeclaration whose `argument` differs.
+
+    The text has RabbitMQ's wording, because clients parse it.
+    """
     if (
         isinstance(received, Typed)
         and isinstance(current, Typed)
@@ -39,7 +42,8 @@ def inequivalent(
     ):
         received, current = received.value, current.value
     return PreconditionFailed(
-        f"inequivalent arg '{argument}' for {thing} in vhost '{vhost}': received {_value(received)} but current is {_value(current)}"
+        f"inequivalent arg '{argument}' for {thing} in vhost '{vhost}': "
+        f"received {_value(received)} but current is {_value(current)}"
     )
 
 
@@ -50,7 +54,9 @@ def _value(value: object) -> str:
 
 
 class Typed:
-    """An argument's value as RabbitMQ names it: ``the value '7' of type 'signedint'``, or ``none``."""
+    """The value of an argument as RabbitMQ names it: ``the value '7' of type 'signedint'`` or
+    ``none``.
+    """
 
     def __init__(self, value: object) -> None:
         self.value = value
@@ -64,4 +70,5 @@ class Typed:
                 if isinstance(value, int)
                 else "longstr"
             )
-            self.text = f"the value '{str(value).lower() if isinstance(value, bool) else value}' of type '{kind}'"
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            self.text = f"the value '{text}' of type '{kind}'"

@@ -1,7 +1,7 @@
-"""How does a cache of bounded size make room for a new entry?
+"""Eviction from a cache of bounded size: the entries inserted first make room for a new one.
 
-It evicts the entries that were inserted first. A dict keeps its entries in the order of insertion,
-so a cache that inserts an entry again whenever it uses it evicts the least recently used one.
+A dict keeps its entries in the order of insertion. A cache that inserts an entry again whenever it
+uses the entry therefore evicts the least recently used one.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import trustme
 
 from protocols.amqp.connection.handshake import GREETING
 from protocols.connection import SHUTDOWN, Peer
-from trellis.auth.settings_users import accounts_of
+from trellis.auth.settings_users import authenticator_from_settings
 from trellis.monitoring import metrics
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.server.node import BrokerNode
@@ -44,7 +44,7 @@ async def pages() -> list[tuple[str, metrics.MetricsPage]]:
             rates=RatesSettings(user_messages=1),
             tls=Tls(certificate=str(certificate)),
         )
-        accounts = accounts_of(settings, None)
+        accounts = authenticator_from_settings(settings, None)
         node = BrokerNode(settings, accounts, Path(directory), print)
         try:
             mqtt = node.mqtt.connect(Peer())
@@ -57,12 +57,12 @@ async def pages() -> list[tuple[str, metrics.MetricsPage]]:
             mqtt = node.mqtt.connect(Peer())
             mqtt.receive_data(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c")
             return [
-                ("/metrics", await metrics.aggregated(node, HttpCounters())),
-                ("/metrics/per-object", await metrics.per_object(node)),
+                ("/metrics", await metrics.aggregated_metrics(node, HttpCounters())),
+                ("/metrics/per-object", await metrics.per_object_metrics(node)),
             ]
         finally:
-            await node.storing.close()
-            node.collector.close()
+            await node.store_writer.close()
+            node.gc_policy.close()
             accounts.close()
 
 

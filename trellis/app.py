@@ -18,11 +18,11 @@ import uvloop
 import trellis
 from broker.store.disk import Disk, Lock, StoreError
 from trellis import logs
-from trellis.auth.settings_users import accounts_of
+from trellis.auth.settings_users import authenticator_from_settings
 from trellis.http.service import HTTP_LISTENERS, HttpService
 from trellis.server.layered_link import LayeredLink
 from trellis.server.link import Link
-from trellis.server.listener import Bound, ListenError, bind
+from trellis.server.listener import BoundListener, ListenError, bind
 from trellis.server.listener_context import ListenerContext
 from trellis.server.node import BrokerNode
 from trellis.server.rate_limited_link import RateLimitedLink
@@ -30,10 +30,10 @@ from trellis.server.reload import Read, SettingsReload
 from trellis.settings import Settings, SettingsError
 
 #: Seconds between two looks whether the last client has gone.
-POLL: Final = 0.02
+POLL_SECONDS: Final = 0.02
 #: Exit codes: a clean stop, a store that can be written no more, a start that failed for a reason
 #: that the operator can mend.
-DONE, BROKEN, MISCONFIGURED = 0, 1, 2
+DONE, FAILED, MISCONFIGURED = 0, 1, 2
 
 
 def run(settings: Settings, read: Read | None = None, disk: Disk | None = None) -> int:
@@ -50,15 +50,15 @@ def run(settings: Settings, read: Read | None = None, disk: Disk | None = None) 
     except (ListenError, SettingsError, StoreError) as error:
         print(f"trellis: {error}", file=sys.stderr)
         return MISCONFIGURED
-    if app.broken:
+    if app.failure:
         print(
-            f"trellis: stopped, for nothing could be kept any more: {app.broken}", file=sys.stderr
+            f"trellis: stopped, for nothing could be kept any more: {app.failure}", file=sys.stderr
         )
-        return BROKEN
+        return FAILED
     return DONE
 
 
-def data_directory(settings: Settings) -> Path | None:
+def open_data_directory(settings: Settings) -> Path | None:
     """The data directory, made if it is not there, and writable; None for nowhere.
 
     Raises SettingsError.
@@ -93,26 +93,26 @@ class App:
         self._read = read or (lambda: settings)
         self._disk = disk
         self._stop = asyncio.Event()
-        self._hurry = False
+        self._skip_grace = False
         #: Listener name -> HOST:PORT, once they are open.
         self.addresses: dict[str, str] = {}
         self.node: BrokerNode | None = None
         self.http: HttpService | None = None
         self.reloading: SettingsReload | None = None
         #: Why the store can be written no more; empty: it can.
-        self.broken = ""
+        self.failure = ""
         #: Set when clients may come.
         self.started = asyncio.Event()
 
     def stop(self) -> None:
         """Ask for a clean stop; asked again, it does not wait for the clients."""
-        self._hurry = self._stop.is_set()
+        self._skip_grace = self._stop.is_set()
         self._stop.set()
 
-    def break_off(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
         """Nothing can be kept any more: stop, and wait for nobody."""
-        self.broken = reason
-        self._hurry = True
+        self.failure = reason
+        self._skip_grace = True
         self._stop.set()
 
     async def serve(self) -> None:
@@ -121,23 +121,21 @@ class App:
         Raises SettingsError, ListenError, StoreError.
         """
         settings = self.settings
-        directory = data_directory(settings)
+        directory = open_data_directory(settings)
         lock = None if directory is None else Lock(str(directory))
         try:
-            accounts = accounts_of(settings, directory)
-            bound: dict[str, Bound] = {}
+            accounts = authenticator_from_settings(settings, directory)
+            bound: dict[str, BoundListener] = {}
             try:
                 for name, listener in settings.listeners.items():
                     bound[name] = bind(name, listener)
-                node = self.node = BrokerNode(
-                    settings, accounts, directory, self.break_off, self._disk
-                )
+                node = self.node = BrokerNode(settings, accounts, directory, self.fail, self._disk)
                 http = self.http = HttpService(node)
                 try:
                     await self._serve(node, http, bound)
                 finally:
-                    await node.storing.close()
-                    node.collector.close()
+                    await node.store_writer.close()
+                    node.gc_policy.close()
                     http.close()
                     node.broker.authenticator.close()
             finally:
@@ -148,11 +146,13 @@ class App:
             if lock is not None:
                 lock.release()
 
-    async def _serve(self, node: BrokerNode, http: HttpService, bound: dict[str, Bound]) -> None:
+    async def _serve(
+        self, node: BrokerNode, http: HttpService, bound: dict[str, BoundListener]
+    ) -> None:
         tasks = [
-            asyncio.create_task(node.turn.sweep()),
-            asyncio.create_task(node.collector.watch(node.turn)),
-            asyncio.create_task(node.watch.watch()),
+            asyncio.create_task(node.turn.check_deadlines()),
+            asyncio.create_task(node.gc_policy.run(node.turn)),
+            asyncio.create_task(node.alarm_watch.run()),
         ]
         for task in tasks:
             task.add_done_callback(
@@ -160,7 +160,7 @@ class App:
             )  # They never end: without them we do not go on.
         reloading = self.reloading = SettingsReload(node, self._read)
         try:
-            with _Signals(self.stop, reloading.ask):
+            with _Signals(self.stop, reloading.request):
                 self._listen(node, http, bound)
                 self._announce(node)
                 await self._stop.wait()
@@ -174,15 +174,15 @@ class App:
             await reloading.close()
             await http.stop()
 
-    def _listen(self, node: BrokerNode, http: HttpService, bound: dict[str, Bound]) -> None:
+    def _listen(self, node: BrokerNode, http: HttpService, bound: dict[str, BoundListener]) -> None:
         for name, ports in bound.items():
             if name in HTTP_LISTENERS:
                 ports.serve(http.open(name).protocol, node.admission)
             else:
-                ports.serve(link_maker(node.entrances[name]), node.admission)
+                ports.serve(link_factory(node.listener_contexts[name]), node.admission)
             self.addresses[name] = ports.address
         node.addresses = self.addresses
-        node.collector.settle()
+        node.gc_policy.settle()
         node.ready = True
 
     def _announce(self, node: BrokerNode) -> None:
@@ -207,7 +207,7 @@ class App:
         )
         self.started.set()
 
-    async def _shut_down(self, node: BrokerNode, bound: dict[str, Bound]) -> None:
+    async def _shut_down(self, node: BrokerNode, bound: dict[str, BoundListener]) -> None:
         """Accept no more clients, tell those who are here, and wait for them up to
         `shutdown.grace`. Metrics and health are answered until the end."""
         logs.info(
@@ -221,9 +221,9 @@ class App:
         while links:
             for link in list(links):
                 # Again and again: one that was just accepted appears a little later.
-                link.shut_down()
-            await asyncio.sleep(POLL)
-            if self._hurry or asyncio.get_running_loop().time() >= end:
+                link.close()
+            await asyncio.sleep(POLL_SECONDS)
+            if self._skip_grace or asyncio.get_running_loop().time() >= end:
                 break
         left = len(links)
         for link in list(links):
@@ -233,10 +233,12 @@ class App:
         logs.info("stopped", aborted=left)
 
 
-def link_maker(entrance: ListenerContext) -> Callable[[], asyncio.Protocol]:
+def link_factory(entrance: ListenerContext) -> Callable[[], asyncio.Protocol]:
     """Makes the links of an entrance; those of plain TCP know nothing of layers, and without rates
     none is metered."""
-    kind = RateLimitedLink if entrance.rates.on else LayeredLink if entrance.layered else Link
+    kind = (
+        RateLimitedLink if entrance.rates.enabled else LayeredLink if entrance.has_layers else Link
+    )
 
     def make() -> asyncio.Protocol:
         return cast(asyncio.Protocol, kind(entrance))

@@ -12,7 +12,7 @@ _STATM: Final = Path("/proc/self/statm")
 _FDS: Final = Path("/proc/self/fd") if Path("/proc/self/fd").exists() else Path("/dev/fd")
 
 
-def resident() -> int:
+def resident_bytes() -> int:
     """Octets of memory in use (where there is no /proc: the most that ever was)."""
     try:
         return int(_STATM.read_text().split()[1]) * resource.getpagesize()
@@ -21,7 +21,7 @@ def resident() -> int:
         return peak if sys.platform == "darwin" else peak * 1024
 
 
-def memory() -> int:
+def memory_bytes() -> int:
     """Octets of memory of this machine, or of the container that we are in."""
     whole = os.sysconf("SC_PHYS_PAGES") * resource.getpagesize()
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
@@ -32,7 +32,7 @@ def memory() -> int:
     return whole
 
 
-def descriptors() -> int:
+def open_descriptors() -> int:
     """Open file descriptors."""
     try:
         return len(os.listdir(_FDS))
@@ -52,7 +52,7 @@ def raise_descriptor_limit() -> int:
     return 1 << 20 if soft == resource.RLIM_INFINITY else soft
 
 
-def free_disk(path: Path) -> int:
+def free_disk_bytes(path: Path) -> int:
     """Octets free for us on the disk of a directory; none where there is no such directory any
     more.
     """

@@ -1,1 +1,1 @@
-"""Messages: what is published, where output collects, and how copies end."""
+"""Messages: a published message, the output buffer of a connection, the fates of copies."""

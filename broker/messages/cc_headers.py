@@ -1,6 +1,4 @@
-"""Further routing keys that a publisher names in the headers `CC` and `BCC` (an extension of
-RabbitMQ's).
-"""
+"""Additional routing keys that a publisher names in the headers `CC` and `BCC`, as in RabbitMQ."""
 
 from __future__ import annotations
 
@@ -9,33 +7,35 @@ from typing import Final
 
 from broker.errors import PreconditionFailed
 
-#: The headers; the second one is not told to those who receive the message.
+#: The two headers. `BCC` is removed before the message is delivered.
 CC: Final = "CC"
 BCC: Final = "BCC"
 
 
 def parse_additional_keys(headers: Mapping[str, object]) -> list[str]:
-    """The keys, in order. Raises PreconditionFailed."""
+    """Return the keys of both headers, `CC` first. Raises PreconditionFailed for a header that is
+    not a list.
+    """
     for header in (CC, BCC):
         if not isinstance(headers.get(header, []), list):
             raise PreconditionFailed(
-                f"invalid message: the header '{header}' is no list of routing keys"
+                f"invalid message: the header '{header}' is not a list of routing keys"
             )
     return additional_keys(headers)
 
 
 def additional_keys(headers: Mapping[str, object]) -> list[str]:
-    """The keys, in order; what is no list of keys names none."""
+    """Return the keys of both headers, `CC` first; a header that is not a list names none."""
     return [*cc_keys(headers), *bcc_keys(headers)]
 
 
 def bcc_keys(headers: Mapping[str, object]) -> list[str]:
-    """Those that nobody sees."""
+    """Return the keys of the header `BCC`, which consumers do not see."""
     return _texts(headers.get(BCC))
 
 
 def cc_keys(headers: Mapping[str, object]) -> list[str]:
-    """Those that everybody may see."""
+    """Return the keys of the header `CC`, which consumers see."""
     return _texts(headers.get(CC))
 
 

@@ -1,4 +1,4 @@
-"""Messages: what was published, under which names, and in whose encoding."""
+"""Messages: the body and properties that were published, the address, and the encoding."""
 
 from __future__ import annotations
 
@@ -6,26 +6,29 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
-#: Aspects of a message which a route may have to look at: see `Plan.attention`. Those below bit 16
-#: stand where a front end's own word of property flags has them; those above are properties of a
-#: route.
+#: Properties of a message, and of a route, that may require the slow path: bits of
+#: `Plan.slow_path_mask`. Bits below 16 equal the property flags of an AMQP content header; bits
+#: from 16 on are properties of a route.
 USER_ID: Final[i64] = 1 << 4
 EXPIRATION: Final[i64] = 1 << 8
 REPLY_TO: Final[i64] = 1 << 9
 PRIORITY: Final[i64] = 1 << 11
 PERSISTENCE: Final[i64] = 1 << 12
 HEADERS: Final[i64] = 1 << 13
+#: Every message of the route takes the slow path.
 ALWAYS: Final[i64] = 1 << 16
-#: There are listeners: a front end that cannot relay its octets to them must take care.
+#: The route leads to subscribers: a front end that cannot relay the message's bytes to them must
+#: take the slow path.
 SUBSCRIBERS: Final[i64] = 1 << 17
-#: Nobody wants it: a publisher who insists must be told.
+#: The route has no destination: a publisher that set `mandatory` must be told.
 NOWHERE: Final[i64] = 1 << 18
-#: Queues get it whatever its assurance is: a front end that only relays must take care.
+#: The route leads to queues, which get a message of any QoS: a front end that only relays must take
+#: the slow path.
 QUEUES: Final[i64] = 1 << 30
-#: From here on the bits belong to front ends: see `Dialect.apart`.
+#: Bits from this one on belong to front ends: see `RelayFormat.apart`.
 FRONT_END: Final[i64] = 1 << 19
 
-#: Assurance with which a message travels: at most once, at least once, exactly once.
+#: Quality of service (QoS) of a message: at most once, at least once, exactly once.
 AT_MOST_ONCE: Final[i64] = 0
 AT_LEAST_ONCE: Final[i64] = 1
 EXACTLY_ONCE: Final[i64] = 2
@@ -34,32 +37,37 @@ Properties = dict[str, object]
 
 
 class Encoding:
-    """How the content of a message is written. Two contents with the same Encoding *object* may be
-    relayed to each other's readers without being touched, so front ends intern their encodings."""
+    """The format in which a message's content (body and properties) is written.
+
+    Two contents with the same Encoding *object* may be relayed to each other's readers unchanged.
+    Therefore front ends intern their encodings: one object for each format.
+    """
 
     def body(self, content: bytes) -> bytes:
-        """The application's payload."""
+        """Return the body: the application's payload."""
         raise NotImplementedError
 
     def properties(self, content: bytes) -> Properties:
-        """Neutral properties: content_type, headers, expiration (ms, as text), delivery_mode, ...
+        """Return the properties in neutral form: content_type, headers, expiration (ms, as text),
+        ...
 
-        Contents are relayed unread, so garbage may stand there; it has no properties. Never raises.
+        Never raises: contents are relayed unread, so the bytes may be malformed; then there are
+        none.
         """
         raise NotImplementedError
 
     def size(self, content: bytes) -> i64:
-        """Octets of the payload."""
+        """Return the size of the body in bytes."""
         return len(self.body(content))
 
     def priority(self, content: bytes) -> i64:
-        """The priority that the publisher gave it, 0 to 255. Never raises."""
+        """Return the priority that the publisher set, 0 to 255. Never raises."""
         priority = self.properties(content).get("priority")
         return priority if isinstance(priority, int) else 0
 
 
 class PlainEncoding(Encoding):
-    """The content is the body itself; properties, where there are any, stand beside it."""
+    """An encoding whose content is the body itself; the properties are kept beside it."""
 
     def __init__(self, properties: Properties) -> None:
         self._properties = properties
@@ -72,8 +80,11 @@ class PlainEncoding(Encoding):
 
 
 class AmendedEncoding(Encoding):
-    """A content as it came, in its own encoding, but with these headers and these properties: a
-    dead letter, a copy that names no blind recipients. What is None is not there any more."""
+    """An encoding with changed headers and properties around an unchanged content.
+
+    A dead letter has one, and so has a copy without its `BCC` header. A change to None removes the
+    header or property.
+    """
 
     def __init__(self, source: Encoding, headers: Properties, changed: Properties) -> None:
         self.source = source
@@ -97,7 +108,7 @@ class AmendedEncoding(Encoding):
 
 
 def amend(encoding: Encoding, headers: Properties, changed: Properties) -> AmendedEncoding:
-    """The encoding with these changes, on top of those it has."""
+    """Return the encoding with these changes, on top of the changes that it has already."""
     if isinstance(encoding, AmendedEncoding):
         return AmendedEncoding(
             encoding.source, {**encoding.headers, **headers}, {**encoding.changed, **changed}
@@ -106,36 +117,35 @@ def amend(encoding: Encoding, headers: Properties, changed: Properties) -> Amend
 
 
 def _changed(properties: Properties, changes: Properties) -> Properties:
+    """Return the properties with these changes; a property that becomes None is removed."""
     return {name: value for name, value in {**properties, **changes}.items() if value is not None}
 
 
-#: A body without properties.
+#: The encoding of a body without properties.
 PLAIN: Final = PlainEncoding({})
 
 
 class Origin:
-    """Where publications come in: who publishes, and in which protocol.
-
-    Octets, as streams write them.
-    """
+    """The publisher of a message and its protocol, as bytes that streams write into their rows."""
 
     def __init__(self, publisher: str, protocol: str) -> None:
         self.publisher = publisher.encode("utf-8", "replace")
         self.protocol = protocol.encode()
 
 
-#: Of what the core itself publishes, or of what was found in the store.
+#: The origin of messages that the broker itself publishes, or restores from the store.
 UNKNOWN: Final = Origin("", "")
 
 
 class Address:
-    """What a message was published to, in the spellings that deliveries need.
+    """The exchange and routing key to which a message was published, in the forms that consumers
+    need.
 
-    `octets` is the exchange name and the routing key as short strings (one octet of length, then
-    the name); a key too long for that is cut, and such a route has no destination that would read
-    it. `topic` is the key as octets with `/` and `.` exchanged (architecture: one truth about
-    topics). Octets of a key that are no UTF-8 are carried as surrogates, so that they come out as
-    they went in.
+    `short_strings` is the exchange name and the routing key as AMQP short strings (one byte of
+    length, then the name). A key above 255 bytes is cut there: such a route has no destination that
+    reads it. `topic` is the key as bytes in which `/` and `.` are exchanged: the MQTT form of the
+    key (see docs/architecture.md). Bytes of a key that are not UTF-8 are kept as surrogates, so
+    that they leave the broker as they came.
     """
 
     def __init__(self, exchange: str, key: str) -> None:
@@ -144,21 +154,22 @@ class Address:
         name, words = exchange.encode(), key.encode("utf-8", "surrogateescape")
         self.short_strings = bytes([len(name)]) + name + bytes([min(len(words), 255)]) + words[:255]
         self.topic = words.translate(SWAP_SEPARATORS)
-        #: Who publishes there, and how many queues that leads to now: streams write that down.
+        #: The publisher, and the number of queues that the route leads to: streams record both.
         self.origin = UNKNOWN
         self.routed: i64 = 0
 
 
-#: Octets `/` and `.` never occur inside a longer UTF-8 sequence, so octets may be exchanged one by
-#: one.
+#: Exchanges `/` and `.`. Both bytes never occur inside a longer UTF-8 sequence, so each byte can be
+#: exchanged by itself.
 SWAP_SEPARATORS: Final = bytes.maketrans(b"./", b"/.")
 
 
 @mypyc_attr(acyclic=True)
 class Message:
-    """One publication. Never changed after publishing, therefore shared by every queue it waits in.
+    """One published message, which all queues share that it waits in; therefore it never changes.
 
-    `expires` is a time in ms (0: never), `position` where the store keeps it (0: nowhere).
+    `expires` is a time of the agenda in ms (0: never), `position` is where the store keeps the
+    message (0: nowhere).
     """
 
     __slots__ = (
@@ -186,23 +197,27 @@ class Message:
 
     @property
     def body(self) -> bytes:
-        """The application's payload."""
+        """The body: the application's payload."""
         return self.encoding.body(self.content)
 
     @property
     def properties(self) -> Properties:
-        """Neutral properties; never raises."""
+        """The properties in neutral form; never raises."""
         return self.encoding.properties(self.content)
 
     def cache_recoded(self, encoding: Encoding, content: bytes) -> bytes:
-        """Keep the content as written for another kind of reader: encode once, fan out many."""
+        """Keep the content as written in another encoding, and return it.
+
+        A message that fans out to many readers of another protocol is encoded once.
+        """
         self.recoding = encoding
         self.recoded = content
         return content
 
     def copy(self, qos: i64, retained: bool) -> Message:
-        """The same publication, delivered with another assurance, or as a retained one (which no
-        queue keeps in the store).
+        """Return the same message, to be delivered with another QoS or as a retained message.
+
+        No queue stores a retained message, so its copy has no position.
         """
         other = Message(self.address, self.content, self.encoding, qos)
         other.expires = self.expires

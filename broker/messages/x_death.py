@@ -1,8 +1,8 @@
-"""What a dead letter says of its deaths: the headers `x-death`, `x-first-death-*` and
-`x-last-death-*` (as RabbitMQ 4).
+"""The death records of a dead letter: headers `x-death`, `x-first-death-*`, `x-last-death-*`.
 
-x-death   [{queue, reason, count, exchange, routing-keys, time, original-expiration}, ...]   the
-last one first
+They have the format of RabbitMQ 4. `x-death` is a list, the last death first:
+
+    [{queue, reason, count, exchange, routing-keys, time, original-expiration}, ...]
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-#: Deaths that are counted; a publisher may have written any number there.
+#: Largest count of a death. A publisher may have written any number there.
 COUNT_MAX: Final = 1 << 32
 
 Death = dict[str, object]
 
 
 def deaths_of(headers: Mapping[str, object]) -> list[Death]:
-    """The deaths that the headers tell of."""
+    """Return the deaths that the headers contain."""
     value = headers.get("x-death")
     return (
         [dict(death) for death in value if isinstance(death, dict)]
@@ -28,8 +28,10 @@ def deaths_of(headers: Mapping[str, object]) -> list[Death]:
 
 
 def would_cycle(deaths: Sequence[Death], queue: str) -> bool:
-    """Whether a message with these deaths was in the queue before, and nobody has rejected it
-    since: then it would go round for ever."""
+    """True if a message with these deaths would go round in a dead letter cycle through `queue`.
+
+    That is so if the message died in that queue before, and no consumer has rejected it since.
+    """
     for death in deaths:
         if death.get("reason") == "rejected":
             return False
@@ -47,9 +49,9 @@ def count_death(
     time: int,
     expiration: object,
 ) -> None:
-    """Count another death in this queue for this reason, most recent first.
+    """Count a death in this queue for this reason, and move it to the front of the list.
 
-    `time` is seconds since the epoch.
+    `time` is in seconds since the epoch.
     """
     for death in deaths:
         if death.get("queue") == queue and death.get("reason") == reason:
@@ -74,7 +76,7 @@ def count_death(
 def death_headers(
     headers: Mapping[str, object], deaths: list[Death], queue: str, reason: str, exchange: str
 ) -> dict[str, object]:
-    """The headers of the letter that say all this."""
+    """Return the headers that the dead letter gets."""
     changed: dict[str, object] = {"x-death": deaths}
     for which in ("first", "last"):
         if which == "last" or f"x-{which}-death-queue" not in headers:

@@ -1,1 +1,1 @@
-"""Queues: order, limits, priorities, delays, consumers and their arguments."""
+"""Queues: order of delivery, limits, priorities, delays, consumers, arguments, policies."""

@@ -1,21 +1,21 @@
-"""Queue arguments: which there are, what they may be, and what a queue makes of them together with
-its policy.
+"""Arguments of a queue: their names, their permitted values, and their combination with a policy.
 
-argument                      value                                        compared when a queue is
-declared again x-message-ttl                 ms, from 0                                   yes
-x-expires                     ms, from 1                                   yes
-x-max-length(-bytes)          from 0                                       yes
-x-overflow                    drop-head, reject-publish(-dlx)              yes
-x-dead-letter-exchange        a name; -routing-key only beside it          yes
-x-max-priority                0 to 255                                     yes
-x-single-active-consumer      a boolean                                    yes
-x-delivery-limit              from 0; -1 (or less) is none                 yes
-x-queue-type                  classic, quorum or stream; none is classic   yes
-x-max-age                     of a stream: 7D, 12h, ...                    yes
-x-stream-max-segment-size-bytes   of a stream                              yes
-x-journal                     of a stream: it gets all that is published   yes
-x-queue-mode                  default or lazy: messages wait as they do    no
-others                        anything                                     no
+argument                          value                                       compared on
+                                                                              redeclaration
+x-message-ttl                     ms, from 0                                  yes
+x-expires                         ms, from 1                                  yes
+x-max-length, -bytes              from 0                                      yes
+x-overflow                        drop-head, reject-publish(-dlx)             yes
+x-dead-letter-exchange            a name; -routing-key only beside it         yes
+x-max-priority                    0 to 255                                    yes
+x-single-active-consumer          a boolean                                   yes
+x-delivery-limit                  from 0; -1 (or less) is none                yes
+x-queue-type                      classic (if absent), quorum or stream       yes
+x-max-age                         of a stream: 7D, 12h, ...                   yes
+x-stream-max-segment-size-bytes   of a stream                                 yes
+x-journal                         of a stream: it gets all publications       yes
+x-queue-mode                      default or lazy, without effect             no
+others                            anything, without effect                    no
 """
 
 from __future__ import annotations
@@ -28,25 +28,24 @@ from mypy_extensions import i64
 
 from broker.errors import PreconditionFailed
 
-#: The largest number that an argument may be.
+#: The largest number that an argument may have.
 NUMBER_MAX: Final = 1 << 50
-#: The highest priority that a queue may know.
+#: The highest value of `x-max-priority`.
 PRIORITY_MAX: Final = 255
-#: Octets of the longest name.
+#: Size of the longest exchange name or routing key in bytes.
 NAME_BYTES: Final = 255
-#: How often a queue of type quorum delivers a message again, if nothing else is said (as RabbitMQ
-#: 4).
+#: Delivery limit of a queue of type quorum without `x-delivery-limit` (as RabbitMQ 4).
 DELIVERY_LIMIT: Final = 20
-#: A length that no queue reaches.
+#: A length that no queue reaches: the value of a limit that is not set.
 UNLIMITED: Final[i64] = 1 << 60
 
-#: Octets of a segment of a stream, if nothing else is said, and at least.
+#: Size of a stream's segment in bytes: the default, and the least that may be asked for.
 SEGMENT_BYTES: Final = 64 << 20
 SEGMENT_BYTES_MIN: Final = 4_096
-#: Seconds of the units in which an age is given, as RabbitMQ does.
+#: Seconds of the units of an age (as RabbitMQ).
 _UNITS: Final = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 
-#: Numbers, with the least that each may be.
+#: The arguments that are numbers, and the least value of each.
 _NUMBERS: Final = {
     "x-message-ttl": 0,
     "x-expires": 1,
@@ -65,7 +64,7 @@ _CHOICES: Final = {
 _SINGLE_ACTIVE_CONSUMER: Final = "x-single-active-consumer"
 _MAX_AGE: Final = "x-max-age"
 _JOURNAL: Final = "x-journal"
-#: What only streams know, and what they know of the rest.
+#: The arguments that only streams know, and all arguments that streams know.
 _STREAM_ONLY: Final = ("x-stream-max-segment-size-bytes", _MAX_AGE, _JOURNAL)
 _STREAM_ARGUMENTS: Final = (
     *_STREAM_ONLY,
@@ -83,7 +82,7 @@ _COMPARED: Final = (
     _JOURNAL,
 )
 
-#: What a policy may say of queues, as the argument of the same meaning.
+#: The keys of a policy about queues, and the queue argument of the same meaning.
 BY_POLICY: Final = {
     "message-ttl": "x-message-ttl",
     "expires": "x-expires",
@@ -99,14 +98,15 @@ BY_POLICY: Final = {
 
 _AGES: Final = re.compile(r"(\d{1,9})([YMDhms])")
 
-#: What no queue argument says.
+#: A queue or policy without arguments.
 EMPTY: Final[Mapping[str, object]] = {}
 
 
 class QueueArguments:
-    """How a queue was declared, checked, and what holds for it. Raises PreconditionFailed.
+    """The arguments of a queue, checked, together with the arguments of its policy.
 
-    Of two numbers, its own and the policy's, the lower holds; of two words, its own.
+    If both give a number, the lower one applies; if both give a text, the queue's own applies.
+    Raises PreconditionFailed.
     """
 
     def __init__(
@@ -119,7 +119,8 @@ class QueueArguments:
         thing = f"for queue '{name}' in vhost '{vhost}'"
         _check(thing, arguments)
         _check_type(thing, arguments)
-        #: Everything that was said, and what of it counts when the queue is declared again.
+        #: The arguments as declared, and those of them that are compared when the queue is declared
+        #: again.
         self.arguments = arguments
         self.given = {
             argument: value
@@ -128,8 +129,8 @@ class QueueArguments:
         }
         self.quorum = arguments.get("x-queue-type") == "quorum"
         self.stream = arguments.get("x-queue-type") == "stream"
-        #: Of a stream: ms that its rows are kept (-1: for ever), octets of a segment, and whether
-        #: it gets all that is published.
+        #: Of a stream: how long rows are kept in ms (-1 is for ever), the size of a segment in
+        #: bytes, and True if the stream receives all publications of its virtual host.
         self.max_age: i64 = min(
             (parse_age(given[_MAX_AGE]) for given in (arguments, policy) if _MAX_AGE in given),
             default=-1,
@@ -152,17 +153,18 @@ class QueueArguments:
         self.dead_letter_key = _string(arguments, policy, "x-dead-letter-routing-key")
         if "x-dead-letter-routing-key" in arguments and self.dead_letter_exchange is None:
             raise PreconditionFailed(
-                f"invalid arg 'x-dead-letter-routing-key' {thing}: there is no 'x-dead-letter-exchange'"
+                f"invalid arg 'x-dead-letter-routing-key' {thing}: "
+                "there is no 'x-dead-letter-exchange'"
             )
 
     @property
     def ranked(self) -> bool:
-        """Whether some messages go before others."""
+        """True if the queue delivers messages of higher priority first."""
         return self.max_priority > 0
 
     @property
     def needs_only_plain_queue(self) -> bool:
-        """Whether a plain queue does all this."""
+        """True if a Queue without limits can apply all these arguments."""
         return (
             self.ttl < 0
             and self.expires < 0
@@ -176,6 +178,7 @@ class QueueArguments:
 
 
 def _check(thing: str, arguments: Mapping[str, object]) -> None:
+    """Check each argument by itself. Raises PreconditionFailed."""
     for argument, least in _NUMBERS.items():
         value = arguments.get(argument, least)
         if not isinstance(value, int) or isinstance(value, bool):
@@ -187,15 +190,15 @@ def _check(thing: str, arguments: Mapping[str, object]) -> None:
     for argument in _STRINGS:
         text = arguments.get(argument, "")
         if not isinstance(text, str):
-            raise PreconditionFailed(f"invalid arg '{argument}' {thing}: not a text")
+            raise PreconditionFailed(f"invalid arg '{argument}' {thing}: not a string")
         if len(text.encode()) > NAME_BYTES:
             raise PreconditionFailed(
-                f"invalid arg '{argument}' {thing}: longer than {NAME_BYTES} octets"
+                f"invalid arg '{argument}' {thing}: longer than {NAME_BYTES} bytes"
             )
     for argument, words in _CHOICES.items():
         word = arguments.get(argument, words[0])
         if not isinstance(word, str):
-            raise PreconditionFailed(f"invalid arg '{argument}' {thing}: not a text")
+            raise PreconditionFailed(f"invalid arg '{argument}' {thing}: not a string")
         if word not in words:
             raise PreconditionFailed(
                 f"invalid arg '{argument}' {thing}: '{word}' is none of {', '.join(words)}"
@@ -203,7 +206,8 @@ def _check(thing: str, arguments: Mapping[str, object]) -> None:
     age = arguments.get(_MAX_AGE)
     if age is not None and parse_age(age) < 0:
         raise PreconditionFailed(
-            f"invalid arg '{_MAX_AGE}' {thing}: {age!r} is no age such as '7D' (Y, M, D, h, m, s)"
+            f"invalid arg '{_MAX_AGE}' {thing}: "
+            f"{age!r} is not an age such as '7D' (Y, M, D, h, m, s)"
         )
     if not isinstance(arguments.get(_JOURNAL, False), bool):
         raise PreconditionFailed(f"invalid arg '{_JOURNAL}' {thing}: not a boolean")
@@ -212,13 +216,13 @@ def _check(thing: str, arguments: Mapping[str, object]) -> None:
 
 
 def parse_age(age: object) -> i64:
-    """Milliseconds of `7D` and the like; -1 for what is none."""
+    """Return the milliseconds of an age such as `7D`, or -1 if it is not an age."""
     found = _AGES.fullmatch(age) if isinstance(age, str) else None
     return i64(int(found[1]) * _UNITS[found[2]] * 1000) if found is not None else -1
 
 
 def _check_type(thing: str, arguments: Mapping[str, object]) -> None:
-    """Every type of queue has arguments that it does not know. Raises PreconditionFailed."""
+    """Check that the queue's type knows each of the arguments. Raises PreconditionFailed."""
     kind = arguments.get("x-queue-type", "classic")
     for argument in _COMPARED:
         if argument in arguments and (
@@ -232,7 +236,10 @@ def _check_type(thing: str, arguments: Mapping[str, object]) -> None:
 def check_durable_type(
     name: str, vhost: str, durable: bool, exclusive: bool, auto_delete: bool, kind: str
 ) -> None:
-    """A queue of type quorum or stream lasts. Raises PreconditionFailed."""
+    """Check that a queue of type quorum or stream is durable, and not exclusive or auto-delete.
+
+    Raises PreconditionFailed.
+    """
     for wrong, what in (
         (not durable, "non-durable"),
         (exclusive, "exclusive-owner"),
@@ -240,7 +247,8 @@ def check_durable_type(
     ):
         if wrong:
             raise PreconditionFailed(
-                f"invalid property '{what}' for queue '{name}' in vhost '{vhost}': its type is {kind}"
+                f"invalid property '{what}' for queue '{name}' in vhost '{vhost}': "
+                f"its type is {kind}"
             )
 
 
@@ -258,7 +266,7 @@ def _delivery_limit(
 
 
 def _lowest(arguments: Mapping[str, object], policy: Mapping[str, object], argument: str) -> i64:
-    """-1 where nobody says anything."""
+    """Return the lower one of the two numbers, or -1 if neither is given."""
     return min(
         (_number(given[argument]) for given in (arguments, policy) if argument in given), default=-1
     )
@@ -282,5 +290,5 @@ def _number(value: object) -> int:
     return value if isinstance(value, int) else -1
 
 
-#: Of a queue without arguments.
+#: The arguments of a queue without any.
 NO_ARGUMENTS: Final = QueueArguments("", "", EMPTY)

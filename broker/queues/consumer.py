@@ -1,7 +1,13 @@
-"""Consumers, and how they take turns at a queue.
+"""Consumers of a queue: which consumer gets the next message, and what a delivery is.
 
-Source.pick() --> a ready Consumer --> deliver --> Delivery, in its hands --> settle, reject,
-requeue --> Source
+    MessageSource.pick() --> a ready Consumer --> deliver --> Delivery --> settle, reject or requeue
+
+Consumers of the highest priority take turns (round robin). The other consumers stand by: they get
+messages only while no consumer of a higher priority is ready. In a queue with a single active
+consumer all consumers but the first one stand by, and get nothing until the active consumer leaves.
+
+Backpressure: a consumer is ready while it has credit (its prefetch limit minus its unacknowledged
+messages) and its outlet accepts data.
 """
 
 from __future__ import annotations
@@ -23,9 +29,10 @@ from broker.store.contract import Store
 
 @mypyc_attr(acyclic=True, free_list_len=1)
 class Delivery:
-    """A message in a consumer's hands.
+    """A message that was delivered to a consumer and is not settled yet.
 
-    `order` is its place in the queue, `attempts` how often it came back.
+    `sequence` is the message's sequence number in the queue, `attempts` how often the message was
+    returned to the queue before.
     """
 
     __slots__ = ("attempts", "consumer", "message", "sequence")
@@ -37,7 +44,7 @@ class Delivery:
         self.attempts: i64 = 0
 
     def with_message(self, message: Message) -> Delivery:
-        """The same step of a copy of the message."""
+        """Return the same delivery, but of another copy of the message."""
         delivery = Delivery(message, self.consumer, self.sequence)
         delivery.attempts = self.attempts
         return delivery
@@ -45,7 +52,11 @@ class Delivery:
 
 @mypyc_attr(acyclic=True)
 class ReturnedMessage:
-    """A message that came back: it keeps nothing of the consumer that had it."""
+    """A message that was returned to its queue.
+
+    It holds no reference to the consumer that had it, so that a requeued message keeps no closed
+    connection in memory.
+    """
 
     __slots__ = ("attempts", "message", "sequence")
 
@@ -55,21 +66,21 @@ class ReturnedMessage:
         self.attempts: i64 = attempts
 
     def delivery_to(self, consumer: Consumer) -> Delivery:
-        """In another consumer's hands."""
+        """Return a delivery of this message to `consumer`."""
         delivery = Delivery(self.message, consumer, self.sequence)
         delivery.attempts = self.attempts
         return delivery
 
 
 class CreditPool:
-    """Credit that several consumers share."""
+    """Credit that several consumers share, as the consumers of an AMQP channel do."""
 
     def __init__(self, credit: i64) -> None:
         self.credit: i64 = credit
         self.consumers: list[Consumer] = []
 
     def give_back(self) -> None:
-        """One of them is done with a message: now others may be ready."""
+        """Return one credit after a message was settled, and drain queues if the pool had none."""
         self.credit += 1
         if self.credit == 1:
             for consumer in self.consumers:
@@ -77,13 +88,15 @@ class CreditPool:
 
 
 class Consumer:
-    """Where a queue delivers to; the front ends subclass it. `credit` is how many more it takes
-    unsettled, alone; `pool`, where there is one, together with others. Those with a higher
-    `priority` go first.
+    """The receiver of a queue's messages; protocol front ends subclass it.
 
-    Compiled, a look at an element of a list of consumers is three comparisons while there are three
-    classes of them at most (the abstract base does not count), and a call beyond that: 45
-    instructions a delivery.
+    `credit` is how many more unsettled messages the consumer takes. `pool` limits the unsettled
+    messages of several consumers together; it may be None. Consumers of a higher `priority` get
+    messages first.
+
+    At most three classes may subclass Consumer. In compiled code a list of consumers checks the
+    class of each element: with up to three subclasses the check is three comparisons, with more it
+    is a call, which costs 45 instructions for each delivery.
     """
 
     def __init__(
@@ -102,24 +115,27 @@ class Consumer:
 
     @abstractmethod
     def deliver(self, message: Message, sequence: i64) -> None:
-        """Write the message out. Must not call the core, but to settle what needs no answer."""
+        """Write the message to the outlet.
+
+        It must not call the core, except for settling a message that needs no acknowledgement.
+        """
         raise NotImplementedError
 
     @abstractmethod
     def redeliver(self, delivery: Delivery) -> None:
-        """Write out a message that was in some consumer's hands before."""
+        """Write a message to the outlet that was delivered before and was returned to the queue."""
         raise NotImplementedError
 
     def cancelled(self) -> None:
-        """The queue is gone."""
+        """Tell the client that its consumer is cancelled because the queue was deleted."""
 
 
-#: What a queue without consumers has, one for all: nobody ever adds to it.
+#: The list of consumers of every queue that has none: one shared object, never changed.
 NO_CONSUMERS: Final[list[Consumer]] = []
 
 
 class MessageSource(Destination):
-    """What consumers know of a queue."""
+    """The consumers' view of a queue: its settling methods, its consumers, and its counters."""
 
     def __init__(self, vhost: str, name: str, agenda: Agenda, store: Store, durable: bool) -> None:
         super().__init__(name)
@@ -130,70 +146,70 @@ class MessageSource(Destination):
         self.unacked: i64 = 0
         self.acknowledged: i64 = 0
         self.auto_acknowledged: i64 = 0
-        #: Those who take turns, and those behind them: with lower priorities, or waiting to be the
-        #: single active one.
+        #: The consumers that take turns, and those that stand by: consumers of lower priority, or
+        #: consumers that wait to become the single active one.
         self.consumers: list[Consumer] = NO_CONSUMERS
         self.standby: list[Consumer] = NO_CONSUMERS
         self.arguments = NO_ARGUMENTS
         self._fates = NO_FATES
         self._turn: i64 = 0
 
-    # -- what they say
+    # -- called by consumers
 
     @abstractmethod
     def schedule_drain(self) -> None:
-        """Something may be deliverable: drain at the end of this turn."""
+        """Drain the queue at the end of this turn, if messages wait."""
         raise NotImplementedError
 
     @abstractmethod
     def settle(self, message: Message) -> None:
-        """A consumer is done with the message. Hot path."""
+        """Settle a message that its consumer acknowledged. Hot path."""
         raise NotImplementedError
 
     @abstractmethod
     def auto_acknowledge(self, message: Message) -> None:
-        """The message went to somebody who need not answer. Hot path."""
+        """Settle a message that was delivered without a need for an acknowledgement. Hot path."""
         raise NotImplementedError
 
     @abstractmethod
     def reject(self, message: Message) -> None:
-        """A consumer refused the message for good."""
+        """Discard a message that its consumer rejected without a requeue."""
         raise NotImplementedError
 
     @abstractmethod
     def requeue(self, delivery: Delivery) -> None:
-        """Take back what a consumer did not settle, to its old place."""
+        """Requeue a message that a consumer did not settle, at its old place."""
         raise NotImplementedError
 
     @abstractmethod
     def release(self, message: Message) -> None:
-        """Tell the store that this queue needs the message no more."""
+        """Record in the store that this queue no longer needs the message."""
         raise NotImplementedError
 
     @abstractmethod
     def unrepresentable(self, message: Message) -> None:
-        """The consumer cannot be told the message that it holds."""
+        """Discard a message that the protocol of its consumer cannot represent."""
         raise NotImplementedError
 
     # -- how copies end
 
     def count(self, fate: i64, copies: int = 1) -> None:
-        """So many copies that were in this queue, or meant for it, ended like this."""
+        """Count `copies` messages of this queue, or meant for it, that ended with this fate."""
         if self._fates is NO_FATES:
             self._fates = list(NO_FATES)
         self._fates[fate] += copies
 
     def fates(self) -> list[int]:
-        """How many copies ended how, in the order of COPY_FATES."""
+        """Return how many copies ended with each fate, in the order of COPY_FATES."""
         fates = list(self._fates)
         fates[ACKNOWLEDGED] += int(self.acknowledged)
         fates[AUTO_ACKNOWLEDGED] += int(self.auto_acknowledged)
         return fates
 
-    # -- who is next
+    # -- which consumer is next
 
     def pick(self) -> Consumer | None:
-        """The next ready consumer, taking turns."""
+        """Return the next ready consumer in turn, or None if no consumer is ready."""
         consumers = self.consumers
         count: i64 = len(consumers)
         turn: i64 = self._turn
@@ -211,7 +227,10 @@ class MessageSource(Destination):
         return self._pick_standby() if self.standby else None
 
     def _pick_standby(self) -> Consumer | None:
-        """None of the highest priority is ready: the first of the others who is."""
+        """Return the first ready standby consumer, or None.
+
+        The queue calls it when no consumer of the highest priority is ready.
+        """
         if not self.arguments.single_active_consumer:
             for at, consumer in enumerate(self.standby):
                 pool = consumer.pool
@@ -220,7 +239,7 @@ class MessageSource(Destination):
                     and (pool is None or pool.credit > 0)
                     and consumer.outlet.open()
                 ):
-                    # Behind its equals: they take turns.
+                    # Move it behind the consumers of equal priority, so that these take turns.
                     last = at
                     while (
                         last + 1 < len(self.standby)
@@ -231,15 +250,17 @@ class MessageSource(Destination):
                     return consumer
         return None
 
-    # -- who comes, who goes
+    # -- adding and removing consumers
 
     @property
     def consumer_count(self) -> int:
+        """Number of consumers, active or standing by."""
         return len(self.consumers) + len(self.standby)
 
     def subscribe(self, consumer: Consumer) -> None:
-        """The consumer takes its place: beside its equals, or behind those with a higher priority,
-        or behind the single active one.
+        """Add a consumer: to the consumers that take turns, or to those that stand by.
+
+        A consumer of a higher priority than all others makes the present ones stand by.
         """
         first = self.consumers[0] if self.consumers else None
         if (
@@ -260,7 +281,7 @@ class MessageSource(Destination):
         self.schedule_drain()
 
     def unsubscribe(self, consumer: Consumer) -> None:
-        """... and leaves it. Where nobody is left, those behind come forward."""
+        """Remove a consumer; if no active consumer is left, activate the next standby consumers."""
         if consumer in self.standby:
             self.standby.remove(consumer)
         elif consumer in self.consumers:
@@ -282,4 +303,5 @@ def _highest_first(consumer: Consumer) -> int:
 
 
 def newest_first(returned: ReturnedMessage) -> int:
+    """Return a sort key that puts the message with the lowest sequence number last."""
     return -int(returned.sequence)

@@ -1,8 +1,8 @@
-"""Where does a message with an `x-delay` header wait until its delay is over?
+"""The queue in which messages with an `x-delay` header wait until their delay is over.
 
-In the DelayQueue of the `x-delayed-message` exchange to which it was published. Clients do not see
-this queue, and it has no consumers. The message whose delay ends first comes first. When the delay
-is over, the queue hands the message to its virtual host, which publishes it through the exchange.
+Each `x-delayed-message` exchange has one. Clients do not see this queue, and it has no consumers.
+The message whose delay ends first comes first. When its delay is over, the queue hands the message
+to its virtual host, which publishes the message through the exchange.
 """
 
 from __future__ import annotations

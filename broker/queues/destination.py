@@ -1,4 +1,4 @@
-"""Destinations: what a binding may lead to."""
+"""Destinations of bindings: the base class of queues, subscribers and exchanges."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from broker.agenda import Task
 
 
 class Destination(Task):
-    """A queue, a listener or another exchange, under its name. What it does later, it does itself:
-    a task of its own would be a cycle for the collector, one a queue."""
+    """The end of a binding: a queue, a subscriber or another exchange, under its name.
+
+    It is a Task itself, so that deferred work such as a drain needs no second object per queue,
+    which would be a reference cycle for the garbage collector.
+    """
 
     #: The word for this class of destination in the seed of a consistent-hash binding. The seed
     #: decides which messages a binding receives, so this word never changes, not even when the
@@ -20,8 +23,9 @@ class Destination(Task):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        #: The position of the entry that made it, if it lasts: never used again, while names are.
-        #: (What is there from the beginning has one below 0.)
+        #: The number of its definition in the store, 0 if it is not durable. A number is never used
+        #: again, but a name may be. The predeclared exchanges have numbers below 0.
         self.number: i64 = 0
-        #: Deleted: its bindings follow, and no route leads here any more.
+        #: True once the destination is deleted. Its bindings are removed in slices afterwards, and
+        #: no route leads to it any more.
         self.dead = False

@@ -1,4 +1,4 @@
-"""First in, first out, without an allocation a step."""
+"""A first-in-first-out buffer that allocates nothing per item."""
 
 from __future__ import annotations
 
@@ -8,28 +8,32 @@ from mypy_extensions import i64
 
 T = TypeVar("T")
 
-#: Slots that may lie empty at the head until it is cut.
+#: Number of empty slots at the head above which they may be cut off.
 EMPTY_SLOTS_MAX: Final[i64] = 512
 
 
 class Fifo(Generic[T]):
-    """A list with a moving head: appending and popping are an index and no allocation."""
+    """A list with a moving head: pushing and popping an item allocates nothing."""
 
     def __init__(self) -> None:
         self._items: list[T | None] = []
         self._head: i64 = 0
 
     def push(self, item: T) -> None:
+        """Append an item."""
         self._items.append(item)
 
     @property
     def size(self) -> int:
+        """Number of items."""
         return len(self._items) - int(self._head)
 
     def peek(self) -> T | None:
+        """Return the first item without removing it, or None if there is none."""
         return self._items[self._head] if self._head < len(self._items) else None
 
     def pop(self) -> T:
+        """Remove and return the first item."""
         items = self._items
         head: i64 = self._head
         item = items[head]
@@ -43,11 +47,11 @@ class Fifo(Generic[T]):
         return item
 
     def pop_last(self) -> T:
-        """What was pushed last."""
+        """Remove and return the item that was pushed last."""
         item = self._items.pop()
         assert item is not None
         return item
 
     def items(self) -> list[T]:
-        """All that is in it, the first one first."""
+        """Return all items, the first one first."""
         return [item for item in self._items[self._head :] if item is not None]

@@ -1,4 +1,4 @@
-"""Which message of a queue comes first if messages are ordered by a rank instead of by arrival?
+"""Queues that order their messages by a rank instead of by arrival.
 
 HeapQueue keeps the waiting messages in a heap of (rank, sequence number): a message with a lower
 rank comes first, and messages of equal rank keep the order in which they were published. A message

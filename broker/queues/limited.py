@@ -1,5 +1,8 @@
-"""Queues with arguments: time to live, length, overflow, dead letters, leases, deliveries that are
-counted.
+"""A queue with arguments: time to live, length limits, overflow, dead letters, expiry, delivery
+limit.
+
+Each message that a limit discards ends with a fate. If the queue has a dead letter exchange, the
+virtual host publishes the message there; why it became a dead letter is one of DEAD_LETTER_REASONS.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from broker.queues.paged_tail import read_stored
 from broker.queues.queue import MESSAGES_PER_SLICE, Queue
 from broker.store.contract import EXPIRY_EPOCH, EXPIRY_SECONDS_MAX, Store
 
-#: Why a message became a dead letter, as x-death and the metrics name it.
+#: The reason for which a message of this fate becomes a dead letter, as `x-death` and the metrics
+#: name it.
 DEAD_LETTER_REASONS: Final[dict[int, str]] = {
     int(EXPIRED): "expired",
     int(OVER_LIMIT): "maxlen",
@@ -38,23 +42,23 @@ DEAD_LETTER_REASONS: Final[dict[int, str]] = {
 
 
 class DeadLetterHost:
-    """The role a virtual host plays for queues with arguments."""
+    """The part of a virtual host that a queue with arguments calls."""
 
     def dead_letter(self, queue: LimitedQueue, message: Message, reason: str) -> None:
-        """The message is a dead letter of this queue."""
+        """Publish a message that `queue` discarded to the queue's dead letter exchange."""
         raise NotImplementedError
 
     def publish_delayed(self, queue: LimitedQueue, message: Message) -> None:
-        """The delay of a message is over."""
+        """Publish a message whose delay is over."""
         raise NotImplementedError
 
     def expire_queue(self, queue: LimitedQueue) -> None:
-        """Nobody has used the queue for as long as it lives unused."""
+        """Delete a queue that was not used for its `x-expires` period."""
         raise NotImplementedError
 
 
 class LimitedQueue(Queue):
-    """A queue that follows its Terms."""
+    """A queue that applies its arguments and the arguments of its policy."""
 
     hash_kind: ClassVar[str] = "LimitedQueue"
 
@@ -70,7 +74,7 @@ class LimitedQueue(Queue):
     ) -> None:
         super().__init__(vhost, name, agenda, store, durable)
         self.arguments = arguments
-        #: Octets of the payloads that wait, where there is a limit for them.
+        #: Total size of the waiting messages' bodies in bytes, counted only if the queue limits it.
         self.waiting_bytes: i64 = 0
         self._host: DeadLetterHost | None = host
         self._unused_expiry: UnusedExpiry | None = None
@@ -90,7 +94,10 @@ class LimitedQueue(Queue):
         return when if 0 < when <= EXPIRY_SECONDS_MAX else 0
 
     def update_arguments(self, arguments: QueueArguments) -> None:
-        """From now on these hold. What waits is measured again, as far as it is in memory."""
+        """Apply other arguments from now on, after a policy changed.
+
+        Waiting messages are measured again, as far as they are in memory.
+        """
         self.arguments = arguments
         self.waiting_bytes = 0
         if arguments.max_bytes != UNLIMITED:
@@ -101,11 +108,16 @@ class LimitedQueue(Queue):
             self._trim()
 
     def messages_in_memory(self) -> list[Message]:
-        """What waits, but for what is read when its turn comes."""
+        """Return the waiting messages, except those in the tail."""
         return [returned.message for returned in self._returned] + self._waiting.items()
 
     def accepts(self, message: Message) -> bool:
-        """False when a publication must be refused; then it counts as over the limit."""
+        """True if the queue has room for the message, or drops its oldest message instead of
+        refusing.
+
+        A message that is not accepted is counted by `refuse`, and its publisher gets a negative
+        confirm.
+        """
         terms = self.arguments
         return (
             not terms.reject_publish
@@ -117,10 +129,13 @@ class LimitedQueue(Queue):
         )
 
     def refuse(self, message: Message) -> None:
-        """Count the copy that `accepts` kept out; with reject-publish-dlx it is a dead letter too."""
+        """Count a message that `accepts` refused.
+
+        With `x-overflow: reject-publish-dlx` the message is dead-lettered as well.
+        """
         if self.arguments.dead_letter_refused:
             copy = message.copy(message.qos, message.retained)
-            copy.position = 0  # The store never kept it for this queue.
+            copy.position = 0  # The store does not keep the message for this queue.
             self.discard(copy, OVER_LIMIT)
         else:
             self.count(OVER_LIMIT)
@@ -139,12 +154,11 @@ class LimitedQueue(Queue):
         if self.depth > before:
             self._count_bytes(message)
             if self._trim() or 0 < message.expires <= self.agenda.now:
-                self.expire(
-                    MESSAGES_PER_SLICE
-                )  # Who comes next does not find at the head what lives no longer.
+                # An expired message must not stand at the head when the next message arrives.
+                self.expire(MESSAGES_PER_SLICE)
 
     def enqueue(self, message: Message) -> None:
-        """Hand over at once, or keep."""
+        """Deliver the message at once if a consumer is ready, else let it wait."""
         super().put(message)
 
     def requeue(self, delivery: Delivery) -> None:
@@ -161,15 +175,16 @@ class LimitedQueue(Queue):
                 self._trim()
 
     def reinsert(self, delivery: Delivery) -> None:
-        """To its old place."""
+        """Put a returned message back to its old place."""
         super().requeue(delivery)
 
     def _count_bytes(self, message: Message) -> None:
+        """Add the message's body to the size of the waiting messages, if the queue limits it."""
         if self.arguments.max_bytes != UNLIMITED:
             self.waiting_bytes += message.encoding.size(message.content)
 
     def _trim(self) -> bool:
-        """What is above the limits goes, from the head; whether there was any."""
+        """Drop messages from the head while the queue is over its limits; True if it was."""
         terms = self.arguments
         before: i64 = self.depth
         while self.depth > 0 and (
@@ -180,9 +195,8 @@ class LimitedQueue(Queue):
 
     def restore(self, positions: array[int], sequence: i64) -> None:
         super().restore(positions, sequence)
-        if (
-            self.arguments.max_bytes != UNLIMITED
-        ):  # Which is what there is to be read here, at most.
+        # The limit in bytes is also the limit of what is read here.
+        if self.arguments.max_bytes != UNLIMITED:
             for message in read_stored(self.store, self.number, positions, False):
                 if message is not None:
                     self._count_bytes(message)
@@ -190,7 +204,7 @@ class LimitedQueue(Queue):
     # -- out
 
     def run(self) -> None:
-        """Drain: deliver while something waits and a consumer is ready."""
+        """Drain the queue: deliver while messages wait and a consumer is ready."""
         self._drain_scheduled = False
         now: i64 = self.agenda.now
         while self.depth > 0:
@@ -224,10 +238,11 @@ class LimitedQueue(Queue):
         return returned
 
     def _remove_head(self) -> ReturnedMessage:
+        """Remove the head of the queue and return it."""
         return super()._pop_head()
 
     def _with_delivery_count(self, returned: ReturnedMessage) -> ReturnedMessage:
-        """The message says how often it came back, where deliveries are counted."""
+        """Write `x-delivery-count` into the message if this queue counts deliveries."""
         if self.arguments.delivery_limit >= 0 or self.arguments.quorum:
             message = returned.message
             counted = Message(
@@ -251,11 +266,10 @@ class LimitedQueue(Queue):
             super().discard(message, fate)
             return
         self.count(DEAD_LETTERED)
-        host.dead_letter(
-            self, message, DEAD_LETTER_REASONS[int(fate)]
-        )  # ... and forgets it, with the letter in the same record.
+        # The virtual host releases the message in the store, in one record with the dead letter.
+        host.dead_letter(self, message, DEAD_LETTER_REASONS[int(fate)])
 
-    # -- how long an unused queue lives
+    # -- expiry of an unused queue
 
     def touch(self) -> None:
         """A new lease, where there are leases."""
@@ -269,7 +283,7 @@ class LimitedQueue(Queue):
         self.touch()
 
     def expire_unused(self) -> None:
-        """The lease is over."""
+        """Delete the queue, unless it has consumers again."""
         if self._host is not None and self.consumer_count == 0 and not self.dead:
             self._host.expire_queue(self)
 
@@ -280,15 +294,19 @@ class LimitedQueue(Queue):
 
 
 class UnusedExpiry(Task):
-    """How long a queue that nobody uses may stay. Keeps no queue that is gone."""
+    """The timer that deletes a queue which was not used for its `x-expires` period.
+
+    `queue` is None once the queue is deleted, so that a pending timer does not keep it in memory.
+    """
 
     def __init__(self, queue: LimitedQueue) -> None:
         self.queue: LimitedQueue | None = queue
         self._expires: i64 = 0
-        #: When the clock will call: 0 when it will not.
+        #: When the agenda's timer runs next, in ms; 0 if no timer is set.
         self._timer_due: i64 = 0
 
     def renew(self) -> None:
+        """Start the period again from now."""
         queue = self.queue
         if queue is not None:
             self._expires = queue.agenda.now + queue.arguments.expires
@@ -302,10 +320,10 @@ class UnusedExpiry(Task):
             return
         now: i64 = queue.agenda.now
         if now < self._timer_due:
-            return  # An earlier alarm was set meanwhile, and this is the later one.
+            return  # The timer was set again to an earlier time, and this is the old one.
         self._timer_due = 0
         if queue.arguments.expires <= 0 or queue.consumer_count > 0:
-            return  # The last consumer to leave renews it.
+            return  # The period starts again when the last consumer leaves.
         if now >= self._expires:
             queue.expire_unused()
         else:

@@ -1,10 +1,10 @@
-"""The part of a long queue that is not in memory: positions in the store, and what else of a
-message is this queue's own.
+"""The part of a long queue that is not in memory: positions of messages in the store.
 
     push(message) --> [chunk | chunk | ... | chunk] --> pop() --> messages, read from the store
 
-A message takes 17 octets here, wherever its content is. One that the store does not keep stays as
-it is.
+A message takes 17 bytes here: its position in the store, its expiry and its flags, which may differ
+from queue to queue. The content of a message is read again when its turn comes. A message that the
+store does not keep (position 0) stays in memory.
 """
 
 from __future__ import annotations
@@ -19,27 +19,29 @@ from broker.messages.message import Message
 from broker.queues.fifo import Fifo
 from broker.store.contract import Store
 
-#: Messages that are read at once: some tenths of a millisecond.
+#: Number of messages that are read at once, which takes some tenths of a millisecond.
 CHUNK_MESSAGES: Final[i64] = 256
-#: Added to a message's assurance when it was retained.
+#: Added to the QoS in a message's flags if it was published as retained.
 _RETAINED: Final = 4
-#: It goes to this queue as it is in the store.
+#: Flags of a restored message: it has the QoS and the retained flag that the store returns.
 _AS_STORED: Final = -1
 
 
 class Chunk:
-    """Some messages: where they are, when they expire, and with what assurance they go to this
-    queue.
+    """A run of messages of the tail: for each one its position, its expiry, and its flags.
+
+    The flags are the QoS with which the message goes to this queue, and whether it was retained.
     """
 
     def __init__(self) -> None:
         self.positions: array[int] = array("q")
         self.expires: array[int] = array("q")
         self.flags: array[int] = array("b")
-        #: Those that the store does not keep (position 0), in order.
+        #: Messages that the store does not keep (position 0), in order.
         self.transient: list[Message] = []
 
     def push(self, message: Message) -> None:
+        """Append a message."""
         position: i64 = message.position
         self.positions.append(position)
         self.expires.append(message.expires)
@@ -49,28 +51,28 @@ class Chunk:
 
 
 class PagedTail:
-    """First in, first out, by chunks."""
+    """The newest messages of a queue, first in, first out, read from the store chunk by chunk."""
 
     def __init__(self, store: Store, queue: i64) -> None:
         self._store = store
         self._queue: i64 = queue
-        #: Whether the store says when those that were there before expire.
+        #: True if the store returns the expiry of the messages restored after a restart.
         self._expiring = False
-        #: Messages that are read, and wait behind one that cannot be.
+        #: Messages that are read already, and follow one that cannot be read.
         self._read_ahead: list[Message | None] = []
         self._chunks: Fifo[Chunk] = Fifo()
         self._last = Chunk()
 
     def push(self, message: Message) -> None:
-        """Forget the message."""
+        """Append a message, and drop its content from memory if the store keeps it."""
         if message.position > 0:
             self._store.page_out(message)
         self._open_chunk().push(message)
 
     def restore(self, positions: array[int], latest: i64) -> None:
-        """Messages that are in the store already, and were never seen.
+        """Append messages that are in the store already, after a restart.
 
-        They expire when they say, and at `latest` (-1: never).
+        Each expires at its own time, and at `latest` at the latest (ms; -1 is never).
         """
         self._expiring = latest >= 0
         for at in range(0, len(positions), CHUNK_MESSAGES):
@@ -82,13 +84,14 @@ class PagedTail:
             self._last = chunk
 
     def _open_chunk(self) -> Chunk:
+        """Return the chunk to which the next message is appended."""
         if len(self._last.positions) >= CHUNK_MESSAGES or self._chunks.size == 0:
             self._last = Chunk()
             self._chunks.push(self._last)
         return self._last
 
     def pop_positions(self) -> array[int]:
-        """The positions of the next chunk, which nobody wants to read."""
+        """Remove the next chunk and return its positions, for messages that need not be read."""
         if self._read_ahead:
             ahead, self._read_ahead = self._read_ahead, []
             return array("q", [message.position for message in ahead if message is not None])
@@ -96,12 +99,13 @@ class PagedTail:
 
     @property
     def empty(self) -> bool:
+        """True if the tail holds no messages."""
         return self._chunks.size == 0 and not self._read_ahead
 
     def pop(self) -> list[Message | None]:
-        """Messages that come next; or None, alone, for one that cannot be read.
+        """Remove and return the next messages, or one None for a message that cannot be read.
 
-        The store has reported that.
+        The store has logged why it cannot be read.
         """
         messages = self._read_ahead or self._read()
         self._read_ahead = []
@@ -112,7 +116,7 @@ class PagedTail:
         return messages
 
     def _read(self) -> list[Message | None]:
-        """The messages of the next chunk."""
+        """Remove the next chunk and return its messages, with None for an unreadable one."""
         chunk = self._chunks.pop()
         wanted = [position for position in chunk.positions if position > 0]
         found = self._store.fetch(self._queue, wanted, self._expiring)
@@ -135,14 +139,16 @@ class PagedTail:
 def read_stored(
     store: Store, queue: i64, positions: array[int], expiring: bool
 ) -> Iterator[Message | None]:
-    """The messages that the queue has at these positions, read in chunks; None for one that cannot
-    be read.
+    """Yield the messages of a queue at these positions, read in chunks; None for an unreadable one.
+
+    `expiring` is True if the store returns the expiry of each message in this queue.
     """
     for at in range(0, len(positions), CHUNK_MESSAGES):
         yield from store.fetch(queue, list(positions[at : at + CHUNK_MESSAGES]), expiring)
 
 
 def _for_queue(message: Message, expires: i64, kind: i64) -> Message:
+    """Return the message with the expiry and the flags that it has in this queue."""
     if kind == _AS_STORED:
         kind = message.qos + (_RETAINED if message.retained else 0)
         expires = message.expires if expires < 0 or 0 < message.expires < expires else expires

@@ -1,7 +1,8 @@
-"""Policies: what an operator says of queues and exchanges by the pattern of their names (RabbitMQ's
-own idea).
+"""Policies: arguments that an operator sets for all queues and exchanges whose name matches a
+pattern.
 
-Of the policies whose pattern is found in a name, the one with the highest priority holds, alone.
+They have RabbitMQ's format. Of all policies that match a name, only the one with the highest
+priority applies.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from broker.errors import PreconditionFailed
 from broker.queues.arguments import BY_POLICY, EMPTY, QueueArguments
 
 ALTERNATE: Final = "alternate-exchange"
-#: What a policy may say and this broker has no need of.
+#: Keys of RabbitMQ's policies that are accepted and have no effect.
 _IGNORED: Final = (
     "queue-mode",
     "queue-version",
@@ -26,14 +27,18 @@ _IGNORED: Final = (
     "initial-cluster-size",
     "target-group-size",
 )
-#: What a policy may apply to.
+#: The values of `apply-to`.
 APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
-#: The highest and, below 0, the lowest priority.
+#: The highest priority; the lowest one is its negative.
 PRIORITY_MAX: Final = 1 << 31
 
 
 class Policy:
-    """One of them, checked. `definition` as it was written. Raises PreconditionFailed."""
+    """One policy, checked: a pattern of names, and the arguments of the objects that have such
+    names.
+
+    `definition` is as written by the operator. Raises PreconditionFailed.
+    """
 
     def __init__(
         self,
@@ -49,32 +54,33 @@ class Policy:
             self._pattern = re.compile(pattern, re.DOTALL)
         except (re.error, RecursionError, OverflowError) as error:
             raise PreconditionFailed(
-                f"{thing}: its pattern '{pattern}' is no regular expression ({error})"
+                f"{thing}: the pattern '{pattern}' is not a regular expression: {error}"
             ) from None
         if apply_to not in APPLY_TO:
             raise PreconditionFailed(
-                f"{thing}: it applies to '{apply_to}', which is none of {', '.join(APPLY_TO)}"
+                f"{thing}: 'apply-to' is '{apply_to}', not one of {', '.join(APPLY_TO)}"
             )
         if abs(priority) > PRIORITY_MAX:
             raise PreconditionFailed(
-                f"{thing}: its priority {priority} is not within {PRIORITY_MAX}"
+                f"{thing}: the priority {priority} is outside -{PRIORITY_MAX} to {PRIORITY_MAX}"
             )
         if not definition:
-            raise PreconditionFailed(f"{thing}: it says nothing")
+            raise PreconditionFailed(f"{thing}: its definition is empty")
         for key in definition:
             if key not in BY_POLICY and key != ALTERNATE and key not in _IGNORED:
                 raise PreconditionFailed(
-                    f"{thing}: nobody knows '{key}'; known are {', '.join([*BY_POLICY, ALTERNATE])}"
+                    f"{thing}: unknown key '{key}'; "
+                    f"known keys are {', '.join([*BY_POLICY, ALTERNATE])}"
                 )
         alternate = definition.get(ALTERNATE)
         if alternate is not None and not isinstance(alternate, str):
-            raise PreconditionFailed(f"{thing}: '{ALTERNATE}' is not a text")
+            raise PreconditionFailed(f"{thing}: '{ALTERNATE}' is not a string")
         self.name = name
         self.pattern = pattern
         self.apply_to = apply_to
         self.priority = priority
         self.definition = definition
-        #: What it says of queues, as their arguments.
+        #: Its definition as queue arguments.
         self.arguments = {
             BY_POLICY[key]: value for key, value in definition.items() if key in BY_POLICY
         }
@@ -85,12 +91,12 @@ class Policy:
             raise PreconditionFailed(f"{thing}: {error}") from None
 
     def applies_to(self, name: str, kinds: tuple[str, ...]) -> bool:
-        """Whether it is about this object, which is of these kinds."""
+        """True if the policy applies to an object of this name and of one of these kinds."""
         return self.apply_to in kinds and self._pattern.search(name) is not None
 
     @property
     def row(self) -> dict[str, object]:
-        """As it is kept."""
+        """The policy as the store keeps it, and as definitions are exported."""
         return {
             "pattern": self.pattern,
             "apply-to": self.apply_to,
@@ -100,7 +106,7 @@ class Policy:
 
 
 def _check_arguments(name: str, vhost: str, terms: Mapping[str, object]) -> None:
-    """Would a queue, or a stream, take these for arguments? Raises PreconditionFailed."""
+    """Check that a queue or a stream accepts these arguments. Raises PreconditionFailed."""
     of_streams = {
         argument: value
         for argument, value in terms.items()
@@ -112,31 +118,33 @@ def _check_arguments(name: str, vhost: str, terms: Mapping[str, object]) -> None
 
 
 class Policies:
-    """Of one virtual host, by their names."""
+    """The policies of one virtual host by name."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, Policy] = {}
 
     def for_queue(self, name: str, kind: object) -> Policy | None:
-        """The one that holds for a queue of this type."""
+        """Return the policy that applies to a queue of this name and type, or None."""
         return self._best(
             name,
             ("all", "queues", "streams" if kind == "stream" else f"{kind or 'classic'}_queues"),
         )
 
     def for_exchange(self, name: str) -> Policy | None:
-        """The one that holds for an exchange."""
+        """Return the policy that applies to an exchange of this name, or None."""
         return self._best(name, ("all", "exchanges"))
 
     def arguments(self, name: str, arguments: Mapping[str, object]) -> Mapping[str, object]:
-        """What holds for a queue beside its own arguments, as arguments."""
+        """Return the queue arguments that the policy of this queue adds."""
         if not self.by_name:
             return EMPTY
         policy = self.for_queue(name, arguments.get("x-queue-type"))
         return EMPTY if policy is None else policy.arguments
 
     def alternate(self, name: str) -> str | None:
-        """The alternate exchange of one that names none itself."""
+        """Return the alternate exchange that a policy gives to an exchange which names none, or
+        None.
+        """
         policy = self.for_exchange(name)
         return None if policy is None else policy.alternate
 
@@ -149,13 +157,14 @@ class Policies:
 
 
 def policy_of(vhost: str, name: str, row: Mapping[str, object]) -> Policy:
-    """A policy as it is kept or imported. Raises PreconditionFailed."""
+    """Create a policy from its stored or imported form. Raises PreconditionFailed."""
     definition, pattern, apply_to, priority = (
         row.get(key) for key in ("definition", "pattern", "apply-to", "priority")
     )
     if not isinstance(definition, dict) or not isinstance(pattern, str):
         raise PreconditionFailed(
-            f"policy '{name}' in vhost '{vhost}': it needs a 'pattern' and a table 'definition'"
+            f"policy '{name}' in vhost '{vhost}': "
+            "it needs a string 'pattern' and an object 'definition'"
         )
     if not isinstance(apply_to, str):
         apply_to = "all"

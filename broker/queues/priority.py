@@ -1,6 +1,6 @@
-"""Which message does a queue declared with `x-max-priority` deliver first?
+"""The queue of the argument `x-max-priority`, which delivers messages of higher priority first.
 
-The message with the highest priority; of equal priorities the oldest one. A priority above
+Messages of equal priority keep the order in which they were published. A priority above
 `x-max-priority` counts as `x-max-priority`.
 """
 

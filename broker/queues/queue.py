@@ -1,18 +1,26 @@
-"""Queues: order, readiness, settlement.
+"""The plain queue: order of delivery, requeue, settlement, purge.
 
         put --> [ returned | waiting ] --> pick a ready consumer --> deliver --> settle
                      ^                                                  |
                      +------------------- requeue ----------------------+
 
-Everything in `returned` left the queue before anything in `waiting`, so it goes first. The
-invariant that saves a drain per publication: while something waits and no drain is due, no consumer
-is ready. Hence whatever makes a consumer ready (credit, room, a new consumer) must call `stir`.
+A queue is first in, first out. Each message has a sequence number in its queue. A message that a
+consumer returns (a requeue) goes back to its old place: `returned` is sorted by sequence number.
+Each message in `returned` left the queue before every message in `waiting`, so it goes first.
 
-A durable queue that grows longer than the store's window forgets its newest messages, and reads
-them again when it comes to them: `put --> waiting --> tail --> (the store) --> waiting`. While
-there is a tail, everything new goes there.
+Backpressure: a consumer is ready while it has credit (prefetch) and its outlet accepts data. If no
+consumer is ready, messages wait in the queue. One invariant saves a drain per message: while
+messages wait and no drain is scheduled, no consumer is ready. So everything that makes a consumer
+ready (credit, room in its outlet, a new consumer) must call `schedule_drain`.
 
-Every copy that is put has exactly one fate in the end: `copies == sum of fates + depth + unacked`.
+A durable queue that grows longer than the store's window drops its newest messages from memory, and
+reads them from the store when their turn comes: `put --> waiting --> tail --> (store) --> waiting`.
+While the queue has a tail, every new message goes there.
+
+A purge discards all waiting messages at once, and releases them in the store in slices.
+
+Every copy of a message that is put into a queue ends with exactly one fate:
+`copies == sum of fates + depth + unacked`.
 """
 
 from __future__ import annotations
@@ -39,7 +47,7 @@ from broker.queues.fifo import Fifo
 from broker.queues.paged_tail import PagedTail
 from broker.store.contract import MessageSettled, Store
 
-#: Messages of a purged or expired queue that are let go in one turn.
+#: Messages of a queue that are released after a purge, or that expire, in one turn.
 MESSAGES_PER_SLICE: Final[i64] = 2_000
 
 _NOTHING: Final[Fifo[Message]] = Fifo()
@@ -47,33 +55,34 @@ _NO_RETURNED: Final[list[ReturnedMessage]] = []
 
 
 class Queue(MessageSource):
-    """A queue without arguments. `LimitedQueue` has them, so that this one pays nothing for them.
+    """A queue without limits of its own: messages wait in order until a consumer takes them.
 
-    Beyond `max_length` waiting messages the oldest are dropped.
+    `LimitedQueue` adds the limits of the queue arguments, so that a plain queue does not pay for
+    them. `max_length` is the exception: session inboxes need it.
     """
 
     hash_kind: ClassVar[str] = "Queue"
 
     def __init__(self, vhost: str, name: str, agenda: Agenda, store: Store, durable: bool) -> None:
         super().__init__(vhost, name, agenda, store, durable)
-        #: As its owner said; an exclusive queue keeps nothing all the same, for it goes with its
-        #: connection.
+        #: The `durable` flag of the declaration. An exclusive queue is never stored, even if it was
+        #: declared durable, because it is deleted with its connection.
         self.declared_durable = durable
-        #: The connection that alone may use it.
+        #: The connection that declared the queue as exclusive, and alone may use it; else None.
         self.exclusive_to: object = None
         self.auto_delete = False
-        #: Belongs to a session, not to those who declare queues.
+        #: True if the queue is a session's inbox: clients can neither declare nor consume it.
         self.private = False
         self.depth: i64 = 0
-        #: The queue that this one became, when a policy asked for one that can do more.
+        #: The queue that took this one's place because a policy requires a LimitedQueue.
         self.replacement: Queue | None = None
         self._waiting = _NOTHING
         self._returned = _NO_RETURNED
         self._tail: PagedTail | None = None
-        #: Messages in the tail.
+        #: Number of messages in the tail.
         self._paged: i64 = 0
         self._max_length: i64 = UNLIMITED
-        #: The depth from which on `put` has more to do.
+        #: `put` calls `_overflow` above this depth.
         self._overflow_depth: i64 = store.window if durable else UNLIMITED
         self._sequence: i64 = 0
         self._drain_scheduled = False
@@ -82,7 +91,7 @@ class Queue(MessageSource):
 
     @property
     def max_length(self) -> int:
-        """Waiting messages beyond which the oldest are dropped."""
+        """Number of waiting messages above which the queue drops its oldest one."""
         return int(self._max_length)
 
     @max_length.setter
@@ -93,7 +102,10 @@ class Queue(MessageSource):
     # -- in
 
     def put(self, message: Message) -> None:
-        """Hand over at once when nobody is ahead and a consumer is ready, else keep. Hot path."""
+        """Deliver the message at once if no message waits and a consumer is ready, else enqueue it.
+
+        Hot path.
+        """
         if self.depth == 0:
             consumer = self.pick()
             if consumer is not None:
@@ -110,7 +122,7 @@ class Queue(MessageSource):
             self._overflow()
 
     def _overflow(self) -> None:
-        """A message came, and the queue is too long, or too long for the memory."""
+        """Move the newest message to the tail and drop the oldest one, as the limits require."""
         if self.durable and self.depth > self.store.window or self._paged > 0:
             if self._tail is None:
                 self._tail = PagedTail(self.store, self.number)
@@ -128,28 +140,35 @@ class Queue(MessageSource):
         )
 
     def reserve(self) -> i64:
-        """Use up the next place for what comes from elsewhere. Nothing may wait."""
+        """Take the next sequence number for a message that does not pass through this queue.
+
+        Only called while no message waits.
+        """
         self._sequence += 1
         return self._sequence
 
     def next_sequence(self) -> i64:
-        """The `order` that the next message to come in will have."""
+        """Return the sequence number of the next message that is put into the queue."""
         return self._sequence + self._waiting.size + self._paged + 1
 
     @property
     def annotates(self) -> bool:
-        """Whether the store notes something of each message for this queue."""
+        """True if the store keeps an annotation of each message for this queue."""
         return self.private
 
     def annotate(self, lowered: bool) -> int:
-        """What it notes of the message that comes next: for a session how manieth it is (below 0:
-        of those that it takes with less assurance), otherwise when its time to live is over."""
+        """Return the annotation of the next message, for the store to keep; 0 for none.
+
+        A session's inbox annotates the message's sequence number, negative if `lowered`: then the
+        session gets the message with a lower QoS than it was published with. A queue with a time
+        to live annotates the time at which the message expires.
+        """
         if not self.private:
             return 0
         return -int(self.next_sequence()) if lowered else int(self.next_sequence())
 
     def requeue(self, delivery: Delivery) -> None:
-        """Take back what a consumer did not settle, to its old place."""
+        """Requeue a message that a consumer did not settle, at its old place."""
         if self.dead:
             if self.replacement is not None:
                 self.replacement.requeue(delivery)
@@ -174,7 +193,10 @@ class Queue(MessageSource):
     # -- after a restart
 
     def restore(self, positions: array[int], sequence: i64) -> None:
-        """It held these messages when the broker stopped, the first of them as its `order`th."""
+        """Restore the messages that waited when the broker stopped.
+
+        `sequence` is the sequence number of the first one.
+        """
         tail = self._tail = PagedTail(self.store, self.number)
         tail.restore(positions, self.latest_expiry())
         self._sequence = sequence - 1
@@ -184,34 +206,38 @@ class Queue(MessageSource):
         self._read_tail()
 
     def restore_returned(self, message: Message, sequence: i64) -> None:
-        """... and before those this one, which a consumer may have had."""
+        """Restore a message that a consumer may have received before the broker stopped."""
         self._insert_returned(ReturnedMessage(message, sequence, 1))
         self._sequence = max(self._sequence, sequence)
         self.depth += 1
 
     def restore_unacked(self, sequence: i64) -> None:
-        """... and this one was in a consumer's hands, and still is."""
+        """Restore a message that is still unacknowledged: its consumer may settle it yet."""
         self._sequence = max(self._sequence, sequence)
         self.unacked += 1
 
     def count_unreadable(self) -> None:
-        """... and one that cannot be read."""
+        """Count a message that the store cannot read."""
         self.count(UNREADABLE)
 
     def latest_expiry(self) -> i64:
-        """When messages of now expire at the latest, in ms; -1: never."""
+        """Return when a message that is put now expires at the latest, in ms; -1 for never."""
         return -1
 
     # -- out
 
     def schedule_drain(self) -> None:
-        """Something may be deliverable: drain at the end of this turn."""
+        """Drain the queue at the end of this turn, if messages wait."""
         if self.depth > 0 and not self._drain_scheduled:
             self._drain_scheduled = True
             self.agenda.add(self)
 
     def run(self) -> None:
-        """Drain: deliver while something waits and a consumer is ready. Hot path."""
+        """Drain the queue: deliver while messages wait and a consumer is ready. Hot path.
+
+        The agenda calls it. It has the agenda's name for it, because a method `drain` beside it
+        would cost one more call per drain.
+        """
         self._drain_scheduled = False
         now: i64 = self.agenda.now
         while self.depth > self._paged:
@@ -239,7 +265,7 @@ class Queue(MessageSource):
             self.agenda.later(self)
 
     def _read_tail(self) -> None:
-        """Nothing is in memory any more: read what comes next."""
+        """Read the next messages of the tail, once no message is in memory any more."""
         tail = self._tail
         assert tail is not None
         while self._paged > 0 and self._waiting.size == 0:
@@ -260,19 +286,18 @@ class Queue(MessageSource):
             self._schedule_expiry(self._head().expires)
 
     def take(self, consumer: Consumer) -> Delivery | None:
-        """The next message for one who asks instead of consuming."""
+        """Remove and return the next message for a client that polls (basic.get); else None."""
         self.expire(UNLIMITED)
         if self.depth == 0:
             return None
         delivery = self._pop_head().delivery_to(consumer)
         if self.depth > 0:
-            self._schedule_expiry(
-                self._head().expires
-            )  # It may have expired while it stood behind this one.
+            # The new head may have expired while it waited behind the message that is taken.
+            self._schedule_expiry(self._head().expires)
         return delivery
 
     def _pop_head(self) -> ReturnedMessage:
-        """What is at the head, out of the queue."""
+        """Remove the head of the queue and return it."""
         self.depth -= 1
         if self._returned:
             returned = self._returned.pop()
@@ -286,7 +311,7 @@ class Queue(MessageSource):
     # -- settled
 
     def settle(self, message: Message) -> None:
-        """A consumer is done with the message. Hot path."""
+        """Settle a message that its consumer acknowledged. Hot path."""
         if self.dead:
             if self.replacement is not None:
                 self.replacement.settle(message)
@@ -301,25 +326,29 @@ class Queue(MessageSource):
             self.schedule_drain()
 
     def auto_acknowledge(self, message: Message) -> None:
-        """The message went to somebody who need not answer. Hot path."""
+        """Settle a message that was delivered without a need for an acknowledgement. Hot path."""
         self.auto_acknowledged += 1
         if message.position > 0:
             self.release(message)
 
     def release(self, message: Message) -> None:
-        """Tell the store that this queue needs the message no more."""
+        """Record in the store that this queue no longer needs the message."""
         if self.durable and message.position > 0:
             self.release_position(message.position)
 
     def release_position(self, position: i64) -> None:
-        """The same, of a message at this position. A queue that is gone has said all with that."""
+        """Record in the store that this queue no longer needs the message at `position`.
+
+        The deletion of a queue is recorded for all its messages at once, so a deleted queue writes
+        no further record.
+        """
         if self.dead:
             self.store.release(self.number, position)
         else:
             self.store.append(MessageSettled(self.number, position), None)
 
     def reject(self, message: Message) -> None:
-        """A consumer refused the message for good."""
+        """Discard a message that its consumer rejected without a requeue."""
         if self.dead:
             if self.replacement is not None:
                 self.replacement.reject(message)
@@ -331,23 +360,27 @@ class Queue(MessageSource):
         self.schedule_drain()
 
     def unrepresentable(self, message: Message) -> None:
-        """The consumer cannot be told the message that it holds."""
+        """Discard a message that the protocol of its consumer cannot represent."""
         self.unacked -= 1
         self.discard(message, UNREPRESENTABLE)
 
     def discard(self, message: Message, fate: i64) -> None:
-        """The message leaves without having been consumed."""
+        """Discard a message that no consumer has settled, and count its fate."""
         self.count(fate)
         self.release(message)
 
     def touch(self) -> None:
-        """Somebody declared the queue, asked for a message or consumed: one that expires is needed
-        from now on.
+        """Restart the period after which an unused queue is deleted (`x-expires`).
+
+        Called when the queue is declared, polled or consumed. A queue without that argument ignores
+        it.
         """
 
     def expire(self, limit: i64) -> None:
-        """Discard from the head what has expired, up to so many now and the rest in later turns.
-        (Deeper down a message waits for its turn.)"""
+        """Discard expired messages from the head, at most `limit` now and the rest in later turns.
+
+        An expired message behind one that has not expired stays until it is at the head.
+        """
         while self.depth > 0:
             expires: i64 = self._head().expires
             if expires == 0 or expires > self.agenda.now:
@@ -361,12 +394,12 @@ class Queue(MessageSource):
             self.drop_head(EXPIRED)
 
     def on_expiry_timer(self) -> None:
-        """The time that `_watch` noted has come."""
+        """Discard expired messages: the time that `_schedule_expiry` chose has come."""
         self._expiry_due = 0
         self.expire(MESSAGES_PER_SLICE)
 
     def _schedule_expiry(self, expires: i64) -> None:
-        """See to it that `expire` is called at this time (0: no need), or before."""
+        """Have `expire` called when the clock reaches `expires` ms, or before; 0 is never."""
         if expires > 0 and (self._expiry_due == 0 or expires < self._expiry_due):
             self._expiry_due = expires
             if self._expiry_task is None:
@@ -374,10 +407,11 @@ class Queue(MessageSource):
             self.agenda.at(expires, self._expiry_task)
 
     def drop_head(self, fate: i64) -> None:
+        """Discard the first message of the queue."""
         self.discard(self._pop_head().message, fate)
 
     def take_over(self, old: Queue) -> None:
-        """Take the place of a queue of this name, with all that it holds and all who consume it."""
+        """Replace a queue of the same name, and take over its messages, counters and consumers."""
         self.number, self.declared_durable, self.exclusive_to = (
             old.number,
             old.declared_durable,
@@ -400,14 +434,14 @@ class Queue(MessageSource):
             self.schedule_drain()
 
     def purge(self) -> int:
-        """Discard what waits; returns how many.
+        """Purge the queue: discard all waiting messages, and return how many.
 
-        They are gone at once, their memory goes in slices.
+        The messages leave the queue at once; they are released in the store in slices.
         """
         purged = int(self.depth)
         if purged:
             self.count(PURGED, purged)
-            # The places of those who come later are behind all of these.
+            # The sequence numbers of later messages follow those of the purged ones.
             self._sequence += self._waiting.size + self._paged
             self.depth = self._paged = 0
             emptying = PurgeTask(self, self._waiting, self._returned, self._tail)
@@ -419,9 +453,9 @@ class Queue(MessageSource):
         return purged
 
     def on_deleted(self) -> int:
-        """The queue is deleted: nothing comes in or back any more.
+        """Discard all messages and cancel all consumers, because the queue was deleted.
 
-        Returns how many messages waited.
+        Return how many messages waited.
         """
         self.dead = True
         purged = self.purge()
@@ -443,7 +477,7 @@ class Queue(MessageSource):
 
 
 class PurgeTask(Task):
-    """Lets go of purged messages, some a turn."""
+    """Releases purged messages in the store, some in each turn."""
 
     def __init__(
         self,
@@ -476,9 +510,9 @@ class PurgeTask(Task):
 
 
 class MessageExpiry(Task):
-    """A message at the head of this queue may have expired.
+    """Discards expired messages of one queue when their time has come.
 
-    A queue that is gone is not kept by its alarms.
+    `queue` is None once the queue is deleted, so that a pending timer does not keep it in memory.
     """
 
     def __init__(self, queue: Queue) -> None:

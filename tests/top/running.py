@@ -92,7 +92,7 @@ class Running:
         self.chosen = chosen
         reloading = self.app.reloading
         assert reloading is not None
-        reloading.ask()
+        reloading.request()
         await reloading.close()
 
     @property

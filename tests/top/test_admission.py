@@ -11,49 +11,49 @@ AFAR, ELSEWHERE, HERE = Peer("192.0.2.1", 1, False), Peer("192.0.2.2", 1, False)
 
 
 def judge(admission: Admission, peer: Peer, open_now: int = 0) -> str:
-    return admission.judge(peer.address, peer.local, open_now)
+    return admission.refusal_reason(peer.address, peer.local, open_now)
 
 
 def test_one_address_has_so_many_that_have_not_logged_in() -> None:
-    world, admission = World(), Admission(connections=100, strangers=3)
+    world, admission = World(), Admission(connections=100, unauthenticated_per_address=3)
     strangers = [world.amqp_front.connect(AFAR) for _ in range(3)]
     for stranger in strangers:
         assert judge(admission, AFAR) == ""
-        admission.enter(stranger)
+        admission.add(stranger)
     assert judge(admission, AFAR) == "unauthenticated_per_address"
     assert judge(admission, ELSEWHERE) == ""
     assert admission.refused["unauthenticated_per_address"] == 1
 
 
 def test_those_who_leave_log_in_or_are_finished_make_room() -> None:
-    world, admission = World(), Admission(connections=100, strangers=3)
+    world, admission = World(), Admission(connections=100, unauthenticated_per_address=3)
     one, two, three = (world.mqtt_front.connect(AFAR) for _ in range(3))
     for stranger in (one, two, three):
-        admission.enter(stranger)
-    admission.leave(one)
+        admission.add(stranger)
+    admission.remove(one)
     two.admitted = True
     three.abort("protocol_error")
     for _ in range(3):
         assert judge(admission, AFAR) == ""
-        admission.enter(world.mqtt_front.connect(AFAR))
+        admission.add(world.mqtt_front.connect(AFAR))
     assert judge(admission, AFAR) == "unauthenticated_per_address"
 
 
 def test_nothing_is_remembered_of_those_who_have_gone() -> None:
-    world, admission = World(), Admission(connections=100, strangers=3)
+    world, admission = World(), Admission(connections=100, unauthenticated_per_address=3)
     for number in range(50):
         stranger = world.amqp_front.connect(Peer(f"192.0.2.{number}", 1, False))
-        admission.enter(stranger)
-        admission.leave(stranger)
-        admission.leave(stranger)
-    assert admission._waiting == {}
+        admission.add(stranger)
+        admission.remove(stranger)
+        admission.remove(stranger)
+    assert admission._unauthenticated == {}
 
 
 def test_this_machine_has_no_bound_of_its_own() -> None:
-    world, admission = World(), Admission(connections=100, strangers=1)
+    world, admission = World(), Admission(connections=100, unauthenticated_per_address=1)
     for open_now in range(100):
         assert judge(admission, HERE, open_now) == ""
-        admission.enter(world.amqp_front.connect(HERE))
+        admission.add(world.amqp_front.connect(HERE))
     assert judge(admission, HERE, 100) == "connections"
     assert {reason: count for reason, count in admission.refused.items() if count} == {
         "connections": 1

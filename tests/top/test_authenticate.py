@@ -23,9 +23,16 @@ from broker.store.memory import MemoryStore
 from tests.top.conftest import Start
 from tests.top.running import PATIENCE, Mqtt0, Running, settings
 from trellis.auth.authenticate import Account, Accounts
-from trellis.auth.login_throttle import ADDRESS, FORGIVEN, REMEMBERED, USER, Failures, LoginThrottle
+from trellis.auth.login_throttle import (
+    ADDRESS_WAIT_MAX,
+    FORGIVEN_SECONDS,
+    MAX_KEYS,
+    USER_WAIT_MAX,
+    LoginFailures,
+    LoginThrottle,
+)
 from trellis.auth.passwords import check_hash, verify
-from trellis.auth.settings_users import GENERATED, accounts_of
+from trellis.auth.settings_users import GENERATED_USER_FILE, authenticator_from_settings
 
 #: A hash that is verified in no time, and one that takes a while.
 QUICK = argon2.PasswordHasher(1, 8, 1).hash("quick")
@@ -136,10 +143,10 @@ async def test_equal_credentials_that_are_being_checked_are_hashed_once(accounts
     them = accounts()
     questions = [Question(them, "quick", "quick") for _ in range(100)]
     assert {await question.name() for question in questions} == {"quick"}
-    assert them.hashed == 1
+    assert them.passwords_hashed == 1
     wrong = [Question(them, "quick", "wrong") for _ in range(100)]
     assert {await question.name() for question in wrong} == {None}
-    assert them.hashed == 2
+    assert them.passwords_hashed == 2
 
 
 async def test_many_that_wait_for_one_verdict_are_told_in_several_turns(accounts: Make) -> None:
@@ -159,24 +166,24 @@ async def test_verified_credentials_are_remembered_and_wrong_ones_are_not(accoun
     again = Question(them, "quick", "quick")
     assert again.answered
     assert await again.name() == "quick"
-    assert them.hashed == 1
+    assert them.passwords_hashed == 1
     for _ in range(2):
         wrong = Question(them, "quick", "wrong")
         assert not wrong.answered
         assert await wrong.name() is None
-    assert them.hashed == 3
+    assert them.passwords_hashed == 3
 
 
 async def test_memory_ends(accounts: Make) -> None:
     them = accounts(remember=0.0)
     for hashed in (1, 2):
         await Question(them, "quick", "quick").verdict()
-        assert them.hashed == hashed
+        assert them.passwords_hashed == hashed
     them = accounts(remember=0.05)
     await Question(them, "quick", "quick").verdict()
     await asyncio.sleep(0.06)
     await Question(them, "quick", "quick").verdict()
-    assert them.hashed == 2
+    assert them.passwords_hashed == 2
 
 
 async def test_what_is_remembered_is_neither_password_nor_hash(accounts: Make) -> None:
@@ -196,7 +203,7 @@ async def test_names_that_nobody_has_are_hashed_like_wrong_passwords(accounts: M
         question = Question(them, user, "wrong")
         assert not question.answered
         assert (await question.verdict()).reason == "unknown user or wrong password"
-        assert them.hashed == hashed
+        assert them.passwords_hashed == hashed
 
 
 async def test_when_the_queue_is_full_others_are_told_to_come_again(accounts: Make) -> None:
@@ -298,9 +305,11 @@ async def test_a_generated_user_is_told_once_and_kept(
     ]
     password = re.search(r"user=trellis password=(\S+) ", told)
     assert password is not None
-    file = tmp_path / GENERATED
+    file = tmp_path / GENERATED_USER_FILE
     assert file.stat().st_mode & 0o777 == 0o600
-    assert [name for name in os.listdir(tmp_path) if name.startswith("generated")] == [GENERATED]
+    assert [name for name in os.listdir(tmp_path) if name.startswith("generated")] == [
+        GENERATED_USER_FILE
+    ]
     assert password[1] not in file.read_text()
     assert await log_in(running, password[1]) == 0
     assert await log_in(running, "wrong") == 4
@@ -321,8 +330,8 @@ async def log_in(running: Running, password: str) -> int:
 
 def test_a_kept_hash_of_another_name_is_replaced(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        accounts_of(settings(user=name), tmp_path).close()
-        assert json.loads((tmp_path / GENERATED).read_text())["name"] == name
+        authenticator_from_settings(settings(user=name), tmp_path).close()
+        assert json.loads((tmp_path / GENERATED_USER_FILE).read_text())["name"] == name
 
 
 # -- guessing
@@ -333,12 +342,12 @@ def test_the_first_failures_cost_nothing_and_the_next_ones_wait_longer_each() ->
     waits = []
     for _ in range(16):
         waits.append(guessing.wait("ann", "192.0.2.1", False, 100.0))
-        guessing.failed("ann", "192.0.2.1", False, 100.0)
+        guessing.on_failure("ann", "192.0.2.1", False, 100.0)
     assert waits[:5] == [0.0] * 5
     assert waits[5:9] == [0.1, 0.2, 0.4, 0.8]
-    assert waits[-1] == ADDRESS
-    assert guessing.wait("bob", "192.0.2.1", False, 100.0) == ADDRESS
-    assert guessing.wait("ann", "192.0.2.2", False, 100.0) == USER
+    assert waits[-1] == ADDRESS_WAIT_MAX
+    assert guessing.wait("bob", "192.0.2.1", False, 100.0) == ADDRESS_WAIT_MAX
+    assert guessing.wait("ann", "192.0.2.2", False, 100.0) == USER_WAIT_MAX
     assert guessing.wait("bob", "192.0.2.2", False, 100.0) == 0.0
     assert guessing.wait("bob", "192.0.2.1", True, 100.0) == 0.0
     assert guessing.throttled == 11 + 2
@@ -347,37 +356,39 @@ def test_the_first_failures_cost_nothing_and_the_next_ones_wait_longer_each() ->
 def test_failures_are_forgiven_with_time_and_a_name_with_success() -> None:
     guessing = LoginThrottle()
     for _ in range(6):
-        guessing.failed("ann", "192.0.2.1", False, 100.0)
-    assert guessing.wait("ann", "192.0.2.9", False, 100.0 + FORGIVEN) == 0.1
-    assert guessing.wait("ann", "192.0.2.9", False, 100.0 + 2 * FORGIVEN) == 0.0
-    guessing.succeeded("ann")
+        guessing.on_failure("ann", "192.0.2.1", False, 100.0)
+    assert guessing.wait("ann", "192.0.2.9", False, 100.0 + FORGIVEN_SECONDS) == 0.1
+    assert guessing.wait("ann", "192.0.2.9", False, 100.0 + 2 * FORGIVEN_SECONDS) == 0.0
+    guessing.on_success("ann")
     assert guessing.wait("ann", "192.0.2.9", False, 100.0) == 0.0
     assert guessing.wait("bob", "192.0.2.1", False, 100.0) > 0
 
 
 def test_whoever_tries_many_names_fills_no_memory() -> None:
     guessing = LoginThrottle()
-    for number in range(REMEMBERED + 500):
-        guessing.failed(f"{number:05}" * 1_000, f"192.0.2.{number}", False, 100.0)
-    assert (len(guessing.users), len(guessing.addresses)) == (REMEMBERED, REMEMBERED)
-    assert max(map(len, guessing.users._known)) == 255
+    for number in range(MAX_KEYS + 500):
+        guessing.on_failure(f"{number:05}" * 1_000, f"192.0.2.{number}", False, 100.0)
+    assert (len(guessing.users), len(guessing.addresses)) == (MAX_KEYS, MAX_KEYS)
+    assert max(map(len, guessing.users._failures)) == 255
 
 
 async def test_failures_slow_down_who_guesses_and_not_who_is_known(accounts: Make) -> None:
     them = accounts()
-    them.guessing.users = Failures(0.001)
+    them.login_throttle.users = LoginFailures(0.001)
     assert await Question(them, "quick", "quick").name() == "quick"
     for number in range(8):
         assert (await Question(them, "quick", f"guess {number}").verdict()).identity is None
-    assert them.guessing.throttled == 3
+    assert them.login_throttle.throttled == 3
     assert await Question(them, "quick", "quick").name() == "quick"
-    assert them.guessing.throttled == 3
+    assert them.login_throttle.throttled == 3
 
 
 async def test_too_many_who_wait_are_told_to_come_again(accounts: Make) -> None:
     them = accounts(queue=1)
     for _ in range(20):
-        them.guessing.failed("quick", "127.0.0.1", True, asyncio.get_running_loop().time())
+        them.login_throttle.on_failure(
+            "quick", "127.0.0.1", True, asyncio.get_running_loop().time()
+        )
     waits = Question(them, "quick", "a")
     verdict = await Question(them, "quick", "b").verdict()
     assert verdict.busy
@@ -415,4 +426,4 @@ async def test_a_name_that_nobody_has_is_as_much_work_as_a_wrong_password(
     verdict = await Question(them, name, password, local).verdict()
     assert (verdict.identity, verdict.reason) == (None, "unknown user or wrong password")
     assert sum(one.startswith("$argon2") for one in hashed) == 1
-    assert them.hashed == 1
+    assert them.passwords_hashed == 1

@@ -14,7 +14,7 @@ import pytest
 
 from tests.clients import marshal, publication
 from tests.top.running import Running, parsed
-from trellis.http.server import CLIENTS, basic
+from trellis.http.server import MAX_CONNECTIONS, parse_basic
 
 
 async def rows(running: Running, kind: str) -> list[dict[str, Any]]:
@@ -86,7 +86,7 @@ async def test_a_request_that_comes_octet_by_octet_is_answered(running: Running)
 
 
 async def test_silent_clients_do_not_keep_others_out(running: Running) -> None:
-    silent = [await running.socket("metrics") for _ in range(CLIENTS + 5)]
+    silent = [await running.socket("metrics") for _ in range(MAX_CONNECTIONS + 5)]
     assert (await running.get("metrics", "/healthz"))[0] == 200
     # The first made room for those who came later.
     assert await silent[0].read() == b""
@@ -141,7 +141,7 @@ async def test_listings_are_for_users(running: Running) -> None:
     ],
 )
 def test_basic_authentication_is_read(header: bytes, user: str | None, password: bytes) -> None:
-    assert basic(header) == (user, password)
+    assert parse_basic(header) == (user, password)
 
 
 # -- the rows

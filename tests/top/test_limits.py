@@ -15,51 +15,58 @@ from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish, publication
 from tests.top.conftest import Start
 from tests.wire.mqtt.octets import suback, subscribe
-from trellis.auth.rates import KEPT, Bucket, PublishRates
+from trellis.auth.rates import MAX_SHARED_BUCKETS, PublishRates, TokenBucket
 from trellis.server.admission import Admission
 from trellis.settings.schema import RatesSettings as RateSettings
 
 
 def test_a_bucket_holds_one_second_and_its_debt_is_paid_in_time() -> None:
-    bucket = Bucket(100, 0)
-    assert bucket.take(100, 0) == 0
-    assert bucket.take(50, 0) == 0.5
-    assert bucket.take(0, 500) == 0
-    assert bucket.take(100, 10_000) == 0
-    assert bucket.take(1, 10_000) == 0.01
+    bucket = TokenBucket(100, 0)
+    assert bucket.charge(100, 0) == 0
+    assert bucket.charge(50, 0) == 0.5
+    assert bucket.charge(0, 500) == 0
+    assert bucket.charge(100, 10_000) == 0
+    assert bucket.charge(1, 10_000) == 0.01
 
 
 def test_each_limit_is_charged_to_whom_it_is_about_and_the_longest_wait_counts() -> None:
     rates = PublishRates(
         RateSettings(connection_messages=100, user_messages=10, vhost_bytes=1_000, patience=60)
     )
-    one, other = rates.own(0), rates.own(0)
+    one, other = rates.connection_buckets(0), rates.connection_buckets(0)
     assert rates.charge(one, "u", "/", "a", 10, 10, 0) == (0.0, "")
     assert rates.charge(other, "u", "/", "a", 10, 10, 0) == (1.0, "user_messages")
     assert rates.charge(other, "v", "/", "a", 10, 10_000, 0) == (9.02, "vhost_bytes")
     assert rates.charge(other, "", "", "a", 81, 0, 0) == (0.01, "connection_messages")
-    assert rates.waits == {"connection_messages": 1, "user_messages": 1, "vhost_bytes": 1}
+    assert rates.throttled == {"connection_messages": 1, "user_messages": 1, "vhost_bytes": 1}
 
 
 def test_buckets_of_many_users_fill_no_memory() -> None:
     rates = PublishRates(RateSettings(user_messages=10))
-    for number in range(KEPT + 100):
+    for number in range(MAX_SHARED_BUCKETS + 100):
         rates.charge({}, f"u{number}", "/", "a", 1, 1, 0)
-    assert len(rates._shared) == KEPT
+    assert len(rates._shared) == MAX_SHARED_BUCKETS
 
 
 def test_an_address_may_have_so_many_connections() -> None:
-    world, admission = World(), Admission(connections=100, strangers=100, per_address=2)
+    world, admission = (
+        World(),
+        Admission(connections=100, unauthenticated_per_address=100, per_address=2),
+    )
     afar = Peer("192.0.2.1", 1, False)
     here = []
     for _ in range(2):
-        assert admission.judge("192.0.2.1", False, 0) == ""
+        assert admission.refusal_reason("192.0.2.1", False, 0) == ""
         here.append(world.mqtt_front.connect(afar))
-        admission.enter(here[-1])
-    assert admission.judge("192.0.2.1", False, 2) == "address_connections"
-    assert admission.judge("192.0.2.2", False, 2) == "" == admission.judge("127.0.0.1", True, 2)
-    admission.leave(here[0])
-    assert admission.judge("192.0.2.1", False, 1) == ""
+        admission.add(here[-1])
+    assert admission.refusal_reason("192.0.2.1", False, 2) == "address_connections"
+    assert (
+        admission.refusal_reason("192.0.2.2", False, 2)
+        == ""
+        == admission.refusal_reason("127.0.0.1", True, 2)
+    )
+    admission.remove(here[0])
+    assert admission.refusal_reason("192.0.2.1", False, 1) == ""
     assert admission.refused["address_connections"] == 1
 
 

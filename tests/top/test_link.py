@@ -19,9 +19,9 @@ from protocols.connection import HELD_MAX
 from tests.clients import connect_packet, marshal, publication, start_ok, unmarshal
 from tests.top.conftest import Start
 from tests.top.running import Amqp0, Running, Socket
-from trellis.process import resident
+from trellis.process import resident_bytes
 from trellis.server.link import LINGER_MS, Link
-from trellis.server.listener_context import AMQP_HIGH_MARK, peer_of
+from trellis.server.listener_context import AMQP_BACKPRESSURE_BYTES, peer_of
 
 MIB: Final = 1 << 20
 
@@ -109,7 +109,7 @@ async def test_leftover_input_of_a_greedy_publisher_has_one_place_in_a_turn(
     await client.socket.send(publication("amq.fanout", "", b"x") * 1_000)
     places, confirmed = set(), 0
     while confirmed < 1_000:
-        places.add(turn._behind.count(link))
+        places.add(turn._leftover.count(link))
         if running.node.amqp.tally.confirmed > confirmed:
             confirmed = int(running.node.amqp.tally.confirmed)
         await asyncio.sleep(0)
@@ -188,7 +188,7 @@ async def test_a_slow_reader_with_a_long_backlog_costs_a_buffer_and_others_are_s
     assert running.node.broker.vhosts["/"].queues[queue].depth == backlog
 
     reader = await running.amqp()
-    before = resident()
+    before = resident_bytes()
     await reader.socket.send(
         marshal(1, spec.Basic.Consume(queue=queue, no_ack=True, consumer_tag="r"))
     )
@@ -199,11 +199,11 @@ async def test_a_slow_reader_with_a_long_backlog_costs_a_buffer_and_others_are_s
     ]
     transport = link._transport
     assert transport is not None
-    await running.until(lambda: transport.get_write_buffer_size() >= AMQP_HIGH_MARK)
+    await running.until(lambda: transport.get_write_buffer_size() >= AMQP_BACKPRESSURE_BYTES)
     for number in range(20):
         await publisher.queue(f"other-{number}")
-        assert transport.get_write_buffer_size() < AMQP_HIGH_MARK + 2 * TURN_BYTES
-    assert resident() - before < 16 * MIB  # The backlog is 50 MiB on the wire.
+        assert transport.get_write_buffer_size() < AMQP_BACKPRESSURE_BYTES + 2 * TURN_BYTES
+    assert resident_bytes() - before < 16 * MIB  # The backlog is 50 MiB on the wire.
 
     delivery = len(marshal(1, spec.Basic.Deliver("r", 1, False, "", queue))) + len(chunk) // 1_000
     delivery -= len(marshal(1, spec.Basic.Publish(0, "", queue)))
@@ -285,7 +285,7 @@ async def test_what_a_turn_has_no_time_for_is_heard_in_order_in_the_next_ones(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "trellis.server.turn.SHARE", -1.0
+        "trellis.server.turn.INPUT_SECONDS", -1.0
     )  # Every chunk must wait, and every goodbye.
     clients = [await running.amqp() for _ in range(3)]
     for number, client in enumerate(clients):

@@ -72,7 +72,7 @@ async def log_in(start: Start, hasher: argon2.PasswordHasher) -> tuple[dict[str,
     held.stop()
     await clients.communicate(b"")
     print(
-        f"held for {held.longest * 1000:.2f} ms, longest turn {running.node.turn.longest * 1000:.2f} ms"
+        f"held for {held.longest * 1000:.2f} ms, longest turn {running.node.turn.longest_seconds * 1000:.2f} ms"
     )
     verdicts: dict[str, int] = json.loads(said)
     return verdicts, held.longest

@@ -125,8 +125,8 @@ async def test_vhosts_and_policies(broker: Running, capsys: pytest.CaptureFixtur
         ),
         (["vhosts", "delete", "/"], 1, "cannot be deleted"),
         (["policies", "set", "p", "^q", "max-length"], 2, "DEFINITION is not JSON"),
-        (["policies", "set", "p", "(", '{"max-length": 1}'], 1, "is no regular expression"),
-        (["policies", "set", "p", "q", "{}"], 1, "it says nothing"),
+        (["policies", "set", "p", "(", '{"max-length": 1}'], 1, "is not a regular expression"),
+        (["policies", "set", "p", "q", "{}"], 1, "its definition is empty"),
     ],
 )
 async def test_what_is_refused_is_said_in_one_line(

@@ -16,7 +16,7 @@ import pytest
 
 from tests.top.conftest import Start
 from tests.top.running import settings
-from trellis.auth.settings_users import GENERATED, accounts_of
+from trellis.auth.settings_users import GENERATED_USER_FILE, authenticator_from_settings
 from trellis.server.listener import ListenError, bind
 from trellis.settings import Amqp, Settings, SettingsError
 
@@ -183,20 +183,20 @@ def without_users(directory: Path) -> Settings:
 def test_a_broken_file_of_the_generated_user_is_named_with_what_to_do(
     content: bytes, tmp_path: Path
 ) -> None:
-    (tmp_path / GENERATED).write_bytes(content)
+    (tmp_path / GENERATED_USER_FILE).write_bytes(content)
     with pytest.raises(SettingsError) as raised:
-        accounts_of(without_users(tmp_path), tmp_path)
+        authenticator_from_settings(without_users(tmp_path), tmp_path)
     said = str(raised.value)
-    assert said.startswith(f"{tmp_path / GENERATED}: ")
+    assert said.startswith(f"{tmp_path / GENERATED_USER_FILE}: ")
     assert said.endswith("; delete it to have a new password made")
     assert "\n" not in said
     assert "secret" not in said
 
 
 def test_a_broken_file_of_the_generated_user_ends_the_start(tmp_path: Path) -> None:
-    (tmp_path / GENERATED).write_bytes(b"{")
+    (tmp_path / GENERATED_USER_FILE).write_bytes(b"{")
     said = complaint("--data-dir", str(tmp_path), "--auth-guest", "false")
-    assert said.startswith(f"trellis: {tmp_path / GENERATED}: ")
+    assert said.startswith(f"trellis: {tmp_path / GENERATED_USER_FILE}: ")
 
 
 async def test_one_port_in_use_gives_all_others_back(start: Start) -> None:

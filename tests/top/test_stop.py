@@ -17,7 +17,7 @@ from tests.broker import BrokerProcess
 from tests.clients import marshal
 from tests.top.conftest import Start
 from tests.top.running import PATIENCE, Amqp0, Mqtt0, Socket, parsed
-from trellis.app import POLL
+from trellis.app import POLL_SECONDS
 
 #: Only the broker's loop is of interest here, and that runs in another process.
 in_another_process: Final = pytest.mark.asyncio(loop_factories=["asyncio"])
@@ -83,7 +83,7 @@ async def test_clients_are_told_and_the_broker_ends_when_the_last_has_gone(
         for listener in ("amqp", "mqtt"):
             with pytest.raises(ConnectionRefusedError):
                 await connect(process, listener)
-        await asyncio.sleep(5 * POLL)  # It has time.
+        await asyncio.sleep(5 * POLL_SECONDS)  # It has time.
         assert process.process.poll() is None
 
         await one.socket.send(CLOSE_OK)

@@ -31,7 +31,7 @@ def at(directory: Path, **store: int) -> dict[str, Any]:
 
 
 def of(running: Running) -> DurableStoreWriter:
-    found = running.node.storing
+    found = running.node.store_writer
     assert isinstance(found, DurableStoreWriter)
     return found
 
@@ -120,7 +120,7 @@ async def test_one_sync_confirms_all_who_came_while_the_disk_was_busy(
 async def test_publishers_beyond_what_may_wait_for_the_disk_wait_themselves_and_go_on(
     protocol: str, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storing, "PENDING", 100_000)
+    monkeypatch.setattr(storing, "BACKLOG_BYTES", 100_000)
     disk = HandledDisk()
     running = await start(disk=disk, **at(tmp_path))
     bystander = await running.amqp()
@@ -222,7 +222,7 @@ async def test_checkpoints_give_space_back_while_messages_flow(
 async def test_a_stop_does_not_wait_for_a_checkpoint(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storing, "BREATH", 0.2)  # It takes long.
+    monkeypatch.setattr(storing, "CHECKPOINT_PAUSE", 0.2)  # It takes long.
     running = await start(**at(tmp_path, **SMALL))
     client = await confirming(running)
     reader = await running.amqp()
@@ -245,7 +245,7 @@ async def test_a_stop_does_not_wait_for_a_checkpoint(
 async def test_a_full_disk_holds_back_confirms_until_there_is_room(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(storing, "PATIENCE", 0.005)
+    monkeypatch.setattr(storing, "RETRY_SECONDS", 0.005)
     caplog.set_level("INFO")
     disk = HandledDisk()
     running = await start(disk=disk, **at(tmp_path))
@@ -254,7 +254,7 @@ async def test_a_full_disk_holds_back_confirms_until_there_is_room(
     await confirmed(client, 1)
     disk.refuse = lambda operation, path: errno.ENOSPC if operation == "write" else 0
     await publish(client, b"waits")
-    await running.until(lambda: of(running).refused > 3)
+    await running.until(lambda: of(running).full_disk_failures > 3)
     await heard(client)
     # Reads and acks still work.
     assert await bodies(await running.amqp(), "q", 2) == [b"before", b"waits"]
@@ -262,7 +262,7 @@ async def test_a_full_disk_holds_back_confirms_until_there_is_room(
     await heard(client)
     disk.refuse = lambda operation, path: 0
     await confirmed(client, 3)
-    assert of(running).blocked == ""
+    assert of(running).blocked_reason == ""
     lines = [record.getMessage() for record in caplog.records]
     assert (
         sum("store_blocked" in line for line in lines)
@@ -286,7 +286,7 @@ async def test_a_stop_on_a_full_disk_ends_and_says_what_was_not_written(
     await confirmed(client, 1)
     disk.refuse = lambda operation, path: errno.ENOSPC if operation == "write" else 0
     await publish(client, b"never confirmed")
-    await running.until(lambda: of(running).refused > 0)
+    await running.until(lambda: of(running).full_disk_failures > 0)
     await running.stop()
     assert any("store_blocked" in record.getMessage() for record in caplog.records)
     caplog.clear()
@@ -309,7 +309,7 @@ async def test_a_disk_that_fails_ends_the_broker_and_nothing_is_confirmed_any_mo
     assert close.reply_code == 320
     assert await client.socket.read_to_end() == b""
     await running.stop()
-    assert "Input/output error" in running.app.broken
+    assert "Input/output error" in running.app.failure
     caplog.clear()
     again = await start(**at(tmp_path))
     reader = await again.amqp()

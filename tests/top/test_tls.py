@@ -69,7 +69,7 @@ def failures(running: Running, listener: str) -> dict[str, int]:
     """Those that there were, by reason."""
     return {
         reason: count
-        for reason, count in running.node.entrances[listener].tls.failures.items()
+        for reason, count in running.node.listener_contexts[listener].tls.failures.items()
         if count
     }
 
@@ -560,7 +560,7 @@ def test_an_expired_certificate_is_a_warning(
     ends = datetime.now(UTC) + timedelta(days=days)
     file = str(authority.sign("localhost", ends=ends))
     certificates = Certificates(settings(mqtts={"enabled": True}, tls={"certificate": file}))
-    assert certificates.ends[file] == pytest.approx(ends.timestamp(), abs=1)
+    assert certificates.expirations[file] == pytest.approx(ends.timestamp(), abs=1)
     warned = [record.getMessage() for record in caplog.records]
     assert [line.split()[0] for line in warned] == ([event] if event else [])
     assert all(file in line and f"{ends:%Y-%m-%d}" in line for line in warned)

@@ -216,7 +216,7 @@ async def test_one_who_leaves_before_the_upgrade_is_counted(start: Start) -> Non
     client = await running.socket("ws")
     await client.send(b"GET /ws")
     client.close()
-    await running.until(lambda: running.node.entrances["ws"].websocket.refused["lost"] == 1)
+    await running.until(lambda: running.node.listener_contexts["ws"].websocket.refused["lost"] == 1)
 
 
 async def test_over_tls_a_certificate_may_be_the_user(start: Start, tmp_path: Path) -> None:

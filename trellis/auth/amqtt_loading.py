@@ -28,8 +28,8 @@ from trellis.settings.schema import Plugins
 
 KEY: Final = "amqtt.plugins"
 #: Seconds that the plugins may take to load, and to close.
-LOADING: Final = 30.0
-CLOSING: Final = 5.0
+LOADING_SECONDS: Final = 30.0
+CLOSING_SECONDS: Final = 5.0
 
 
 class PluginThread:
@@ -47,9 +47,9 @@ class PluginThread:
         )
         self._thread.start()
         try:
-            self.plugins = self._loaded.result(LOADING)
+            self.plugins = self._loaded.result(LOADING_SECONDS)
         except TimeoutError:
-            raise SettingsError(KEY, f"not loaded within {LOADING:g} s") from None
+            raise SettingsError(KEY, f"not loaded within {LOADING_SECONDS:g} s") from None
 
     def _run(self, wanted: Plugins) -> None:
         lower_priority()
@@ -72,9 +72,9 @@ class PluginThread:
 
     def close(self) -> None:
         post(self.loop, self._stop.set)
-        self._thread.join(CLOSING)
+        self._thread.join(CLOSING_SECONDS)
         if self._thread.is_alive():
-            logs.warning("amqtt_not_closed", after=f"{CLOSING:g}s")
+            logs.warning("amqtt_not_closed", after=f"{CLOSING_SECONDS:g}s")
 
 
 async def _start(path: str, plugin: BasePlugin) -> None:
@@ -86,7 +86,7 @@ async def _start(path: str, plugin: BasePlugin) -> None:
         if hasattr(plugin, "on_broker_pre_start"):
             await plugin.on_broker_pre_start()
     except Exception as error:
-        raise SettingsError(key_of(path), f"cannot start: {told(error)}") from error
+        raise SettingsError(key_of(path), f"cannot start: {error_text(error)}") from error
 
 
 async def _end(plugin: BasePlugin) -> None:
@@ -95,7 +95,7 @@ async def _end(plugin: BasePlugin) -> None:
             await plugin.on_broker_pre_shutdown()
         await plugin.close()
     except Exception as error:  # noqa: BLE001  (we are leaving)
-        logs.warning("amqtt_not_closed", plugin=path_of(plugin), problem=place_of(error))
+        logs.warning("amqtt_not_closed", plugin=path_of(plugin), problem=error_location(error))
 
 
 def load(path: str, options: Mapping[str, object]) -> BasePlugin:
@@ -109,7 +109,7 @@ def load(path: str, options: Mapping[str, object]) -> BasePlugin:
     try:
         plugin = kind(context)
     except Exception as error:
-        raise SettingsError(key_of(path), f"cannot be made: {told(error)}") from error
+        raise SettingsError(key_of(path), f"cannot be made: {error_text(error)}") from error
     roles = {
         "authenticate": isinstance(plugin, BaseAuthPlugin),
         "topic_filtering": isinstance(plugin, BaseTopicPlugin),
@@ -129,7 +129,7 @@ def _find(path: str) -> Any:
     try:
         module = import_module(module_path)
     except Exception as error:
-        raise SettingsError(key_of(path), f"cannot be imported: {told(error)}") from error
+        raise SettingsError(key_of(path), f"cannot be imported: {error_text(error)}") from error
     kind = getattr(module, name, None)
     if _is_plugin(kind):
         return kind
@@ -186,17 +186,19 @@ def configure(path: str, kind: Any, options: Mapping[str, object]) -> object:
         return dacite.from_dict(table, given, dacite.Config(strict=True, cast=[Enum]))
     except dacite.WrongTypeError as error:
         raise SettingsError(
-            f"{key_of(path)}.{error.field_path}", f"must be {_written(error.field_type)}"
+            f"{key_of(path)}.{error.field_path}", f"must be {_type_name(error.field_type)}"
         ) from None
     except Exception as error:
-        raise SettingsError(key_of(path), f"its options are refused: {told(error)}") from error
+        raise SettingsError(
+            key_of(path), f"its options are refused: {error_text(error)}"
+        ) from error
 
 
 def _required(field: dataclasses.Field[Any]) -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def _written(kind: Any) -> str:
+def _type_name(kind: Any) -> str:
     """A type as its declaration has it."""
     return (
         str(kind.__name__)
@@ -213,12 +215,12 @@ def path_of(plugin: BasePlugin) -> str:
     return f"{type(plugin).__module__}.{type(plugin).__qualname__}"
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """What went wrong with the settings, in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
 
 
-def place_of(error: BaseException) -> str:
+def error_location(error: BaseException) -> str:
     """What a plugin raised, and where; not its text, which may hold a password."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

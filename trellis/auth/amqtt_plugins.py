@@ -31,7 +31,7 @@ from broker.access.identity import (
 )
 from broker.eviction import evict_oldest
 from trellis import logs
-from trellis.auth.authenticate import Answer
+from trellis.auth.authenticate import VerdictCallback
 from trellis.settings.errors import SettingsError
 from trellis.settings.schema import Plugins
 
@@ -41,22 +41,22 @@ try:
     from amqtt.session import Session
     from transitions import Machine
 
-    from trellis.auth.amqtt_loading import PluginThread, path_of, place_of, post
+    from trellis.auth.amqtt_loading import PluginThread, error_location, path_of, post
 except ImportError as error:  # This module is imported only where the settings name plugins.
     raise SettingsError(
         "amqtt.plugins", f"amqtt cannot be imported ({error}); pip install 'trellis-broker[amqtt]'"
     ) from error
 
 #: Logins that may wait for the plugins.
-QUEUE: Final = 1_024
+MAX_WAITING: Final = 1_024
 #: Seconds that plugins may take over a login: less than a client's whole handshake may, so that it
 #: hears the answer.
-PATIENCE: Final = 8.0
+PLUGIN_SECONDS: Final = 8.0
 #: Identities remembered for clients that come back, so that they find their gate and its routes;
 #: the oldest go first.
-IDENTITIES: Final = 1_000
+MAX_IDENTITIES: Final = 1_000
 #: The name of those who give none.
-NOBODY: Final = "anonymous"
+ANONYMOUS_NAME: Final = "anonymous"
 
 
 # -- topics
@@ -112,7 +112,7 @@ class PluginTopicRules:
         except StopIteration as done:
             return bool(done.value)
         except Exception as error:  # noqa: BLE001  (whatever a plugin raises is no yes)
-            self._report(plugin, place_of(error))
+            self._report(plugin, error_location(error))
             return False
         self._report(plugin, "its topic_filtering waits, and the broker does not")
         with contextlib.suppress(Exception):
@@ -126,7 +126,7 @@ class PluginTopicRules:
             logs.warning("amqtt_topic_denied", plugin=path_of(plugin), problem=problem)
 
 
-class Vouched(Identity):
+class PluginApproved(Identity):
     """Somebody whom plugins let in, with every right: no account says who that is."""
 
 
@@ -229,7 +229,7 @@ class Login:
     __slots__ = ("answer", "answered", "credentials", "loop", "session", "task", "timer")
 
     def __init__(
-        self, credentials: Credentials, answer: Answer, loop: asyncio.AbstractEventLoop
+        self, credentials: Credentials, answer: VerdictCallback, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.credentials = credentials
         self.answer = answer
@@ -251,8 +251,8 @@ class PluginAuthenticator(Authenticator):
         self,
         plugins: Plugins,
         accounts: Authenticator,
-        queue: int = QUEUE,
-        patience: float = PATIENCE,
+        queue: int = MAX_WAITING,
+        patience: float = PLUGIN_SECONDS,
     ) -> None:
         self._accounts = accounts
         self._queue = queue
@@ -271,7 +271,7 @@ class PluginAuthenticator(Authenticator):
         self.asked = 0
         self.late = 0
 
-    def authenticate(self, credentials: Credentials, answer: Answer) -> None:
+    def authenticate(self, credentials: Credentials, answer: VerdictCallback) -> None:
         if credentials.proven or not self._judges:  # Of a certificate, plugins know nothing.
             self._ask_accounts(credentials, session_of(credentials), answer)
         elif credentials.user is None and credentials.foreign:
@@ -323,7 +323,7 @@ class PluginAuthenticator(Authenticator):
         post(self._thread.loop, self._drop, login)
         logs.warning(
             "amqtt_login_late",
-            user=login.credentials.user or NOBODY,
+            user=login.credentials.user or ANONYMOUS_NAME,
             after=f"{self._patience:g}s",
             waiting=self.waiting,
         )
@@ -344,7 +344,7 @@ class PluginAuthenticator(Authenticator):
             login.answer(Verdict(None, "a plugin says no"))
 
     def renew(self, identity: Identity) -> Identity | None:
-        if isinstance(identity, Vouched):
+        if isinstance(identity, PluginApproved):
             return identity
         return (
             identity.renewed(self._accounts)
@@ -357,7 +357,7 @@ class PluginAuthenticator(Authenticator):
         return None if self._rules else self._accounts.identity_of(user)
 
     def _ask_accounts(
-        self, credentials: Credentials, session: PluginSession, answer: Answer
+        self, credentials: Credentials, session: PluginSession, answer: VerdictCallback
     ) -> None:
         def narrow(verdict: Verdict) -> None:
             rights = verdict.identity
@@ -376,11 +376,13 @@ class PluginAuthenticator(Authenticator):
         key = credentials.user, credentials.client_id if self._rules else ""
         known = self._identities.pop(key, None)
         if known is None or isinstance(known, PluginIdentity) and not known.fits(rights, session):
-            name = credentials.user or NOBODY if rights is None else rights.name
+            name = credentials.user or ANONYMOUS_NAME if rights is None else rights.name
             known = (
-                PluginIdentity(name, rights, session, self._rules) if self._rules else Vouched(name)
+                PluginIdentity(name, rights, session, self._rules)
+                if self._rules
+                else PluginApproved(name)
             )
-        while len(self._identities) >= IDENTITIES:
+        while len(self._identities) >= MAX_IDENTITIES:
             evict_oldest(self._identities)
         self._identities[key] = known
         return known
@@ -397,7 +399,7 @@ async def _ask(plugin: BaseAuthPlugin, session: PluginSession) -> bool | None:
         logs.warning(
             "amqtt_login_refused",
             plugin=path_of(plugin),
-            user=session.username or NOBODY,
-            problem=place_of(error),
+            user=session.username or ANONYMOUS_NAME,
+            problem=error_location(error),
         )
         return False

@@ -29,13 +29,13 @@ from trellis.auth.login_throttle import LoginThrottle
 from trellis.auth.passwords import HASHER, verify
 
 #: Verified credentials remembered; the oldest go first.
-REMEMBERED: Final = 10_000
+MAX_VERIFIED: Final = 10_000
 #: Verdicts told in one turn of the loop: each makes its connection go on.
-ANSWERS: Final = 5
+VERDICTS_PER_TURN: Final = 5
 #: How much less than the loop the hashing threads get of a busy processor (nice levels, Linux).
 NICE: Final = 5
 
-Answer = Callable[[Verdict], None]
+VerdictCallback = Callable[[Verdict], None]
 
 
 class Account:
@@ -58,52 +58,52 @@ class Accounts(Authenticator):
         self,
         accounts: list[Account],
         anonymous: Identity | None,
-        anonymous_from_afar: bool,
+        anonymous_remote: bool,
         threads: int,
         queue: int,
         remember: float,
     ) -> None:
         self._accounts = {account.identity.name: account for account in accounts}
         self._anonymous = anonymous
-        self._anonymous_from_afar = anonymous_from_afar
+        self._anonymous_remote = anonymous_remote
         self._queue = queue
         self._remember = remember
         self._secret = secrets.token_bytes(32)
         self._verified: dict[bytes, float] = {}
-        self._checking: dict[bytes, list[tuple[Answer, Credentials]]] = {}
-        self.guessing = LoginThrottle()
+        self._checking: dict[bytes, list[tuple[VerdictCallback, Credentials]]] = {}
+        self.login_throttle = LoginThrottle()
         #: Attempts that wait because of failures before them.
-        self._held_back = 0
+        self._throttled = 0
         #: Verdicts that nobody has been told yet.
-        self._found_out: deque[tuple[Answer, Verdict]] = deque()
+        self._verdicts: deque[tuple[VerdictCallback, Verdict]] = deque()
         #: Hashed for names that nobody has, so that those take as long as wrong passwords.
         self._decoy = HASHER.hash(secrets.token_urlsafe())
         self._pool = ThreadPoolExecutor(threads, "trellis-login", initializer=lower_priority)
         #: Users that the broker keeps itself; those of the settings come first.
         self.users: Users | None = None
         #: Passwords hashed so far.
-        self.hashed = 0
+        self.passwords_hashed = 0
         self._closed = False
 
     def replace(
-        self, accounts: list[Account], anonymous: Identity | None, anonymous_from_afar: bool
+        self, accounts: list[Account], anonymous: Identity | None, anonymous_remote: bool
     ) -> None:
         """From now on these may log in. Who is in already is to be looked at again."""
         self._accounts = {account.identity.name: account for account in accounts}
         self._anonymous = anonymous
-        self._anonymous_from_afar = anonymous_from_afar
+        self._anonymous_remote = anonymous_remote
 
     @property
-    def listed(self) -> dict[str, Account]:
+    def settings_accounts(self) -> dict[str, Account]:
         """Users of the settings, by their names."""
         return self._accounts
 
-    def authenticate(self, credentials: Credentials, answer: Answer) -> None:
+    def authenticate(self, credentials: Credentials, answer: VerdictCallback) -> None:
         name = credentials.user
         if name is None:
             allowed = (
                 self._anonymous is not None
-                and (credentials.local or self._anonymous_from_afar)
+                and (credentials.local or self._anonymous_remote)
                 and not credentials.foreign
             )
             answer(
@@ -112,7 +112,7 @@ class Accounts(Authenticator):
                 else Verdict(None, "anonymous access is not allowed here")
             )
             return
-        account = self._account(name, credentials.proven)
+        account = self._find_account(name, credentials.proven)
         if account is not None and account.loopback_only and not credentials.local:
             # As slow as a name that nobody has: it is nobody there.
             logs.info(
@@ -137,30 +137,34 @@ class Accounts(Authenticator):
             )
             return
         password_hash = self._decoy if account is None else account.password_hash
-        mark = self._mark(name, credentials.password, password_hash)
+        mark = self._digest(name, credentials.password, password_hash)
         loop = asyncio.get_running_loop()
         if self._verified.get(mark, 0.0) > loop.time() and account is not None:
             answer(Verdict(account.identity))
             return
-        seconds = self.guessing.wait(name, credentials.address, credentials.local, loop.time())
+        seconds = self.login_throttle.wait(
+            name, credentials.address, credentials.local, loop.time()
+        )
         if seconds == 0:
             self._check(mark, account, password_hash, credentials, answer)
-        elif self._held_back >= self._queue:
+        elif self._throttled >= self._queue:
             answer(Verdict(None, "too many logins at once", busy=True))
         else:
-            self._held_back += 1
-            loop.call_later(seconds, self._go_on, mark, account, password_hash, credentials, answer)
+            self._throttled += 1
+            loop.call_later(
+                seconds, self._check_throttled, mark, account, password_hash, credentials, answer
+            )
 
-    def _go_on(
+    def _check_throttled(
         self,
         mark: bytes,
         account: Account | None,
         password_hash: str,
         credentials: Credentials,
-        answer: Answer,
+        answer: VerdictCallback,
     ) -> None:
         """It has waited long enough."""
-        self._held_back -= 1
+        self._throttled -= 1
         if not self._closed:
             self._check(mark, account, password_hash, credentials, answer)
 
@@ -170,7 +174,7 @@ class Accounts(Authenticator):
         account: Account | None,
         password_hash: str,
         credentials: Credentials,
-        answer: Answer,
+        answer: VerdictCallback,
     ) -> None:
         if mark in self._checking:
             self._checking[mark].append((answer, credentials))
@@ -193,7 +197,7 @@ class Accounts(Authenticator):
             return account.identity
         return None if self.users is None else self.users.by_name.get(user)
 
-    def _account(self, name: str, proven: bool) -> Account | None:
+    def _find_account(self, name: str, proven: bool) -> Account | None:
         """One without a password can log in by a certificate only."""
         user = (
             None if self.users is None or name in self._accounts else self.users.by_name.get(name)
@@ -202,7 +206,7 @@ class Accounts(Authenticator):
             return self._accounts.get(name)
         return Account(user, user.password_hash, False) if user.password_hash or proven else None
 
-    def _mark(self, name: str, password: bytes, password_hash: str) -> bytes:
+    def _digest(self, name: str, password: bytes, password_hash: str) -> bytes:
         """Says that credentials are the same, and nothing about what they are."""
         digest = hashlib.blake2b(key=self._secret, digest_size=32)
         for part in (name.encode(), password_hash.encode(), password):
@@ -227,47 +231,49 @@ class Accounts(Authenticator):
                 )  # A hash of RabbitMQ's takes no time, and would tell who has one.
         finally:
             try:
-                loop.call_soon_threadsafe(self._found, mark, account if good else None, credentials)
+                loop.call_soon_threadsafe(
+                    self._on_hashed, mark, account if good else None, credentials
+                )
             except RuntimeError:
                 pass  # The loop is closed: nobody waits any more.
 
-    def _found(self, mark: bytes, account: Account | None, credentials: Credentials) -> None:
-        self.hashed += 1
+    def _on_hashed(self, mark: bytes, account: Account | None, credentials: Credentials) -> None:
+        self.passwords_hashed += 1
         if account is None:
             logs.info("login_refused", user=credentials.user, address=credentials.address)
         if account is not None and self._remember:
             self._verified.pop(mark, None)
-            if len(self._verified) >= REMEMBERED:
+            if len(self._verified) >= MAX_VERIFIED:
                 evict_oldest(self._verified)
             self._verified[mark] = asyncio.get_running_loop().time() + self._remember
         waiting = self._checking.pop(mark)
         now = asyncio.get_running_loop().time()
         for _, waited in waiting:
             if account is None:
-                self.guessing.failed(waited.user or "", waited.address, waited.local, now)
+                self.login_throttle.on_failure(waited.user or "", waited.address, waited.local, now)
         if account is not None:
-            self.guessing.succeeded(account.identity.name)
+            self.login_throttle.on_success(account.identity.name)
         verdict = (
             Verdict(None, "unknown user or wrong password")
             if account is None
             else Verdict(account.identity)
         )
-        idle = not self._found_out
-        self._found_out.extend((answer, verdict) for answer, _ in waiting)
+        idle = not self._verdicts
+        self._verdicts.extend((answer, verdict) for answer, _ in waiting)
         if idle:
-            self._tell()
+            self._deliver_verdicts()
 
-    def _tell(self) -> None:
-        for _ in range(min(ANSWERS, len(self._found_out))):
-            answer, verdict = self._found_out.popleft()
+    def _deliver_verdicts(self) -> None:
+        for _ in range(min(VERDICTS_PER_TURN, len(self._verdicts))):
+            answer, verdict = self._verdicts.popleft()
             answer(verdict)
-        if self._found_out:
-            asyncio.get_running_loop().call_soon(self._tell)
+        if self._verdicts:
+            asyncio.get_running_loop().call_soon(self._deliver_verdicts)
 
     @property
     def waiting(self) -> int:
         """Different credentials that are being checked, or wait for it."""
-        return len(self._checking) + self._held_back
+        return len(self._checking) + self._throttled
 
     def close(self) -> None:
         """No more hashing."""

@@ -40,11 +40,11 @@ from trellis.settings.schema import Jwt
 #: The authentication method of MQTT 5.
 METHOD: Final = "JWT"
 #: Octets of the longest token, and keys and scopes that are looked at.
-TOKEN_MAX: Final = 16 << 10
-KEYS_MAX: Final = 64
-SCOPES_MAX: Final = 200
+MAX_TOKEN: Final = 16 << 10
+MAX_KEYS: Final = 64
+MAX_SCOPES: Final = 200
 #: `#` in a binding key: with more of them it is not compared with scopes, and refused.
-GAPS_MAX: Final = 3
+MAX_WILDCARDS: Final = 3
 
 _TOKEN: Final = re.compile(rb"eyJ[A-Za-z0-9_-]*\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 _VERBS: Final = ("configure", "write", "read")
@@ -109,7 +109,7 @@ class ScopedIdentity(Identity):
         """A pattern is allowed where it is as a text, also where its `#` are no words at all."""
         words = key.split(".")
         gaps = words.count("#")
-        if gaps > GAPS_MAX:
+        if gaps > MAX_WILDCARDS:
             return READ_NONE
         for kept in product((True, False), repeat=gaps):
             left = iter(kept)
@@ -160,8 +160,8 @@ class Tokens:
         """Whom a token names. Raises ValueError with the reason why nobody."""
         from joserfc.errors import JoseError
 
-        if len(token) > TOKEN_MAX:
-            raise ValueError(f"longer than {TOKEN_MAX} octets")
+        if len(token) > MAX_TOKEN:
+            raise ValueError(f"longer than {MAX_TOKEN} octets")
         try:
             decoded = self._verified(token)
             claims: dict[str, Any] = decoded.claims
@@ -192,7 +192,7 @@ class Tokens:
             else []
         )
         return self._granted(
-            user, [str(word) for word in words[:SCOPES_MAX]], float(expires) + self._settings.leeway
+            user, [str(word) for word in words[:MAX_SCOPES]], float(expires) + self._settings.leeway
         )
 
     def _verified(self, token: bytes) -> Any:
@@ -255,9 +255,9 @@ def _keys(path: Path) -> list[Any]:
         raise SettingsError(
             f"jwt.keys: {path}: holds no keys, in PEM or as a JWKS ({error or type(error).__name__})"
         ) from None
-    if not 0 < len(found) <= KEYS_MAX:
+    if not 0 < len(found) <= MAX_KEYS:
         raise SettingsError(
-            f"jwt.keys: {path}: holds {len(found)} keys; 1 to {KEYS_MAX} are wanted"
+            f"jwt.keys: {path}: holds {len(found)} keys; 1 to {MAX_KEYS} are wanted"
         )
     return found
 

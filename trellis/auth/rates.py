@@ -16,7 +16,7 @@ from broker.eviction import evict_oldest
 from trellis.settings.schema import RatesSettings as RateSettings
 
 #: Buckets kept of those that many share; the one that was used longest ago goes first.
-KEPT: Final = 10_000
+MAX_SHARED_BUCKETS: Final = 10_000
 #: Whose a bucket is, and what it counts: the options of the settings.
 LIMITS: Final = tuple(
     f"{whose}_{what}"
@@ -25,20 +25,21 @@ LIMITS: Final = tuple(
 )
 
 
-class Bucket:
+class TokenBucket:
     """What may come now, and what comes in each second. May be in debt. Times are in ms."""
 
     def __init__(self, rate: int, now: int) -> None:
         self.rate = rate
         self._level = float(rate)
-        self._at = now
+        self._updated_at = now
 
-    def take(self, amount: int, now: int) -> float:
+    def charge(self, amount: int, now: int) -> float:
         """Charge so much; returns the seconds until the debt is paid."""
         self._level = (
-            min(float(self.rate), self._level + (now - self._at) * self.rate / 1000) - amount
+            min(float(self.rate), self._level + (now - self._updated_at) * self.rate / 1000)
+            - amount
         )
-        self._at = now
+        self._updated_at = now
         return max(0.0, -self._level / self.rate)
 
 
@@ -51,25 +52,25 @@ class PublishRates:
             name: getattr(settings, name) for name in LIMITS if getattr(settings, name)
         }
         #: How often somebody had to wait, and was sent away, by limit.
-        self.waits = dict.fromkeys(self.limits, 0)
-        self.refused = dict.fromkeys(self.limits, 0)
-        self._shared: dict[tuple[str, str], Bucket] = {}
+        self.throttled = dict.fromkeys(self.limits, 0)
+        self.disconnected = dict.fromkeys(self.limits, 0)
+        self._shared: dict[tuple[str, str], TokenBucket] = {}
 
     @property
-    def on(self) -> bool:
+    def enabled(self) -> bool:
         return bool(self.limits)
 
-    def own(self, now: int) -> dict[str, Bucket]:
+    def connection_buckets(self, now: int) -> dict[str, TokenBucket]:
         """The buckets of a connection's own."""
         return {
-            name: Bucket(rate, now)
+            name: TokenBucket(rate, now)
             for name, rate in self.limits.items()
             if name.startswith("connection_")
         }
 
     def charge(
         self,
-        own: dict[str, Bucket],
+        own: dict[str, TokenBucket],
         user: str,
         vhost: str,
         address: str,
@@ -88,18 +89,18 @@ class PublishRates:
                 bucket = self._bucket(name, key, rate, now)
             else:
                 continue  # Nobody yet.
-            seconds = bucket.take(messages if what == "messages" else octets, now)
+            seconds = bucket.charge(messages if what == "messages" else octets, now)
             if seconds > longest:
                 longest, reason = seconds, name
         if reason:
-            (self.refused if longest > self.patience else self.waits)[reason] += 1
+            (self.disconnected if longest > self.patience else self.throttled)[reason] += 1
         return longest, reason
 
-    def _bucket(self, name: str, key: str, rate: int, now: int) -> Bucket:
+    def _bucket(self, name: str, key: str, rate: int, now: int) -> TokenBucket:
         bucket = self._shared.pop((name, key), None)
         if bucket is None:
-            bucket = Bucket(rate, now)
-            if len(self._shared) >= KEPT:
+            bucket = TokenBucket(rate, now)
+            if len(self._shared) >= MAX_SHARED_BUCKETS:
                 evict_oldest(self._shared)
         self._shared[name, key] = bucket
         return bucket

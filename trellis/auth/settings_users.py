@@ -18,9 +18,9 @@ from trellis.auth.passwords import HASHER
 from trellis.settings import Settings, SettingsError
 from trellis.settings.schema import UserSettings
 
-GUEST: Final = "guest"
+GUEST_NAME: Final = "guest"
 #: Where the hash of a generated password is kept.
-GENERATED: Final = "generated-user.json"
+GENERATED_USER_FILE: Final = "generated-user.json"
 
 
 class GeneratedUser(msgspec.Struct):
@@ -56,11 +56,11 @@ def superuser(name: str) -> Identity:
     return identity
 
 
-def accounts_of(settings: Settings, directory: Path | None) -> Accounts:
+def authenticator_from_settings(settings: Settings, directory: Path | None) -> Accounts:
     """Checks who may log in. Raises SettingsError."""
     return Accounts(
-        everybody(settings, directory),
-        anonymous(settings),
+        accounts_from_settings(settings, directory),
+        anonymous_identity(settings),
         settings.mqtt.anonymous == "true",
         settings.auth.threads,
         settings.auth.queue,
@@ -68,7 +68,7 @@ def accounts_of(settings: Settings, directory: Path | None) -> Accounts:
     )
 
 
-def anonymous(settings: Settings) -> Identity | None:
+def anonymous_identity(settings: Settings) -> Identity | None:
     """Whose rights they have who give no name, if they may come in at all."""
     if settings.mqtt.anonymous == "false":
         return None
@@ -77,7 +77,7 @@ def anonymous(settings: Settings) -> Identity | None:
     return identity
 
 
-def everybody(settings: Settings, directory: Path | None) -> list[Account]:
+def accounts_from_settings(settings: Settings, directory: Path | None) -> list[Account]:
     """All who may log in.
 
     Slow: passwords that are not hashed yet are hashed here. Raises SettingsError.
@@ -89,15 +89,15 @@ def everybody(settings: Settings, directory: Path | None) -> list[Account]:
     if settings.user and settings.password:
         found.append(Account(superuser(settings.user), HASHER.hash(settings.password), False))
     if settings.auth.guest:
-        found.append(Account(superuser(GUEST), HASHER.hash(GUEST), True))
+        found.append(Account(superuser(GUEST_NAME), HASHER.hash(GUEST_NAME), True))
     if not found or settings.user and not settings.password:
-        found.append(_generated(settings.user or "trellis", directory))
+        found.append(_generated_account(settings.user or "trellis", directory))
     return found
 
 
-def _generated(name: str, directory: Path | None) -> Account:
+def _generated_account(name: str, directory: Path | None) -> Account:
     """A user with a password that is printed once; its hash stays in the data directory."""
-    path = None if directory is None else directory / GENERATED
+    path = None if directory is None else directory / GENERATED_USER_FILE
     if path is not None and path.exists():
         try:
             kept = msgspec.json.decode(path.read_bytes(), type=GeneratedUser)
@@ -112,7 +112,7 @@ def _generated(name: str, directory: Path | None) -> Account:
     password = secrets.token_urlsafe(18)
     password_hash = HASHER.hash(password)
     if path is not None:
-        _keep(path, GeneratedUser(name, password_hash))
+        _write_generated_user(path, GeneratedUser(name, password_hash))
     logs.warning(
         "generated_password",
         user=name,
@@ -122,7 +122,7 @@ def _generated(name: str, directory: Path | None) -> Account:
     return Account(superuser(name), password_hash, False)
 
 
-def _keep(path: Path, kept: GeneratedUser) -> None:
+def _write_generated_user(path: Path, kept: GeneratedUser) -> None:
     """Write the file whole or not at all. Raises SettingsError."""
     new = path.with_suffix(".new")
     try:

@@ -25,10 +25,10 @@ def metrics_routes(node: BrokerNode, counters: HttpCounters) -> HttpRouter:
         )
 
     async def aggregated(request: Request) -> Response:
-        return await rendered(await metrics.aggregated(node, counters))
+        return await rendered(await metrics.aggregated_metrics(node, counters))
 
     async def per_object(request: Request) -> Response:
-        return await rendered(await metrics.per_object(node))
+        return await rendered(await metrics.per_object_metrics(node))
 
     async def rendered(page: metrics.MetricsPage) -> Response:
         body = await asyncio.get_running_loop().run_in_executor(None, page.render)

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from urllib.parse import unquote
 
-from trellis.http.server import Handler, Response, Routes
+from trellis.http.server import Handler, Response, RouteTable
 
 
 class RouteNode:
     """What may follow one part of a path."""
 
-    __slots__ = ("any", "handlers", "named")
+    __slots__ = ("handlers", "literals", "parameter")
 
     def __init__(self) -> None:
-        self.named: dict[str, RouteNode] = {}
-        self.any: RouteNode | None = None
+        self.literals: dict[str, RouteNode] = {}
+        self.parameter: RouteNode | None = None
         self.handlers: dict[str, Handler] = {}
 
 
-class HttpRouter(Routes):
+class HttpRouter(RouteTable):
     """A tree of the parts of paths. A part as it is goes before one that is left open."""
 
     def __init__(self) -> None:
@@ -34,10 +34,10 @@ class HttpRouter(Routes):
         node = self._root
         for part in template.split("/")[1:]:
             if part.startswith("{"):
-                node.any = node.any or RouteNode()
-                node = node.any
+                node.parameter = node.parameter or RouteNode()
+                node = node.parameter
             else:
-                node = node.named.setdefault(part, RouteNode())
+                node = node.literals.setdefault(part, RouteNode())
         assert method not in node.handlers, f"two answers to {method} {template}"
         node.handlers[method] = handler
         self._methods |= {method, "HEAD"} if method == "GET" else {method}
@@ -48,15 +48,15 @@ class HttpRouter(Routes):
         found = self._walk(self._root, path.split("/")[1:], []) if path.startswith("/") else None
         if found is None:
             return (
-                self.missing(path)
+                self.not_found(path)
                 if method in self._methods
-                else self.refused(method, ", ".join(sorted(self._methods)))
+                else self.method_not_allowed(method, ", ".join(sorted(self._methods)))
             )
         node, parts = found
         handler = node.handlers.get(method)
         if handler is None:
             allowed = sorted([*node.handlers, *(["HEAD"] if "GET" in node.handlers else [])])
-            return self.refused(method, ", ".join(allowed))
+            return self.method_not_allowed(method, ", ".join(allowed))
         return handler, parts
 
     def _walk(
@@ -64,20 +64,20 @@ class HttpRouter(Routes):
     ) -> tuple[RouteNode, list[str]] | None:
         if not ahead:
             return (node, parts) if node.handlers else None
-        named = node.named.get(ahead[0])
+        named = node.literals.get(ahead[0])
         found = None if named is None else self._walk(named, ahead[1:], parts)
-        if found is None and node.any is not None:
+        if found is None and node.parameter is not None:
             found = self._walk(
-                node.any, ahead[1:], [*parts, unquote(ahead[0], errors="surrogateescape")]
+                node.parameter, ahead[1:], [*parts, unquote(ahead[0], errors="surrogateescape")]
             )
         return found
 
     # -- what is answered where nobody answers
 
-    def missing(self, path: str) -> Response:
+    def not_found(self, path: str) -> Response:
         return Response(404, f"no such page; there are {', '.join(sorted(self.paths))}\n".encode())
 
-    def refused(self, method: str, allowed: str) -> Response:
+    def method_not_allowed(self, method: str, allowed: str) -> Response:
         return Response(
             405, f"only {allowed.replace(', ', ' and ')} are served here\n".encode(), allow=allowed
         )

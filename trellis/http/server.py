@@ -14,19 +14,19 @@ from urllib.parse import parse_qsl
 
 import h11
 
-from trellis.http.stream_files import Range, SegmentSender
+from trellis.http.stream_files import SegmentRange, SegmentSender
 from trellis.monitoring.http_counters import HttpListenerCounters
 from trellis.server.listener_context import peer_of
 
 #: Octets of the longest request line and headers.
-REQUEST_MAX: Final = 16 << 10
+MAX_REQUEST_HEAD: Final = 16 << 10
 #: Octets of the longest body of a request.
-BODY_MAX: Final = 64 << 20
+MAX_BODY: Final = 64 << 20
 #: Octets of an answer that are sent in one turn.
-PIECE: Final = 1 << 16
+CHUNK_SIZE: Final = 1 << 16
 #: Connections served at once. When they are taken, the one that has waited longest for its request
 #: makes room.
-CLIENTS: Final = 64
+MAX_CONNECTIONS: Final = 64
 
 
 class Request:
@@ -48,9 +48,9 @@ class Request:
     ) -> None:
         self.method = method
         #: Whether a page of another site asks, in a browser that may know the user's password.
-        self.foreign = False
+        self.cross_origin = False
         self.path = path
-        self.parts = parts
+        self.path_parameters = parts
         self.token = token
         self.query = query
         self.body = body
@@ -84,16 +84,16 @@ class Response:
 class RangeResponse(Response):
     """Octets of a file, sent by the kernel."""
 
-    def __init__(self, part: Range, sender: SegmentSender, content_type: str) -> None:
+    def __init__(self, part: SegmentRange, sender: SegmentSender, content_type: str) -> None:
         super().__init__(200, b"", content_type)
-        self.part = part
+        self.segment_range = part
         self.sender = sender
 
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-class Routes:
+class RouteTable:
     """The role of whoever knows the answers."""
 
     def find(self, method: str, path: str) -> tuple[Handler, list[str]] | Response:
@@ -109,17 +109,19 @@ class HttpServer:
     `limit` is the seconds a client has for its request and for taking the answer, each.
     """
 
-    def __init__(self, routes: Routes, limit: float, counters: HttpListenerCounters) -> None:
+    def __init__(self, routes: RouteTable, limit: float, counters: HttpListenerCounters) -> None:
         self._routes = routes
-        self._limit = limit
+        self._seconds = limit
         self._serving: set[asyncio.Task[None]] = set()
         #: Those of them whose request is not complete, in the order in which they came.
-        self._asking: dict[asyncio.Task[None], None] = {}
+        self._awaiting_request: dict[asyncio.Task[None], None] = {}
         self._counters = counters
 
     def protocol(self) -> asyncio.StreamReaderProtocol:
         """Of a connection that was accepted."""
-        return asyncio.StreamReaderProtocol(asyncio.StreamReader(limit=REQUEST_MAX), self._serve)
+        return asyncio.StreamReaderProtocol(
+            asyncio.StreamReader(limit=MAX_REQUEST_HEAD), self._serve
+        )
 
     async def close(self) -> None:
         """Break off what is being served."""
@@ -129,14 +131,14 @@ class HttpServer:
             await asyncio.wait(self._serving)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._serving) >= CLIENTS and not self._make_room():
+        if len(self._serving) >= MAX_CONNECTIONS and not self._make_room():
             self._counters.closed["too_many"] += 1
             writer.transport.abort()
             return
         task = asyncio.current_task()
         assert task is not None
         self._serving.add(task)
-        self._asking[task] = None
+        self._awaiting_request[task] = None
         try:
             await self._exchange(reader, writer, task)
         except (OSError, h11.ProtocolError) as error:
@@ -147,13 +149,13 @@ class HttpServer:
             writer.transport.abort()
         finally:
             self._serving.discard(task)
-            self._asking.pop(task, None)
+            self._awaiting_request.pop(task, None)
             writer.close()
 
     def _make_room(self) -> bool:
-        for task in self._asking:
+        for task in self._awaiting_request:
             self._counters.closed["too_many"] += 1
-            del self._asking[task]
+            del self._awaiting_request[task]
             task.cancel()
             return True
         return False
@@ -162,19 +164,19 @@ class HttpServer:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, task: asyncio.Task[None]
     ) -> None:
         """One request and its answer. Raises OSError, h11.ProtocolError."""
-        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_MAX)
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_REQUEST_HEAD)
         try:
-            async with asyncio.timeout(self._limit):
+            async with asyncio.timeout(self._seconds):
                 response, head = await self._respond(connection, reader, writer, task)
         except TimeoutError:
             asked = connection.their_state is not h11.IDLE
             response, head = Response(503 if asked else 408, b"that took too long\n"), False
         # A range may be large, and has a limit of its own.
-        async with asyncio.timeout(None if isinstance(response, RangeResponse) else self._limit):
+        async with asyncio.timeout(None if isinstance(response, RangeResponse) else self._seconds):
             await self._answer(connection, writer, response, head)
             if writer.can_write_eof():
                 writer.write_eof()
-            while await reader.read(REQUEST_MAX):
+            while await reader.read(MAX_REQUEST_HEAD):
                 # Closed with input unread, the kernel of the client would throw our answer away.
                 pass
 
@@ -189,13 +191,13 @@ class HttpServer:
         try:
             event = connection.next_event()
             while event is h11.NEED_DATA:
-                connection.receive_data(await reader.read(REQUEST_MAX))
+                connection.receive_data(await reader.read(MAX_REQUEST_HEAD))
                 event = connection.next_event()
         except h11.RemoteProtocolError as error:
             return Response(error.error_status_hint, f"{error}\n".encode()), False
         if not isinstance(event, h11.Request):
             raise ConnectionError("the client went away")
-        self._asking.pop(task, None)
+        self._awaiting_request.pop(task, None)
         head = event.method == b"HEAD"
         method = event.method.decode("ascii", "replace")
         path, _, query = event.target.decode("ascii", "replace").partition("?")
@@ -205,10 +207,10 @@ class HttpServer:
         handler, parts = found
         peer = peer_of(writer.get_extra_info("peername"))
         authorization = dict(event.headers).get(b"authorization", b"")
-        user, password = basic(authorization)
+        user, password = parse_basic(authorization)
         body = await self._body(connection, reader)
         if body is None:
-            return Response(413, f"more than {BODY_MAX} octets\n".encode()), head
+            return Response(413, f"more than {MAX_BODY} octets\n".encode()), head
         asked = Request(
             method,
             path,
@@ -219,11 +221,13 @@ class HttpServer:
             dict(parse_qsl(query, keep_blank_values=True)),
             body,
             parts,
-            bearer(authorization),
+            parse_bearer(authorization),
         )
         headers = dict(event.headers)
         origin = headers.get(b"origin", b"")
-        asked.foreign = origin != b"" and origin.rpartition(b"//")[2] != headers.get(b"host", b"")
+        asked.cross_origin = origin != b"" and origin.rpartition(b"//")[2] != headers.get(
+            b"host", b""
+        )
         return await handler(asked), head
 
     async def _body(self, connection: h11.Connection, reader: asyncio.StreamReader) -> bytes | None:
@@ -236,11 +240,11 @@ class HttpServer:
         while True:
             event = connection.next_event()
             if event is h11.NEED_DATA:
-                connection.receive_data(await reader.read(PIECE))
+                connection.receive_data(await reader.read(CHUNK_SIZE))
             elif isinstance(event, h11.Data):
                 parts.append(bytes(event.data))
                 size += len(event.data)
-                if size > BODY_MAX:
+                if size > MAX_BODY:
                     return None
             elif isinstance(event, h11.EndOfMessage):
                 return b"".join(parts)
@@ -270,7 +274,7 @@ class HttpServer:
             headers.append(("WWW-Authenticate", 'Basic realm="trellis"'))
         if isinstance(response, RangeResponse):
             headers += [
-                ("X-Trellis-Durable", str(response.part.durable)),
+                ("X-Trellis-Durable", str(response.segment_range.durable)),
                 ("Accept-Ranges", "none"),
             ]
             await self._send_range(connection, writer, response, headers, head)
@@ -279,8 +283,10 @@ class HttpServer:
             connection.send(h11.Response(status_code=response.status, headers=headers)) or b""
         )
         if not head:
-            for at in range(0, len(response.body), PIECE):
-                writer.write(connection.send(h11.Data(data=response.body[at : at + PIECE])) or b"")
+            for at in range(0, len(response.body), CHUNK_SIZE):
+                writer.write(
+                    connection.send(h11.Data(data=response.body[at : at + CHUNK_SIZE])) or b""
+                )
                 await writer.drain()
         await writer.drain()
 
@@ -293,7 +299,7 @@ class HttpServer:
         head: bool,
     ) -> None:
         """The head through the transport, and when that is out the octets past it."""
-        part = response.part
+        part = response.segment_range
         try:
             writer.transport.set_write_buffer_limits(0)
             writer.write(connection.send(h11.Response(status_code=200, headers=headers)) or b"")
@@ -304,7 +310,7 @@ class HttpServer:
                 writer.get_extra_info("sslcontext") is not None
                 or writer.get_extra_info("socket") is None
             ):
-                for octets in part.pieces():  # What is encrypted cannot be sent by the kernel.
+                for octets in part.read_chunks():  # What is encrypted cannot be sent by the kernel.
                     writer.write(octets)
                     await writer.drain()
             else:
@@ -317,19 +323,19 @@ class HttpServer:
 
 def _size(response: Response) -> int:
     return (
-        response.part.end - response.part.start
+        response.segment_range.end - response.segment_range.start
         if isinstance(response, RangeResponse)
         else len(response.body)
     )
 
 
-def bearer(header: bytes) -> bytes:
+def parse_bearer(header: bytes) -> bytes:
     """The token of an Authorization header (RFC 6750); nothing when there is none."""
     scheme, _, token = header.partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b""
 
 
-def basic(header: bytes) -> tuple[str | None, bytes]:
+def parse_basic(header: bytes) -> tuple[str | None, bytes]:
     """User and password of an Authorization header (RFC 7617); (None, b"") when there is none that
     we can read.
     """

@@ -24,10 +24,10 @@ from trellis.monitoring.http_counters import HttpCounters
 
 CONTENT_TYPE: Final = "application/vnd.apache.arrow.stream"
 #: Threads that send.
-THREADS: Final = 2
+SENDER_THREADS: Final = 2
 #: Octets of one call to the kernel, and seconds that a client may take none.
-PIECE: Final = 1 << 20
-PATIENCE: Final = 30.0
+SEND_SIZE: Final = 1 << 20
+CLIENT_SECONDS: Final = 30.0
 
 Row = dict[str, object]
 
@@ -40,7 +40,7 @@ class StreamRefusal(Exception):
         self.status = status
 
 
-class Range:
+class SegmentRange:
     """Octets of a segment.
 
     The descriptor is the range's own, so that retention may remove the file meanwhile.
@@ -53,15 +53,15 @@ class Range:
         #: The offset behind the last durable row of the stream, when it was asked.
         self.durable = durable
 
-    def duplicate(self) -> Range:
+    def duplicate(self) -> SegmentRange:
         """The same, with a descriptor of its own."""
-        return Range(os.dup(self.descriptor), self.start, self.end, self.durable)
+        return SegmentRange(os.dup(self.descriptor), self.start, self.end, self.durable)
 
-    def pieces(self) -> Iterator[bytes]:
+    def read_chunks(self) -> Iterator[bytes]:
         """The octets themselves, for a server that must encrypt them."""
         at = self.start
         while at < self.end:
-            octets = os.pread(self.descriptor, min(PIECE, self.end - at), at)
+            octets = os.pread(self.descriptor, min(SEND_SIZE, self.end - at), at)
             if not octets:
                 raise ConnectionError("the segment ends before its size")
             at += len(octets)
@@ -71,13 +71,13 @@ class Range:
         os.close(self.descriptor)
 
 
-def streams(broker: Broker, identity: Identity) -> list[Row]:
+def list_streams(broker: Broker, identity: Identity) -> list[Row]:
     """The streams that the identity may read."""
     found: list[Row] = []
     for vhost in broker.vhosts.values():
         within = identity.for_vhost(vhost.name)
         for queue in vhost.queues.values():
-            if within is not None and isinstance(queue, StreamQueue) and _allowed(within, queue):
+            if within is not None and isinstance(queue, StreamQueue) and _may_read(within, queue):
                 archive = queue.archive
                 found.append(
                     {
@@ -97,12 +97,12 @@ def streams(broker: Broker, identity: Identity) -> list[Row]:
     return found
 
 
-def segments(broker: Broker, identity: Identity, query: Mapping[str, str]) -> list[Row]:
+def list_segments(broker: Broker, identity: Identity, query: Mapping[str, str]) -> list[Row]:
     """The segments of a stream (`vhost`, `queue`), from the one with `offset` on where that is
     given. Raises Refusal.
     """
-    _know(query, "offset")
-    archive = _archive(broker, identity, query)
+    _check_parameters(query, "offset")
+    archive = _find_archive(broker, identity, query)
     wanted = _number(query, "offset", -1)
     if 0 <= wanted < int(archive.end) and archive.holding(wanted) is None:
         raise StreamRefusal(410, str(archive.missing(wanted)))
@@ -123,11 +123,11 @@ def segments(broker: Broker, identity: Identity, query: Mapping[str, str]) -> li
     ]
 
 
-def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> Range:
+def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> SegmentRange:
     """Octets `start` to `end` (all that is durable, if nothing is said) of a segment (`vhost`,
     `queue`, `segment`), in the loop's thread. Raises Refusal."""
-    _know(query, "segment", "start", "end")
-    archive = _archive(broker, identity, query)
+    _check_parameters(query, "segment", "start", "end")
+    archive = _find_archive(broker, identity, query)
     name = query.get("segment", "")
     if not name:
         raise StreamRefusal(400, "segment=NAME is missing: /api/streams/segments lists them")
@@ -156,10 +156,10 @@ def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> 
             501,
             "the broker keeps its streams in memory (data.dir is :memory:): read them over AMQP",
         )
-    return Range(file.duplicate(), start, end, int(archive.end))
+    return SegmentRange(file.duplicate(), start, end, int(archive.end))
 
 
-def _archive(broker: Broker, identity: Identity, query: Mapping[str, str]) -> Archive:
+def _find_archive(broker: Broker, identity: Identity, query: Mapping[str, str]) -> Archive:
     vhost, name = query.get("vhost", "/"), query.get("queue", "")
     if not name:
         raise StreamRefusal(400, "queue=NAME is missing: /api/streams lists the streams")
@@ -183,7 +183,7 @@ def _archive(broker: Broker, identity: Identity, query: Mapping[str, str]) -> Ar
     return queue.archive
 
 
-def _allowed(identity: Identity, queue: StreamQueue) -> bool:
+def _may_read(identity: Identity, queue: StreamQueue) -> bool:
     try:
         identity.may("read", "queue", queue.name, queue.vhost)
     except BrokerError:
@@ -191,7 +191,7 @@ def _allowed(identity: Identity, queue: StreamQueue) -> bool:
     return True
 
 
-def _know(query: Mapping[str, str], *known: str) -> None:
+def _check_parameters(query: Mapping[str, str], *known: str) -> None:
     """Raises Refusal for a parameter that nobody reads: whoever mistypes `offset` must not get all
     there is.
     """
@@ -216,9 +216,9 @@ class SegmentSender:
 
     def __init__(self, counters: HttpCounters) -> None:
         self._counters = counters
-        self._pool = ThreadPoolExecutor(THREADS, "segments")
+        self._pool = ThreadPoolExecutor(SENDER_THREADS, "segments")
 
-    def start(self, socket: int, part: Range) -> Future[int]:
+    def start(self, socket: int, part: SegmentRange) -> Future[int]:
         """Have a thread send all octets of the range to a socket. Both may be closed before that is
         done. The result is how many it sent; OSError when the client is gone."""
         own, rest = os.dup(socket), part.duplicate()
@@ -231,17 +231,19 @@ class SegmentSender:
         future.add_done_callback(done)
         return future
 
-    def _send(self, socket: int, part: Range) -> int:
+    def _send(self, socket: int, part: SegmentRange) -> int:
         """In one of the threads. The socket does not block."""
         at = part.start
         poll = select.poll()
         poll.register(socket, select.POLLOUT)
         while at < part.end:
             try:
-                sent = os.sendfile(socket, part.descriptor, at, min(PIECE, part.end - at))
+                sent = os.sendfile(socket, part.descriptor, at, min(SEND_SIZE, part.end - at))
             except BlockingIOError:
-                if not poll.poll(PATIENCE * 1000):
-                    raise TimeoutError(f"the client took nothing for {PATIENCE:g} s") from None
+                if not poll.poll(CLIENT_SECONDS * 1000):
+                    raise TimeoutError(
+                        f"the client took nothing for {CLIENT_SECONDS:g} s"
+                    ) from None
                 continue
             if sent == 0:
                 raise ConnectionError("the segment ends before its size")

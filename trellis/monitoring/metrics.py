@@ -26,13 +26,13 @@ from trellis.server.node import BrokerNode
 from trellis.server.store_writer import DurableStoreWriter, StoreWriter
 
 #: Objects counted in one turn, and objects named in one turn, which takes longer.
-STEP: Final = 1_000
-NAMED: Final = 200
+COUNT_SLICE: Final = 1_000
+NAMED_SLICE: Final = 200
 
 Labels = dict[str, str]
 
 
-class Family:
+class MetricFamily:
     """One metric: name without `_total`, kind (gauge or counter), help, and its samples."""
 
     def __init__(self, name: str, kind: str, text: str) -> None:
@@ -46,12 +46,12 @@ class MetricsPage:
     """Families in order, each named once."""
 
     def __init__(self) -> None:
-        self.families: dict[str, Family] = {}
+        self.families: dict[str, MetricFamily] = {}
 
     def add(self, name: str, kind: str, text: str, value: float, **labels: str) -> None:
         family = self.families.get(name)
         if family is None:
-            family = self.families[name] = Family(name, kind, text)
+            family = self.families[name] = MetricFamily(name, kind, text)
         family.samples.append((labels, value))
 
     def gauge(self, name: str, text: str, value: float, **labels: str) -> None:
@@ -80,7 +80,7 @@ class MetricsPage:
         for family in self.families.values():
             while family.samples:
                 del family.samples[
-                    -STEP:
+                    -COUNT_SLICE:
                 ]  # Let go on the loop's thread, all at once, 200,000 would hold it for 40 ms.
         return text
 
@@ -88,7 +88,7 @@ class MetricsPage:
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 
-async def aggregated(node: BrokerNode, http: HttpCounters) -> MetricsPage:
+async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPage:
     """/metrics. The copying yields to the loop after every STEP objects."""
     page = MetricsPage()
     censuses = []
@@ -96,17 +96,17 @@ async def aggregated(node: BrokerNode, http: HttpCounters) -> MetricsPage:
         census = vhost.totals()
         more = True
         while more:
-            more = census.step(STEP)
+            more = census.step(COUNT_SLICE)
             await asyncio.sleep(0)
         censuses.append(census)
     sessions = node.mqtt.sessions.all()
     connected = 0
-    for at in range(0, len(sessions), STEP):
-        connected += sum(session.outlet is not None for session in sessions[at : at + STEP])
+    for at in range(0, len(sessions), COUNT_SLICE):
+        connected += sum(session.outlet is not None for session in sessions[at : at + COUNT_SLICE])
         await asyncio.sleep(0)
     ingress = [vhost.contexts.ingress_counters() for vhost in node.broker.vhosts.values()]
     _connections(page, node, http)
-    _entrances(page, node)
+    _listeners(page, node)
     _http(page, http)
     _queues(page, node, censuses)
     _streams(page, node, http)
@@ -125,7 +125,7 @@ async def aggregated(node: BrokerNode, http: HttpCounters) -> MetricsPage:
     return page
 
 
-async def per_object(node: BrokerNode) -> MetricsPage:
+async def per_object_metrics(node: BrokerNode) -> MetricsPage:
     """/metrics/per-object: queues and sessions by name."""
     page = MetricsPage()
     done = 0
@@ -149,7 +149,7 @@ async def per_object(node: BrokerNode) -> MetricsPage:
                 "rabbitmq_queue_consumers", "Consumers of a queue", queue.consumer_count, **labels
             )
             done += 1
-            if done % NAMED == 0:
+            if done % NAMED_SLICE == 0:
                 await asyncio.sleep(0)
     for session in node.mqtt.sessions.all():
         labels = {"vhost": session.vhost.name, "client_id": session.name}
@@ -166,7 +166,7 @@ async def per_object(node: BrokerNode) -> MetricsPage:
             **labels,
         )
         done += 1
-        if done % NAMED == 0:
+        if done % NAMED_SLICE == 0:
             await asyncio.sleep(0)
     return page
 
@@ -240,13 +240,13 @@ def _connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> Non
         page.counter(
             "trellis_rate_waits",
             "Times that a client was not read, because it was faster than it may be",
-            node.rates.waits[limit],
+            node.rates.throttled[limit],
             limit=limit,
         )
         page.counter(
             "trellis_rate_refused",
             "Clients disconnected because they were faster than they may be",
-            node.rates.refused[limit],
+            node.rates.disconnected[limit],
             limit=limit,
         )
     page.gauge(
@@ -256,9 +256,9 @@ def _connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> Non
     )
 
 
-def _entrances(page: MetricsPage, node: BrokerNode) -> None:
-    for listener, entrance in node.entrances.items():
-        if entrance.security is not None:
+def _listeners(page: MetricsPage, node: BrokerNode) -> None:
+    for listener, entrance in node.listener_contexts.items():
+        if entrance.tls_context is not None:
             for version, count in sorted(entrance.tls.handshakes.items()):
                 page.counter(
                     "trellis_tls_handshakes",
@@ -281,7 +281,7 @@ def _entrances(page: MetricsPage, node: BrokerNode) -> None:
                 entrance.tls.resumed,
                 listener=listener,
             )
-        if entrance.speaks_websocket:
+        if entrance.is_websocket:
             page.counter(
                 "trellis_websocket_upgrades",
                 "WebSockets opened",
@@ -296,7 +296,7 @@ def _entrances(page: MetricsPage, node: BrokerNode) -> None:
                     listener=listener,
                     reason=reason,
                 )
-    for file, ends in node.certificates.ends.items():
+    for file, ends in node.certificates.expirations.items():
         page.gauge(
             "trellis_tls_certificate_end_seconds",
             "When a certificate ends, in seconds since 1970",
@@ -453,26 +453,26 @@ def _messages(
 def _process(page: MetricsPage, node: BrokerNode) -> None:
     """What the operating system is asked, in a thread: with many descriptors it takes its time."""
     name = node.settings.node.name
-    page.gauge("rabbitmq_process_open_fds", "Open file descriptors", process.descriptors())
+    page.gauge("rabbitmq_process_open_fds", "Open file descriptors", process.open_descriptors())
     page.gauge(
         "rabbitmq_process_max_fds", "File descriptors that may be open", node.max_descriptors
     )
-    page.gauge("rabbitmq_process_resident_memory_bytes", "Memory in use", process.resident())
+    page.gauge("rabbitmq_process_resident_memory_bytes", "Memory in use", process.resident_bytes())
     page.gauge(
         "rabbitmq_resident_memory_limit_bytes",
         "Memory above which publishers wait",
-        node.watch.memory_limit,
+        node.alarm_watch.memory_limit,
     )
     if node.directory is not None:
         page.gauge(
             "rabbitmq_disk_space_available_bytes",
             "Disk space free for the data directory",
-            process.free_disk(node.directory),
+            process.free_disk_bytes(node.directory),
         )
         page.gauge(
             "rabbitmq_disk_space_available_limit_bytes",
             "Disk space below which publishers wait",
-            node.watch.disk_limit,
+            node.alarm_watch.disk_limit,
         )
     page.gauge(
         "rabbitmq_identity_info",
@@ -527,22 +527,30 @@ def _trellis(page: MetricsPage, node: BrokerNode) -> None:
     )
     page.counter("trellis_turns", "Turns of the loop that had work", node.turn.turns)
     page.gauge(
-        "trellis_loop_held_seconds_max", "Longest turn of the loop so far", node.turn.longest
-    )
-    page.counter("trellis_gc_pause_seconds", "Time in garbage collections", node.collector.paused)
-    page.counter("trellis_gc_collections", "Garbage collections", node.collector.pauses)
-    page.gauge(
-        "trellis_gc_pause_seconds_max", "Longest garbage collection so far", node.collector.longest
+        "trellis_loop_held_seconds_max",
+        "Longest turn of the loop so far",
+        node.turn.longest_seconds,
     )
     page.counter(
-        "trellis_passwords_hashed", "Passwords hashed to judge a login", node.accounts.hashed
+        "trellis_gc_pause_seconds", "Time in garbage collections", node.gc_policy.paused_seconds
+    )
+    page.counter("trellis_gc_collections", "Garbage collections", node.gc_policy.collections)
+    page.gauge(
+        "trellis_gc_pause_seconds_max",
+        "Longest garbage collection so far",
+        node.gc_policy.longest_pause,
+    )
+    page.counter(
+        "trellis_passwords_hashed",
+        "Passwords hashed to judge a login",
+        node.accounts.passwords_hashed,
     )
     page.gauge(
         "trellis_logins_waiting",
         "Different credentials that wait for a verdict",
         node.accounts.waiting,
     )
-    guessing = node.accounts.guessing
+    guessing = node.accounts.login_throttle
     page.counter(
         "trellis_logins_delayed",
         "Logins that waited because of failures before them",
@@ -565,7 +573,7 @@ def _trellis(page: MetricsPage, node: BrokerNode) -> None:
         "Different credentials that may wait; more are told to come again",
         node.settings.auth.queue,
     )
-    _store(page, node.storing)
+    _store(page, node.store_writer)
     for vhost in node.broker.vhosts.values():
         page.gauge(
             "trellis_retained_messages", "Retained messages", len(vhost.retained), vhost=vhost.name
@@ -594,12 +602,12 @@ def _store(page: MetricsPage, storing: StoreWriter) -> None:
         page.counter(
             "trellis_store_writes_refused",
             "Writes that found no room on the disk, and were tried again",
-            storing.refused,
+            storing.full_disk_failures,
         )
         page.gauge(
             "trellis_store_blocked",
             "1 while there is no room on the disk",
-            1 if storing.blocked else 0,
+            1 if storing.blocked_reason else 0,
         )
         page.gauge(
             "trellis_store_pending_bytes",

@@ -25,41 +25,43 @@ class Admission:
     Loopback addresses have no bound of their own: whoever is there shares the machine.
     """
 
-    def __init__(self, connections: int, strangers: int, per_address: int = 0) -> None:
+    def __init__(
+        self, connections: int, unauthenticated_per_address: int, per_address: int = 0
+    ) -> None:
         self.connections = connections
         self.per_address = per_address
-        self._here: dict[str, int] = {}
-        self.strangers = strangers
+        self._open: dict[str, int] = {}
+        self.unauthenticated_per_address = unauthenticated_per_address
         #: How many were turned away, and why.
         self.refused = dict.fromkeys(REASONS, 0)
-        self._waiting: dict[str, list[Connection]] = {}
+        self._unauthenticated: dict[str, list[Connection]] = {}
 
-    def judge(self, address: str, local: bool, open_now: int) -> str:
+    def refusal_reason(self, address: str, local: bool, open_now: int) -> str:
         """Why the next connection from this address is refused; empty when it is not."""
         reason = ""
         if open_now >= self.connections:
             reason = "connections"
-        elif not local and 0 < self.per_address <= self._here.get(address, 0):
+        elif not local and 0 < self.per_address <= self._open.get(address, 0):
             reason = "address_connections"
-        elif not local and self._strangers(address) >= self.strangers:
+        elif not local and self._count_unauthenticated(address) >= self.unauthenticated_per_address:
             reason = "unauthenticated_per_address"
         if reason:
-            self.refuse(reason)
+            self.count_refusal(reason)
         return reason
 
-    def refuse(self, reason: str) -> None:
+    def count_refusal(self, reason: str) -> None:
         """Count one of REASONS."""
         self.refused[reason] += 1
 
-    def _strangers(self, address: str) -> int:
+    def _count_unauthenticated(self, address: str) -> int:
         """How many of this address have not logged in.
 
         Those that have are forgotten when the list is full.
         """
-        waiting = self._waiting.get(address)
+        waiting = self._unauthenticated.get(address)
         if waiting is None:
             return 0
-        if len(waiting) >= self.strangers:
+        if len(waiting) >= self.unauthenticated_per_address:
             waiting[:] = [
                 connection
                 for connection in waiting
@@ -67,18 +69,18 @@ class Admission:
             ]
         return len(waiting)
 
-    def enter(self, connection: Connection) -> None:
+    def add(self, connection: Connection) -> None:
         if not connection.peer.local:
-            self._here[connection.peer.address] = self._here.get(connection.peer.address, 0) + 1
-            self._waiting.setdefault(connection.peer.address, []).append(connection)
+            self._open[connection.peer.address] = self._open.get(connection.peer.address, 0) + 1
+            self._unauthenticated.setdefault(connection.peer.address, []).append(connection)
 
-    def leave(self, connection: Connection) -> None:
-        if connection.peer.address in self._here:
-            self._here[connection.peer.address] -= 1
-            if not self._here[connection.peer.address]:
-                del self._here[connection.peer.address]
-        waiting = self._waiting.get(connection.peer.address)
+    def remove(self, connection: Connection) -> None:
+        if connection.peer.address in self._open:
+            self._open[connection.peer.address] -= 1
+            if not self._open[connection.peer.address]:
+                del self._open[connection.peer.address]
+        waiting = self._unauthenticated.get(connection.peer.address)
         if waiting is not None and connection in waiting:
             waiting.remove(connection)
             if not waiting:
-                del self._waiting[connection.peer.address]
+                del self._unauthenticated[connection.peer.address]

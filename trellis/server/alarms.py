@@ -10,37 +10,39 @@ from broker.alarms import Alarms
 from trellis import logs, process
 
 #: Seconds between two looks.
-LOOK: Final = 1.0
+CHECK_INTERVAL: Final = 1.0
 #: Once memory is short, so much of its limit must be free again until publishers go on.
-SLACK: Final = 0.05
+MEMORY_MARGIN: Final = 0.05
 
 
-class Watch:
+class AlarmWatch:
     """`memory` is a part of the machine's, `disk_free` octets; 0 is no limit."""
 
     def __init__(
         self, alarms: Alarms, memory: float, disk_free: int, directory: Path | None
     ) -> None:
         self._alarms = alarms
-        self.memory_limit = int(memory * process.memory())
+        self.memory_limit = int(memory * process.memory_bytes())
         self.disk_limit = 0 if directory is None else disk_free
         self._directory = directory
 
-    async def watch(self) -> None:
+    async def run(self) -> None:
         """Look every LOOK seconds."""
         while True:
             free = 0
             if self._directory is not None and self.disk_limit:
                 free = await asyncio.get_running_loop().run_in_executor(
-                    None, process.free_disk, self._directory
+                    None, process.free_disk_bytes, self._directory
                 )
-            self.look(process.resident(), free)
-            await asyncio.sleep(LOOK)
+            self.look(process.resident_bytes(), free)
+            await asyncio.sleep(CHECK_INTERVAL)
 
     def look(self, resident: int, free: int) -> None:
         """Raise or clear alarms by octets in use, and octets free on the disk."""
         limit = (
-            self.memory_limit * (1 - SLACK) if "memory" in self._alarms.on else self.memory_limit
+            self.memory_limit * (1 - MEMORY_MARGIN)
+            if "memory" in self._alarms.on
+            else self.memory_limit
         )
         self._set("memory", 0 < limit < resident, used=resident, limit=self.memory_limit)
         self._set("disk", free < self.disk_limit, free=free, limit=self.disk_limit)

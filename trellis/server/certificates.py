@@ -35,7 +35,7 @@ _MEANINGS: Final = {
 }
 
 
-class Security:
+class TlsContext:
     """What one listener shows its clients.
 
     `context` is replaced at a reload; connections keep the one they have.
@@ -50,10 +50,10 @@ class Certificates:
 
     def __init__(self, settings: Settings) -> None:
         #: By listener.
-        self.securities = {name: Security(context) for name, context in contexts(settings).items()}
+        self.contexts = {name: TlsContext(context) for name, context in contexts(settings).items()}
         #: File of a certificate -> when it ends, in seconds of the wall clock.
-        self.ends: dict[str, float] = {}
-        if self.securities:
+        self.expirations: dict[str, float] = {}
+        if self.contexts:
             self._look(settings)
 
     def reload(self, settings: Settings) -> None:
@@ -61,23 +61,23 @@ class Certificates:
 
         Raises SettingsError.
         """
-        if not self.securities:
+        if not self.contexts:
             return
         for name, context in contexts(settings).items():
-            if name in self.securities:
-                self.securities[name].context = context
+            if name in self.contexts:
+                self.contexts[name].context = context
         self._look(settings)
 
     def _look(self, settings: Settings) -> None:
         """Note when certificates end, and warn of those for which that is now or soon."""
-        self.ends = {}
+        self.expirations = {}
         now = time.time()
         for file in [
             settings.tls.certificate,
             *(names["certificate"] for names in settings.tls.names.values()),
         ]:
             begins, ends = _times(file)
-            self.ends[file] = ends
+            self.expirations[file] = ends
             day = time.strftime("%Y-%m-%d", time.gmtime(begins if begins > now else ends))
             if begins > now:
                 logs.warning(

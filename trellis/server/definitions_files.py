@@ -16,19 +16,19 @@ from trellis.auth.passwords import check_hash, show_hash
 from trellis.settings import SettingsError
 
 #: Refusals that get a line each in the log.
-LINES = 100
+MAX_LOGGED = 100
 #: Rows made, or written, without letting others have a turn.
-STEP = 200
+SLICE_ROWS = 200
 #: Sections of a virtual host's own document.
-OWN = ("exchanges", "queues", "bindings", "policies")
+VHOST_SECTIONS = ("exchanges", "queues", "bindings", "policies")
 
 _HEAD = {"product_name": "Trellis"}
 
 
-def import_(broker: Broker, octets: bytes) -> definitions.ImportReport:
+def import_(broker: Broker, document_json: bytes) -> definitions.ImportReport:
     """Raises ValueError for what is no such document."""
     try:
-        document = msgspec.json.decode(octets)
+        document = msgspec.json.decode(document_json)
         return definitions.import_(broker, document, check_hash)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise ValueError(f"not JSON: {error}") from None
@@ -38,7 +38,7 @@ def import_(broker: Broker, octets: bytes) -> definitions.ImportReport:
 
 def export(broker: Broker) -> bytes:
     """All definitions as JSON, at once."""
-    return _written({**_HEAD, **definitions.export(broker, show_hash)})
+    return _encode({**_HEAD, **definitions.export(broker, show_hash)})
 
 
 async def export_in_slices(broker: Broker, vhost: str | None = None) -> bytes:
@@ -46,26 +46,26 @@ async def export_in_slices(broker: Broker, vhost: str | None = None) -> bytes:
     it.
     """
     document: dict[str, list[definitions.Row]] = {
-        section: [] for section in (definitions.SECTIONS if vhost is None else OWN)
+        section: [] for section in (definitions.SECTIONS if vhost is None else VHOST_SECTIONS)
     }
     for at, (section, row) in enumerate(definitions.export_rows(broker, show_hash)):
         if vhost is None:
             document[section].append(row)
         elif section in document and row["vhost"] == vhost:
             document[section].append({key: value for key, value in row.items() if key != "vhost"})
-        if at % STEP == 0:
+        if at % SLICE_ROWS == 0:
             await asyncio.sleep(0)
-    return await asyncio.get_running_loop().run_in_executor(None, _written, {**_HEAD, **document})
+    return await asyncio.get_running_loop().run_in_executor(None, _encode, {**_HEAD, **document})
 
 
-def _written(document: dict[str, Any]) -> bytes:
+def _encode(document: dict[str, Any]) -> bytes:
     """JSON, in small steps: a thread that does this lets others go on."""
     parts: list[bytes] = []
     for section, value in document.items():
         if isinstance(value, list):
             pieces = [
-                msgspec.json.encode(value[at : at + STEP], enc_hook=str)[1:-1]
-                for at in range(0, len(value), STEP)
+                msgspec.json.encode(value[at : at + SLICE_ROWS], enc_hook=str)[1:-1]
+                for at in range(0, len(value), SLICE_ROWS)
             ]
             text = b"[" + b",".join(pieces) + b"]"
         else:
@@ -84,8 +84,8 @@ def import_file(broker: Broker, path: str) -> None:
     except (OSError, ValueError, RuntimeError) as error:
         what = error.strerror if isinstance(error, OSError) else error
         raise SettingsError(f"definitions.file: {path}: {what}") from None
-    for line in imported.refused[:LINES]:
+    for line in imported.refused[:MAX_LOGGED]:
         logs.warning("definition_refused", reason=line)
-    if len(imported.refused) > LINES:
-        logs.warning("definition_refused", more=len(imported.refused) - LINES)
+    if len(imported.refused) > MAX_LOGGED:
+        logs.warning("definition_refused", more=len(imported.refused) - MAX_LOGGED)
     logs.info("definitions", file=path, **imported.imported)

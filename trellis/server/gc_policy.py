@@ -15,7 +15,7 @@ import gc
 import time
 from typing import Final
 
-from trellis.process import resident
+from trellis.process import resident_bytes
 from trellis.server.turn import LoopTurn
 
 #: Allocations until a young collection, young ones until a middle one, and those until a full one.
@@ -33,9 +33,9 @@ class GcPolicy:
     """Owns the collector while the broker runs."""
 
     def __init__(self) -> None:
-        self.pauses = 0
-        self.paused = 0.0
-        self.longest = 0.0
+        self.collections = 0
+        self.paused_seconds = 0.0
+        self.longest_pause = 0.0
         self.full = 0
         self._began = 0.0
         self._resident = 0
@@ -49,21 +49,21 @@ class GcPolicy:
         gc.freeze()
         gc.set_threshold(*THRESHOLDS)
         gc.callbacks.append(self._on_collection)
-        self._resident = resident()
+        self._resident = resident_bytes()
 
     def _on_collection(self, phase: str, details: dict[str, int]) -> None:
         if phase == "start":
             self._began = time.perf_counter()
             return
         pause = time.perf_counter() - self._began
-        self.pauses += 1
-        self.paused += pause
-        self.longest = max(self.longest, pause)
+        self.collections += 1
+        self.paused_seconds += pause
+        self.longest_pause = max(self.longest_pause, pause)
         if details["generation"] == 2:
             self.full += 1
             gc.freeze()
 
-    async def watch(self, turn: LoopTurn) -> None:
+    async def run(self, turn: LoopTurn) -> None:
         """Look every LOOK seconds."""
         while True:
             await asyncio.sleep(LOOK)
@@ -76,9 +76,9 @@ class GcPolicy:
         idle = turns == self._seen
         self._seen = turns
         if self._due and idle:
-            if resident() > GROWTH * self._resident:
+            if resident_bytes() > GROWTH * self._resident:
                 gc.unfreeze()
-                self._resident = resident()
+                self._resident = resident_bytes()
             gc.collect()
             self._due = False
         self._due = self._due or not idle

@@ -1,11 +1,11 @@
-"""A link with layers: between its socket and its connection stand a PROXY header, TLS, WebSocket,
-or several of them.
+"""Layered links: a PROXY header, TLS and WebSocket between the transport and the connection.
 
-    socket -> [PROXY header] -> [TLS] -> [WebSocket] -> connection -> [WebSocket] -> [TLS] -> socket
+    transport -> [PROXY header] -> [TLS] -> [WebSocket] -> connection
+    transport <-                   [TLS] <- [WebSocket] <- connection
 
-The header only says who is there, and is gone. Only then is there a connection; its time for the
-login covers the handshakes of the layers, and they wait in the lobby like every word of somebody
-who has not logged in.
+A listener may use any combination. The PROXY header only carries the client's address and is read
+once, before there is a connection. The connection's deadline for the login covers the handshakes of
+TLS and WebSocket too, and these wait in the login queue, as all input before a login does.
 """
 
 from __future__ import annotations
@@ -22,45 +22,50 @@ from trellis.server.listener_context import ListenerContext
 
 
 class LayeredLink(Link):
-    """Between one socket and one connection, with what the entrance asks for in between."""
+    """The link of a client whose listener reads PROXY headers, or speaks TLS or WebSocket."""
 
-    def __init__(self, entrance: ListenerContext) -> None:
-        super().__init__(entrance)
+    def __init__(self, context: ListenerContext) -> None:
+        super().__init__(context)
         self._layers: list[Layer] = []
-        #: What came of a PROXY header; None when there is none to come.
+        #: The part of a PROXY header that has come; None when no header is awaited.
         self._header: bytes | None = None
         self._header_until: i64 = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:
+        """Open a connection, or await the PROXY header if the peer is a trusted proxy."""
         self._turn.schedule()
-        peer = self._entrance.peer(transport)
-        if not self._entrance.is_proxy(peer):
-            self._enter(transport, peer)
+        peer = self._context.peer(transport)
+        if not self._context.is_proxy(peer):
+            self._open(transport, peer)
             return
-        # Whoever the proxy brings is judged when it has said whom. The proxy itself is known, but
-        # has a bound, too.
-        if self._admission.judge("", True, len(self._turn.links)):
-            transport.abort()
+        # Limits per address apply to the client's address, which the header brings. The limit on
+        # connections in all applies at once.
+        if self._admission.refusal_reason("", True, len(self._turn.links)):
+            self.reject(transport)
             return
         self._header = b""
-        self._header_until = self._turn.now() + self._entrance.handshake_ms
+        self._header_until = self._turn.now() + self._context.handshake_ms
         self._transport = transport
         self._turn.links[self] = None
 
-    def _enter(self, transport: asyncio.Transport, peer: Peer) -> None:
-        super()._enter(transport, peer)
+    def _open(self, transport: asyncio.Transport, peer: Peer) -> None:
+        super()._open(transport, peer)
         if self._connection is not None:
-            self._layers = self._entrance.layers(peer)
+            self._layers = self._context.layers(peer)
 
     def data_received(self, data: bytes) -> None:
+        """Handle a chunk of input: the PROXY header first, if one is awaited."""
         if self._header is not None:
             self._turn.schedule()
-            data = self._take_header(self._header + data)
+            data = self._read_header(self._header + data)
         if data:
             super().data_received(data)
 
-    def _take_header(self, data: bytes) -> bytes:
-        """Who is there, once the header is complete; returns what came after it."""
+    def _read_header(self, data: bytes) -> bytes:
+        """Open the connection once the PROXY header is complete.
+
+        Return the input behind the header; b"" if the header is incomplete or malformed.
+        """
         transport = self._transport
         if transport is None or transport.is_closing():
             return b""
@@ -70,23 +75,23 @@ class LayeredLink(Link):
                 raise BadHeader
         except BadHeader:
             self._header = None
-            self._admission.refuse("proxy_header")
-            transport.abort()
+            self._admission.count_refusal("proxy_header")
+            self.reject(transport)
             return b""
         if size == 0:
             self._header = data
             return b""
         self._header = None
         self._turn.links.pop(self, None)
-        peer = self._entrance.peer(transport)
+        peer = self._context.peer(transport)
         self._transport = None
-        self._enter(transport, peer if address is None else self._entrance.peer_at(address))
+        self._open(transport, peer if address is None else self._context.proxied_peer(address))
         return data[size:]
 
     def _receive(self, connection: Connection, data: bytes) -> None:
-        """Hot path, once per chunk."""
+        """Pass input through the layers to the connection. Hot path, once per chunk."""
         if connection.finished:
-            return  # It is not heard any more, so nobody need understand it.
+            return  # A finished connection handles no input, so there is no need to decode it.
         over = ""
         for layer in self._layers:
             if data:
@@ -98,10 +103,10 @@ class LayeredLink(Link):
             super()._receive(connection, data)
         if over and not connection.finished:
             connection.on_closed(over)
-            self._end(connection)
+            self._close_after_flush(connection)
 
     def flush(self) -> None:
-        """Send what was collected. Hot path."""
+        """Send the collected output through the layers in one write. Hot path, once per turn."""
         connection, transport = self._connection, self._transport
         if connection is None:
             return
@@ -109,10 +114,10 @@ class LayeredLink(Link):
         if transport is None:
             return
         self._write(transport, parts)
-        self._settle(connection, transport)
+        self._after_write(connection, transport)
 
     def _write(self, transport: asyncio.Transport, parts: list[bytes]) -> None:
-        """One write, whatever stands between."""
+        """Encode output with every layer, and write the result at once."""
         layers = self._layers
         at: i64 = len(layers) - 1
         while at >= 0:
@@ -125,8 +130,8 @@ class LayeredLink(Link):
         elif parts:
             transport.writelines(parts)
 
-    def _last_words(self, connection: Connection, transport: asyncio.Transport) -> None:
-        """The layers say goodbye, from the top down."""
+    def _close_layers(self, connection: Connection, transport: asyncio.Transport) -> None:
+        """Write the closing message of each layer, from the top down."""
         layers = self._layers
         at: i64 = len(layers) - 1
         while at >= 0:
@@ -134,25 +139,27 @@ class LayeredLink(Link):
             self._write(transport, [])
             at -= 1
 
-    def connection_lost(self, error: Exception | None) -> None:
-        connection = self._connection
-        if self._header is not None:
-            self._header = None
-            self._admission.refuse("proxy_header")
-            self._turn.schedule()
-        super().connection_lost(error)
-        for layer in self._layers:
-            layer.on_closed(connection.reason or "lost" if connection is not None else "lost")
-        self._layers = []
-
-    def shut_down(self) -> None:
-        if self._header is None:
-            super().shut_down()
-        else:
-            self.abort()
-
     def advance(self, now: int) -> None:
+        """Handle deadlines that have passed at time `now`, in ms; that of a PROXY header too."""
         if self._header is None:
             super().advance(now)
         elif self._header_until <= now:
             self.abort()
+
+    def close(self) -> None:
+        """Close the connection in an orderly way; abort a link that awaits a PROXY header."""
+        if self._header is None:
+            super().close()
+        else:
+            self.abort()
+
+    def on_closed(self) -> None:
+        """Release everything; count a transport that closes before its PROXY header is complete."""
+        connection = self._connection
+        if self._header is not None:
+            self._header = None
+            self._admission.count_refusal("proxy_header")
+        super().on_closed()
+        for layer in self._layers:
+            layer.on_closed(connection.reason or "lost" if connection is not None else "lost")
+        self._layers = []

@@ -1,6 +1,27 @@
-"""A link ties a transport to a connection.
+"""Links: each ties the transport of one client to its connection.
 
-Quacks like asyncio.Protocol, so that it can be compiled.
+A link is an asyncio.Protocol in all but name, so that it can be compiled. These are the ways in
+which a link ends. The rows are what may happen, the columns the states of a link; a PROXY header is
+awaited by a LayeredLink only (`layered_link.py`).
+
+    event               awaiting header     open                     finished             closed
+    close()             abort()             connection.close()       -                    -
+    abort()             transport aborted   transport aborted        transport aborted    -
+    reject()            transport aborted   -                        -                    -
+    on_closed()         refusal counted     connection.on_closed()   same, no effect      -
+    connection finishes -                   flush, half-close        -                    -
+    client reads        -                   connection.abort(),      -                    -
+      nothing                               transport aborted
+    deadline            abort()             connection.advance()     abort()              -
+
+    close       the broker stops: the connection tells its client, as far as the protocol can
+    abort       close the transport at once; unsent output is lost
+    reject      abort a transport that gets no connection: too many are open, or a bad PROXY header
+    on_closed   the transport is closed, by either side (asyncio's `connection_lost`)
+
+A finished connection (an orderly end, a protocol error, an operator's request) is flushed and then
+half-closed: after a full close with input unread, the client's kernel would discard the last output
+(RFC 1122 section 4.2.2.13). The client has LINGER_MS to close its side.
 """
 
 from __future__ import annotations
@@ -14,86 +35,89 @@ from protocols.connection import HELD_MAX, SHUTDOWN, Connection, Peer
 from trellis.server.listener_context import ListenerContext
 from trellis.server.turn import TurnLink
 
-#: Milliseconds that a finished connection's peer has to take our last words and hang up.
+#: Milliseconds that the client of a finished connection has to read the last output and close.
 LINGER_MS: Final = 2_000
-#: Seconds that a peer who asked for the end has to read our answer and hang up. (lapin takes an end
-#: that comes with the answer for an error.)
-ANSWER_S: Final = 0.1
-#: How many answers of the largest size a client may leave unread, beyond the mark at which queues
-#: stop: in octets.
-UNREAD: Final = 4
+#: Seconds between the answer to a client's request to close and the half-close. (The client library
+#: lapin takes an end of input that comes together with the answer for an error.)
+CLOSE_DELAY: Final = 0.1
+#: Largest messages that a client may leave unread, beyond the bytes at which backpressure begins,
+#: before its transport is aborted.
+UNREAD_MESSAGES: Final = 4
 
 
 class Link(TurnLink):
-    """Between one socket and one connection.
+    """The link between the transport of one client and its connection.
 
-    A finished connection is half-closed first: were the socket closed with input unread, the peer's
-    kernel would throw our last words away (RFC 1122 section 4.2.2.13).
+    Backpressure works in both directions. Towards the broker, the link stops reading from the
+    transport while the connection has input left over, waits for a login or for the store, or while
+    the disk is slower than this publisher. Towards the client, asyncio calls `pause_writing` once
+    the transport holds more than `backpressure_bytes`, and the connection gets no more deliveries.
     """
 
-    def __init__(self, entrance: ListenerContext) -> None:
-        self._entrance = entrance
-        self._turn = entrance.turn
-        self._admission = entrance.admission
-        self._unread_max = entrance.high_mark + UNREAD * entrance.front.broker.limits.message
+    def __init__(self, context: ListenerContext) -> None:
+        self._context = context
+        self._turn = context.turn
+        self._admission = context.admission
+        self._unread_max = (
+            context.backpressure_bytes + UNREAD_MESSAGES * context.front.broker.limits.message
+        )
         self._connection: Connection | None = None
         self._transport: asyncio.Transport | None = None
         self._linger_until: i64 = 0
         self._reading = True
-        #: What came from a client that has not logged in, or in a turn that had no time for it, and
-        #: was not heard yet.
+        #: Input not yet handled: its client has not logged in, or the turn had no time for it.
         self._unread_input: bytes | None = None
-        #: Whether the turn knows that input is left over.
-        self._behind = False
+        #: True while this link is in the turn's list of links with leftover input.
+        self._in_leftover = False
 
     def _wake(self) -> None:
-        self._turn.dirty(self)
+        self._turn.add_dirty(self)
 
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.Transport) -> None:
+        """Handle a new transport."""
         self._turn.schedule()
-        self._enter(transport, self._entrance.peer(transport))
+        self._open(transport, self._context.peer(transport))
 
-    def _enter(self, transport: asyncio.Transport, peer: Peer) -> None:
-        """It is known who comes: a connection, unless it is turned away."""
-        reason = self._admission.judge(peer.address, peer.local, len(self._turn.links))
-        if reason:
-            transport.abort()
+    def _open(self, transport: asyncio.Transport, peer: Peer) -> None:
+        """Open a connection for a peer, unless admission refuses it."""
+        if self._admission.refusal_reason(peer.address, peer.local, len(self._turn.links)):
+            self.reject(transport)
             return
-        transport.set_write_buffer_limits(self._entrance.high_mark)
+        transport.set_write_buffer_limits(self._context.backpressure_bytes)
         self._transport = transport
-        connection = self._connection = self._entrance.front.connect(peer)
+        connection = self._connection = self._context.front.connect(peer)
         connection.wake = self._wake
         connection.backlog = transport.get_write_buffer_size
-        self._admission.enter(connection)
+        self._admission.add(connection)
         self._turn.links[self] = None
 
     def data_received(self, data: bytes) -> None:
-        """Hot path, once per chunk."""
+        """Handle a chunk of input, or keep it for a later turn. Hot path, once per chunk."""
         connection = self._connection
         if connection is None:
             return
         self._turn.schedule()
         if connection.admitted or connection.finished or len(data) > HELD_MAX:
-            if self._unread_input is not None or self._turn.full(len(data)):
+            if self._unread_input is not None or self._turn.has_no_input_time(len(data)):
                 self._unread_input = (
                     data if self._unread_input is None else self._unread_input + data
                 )
                 self._pause_reading()
-                if not self._behind:
-                    self._behind = True
-                    self._turn.behind(self)
+                if not self._in_leftover:
+                    self._in_leftover = True
+                    self._turn.add_leftover(self)
             else:
                 self._receive(connection, data)
         else:
-            # One chunk waits; the next is not read before this one is heard.
+            # One chunk waits for its turn; the next one is read after this one was handled.
             self._unread_input = data if self._unread_input is None else self._unread_input + data
             self._pause_reading()
-            self._turn.wait(self)
+            self._turn.add_to_login_queue(self)
 
-    def read_waiting(self) -> None:
-        """The turn has time for what waited."""
+    def handle_unread_input(self) -> None:
+        """Handle the input that was kept for a later turn."""
         data, self._unread_input = self._unread_input, None
         connection, transport = self._connection, self._transport
         if connection is None or transport is None or data is None:
@@ -103,50 +127,47 @@ class Link(TurnLink):
             self._resume_reading(transport)
 
     def _receive(self, connection: Connection, data: bytes) -> None:
+        """Pass input to the connection, then stop reading from its client if it must wait."""
         connection.receive_data(data)
         if connection.finished:
-            self._end(connection)
+            self._close_after_flush(connection)
         elif connection.behind or connection.stalled:
             self._pause_reading()
-            self._leave_over(connection)
-        elif (connection.persists or self._turn.recording) and self._turn.backlogged:
-            # The disk is slower than this publisher: what it sends next waits at its end.
+            self._add_leftover(connection)
+        elif (connection.persists or self._turn.journaling) and self._turn.backlogged:
+            # Backpressure: the disk is slower than this publisher, so its next input is not read.
             self._pause_reading()
-            self._behind = True
-            self._turn.crowd(self)
+            self._in_leftover = True
+            self._turn.add_backlogged(self)
 
-    def _end(self, connection: Connection) -> None:
-        """The connection is finished: hang up after a flush, also when there is nothing to say."""
+    def _close_after_flush(self, connection: Connection) -> None:
+        """Have a finished connection flushed, which closes it, also when it has no output."""
         if not self._linger_until and not connection.dirty:
             connection.touch()
 
     def eof_received(self) -> bool:
+        """Return False: asyncio closes the transport once the client has closed its side."""
         return False
 
     def pause_writing(self) -> None:
+        """Begin backpressure: the client reads too slowly to get more deliveries."""
         if self._connection is not None:
             self._connection.pause_writing()
 
     def resume_writing(self) -> None:
+        """End backpressure: the client has caught up."""
         if self._connection is not None:
             self._connection.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
+        """Handle the end of the transport (asyncio's name for `on_closed`)."""
         self._turn.schedule()
-        self._transport = None
-        self._turn.links.pop(self, None)
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            if self._turn.full(0):
-                self._turn.on_closed(connection)
-            else:
-                connection.on_closed()
-            self._admission.leave(connection)
+        self.on_closed()
 
     # -- the turn
 
     def flush(self) -> None:
-        """Send what was collected: one write per turn. Hot path."""
+        """Send the collected output in one write. Hot path, once per turn."""
         connection = self._connection
         if connection is None:
             return
@@ -158,20 +179,21 @@ class Link(TurnLink):
             transport.write(parts[0])
         elif parts:
             transport.writelines(parts)
-        self._settle(connection, transport)
+        self._after_write(connection, transport)
 
-    def _settle(self, connection: Connection, transport: asyncio.Transport) -> None:
-        """After a write: hang up, give up, or come back to what is left over."""
+    def _after_write(self, connection: Connection, transport: asyncio.Transport) -> None:
+        """Close a finished connection, abort one that reads nothing, or resume leftover input."""
         if connection.finished:
             self._close_transport(connection, transport)
         elif connection.paused and transport.get_write_buffer_size() > self._unread_max:
-            # Queues have stopped long ago: it asks and asks, and reads no answer.
+            # Deliveries have stopped long ago: these are answers to requests, and never read.
             connection.abort("reads_nothing")
             transport.abort()
         elif not self._reading:
-            self._leave_over(connection)
+            self._add_leftover(connection)
 
     def _close_transport(self, connection: Connection, transport: asyncio.Transport) -> None:
+        """Half-close the transport of a finished connection, and give the client LINGER_MS."""
         if self._linger_until:
             return
         self._linger_until = self._turn.now() + LINGER_MS
@@ -180,48 +202,49 @@ class Link(TurnLink):
         self._unread_input = None
         self._resume_reading(transport)
         if connection.answers_last:
-            asyncio.get_running_loop().call_later(ANSWER_S, self._half_close, connection)
+            asyncio.get_running_loop().call_later(CLOSE_DELAY, self._half_close, connection)
         else:
             self._half_close(connection)
 
     def _half_close(self, connection: Connection) -> None:
-        """Say that nothing more comes."""
+        """Send the end of the output; input is still read."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        self._last_words(connection, transport)
+        self._close_layers(connection, transport)
         try:
             transport.write_eof()
         except (OSError, NotImplementedError):
-            transport.abort()  # The peer hung up first, and asyncio says so.
+            transport.abort()  # The client has closed first, and asyncio raises an error for it.
 
-    def _last_words(self, connection: Connection, transport: asyncio.Transport) -> None:
-        """What is to be said beyond what the connection said: nothing."""
+    def _close_layers(self, connection: Connection, transport: asyncio.Transport) -> None:
+        """Write the closing messages of layers; a plain link has no layers."""
 
     def resume(self) -> None:
-        """Go on with input that was left over."""
-        self._behind = False
+        """Handle leftover input."""
+        self._in_leftover = False
         connection, transport = self._connection, self._transport
         if connection is None or transport is None or self._reading:
             return
         if self._unread_input is not None:
-            self.read_waiting()
+            self.handle_unread_input()
             return
         connection.resume()
         if connection.finished:
-            self._end(connection)
+            self._close_after_flush(connection)
         elif connection.behind:
-            self._leave_over(connection)
+            self._add_leftover(connection)
         elif not connection.stalled:
             self._resume_reading(transport)
 
     def advance(self, now: int) -> None:
+        """Handle deadlines that have passed at time `now`, in ms."""
         connection = self._connection
         if connection is None:
             return
         if connection.finished:
-            if 0 < self._linger_until <= now and self._transport is not None:
-                self._transport.abort()
+            if 0 < self._linger_until <= now:
+                self.abort()
             return
         if 0 < connection.expires <= now:
             connection.expires = 0
@@ -229,16 +252,39 @@ class Link(TurnLink):
         if 0 < connection.deadline <= now and not connection.finished:
             connection.advance(now)
 
-    def shut_down(self) -> None:
-        """The broker stops. May be said again; one who has gone already is not told."""
+    # -- the four ways to end, as in the table above
+
+    def close(self) -> None:
+        """Close the connection in an orderly way, because the broker stops. May be called again."""
         connection = self._connection
         if connection is not None and not connection.finished:
             connection.close(SHUTDOWN)
 
     def abort(self) -> None:
-        """The broker waits no longer."""
+        """Close the transport at once; unsent output is lost."""
         if self._transport is not None:
             self._transport.abort()
+
+    def reject(self, transport: asyncio.Transport) -> None:
+        """Abort a transport that gets no connection. Admission has counted the reason."""
+        transport.abort()
+
+    def on_closed(self) -> None:
+        """Release everything: the transport is closed, by the client, by the broker or by an error.
+
+        The connection ends now, or in a later turn if this one has no time left.
+        """
+        self._transport = None
+        self._turn.links.pop(self, None)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            if self._turn.has_no_input_time(0):
+                self._turn.on_closed(connection)
+            else:
+                connection.on_closed()
+            self._admission.remove(connection)
+
+    # -- backpressure towards the client's writes
 
     def _pause_reading(self) -> None:
         transport = self._transport
@@ -251,8 +297,8 @@ class Link(TurnLink):
             self._reading = True
             transport.resume_reading()
 
-    def _leave_over(self, connection: Connection) -> None:
-        """Have the turn come back to input that is left over: once, however many ask."""
-        if not self._behind and not connection.stalled and self._unread_input is None:
-            self._behind = True
-            self._turn.behind(self)
+    def _add_leftover(self, connection: Connection) -> None:
+        """Have the turn resume this link; it stands at most once in the turn's list."""
+        if not self._in_leftover and not connection.stalled and self._unread_input is None:
+            self._in_leftover = True
+            self._turn.add_leftover(self)

@@ -24,20 +24,20 @@ from trellis.settings import Listener, PlainListener
 #: Connections that the kernel keeps until we accept them.
 BACKLOG: Final = 4_096
 #: Connections accepted from one port in one turn of the loop; others have input meanwhile.
-ACCEPTS: Final = 2
+ACCEPTS_PER_TURN: Final = 2
 #: Seconds without accepting when descriptors or memory are out.
 PAUSE: Final = 1.0
 #: Tries to find a port that is free on every address, where any will do.
 TRIES: Final = 20
 
-Make = Callable[[], asyncio.BaseProtocol]
+ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 
 class ListenError(Exception):
     """A port or a Unix socket cannot be had. The text says which, why, and what to do."""
 
 
-class Bound:
+class BoundListener:
     """The sockets of one listener."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Bound:
         host, port = self.sockets[0].getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    def serve(self, make: Make, admission: Admission) -> None:
+    def serve(self, make: ProtocolFactory, admission: Admission) -> None:
         """Accept connections from now on."""
         files = [] if self._file is None else [self._file.socket]
         self._acceptors = [Acceptor(sock, make, admission) for sock in self.sockets + files]
@@ -73,7 +73,7 @@ class Bound:
 class Acceptor:
     """Accepts the connections that come to one socket; `make` makes the protocol of each."""
 
-    def __init__(self, sock: socket.socket, make: Make, admission: Admission) -> None:
+    def __init__(self, sock: socket.socket, make: ProtocolFactory, admission: Admission) -> None:
         self._sock = sock
         self._make = make
         self._admission = admission
@@ -87,13 +87,13 @@ class Acceptor:
         self._loop.add_reader(self._sock, self._accept)
 
     def _accept(self) -> None:
-        for _ in range(ACCEPTS):
+        for _ in range(ACCEPTS_PER_TURN):
             try:
                 sock = self._sock.accept()[0]
             except (BlockingIOError, InterruptedError, ConnectionError):
                 return  # Nobody waits any more, or one went away while waiting.
             except OSError as error:
-                self._rest(error)
+                self._pause_accepting(error)
                 return
             sock.setblocking(False)
             task = self._loop.create_task(self._connect(sock))
@@ -106,9 +106,9 @@ class Acceptor:
         except OSError:
             sock.close()  # It went away already.
 
-    def _rest(self, error: OSError) -> None:
+    def _pause_accepting(self, error: OSError) -> None:
         """Out of descriptors or memory: those who come now wait in the kernel's queue."""
-        self._admission.refuse("descriptors")
+        self._admission.count_refusal("descriptors")
         logs.warning(
             "accept_paused",
             seconds=PAUSE,
@@ -126,7 +126,7 @@ class Acceptor:
             self._loop.remove_reader(self._sock)
 
 
-def bind(name: str, listener: Listener) -> Bound:
+def bind(name: str, listener: Listener) -> BoundListener:
     """Take the port of a section on all its addresses, and its Unix socket. Raises ListenError."""
     file = (
         SocketFile(name, listener)
@@ -134,7 +134,7 @@ def bind(name: str, listener: Listener) -> Bound:
         else None
     )
     try:
-        return Bound(name, _bind_port(name, listener), file)
+        return BoundListener(name, _bind_port(name, listener), file)
     except ListenError:
         if file is not None:
             file.close()

@@ -1,6 +1,4 @@
-"""An entrance: what all who come in by one listener have in common, and who somebody is by its
-address.
-"""
+"""Listener contexts: the settings and counters that all links of one listener share."""
 
 from __future__ import annotations
 
@@ -14,17 +12,17 @@ from protocols.layer import Layer
 from protocols.websocket import OriginPolicy, WebSocketLayer, WebSocketTally
 from trellis.auth.rates import PublishRates
 from trellis.server.admission import Admission
-from trellis.server.certificates import Security
+from trellis.server.certificates import TlsContext
 from trellis.server.tls import TlsLayer, TlsTally
 from trellis.server.turn import LoopTurn
 from trellis.settings import Mqtts, ProtocolListener, Settings, Ws, Wss
 
-#: Octets that may lie unsent in an AMQP client's transport before its queues are stopped.
-AMQP_HIGH_MARK: Final = 1 << 20
+#: Unsent bytes in an AMQP client's transport at which backpressure begins: it gets no deliveries.
+AMQP_BACKPRESSURE_BYTES: Final = 1 << 20
 
 
 class ListenerContext:
-    """One listener for clients. `security` is what it shows them, None without TLS."""
+    """Settings and counters of one listener for clients. `tls_context` is None without TLS."""
 
     def __init__(
         self,
@@ -34,24 +32,25 @@ class ListenerContext:
         front: Front,
         turn: LoopTurn,
         admission: Admission,
-        security: Security | None,
+        tls_context: TlsContext | None,
         rates: PublishRates,
     ) -> None:
         self.name = name
         self.front = front
         self.turn = turn
         self.admission = admission
-        self.security = security
+        self.tls_context = tls_context
         self.rates = rates
         amqp = name.startswith("amqp")
-        #: Octets that may lie unsent in a client's transport before nothing more is given to it.
-        self.high_mark = AMQP_HIGH_MARK if amqp else settings.mqtt.qos0_high_mark
+        #: Unsent bytes in a client's transport at which backpressure begins.
+        self.backpressure_bytes = AMQP_BACKPRESSURE_BYTES if amqp else settings.mqtt.qos0_high_mark
         self.handshake_ms = int(settings.limits.handshake * 1000)
         self._networks = entry.networks
         self._policy = (
             OriginPolicy(entry.path, entry.origin_list) if isinstance(entry, Ws | Wss) else None
         )
-        # An AMQP client says that its certificate speaks for it; MQTT has no words for that.
+        # An AMQP client asks for a login by certificate (EXTERNAL). MQTT has no such request, so a
+        # setting of the listener decides.
         self._user_from = (
             settings.tls.user_from
             if amqp or isinstance(entry, Mqtts) and entry.certificate_user
@@ -61,25 +60,26 @@ class ListenerContext:
         self.websocket = WebSocketTally()
 
     @property
-    def layered(self) -> bool:
-        """Whether anything stands between sockets and connections."""
-        return self.security is not None or self._policy is not None or bool(self._networks)
+    def has_layers(self) -> bool:
+        """True if links need a PROXY header, TLS or WebSocket."""
+        return self.tls_context is not None or self._policy is not None or bool(self._networks)
 
     @property
-    def speaks_websocket(self) -> bool:
+    def is_websocket(self) -> bool:
+        """True if clients speak WebSocket."""
         return self._policy is not None
 
     def layers(self, peer: Peer) -> list[Layer]:
-        """What stands between the socket and the connection of this peer, from the socket upwards."""
-        made: list[Layer] = []
-        if self.security is not None:
-            made.append(TlsLayer(self.security.context, peer, self.tls, self._user_from))
+        """Return new layers for a connection of this peer, the one next to the transport first."""
+        layers: list[Layer] = []
+        if self.tls_context is not None:
+            layers.append(TlsLayer(self.tls_context.context, peer, self.tls, self._user_from))
         if self._policy is not None:
-            made.append(WebSocketLayer(self._policy, peer, self.websocket))
-        return made
+            layers.append(WebSocketLayer(self._policy, peer, self.websocket))
+        return layers
 
     def peer(self, transport: asyncio.Transport) -> Peer:
-        """Who is at the other end of a transport."""
+        """Return the peer at the other end of a transport."""
         name = transport.get_extra_info("peername")
         peer = (
             Peer("unix", 0, True)
@@ -89,14 +89,14 @@ class ListenerContext:
         peer.entrance = self.name
         return peer
 
-    def peer_at(self, address: tuple[str, int]) -> Peer:
-        """Whom a proxy brings."""
+    def proxied_peer(self, address: tuple[str, int]) -> Peer:
+        """Return the peer whose address a PROXY header gives."""
         peer = peer_of(address)
         peer.entrance = self.name
         return peer
 
     def is_proxy(self, peer: Peer) -> bool:
-        """Whether a PROXY header is to come first."""
+        """True if the peer is a trusted proxy, which must send a PROXY header."""
         if not self._networks:
             return False
         try:
@@ -107,7 +107,7 @@ class ListenerContext:
 
 
 def peer_of(name: object) -> Peer:
-    """The peer by the address that a transport gives: (host, port, ...)."""
+    """Return the peer for the address of a transport: (host, port, ...)."""
     if not isinstance(name, tuple) or len(name) < 2:
         return Peer("unknown", 0, False)
     host, port = str(name[0]).partition("%")[0], int(name[1])

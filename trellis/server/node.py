@@ -25,7 +25,7 @@ from trellis.auth.rates import PublishRates
 from trellis.process import raise_descriptor_limit
 from trellis.server import matching_profile as profile
 from trellis.server.admission import Admission
-from trellis.server.alarms import Watch
+from trellis.server.alarms import AlarmWatch
 from trellis.server.certificates import Certificates
 from trellis.server.definitions_files import import_file
 from trellis.server.gc_policy import GcPolicy
@@ -73,12 +73,12 @@ class BrokerNode:
             fill(BrokerLimits(), settings),
             settings.node.name,
         )
-        self.storing = (
+        self.store_writer = (
             StoreWriter(self.broker.store)
             if opened is None
             else DurableStoreWriter(opened.store, loop, failed)
         )
-        self.turn = LoopTurn(loop, self.broker, self.storing)
+        self.turn = LoopTurn(loop, self.broker, self.store_writer)
         self.amqp = AmqpFront(self.broker, fill(AmqpOptions(trellis.__version__), settings))
         self.mqtt = MqttFront(self.broker, fill(MqttOptions(trellis.__version__), settings))
         connections = settings.limits.connections or int(SHARE * self.max_descriptors)
@@ -89,7 +89,7 @@ class BrokerNode:
         )
         self.rates = PublishRates(settings.rates)
         #: Where clients come in, by listener.
-        self.entrances = {
+        self.listener_contexts = {
             name: ListenerContext(
                 name,
                 entry,
@@ -97,15 +97,15 @@ class BrokerNode:
                 self.amqp if name.startswith("amqp") else self.mqtt,
                 self.turn,
                 self.admission,
-                self.certificates.securities.get(name),
+                self.certificates.contexts.get(name),
                 self.rates,
             )
             for name, entry in settings.protocol_listeners.items()
         }
-        self.collector = GcPolicy()
+        self.gc_policy = GcPolicy()
         #: Listener -> HOST:PORT, once they are open; and when that began, by the monotonic clock.
         self.addresses: dict[str, str] = {}
-        self.began = time.monotonic()
+        self.started_at = time.monotonic()
         #: Whether clients may come: not while starting, and not while stopping.
         self.ready = False
         if opened is not None:
@@ -120,14 +120,18 @@ class BrokerNode:
             )
         self.broker.users.changed.append(self.review)
         self.mqtt.review()
-        self.watch = Watch(
+        self.alarm_watch = AlarmWatch(
             self.broker.alarms, settings.limits.memory, settings.limits.disk_free, directory
         )
 
-    def use_profile(self, found: profile.MatchingProfile | None, serving: bool) -> None:
+    def use_profile(self, matching_profile: profile.MatchingProfile | None, serving: bool) -> None:
         """Match and remember as the profile says; `serving`: clients are here."""
         profile.apply(
-            self.broker, found, self.settings.limits.routes, self.settings.matcher.default, serving
+            self.broker,
+            matching_profile,
+            self.settings.limits.routes,
+            self.settings.matcher.default,
+            serving,
         )
 
     def review(self, user: str = "") -> None:
@@ -161,12 +165,12 @@ def _authenticator(settings: Settings, accounts: Accounts) -> Authenticator:
     """The accounts, behind amqtt's plugins where there are some. Raises SettingsError."""
     if not settings.amqtt.plugins:
         return accounts
-    from trellis.auth.amqtt_plugins import PATIENCE, PluginAuthenticator
+    from trellis.auth.amqtt_plugins import PLUGIN_SECONDS, PluginAuthenticator
 
     # A client must hear the answer before its handshake is over.
     return PluginAuthenticator(
         settings.amqtt.plugins,
         accounts,
         settings.auth.queue,
-        min(PATIENCE, 0.8 * settings.limits.handshake),
+        min(PLUGIN_SECONDS, 0.8 * settings.limits.handshake),
     )

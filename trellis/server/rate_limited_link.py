@@ -1,4 +1,4 @@
-"""A link that counts what comes, where rates are set: who is too fast is not read for a while."""
+"""Rate-limited links: throttle clients that publish faster than the settings `rates` allow."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from trellis.server.listener_context import ListenerContext
 
 
 class RateLimitedLink(LayeredLink):
-    """Charges each chunk after it was heard.
+    """The link of a client with rate limits. Each chunk is charged after it was handled.
 
-    (While one waits its client is not heard: its time to be silent stands still.)
+    A client above a limit is throttled: the link does not read from it for a while. A client that
+    would have to wait longer than `rates.patience` is disconnected. The keep-alive timer of a client
+    stands still while the client is throttled.
     """
 
-    def __init__(self, entrance: ListenerContext) -> None:
-        super().__init__(entrance)
-        self._rates = entrance.rates
-        self._own = entrance.rates.own(self._turn.now())
-        self._held = False
+    def __init__(self, context: ListenerContext) -> None:
+        super().__init__(context)
+        self._rates = context.rates
+        self._buckets = context.rates.connection_buckets(self._turn.now())
+        self._throttled = False
 
     def _receive(self, connection: Connection, data: bytes) -> None:
         before = connection.published
@@ -27,34 +29,37 @@ class RateLimitedLink(LayeredLink):
         self._charge(connection, max(0, connection.published - before), len(data))
 
     def resume(self) -> None:
+        """Handle leftover input, unless the client is throttled."""
         connection = self._connection
-        if connection is None or self._held:
-            self._behind = False
+        if connection is None or self._throttled:
+            self._in_leftover = False
             return
         before = connection.published
         super().resume()
         self._charge(connection, max(0, connection.published - before), 0)
 
-    def _charge(self, connection: Connection, messages: int, octets: int) -> None:
+    def _charge(self, connection: Connection, messages: int, size: int) -> None:
+        """Charge messages and bytes of input, and throttle or close the connection if needed."""
         user, vhost = connection.owner
         seconds, limit = self._rates.charge(
-            self._own, user, vhost, connection.peer.address, messages, octets, self._turn.now()
+            self._buckets, user, vhost, connection.peer.address, messages, size, self._turn.now()
         )
         if seconds == 0 or connection.finished:
             return
         if seconds > self._rates.patience:
             connection.close(
                 TOO_FAST,
-                f"faster than rates.{limit} allows, which is {self._rates.limits[limit]:,} a second",
+                f"faster than rates.{limit} allows, "
+                f"which is {self._rates.limits[limit]:,} a second",
             )
             return
         connection.held = f"is faster than rates.{limit} allows"
-        self._held = True
+        self._throttled = True
         self._pause_reading()
-        asyncio.get_running_loop().call_later(seconds, self._release)
+        asyncio.get_running_loop().call_later(seconds, self._end_throttling)
 
-    def _release(self) -> None:
-        self._held = False
+    def _end_throttling(self) -> None:
+        self._throttled = False
         connection, transport = self._connection, self._transport
         if connection is None or transport is None:
             return
@@ -64,11 +69,12 @@ class RateLimitedLink(LayeredLink):
         self.resume()
 
     def _resume_reading(self, transport: asyncio.Transport) -> None:
-        if not self._held:
+        if not self._throttled:
             super()._resume_reading(transport)
 
     def advance(self, now: int) -> None:
+        """Handle deadlines that have passed; the keep-alive of a throttled client stands still."""
         connection = self._connection
-        if self._held and connection is not None:
+        if self._throttled and connection is not None:
             connection.heard_at = now
         super().advance(now)

@@ -24,9 +24,9 @@ from trellis import logs
 from trellis.settings.schema import StoreSettings
 
 #: Seconds between two lines of progress.
-EVERY: Final = 1.0
+PROGRESS_INTERVAL: Final = 1.0
 #: Findings, and refused definitions, that get a line each.
-LINES: Final = 100
+MAX_LOGGED: Final = 100
 MB: Final = 1_000_000
 
 
@@ -39,7 +39,7 @@ class RecoveryProgress:
 
     def __call__(self, recovery: Recovery) -> None:
         now = self._clock()
-        if now - self._said < EVERY:
+        if now - self._said < PROGRESS_INTERVAL:
             return
         self._said = now
         rate = int(recovery.bytes_read) / (now - self._began)
@@ -79,12 +79,12 @@ def open_directory(disk: Disk, directory: Path, settings: StoreSettings) -> Open
         if collecting:
             gc.enable()
     opened.store.window = settings.window
-    for finding in opened.recovery.findings[:LINES]:
+    for finding in opened.recovery.findings[:MAX_LOGGED]:
         (logs.info if finding.kind == CUT else logs.warning)("recovery_finding", what=str(finding))
-    if len(opened.recovery.findings) > LINES:
+    if len(opened.recovery.findings) > MAX_LOGGED:
         logs.warning(
             "recovery_finding",
-            more=len(opened.recovery.findings) - LINES,
+            more=len(opened.recovery.findings) - MAX_LOGGED,
             note="trellis store verify shows all",
         )
     return opened
@@ -100,7 +100,7 @@ def restore(opened: OpenedStore, broker: Broker, keeper: SessionRestorer) -> Res
     finally:
         if collecting:
             gc.enable()
-    for refused in found.refused[:LINES]:
+    for refused in found.refused[:MAX_LOGGED]:
         logs.warning(
             "not_restored",
             kind=refused.kind,
@@ -109,9 +109,9 @@ def restore(opened: OpenedStore, broker: Broker, keeper: SessionRestorer) -> Res
             reason=refused.reason,
             note="it stays in the store, and its messages with it",
         )
-    if len(found.refused) > LINES:
-        logs.warning("not_restored", more=len(found.refused) - LINES)
-    for finding in broker.streams.findings[:LINES]:
+    if len(found.refused) > MAX_LOGGED:
+        logs.warning("not_restored", more=len(found.refused) - MAX_LOGGED)
+    for finding in broker.streams.findings[:MAX_LOGGED]:
         (logs.info if finding.kind == CUT else logs.warning)("stream_finding", what=str(finding))
     recovery = opened.recovery
     if found.restored or found.copies or found.retained:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from trellis import logs
 from trellis.auth.authenticate import Account
-from trellis.auth.settings_users import anonymous, everybody
+from trellis.auth.settings_users import accounts_from_settings, anonymous_identity
 from trellis.server.matching_profile import MatchingProfile
 from trellis.server.matching_profile import read as read_profile
 from trellis.server.node import BrokerNode
@@ -25,9 +25,9 @@ from trellis.settings.options import OPTIONS
 Read = Callable[[], Settings]
 
 #: Of whom the users are made.
-USERS: Final = ("users", "user", "password", "password_file", "auth.guest", "mqtt.anonymous")
+USER_KEYS: Final = ("users", "user", "password", "password_file", "auth.guest", "mqtt.anonymous")
 #: Where certificates and the matching profile are, and the log level.
-OTHERS: Final = (
+RELOADABLE_KEYS: Final = (
     "tls.certificate",
     "tls.key",
     "tls.ca",
@@ -62,7 +62,7 @@ class SettingsReload:
         self._again = False
         self._task: asyncio.Task[None] | None = None
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Reload, soon; asked while it is being done, once more."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._reload())
@@ -94,8 +94,12 @@ class SettingsReload:
         """
         settings = self._read()
         advised = read_profile(settings.matcher.profile, self._node.settings.matcher.allowed)
-        changed = any(_value(settings, key) != _value(self._settings, key) for key in USERS)
-        return settings, everybody(settings, self._node.directory) if changed else None, advised
+        changed = any(_value(settings, key) != _value(self._settings, key) for key in USER_KEYS)
+        return (
+            settings,
+            accounts_from_settings(settings, self._node.directory) if changed else None,
+            advised,
+        )
 
     def _apply(
         self, settings: Settings, found: list[Account] | None, advised: MatchingProfile | None
@@ -106,7 +110,7 @@ class SettingsReload:
             self._node.tokens.reload(settings.jwt)
         if found is not None:
             self._node.accounts.replace(
-                found, anonymous(settings), settings.mqtt.anonymous == "true"
+                found, anonymous_identity(settings), settings.mqtt.anonymous == "true"
             )
             self._node.review()
         logs.set_level(settings.log.level)
@@ -115,14 +119,14 @@ class SettingsReload:
         ignored = [
             key
             for key in OPTIONS
-            if key not in (*USERS, *OTHERS)
+            if key not in (*USER_KEYS, *RELOADABLE_KEYS)
             and _value(settings, key) != _value(self._node.settings, key)
         ]
         self._settings = settings
         logs.info(
             "reloaded",
             users="changed" if found is not None else "as before",
-            certificates=len(self._node.certificates.ends),
+            certificates=len(self._node.certificates.expirations),
             log_level=settings.log.level,
         )
         if ignored:

@@ -27,17 +27,17 @@ from broker.store.durable import DurableStore
 from trellis import logs
 
 #: Seconds until a write that found no room is tried again.
-PATIENCE: Final = 1.0
+RETRY_SECONDS: Final = 1.0
 #: Octets that may wait for the disk; beyond that publishers wait.
-PENDING: Final = 64 << 20
+BACKLOG_BYTES: Final = 64 << 20
 #: Seconds, and octets, that changes may wait for which nobody waits, such as settlements.
-LAZINESS: Final = 0.01
-LAZY: Final = 1 << 20
+LAZY_SECONDS: Final = 0.01
+LAZY_BYTES: Final = 1 << 20
 #: Seconds between two steps of a checkpoint: the loop's.
-BREATH: Final = 0.0005
+CHECKPOINT_PAUSE: Final = 0.0005
 #: ... and what a checkpoint takes at once, at most, when the log grows faster than it gets on: the
 #: loop at full speed gives the interpreter back only every 5 ms.
-HASTE: Final = 0.005
+CHECKPOINT_SLICE_MAX: Final = 0.005
 
 
 def _nobody() -> None:
@@ -61,7 +61,7 @@ class StoreWriter:
         """Whether so much waits for the disk that publishers should wait."""
         return False
 
-    def tell_time(self, now: int, wall: float) -> None:
+    def set_clocks(self, now: int, wall: float) -> None:
         """The clocks of the broker, now and then."""
 
     async def close(self) -> None:
@@ -79,24 +79,24 @@ class DurableStoreWriter(StoreWriter):
         #: Batches written; writes that found no room; checkpoints made; why there is none to be
         #: had.
         self.batches = 0
-        self.refused = 0
+        self.full_disk_failures = 0
         self.checkpoints = 0
-        self.blocked = ""
+        self.blocked_reason = ""
         self.durable = store
         self._loop = loop
         self._failed = failed
         self._busy = False
-        self._rest = asyncio.Event()
+        self._idle = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._broken = ""
-        self._work: SimpleQueue[WriteBatch | Checkpointing | None] = SimpleQueue()
-        self._spare: SimpleQueue[Checkpointing | None] = SimpleQueue()
+        self._write_queue: SimpleQueue[WriteBatch | Checkpointing | None] = SimpleQueue()
+        self._checkpoint_queue: SimpleQueue[Checkpointing | None] = SimpleQueue()
         self._checkpointing: Checkpointing | None = None
         self._closing = False
-        self._sealed = 0
+        self._sealed_segments = 0
         self._threads = [
-            threading.Thread(target=self._write, name="store", daemon=True),
-            threading.Thread(target=self._compact, name="checkpoint", daemon=True),
+            threading.Thread(target=self._run_writes, name="store", daemon=True),
+            threading.Thread(target=self._run_checkpoints, name="checkpoint", daemon=True),
         ]
         for thread in self._threads:
             thread.start()
@@ -106,33 +106,33 @@ class DurableStoreWriter(StoreWriter):
     def sync(self) -> None:
         if self._busy or self._broken:
             return
-        if self.durable.urgent or self.durable.unwritten_bytes > LAZY:
-            self._take()
+        if self.durable.urgent or self.durable.unwritten_bytes > LAZY_BYTES:
+            self._write_batch()
         elif self._timer is None:
-            self._timer = self._loop.call_later(LAZINESS, self._take)
+            self._timer = self._loop.call_later(LAZY_SECONDS, self._write_batch)
 
-    def _take(self) -> None:
+    def _write_batch(self) -> None:
         """Hand what was appended to the writer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if not self._busy and not self._broken and self.durable.unbatched:
             self._busy = True
-            self._work.put(self.durable.take())
+            self._write_queue.put(self.durable.take())
 
     @property
     def backlogged(self) -> bool:
-        return self.durable.unwritten_bytes > PENDING
+        return self.durable.unwritten_bytes > BACKLOG_BYTES
 
-    def tell_time(self, now: int, wall: float) -> None:
+    def set_clocks(self, now: int, wall: float) -> None:
         self.durable.set_clocks(now, wall)
 
     def _written(self, batch: WriteBatch, error: Exception | None) -> None:
         if error is not None:
-            self._refuse(batch, error)
+            self._handle_failure(batch, error)
             return
-        if self.blocked:
-            self.blocked = ""
+        if self.blocked_reason:
+            self.blocked_reason = ""
             logs.info("store_unblocked", note="the disk has room again")
         self.batches += 1
         self._busy = False
@@ -141,48 +141,48 @@ class DurableStoreWriter(StoreWriter):
         if self.durable.unbatched:
             self.sync()
         else:
-            self._rest.set()
-        self._look()
+            self._idle.set()
+        self._checkpoint_if_worthwhile()
 
-    def _refuse(self, batch: WriteBatch, error: Exception) -> None:
+    def _handle_failure(self, batch: WriteBatch, error: Exception) -> None:
         full = (
             isinstance(error, CatalogUnwritten)
             or isinstance(error, WriteFailed)
             and error.errno in (errno.ENOSPC, errno.EDQUOT)
         )
         if full:
-            self.refused += 1
-            if not self.blocked:
-                self.blocked = str(error)
+            self.full_disk_failures += 1
+            if not self.blocked_reason:
+                self.blocked_reason = str(error)
                 logs.error(
                     "store_blocked",
                     reason=str(error),
                     note="nothing is confirmed until there is room; tried again every second",
                 )
-                self._rest.set()
-            self._loop.call_later(PATIENCE, self._work.put, batch)
+                self._idle.set()
+            self._loop.call_later(RETRY_SECONDS, self._write_queue.put, batch)
             return
         self._broken = str(error) or repr(error)
         logs.error("store_failed", reason=self._broken)
-        self._rest.set()
+        self._idle.set()
         self._failed(self._broken)
 
-    def _look(self) -> None:
+    def _checkpoint_if_worthwhile(self) -> None:
         """Is a checkpoint worth it? Asked when a segment is full."""
         log = self.durable.log
         sealed = len(log.files)
-        if sealed == self._sealed or self._checkpointing is not None:
+        if sealed == self._sealed_segments or self._checkpointing is not None:
             return
-        self._sealed = sealed
+        self._sealed_segments = sealed
         self._checkpointing = begin_checkpoint(log, self.durable.holder_numbers)
         if self._checkpointing is not None:
-            self._spare.put(self._checkpointing)
+            self._checkpoint_queue.put(self._checkpointing)
 
-    def _compacted(self, error: Exception | None) -> None:
+    def _checkpointed(self, error: Exception | None) -> None:
         checkpointing, self._checkpointing = self._checkpointing, None
         if checkpointing is not None and checkpointing.completed:
             self.checkpoints += 1
-            self._sealed = 0
+            self._sealed_segments = 0
         if error is not None:
             logs.error(
                 "checkpoint_failed", reason=str(error), note="the log grows until one succeeds"
@@ -190,9 +190,9 @@ class DurableStoreWriter(StoreWriter):
 
     # -- the threads' side
 
-    def _write(self) -> None:
+    def _run_writes(self) -> None:
         while True:
-            batch = self._work.get()
+            batch = self._write_queue.get()
             if not isinstance(batch, WriteBatch):
                 return
             error: Exception | None = None
@@ -202,25 +202,25 @@ class DurableStoreWriter(StoreWriter):
                 error = failure
             self._call(self._written, batch, error)
 
-    def _compact(self) -> None:
+    def _run_checkpoints(self) -> None:
         while True:
-            checkpointing = self._spare.get()
+            checkpointing = self._checkpoint_queue.get()
             if checkpointing is None:
                 return
             error: Exception | None = None
             try:
                 while not self._closing and self._advance(checkpointing):
-                    time.sleep(BREATH)
+                    time.sleep(CHECKPOINT_PAUSE)
                 checkpointing.cancel()  # What is done is left as it is.
             except Exception as failure:  # noqa: BLE001  whatever it is, the loop must hear of it
                 error = failure
-            self._call(self._compacted, error)
+            self._call(self._checkpointed, error)
 
     def _advance(self, checkpointing: Checkpointing) -> bool:
         """A step, or more: a millisecond for each time that the log has become larger by what it
         was when this began. False when all is done."""
         grown = 2 * self.durable.log.size / checkpointing.bytes_total
-        until = time.monotonic() + min(max(grown - 2, 0) / 1_000, HASTE)
+        until = time.monotonic() + min(max(grown - 2, 0) / 1_000, CHECKPOINT_SLICE_MAX)
         while checkpointing.step():
             if time.monotonic() >= until:
                 return True
@@ -238,12 +238,12 @@ class DurableStoreWriter(StoreWriter):
         """Write what is left, and let go of the files. What cannot be written was confirmed to
         nobody, and a checkpoint that is not done is not waited for."""
         self._closing = True
-        self._take()
-        if self._busy and not self._broken and not self.blocked:
-            self._rest.clear()
-            await self._rest.wait()
-        self._work.put(None)
-        self._spare.put(None)
+        self._write_batch()
+        if self._busy and not self._broken and not self.blocked_reason:
+            self._idle.clear()
+            await self._idle.wait()
+        self._write_queue.put(None)
+        self._checkpoint_queue.put(None)
         for thread in self._threads:
             await asyncio.to_thread(thread.join)
         if not self._broken:

@@ -86,7 +86,7 @@ class TlsLayer(Layer):
         try:
             if not self.open:
                 self._ssl.do_handshake()
-                self._enter()
+                self._finish_handshake()
             octets = self._read()
         except ssl.SSLWantReadError:
             pass
@@ -96,7 +96,7 @@ class TlsLayer(Layer):
             self.speaks = True
         return octets
 
-    def _enter(self) -> None:
+    def _finish_handshake(self) -> None:
         """The handshake is done."""
         self.open = True
         tally = self._tally

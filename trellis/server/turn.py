@@ -1,15 +1,18 @@
-"""One turn of the loop: input -> core -> one write per touched connection.
+"""One turn of the event loop: input -> broker -> one write for each link with output.
 
-    data_received ... data_received            (many links; the first of them tells the time)
-    turn: leftover input, the lobby, agenda, store, then flush the dirty links
+    data_received ... data_received     (of many links; the first sets the broker's clock)
+    turn: leftover input, the login queue, agenda, store, then flush the links with output
 
-A turn has SHARE seconds for input, and as much for the agenda: what else came waits for the next
-one, first come, first served. So a thousand clients that declare, or leave, at once hold nobody for
-longer than one of them does.
+A turn has INPUT_SECONDS for input, and as much for the agenda. What exceeds them waits for the next
+turn, in order of arrival. So a thousand clients that declare queues or disconnect at once delay the
+other clients no longer than one of them does.
 
-What clients say before they have logged in waits in the lobby, and is heard for at most LOBBY
-seconds a turn: each step of a login is slow, and a thousand clients that come at once take theirs
+Input from clients that have not logged in waits in the login queue, which gets LOGIN_SECONDS of a
+turn: every step of a login is slow, and a thousand clients that connect at once are handled
 together.
+
+Backpressure: while the disk is slower than the publishers (`backlogged`), their links do not read,
+and resume when the disk has caught up.
 """
 
 from __future__ import annotations
@@ -23,29 +26,32 @@ from protocols.connection import Connection
 from trellis.server.store_writer import StoreWriter
 
 #: Seconds of one turn for input, and for the agenda.
-SHARE: Final = 0.002
-#: Chunks of so many octets are heard without a look at the clock, but for one in so many.
-SMALL: Final = 1_024
-UNTIMED: Final = 8
-#: Links flushed in one turn: each costs a system call, and others have input meanwhile.
-FLUSHES: Final = 200
-#: Seconds of one turn that go to those who have not logged in yet.
-LOGIN_SHARE: Final = 0.0005
-#: Seconds between two looks at the deadlines of all connections, and connections looked at in one
-#: turn.
-SWEEP: Final = 0.5
-SWEPT: Final = 2_000
+INPUT_SECONDS: Final = 0.002
+#: Chunks up to SMALL_CHUNK bytes skip the clock check, except every UNCHECKED_MAX-th one.
+SMALL_CHUNK: Final = 1_024
+UNCHECKED_MAX: Final = 8
+#: Links flushed in one turn. Each flush costs a system call, and other links have input meanwhile.
+MAX_FLUSHES: Final = 200
+#: Seconds of one turn for the input of clients that have not logged in.
+LOGIN_SECONDS: Final = 0.0005
+#: Seconds between two checks of the deadlines of all links.
+DEADLINE_INTERVAL: Final = 0.5
+#: Links whose deadlines are checked in one turn.
+DEADLINE_SLICE: Final = 2_000
 
 
 class TurnLink:
-    """A link as the turn sees it. A base class, for the compiled turn calls it cheaply."""
+    """A link as the turn sees it.
 
-    def read_waiting(self) -> None:
-        """Handle the input of a client that has not logged in."""
+    A base class and no Protocol: a compiled call of a base class's method is cheap.
+    """
+
+    def handle_unread_input(self) -> None:
+        """Handle the input that waited, such as that of a client that has not logged in."""
         raise NotImplementedError
 
     def resume(self) -> None:
-        """Handle the input that an earlier turn left over."""
+        """Handle leftover input."""
         raise NotImplementedError
 
     def flush(self) -> None:
@@ -56,8 +62,8 @@ class TurnLink:
         """Handle deadlines that have passed at time `now`, in ms."""
         raise NotImplementedError
 
-    def shut_down(self) -> None:
-        """Close the connection, because the broker stops."""
+    def close(self) -> None:
+        """Close the connection in an orderly way, because the broker stops."""
         raise NotImplementedError
 
     def abort(self) -> None:
@@ -66,206 +72,213 @@ class TurnLink:
 
 
 class LoopTurn:
-    """Runs after the input of a loop turn, whenever something asked for it."""
+    """The work of the broker in one turn of the event loop, done after the turn's input."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, broker: Broker, storing: StoreWriter
+        self, loop: asyncio.AbstractEventLoop, broker: Broker, store_writer: StoreWriter
     ) -> None:
         self._loop = loop
         self._agenda = broker.agenda
-        self._storing = storing
-        #: Publishers that wait for the disk.
+        self._store_writer = store_writer
+        #: Links of publishers that wait until the disk has caught up.
         self._backlogged: list[TurnLink] = []
+        #: Links with output.
         self._dirty: list[TurnLink] = []
-        self._behind: list[TurnLink] = []
+        #: Links with leftover input.
+        self._leftover: list[TurnLink] = []
+        #: Links with input from a client that has not logged in.
         self._login_queue: list[TurnLink] = []
-        #: Connections whose transports are gone.
-        self._leaving: list[Connection] = []
-        self._full = False
-        self._untimed = 0
+        #: Connections whose transports are closed, and that have not been told.
+        self._closed: list[Connection] = []
+        #: True when this turn's time for input is used up.
+        self._input_full = False
+        #: Small chunks since the last clock check.
+        self._unchecked = 0
         self._scheduled = False
         self._scheduled_at = 0.0
         self._sync_due = False
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0
+        #: All open links.
         self.links: dict[TurnLink, None] = {}
-        #: Turns so far, and seconds from asking for the longest one until it was done: how long the
-        #: loop was held.
+        #: Number of turns so far.
         self.turns = 0
-        self.longest = 0.0
+        #: Duration of the longest turn in seconds, from its request to its end: how long the loop
+        #: was blocked.
+        self.longest_seconds = 0.0
         broker.agenda.wake = self.schedule
         broker.agenda.clock = time.perf_counter
-        broker.agenda.share = SHARE
-        broker.store.request_batch = self.sync
-        storing.wake = self.schedule
-        self.tell_time()
-        storing.tell_time(int(self._agenda.now), self._agenda.wall)
+        broker.agenda.share = INPUT_SECONDS
+        broker.store.request_batch = self.request_sync
+        store_writer.wake = self.schedule
+        self.update_clock()
+        store_writer.set_clocks(int(self._agenda.now), self._agenda.wall)
 
     def schedule(self) -> None:
-        """Have a turn, soon.
+        """Have a turn run soon.
 
-        The first who asks for it tells the time: whatever is input calls this before it is heard.
+        The first call of a turn sets the broker's clock, so links call this before handling input.
         """
         if not self._scheduled:
             self._scheduled = True
-            self._full = False
+            self._input_full = False
             self._scheduled_at = time.perf_counter()
-            self.tell_time()
+            self.update_clock()
             self._loop.call_soon(self.run)
 
-    def full(self, octets: int) -> bool:
-        """Whether the input of this turn has had its time, and a chunk of so many octets must wait.
+    def has_no_input_time(self, size: int) -> bool:
+        """True if this turn's time for input is used up, and a chunk of `size` bytes must wait.
 
         Hot path, once per chunk.
         """
-        if octets <= SMALL and self._untimed < UNTIMED:
-            self._untimed += 1
-            return self._full
-        self._untimed = 0
-        if not self._full:
-            self._full = time.perf_counter() - self._scheduled_at > SHARE
-        return self._full
+        if size <= SMALL_CHUNK and self._unchecked < UNCHECKED_MAX:
+            self._unchecked += 1
+            return self._input_full
+        self._unchecked = 0
+        if not self._input_full:
+            self._input_full = time.perf_counter() - self._scheduled_at > INPUT_SECONDS
+        return self._input_full
 
-    def dirty(self, link: TurnLink) -> None:
-        """The link has something to send."""
+    def add_dirty(self, link: TurnLink) -> None:
+        """Have the link flushed at the end of this turn."""
         self._dirty.append(link)
         self.schedule()
 
-    def behind(self, link: TurnLink) -> None:
-        """The link has input left over."""
-        self._behind.append(link)
+    def add_leftover(self, link: TurnLink) -> None:
+        """Have the link resume its leftover input in the next turn."""
+        self._leftover.append(link)
         self.schedule()
 
     def on_closed(self, connection: Connection) -> None:
-        """The connection's transport is gone, and it will be told soon."""
-        self._leaving.append(connection)
+        """Call the connection's `on_closed` in the next turn: its transport is closed."""
+        self._closed.append(connection)
         self.schedule()
 
     def report_closed(self) -> None:
-        """Tell all that left: nothing comes after this."""
-        leaving, self._leaving = self._leaving, []
-        for connection in leaving:
+        """Call `on_closed` of all connections that wait for it, because the broker ends."""
+        closed, self._closed = self._closed, []
+        for connection in closed:
             connection.on_closed()
 
-    def wait(self, link: TurnLink) -> None:
-        """The link has input from a client that has not logged in."""
+    def add_to_login_queue(self, link: TurnLink) -> None:
+        """Have the link handle its unread input, when the turn has time for logins."""
         self._login_queue.append(link)
         self.schedule()
 
     @property
-    def recording(self) -> bool:
-        """Whether something is written of whatever is published."""
-        return self._storing.store.journaling
+    def journaling(self) -> bool:
+        """True if the store journals every published message."""
+        return self._store_writer.store.journaling
 
     @property
     def backlogged(self) -> bool:
-        """Whether publishers should wait for the disk."""
-        return self._storing.backlogged
+        """True if so much waits for the disk that publishers must not be read from."""
+        return self._store_writer.backlogged
 
-    def crowd(self, link: TurnLink) -> None:
-        """The link waits until the disk has caught up."""
+    def add_backlogged(self, link: TurnLink) -> None:
+        """Have the link resume when the disk has caught up."""
         self._backlogged.append(link)
 
-    def sync(self) -> None:
-        """Something was appended to the store."""
+    def request_sync(self) -> None:
+        """Have the appended entries of the store written, at the end of this turn."""
         self._sync_due = True
         self.schedule()
 
     def run(self) -> None:
-        """Hot path, once per turn."""
+        """Do the work of one turn. Hot path, once per turn."""
         self._scheduled = False
-        asked_at = self._scheduled_at
+        requested_at = self._scheduled_at
         self.turns += 1
         agenda = self._agenda
-        if self._backlogged and not self._storing.backlogged:
-            crowded, self._backlogged = self._backlogged, []
-            self._behind += crowded
-        if self._behind or self._leaving:
-            self._catch_up()
+        if self._backlogged and not self._store_writer.backlogged:
+            self._leftover += self._backlogged
+            self._backlogged = []
+        if self._leftover or self._closed:
+            self._handle_leftover()
         if self._login_queue:
             self._read_login_queue()
         agenda.turn()
         if self._sync_due:
             self._sync_due = False
-            self._storing.sync()
+            self._store_writer.sync()
         dirty = self._dirty
-        if len(dirty) <= FLUSHES:
+        if len(dirty) <= MAX_FLUSHES:
             self._dirty = []
         else:
-            self._dirty = dirty[FLUSHES:]
-            dirty = dirty[:FLUSHES]
+            self._dirty = dirty[MAX_FLUSHES:]
+            dirty = dirty[:MAX_FLUSHES]
             self.schedule()
         for link in dirty:
             link.flush()
         if agenda.deadline and (self._alarm is None or agenda.deadline < self._alarm_at):
             self._set_alarm(agenda.deadline)
-        held = time.perf_counter() - asked_at
-        if held > self.longest:
-            self.longest = held
+        seconds = time.perf_counter() - requested_at
+        if seconds > self.longest_seconds:
+            self.longest_seconds = seconds
 
-    def _catch_up(self) -> None:
-        """Go on with what had to wait, those who leave first: they say nothing more."""
-        end = time.perf_counter() + SHARE
-        leaving, behind = self._leaving, self._behind
-        self._leaving, self._behind = [], []
+    def _handle_leftover(self) -> None:
+        """Finish closed connections, then resume leftover input, for INPUT_SECONDS."""
+        end = time.perf_counter() + INPUT_SECONDS
+        closed, leftover = self._closed, self._leftover
+        self._closed, self._leftover = [], []
         done = 0
-        while done < len(leaving) + len(behind):
-            if done < len(leaving):
-                leaving[done].on_closed()
+        while done < len(closed) + len(leftover):
+            if done < len(closed):
+                closed[done].on_closed()
             else:
-                behind[done - len(leaving)].resume()
+                leftover[done - len(closed)].resume()
             done += 1
             if time.perf_counter() > end:
                 break
-        self._leaving[:0] = leaving[done:]
-        self._behind[:0] = behind[max(0, done - len(leaving)) :]
-        if self._leaving or self._behind:
+        self._closed[:0] = closed[done:]
+        self._leftover[:0] = leftover[max(0, done - len(closed)) :]
+        if self._closed or self._leftover:
             self.schedule()
 
     def _read_login_queue(self) -> None:
-        """First come, first served."""
-        end = time.perf_counter() + LOGIN_SHARE
-        heard = 0
+        """Handle input of the login queue in order of arrival, for LOGIN_SECONDS."""
+        end = time.perf_counter() + LOGIN_SECONDS
+        handled = 0
         for link in self._login_queue:
-            heard += 1
-            link.read_waiting()
+            handled += 1
+            link.handle_unread_input()
             if time.perf_counter() > end:
                 break
-        del self._login_queue[:heard]
+        del self._login_queue[:handled]
         if self._login_queue:
             self.schedule()
 
     def now(self) -> int:
-        """The broker's clock, in ms."""
+        """Return the time of the broker's clock, in ms."""
         return int(self._agenda.now)
 
-    def tell_time(self) -> None:
-        """Nothing else reads a clock."""
+    def update_clock(self) -> None:
+        """Set the broker's clocks. Nothing else in the broker reads a clock."""
         self._agenda.advance(int(self._loop.time() * 1000), time.time())
 
     def _set_alarm(self, deadline: int) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_at = deadline
-        self._alarm = self._loop.call_at(deadline / 1000, self._ring)
+        self._alarm = self._loop.call_at(deadline / 1000, self._on_alarm)
 
-    def _ring(self) -> None:
+    def _on_alarm(self) -> None:
         self._alarm = None
         self.schedule()
 
-    async def sweep(self) -> None:
-        """Tell the time to every connection whose deadline has come."""
+    async def check_deadlines(self) -> None:
+        """Check the deadlines of all links every DEADLINE_INTERVAL, for ever."""
         while True:
-            await asyncio.sleep(SWEEP)
+            await asyncio.sleep(DEADLINE_INTERVAL)
             links = list(self.links)
-            for at in range(0, len(links), SWEPT):
-                self._tell(links[at : at + SWEPT])
+            for at in range(0, len(links), DEADLINE_SLICE):
+                self._advance_links(links[at : at + DEADLINE_SLICE])
                 await asyncio.sleep(0)
-            del links  # Those who have gone should not wait for the next look.
+            del links  # Closed links are freed now, not after the next check.
 
-    def _tell(self, links: list[TurnLink]) -> None:
-        self.tell_time()
-        self._storing.tell_time(self._agenda.now, self._agenda.wall)
+    def _advance_links(self, links: list[TurnLink]) -> None:
+        self.update_clock()
+        self._store_writer.set_clocks(self._agenda.now, self._agenda.wall)
         now = int(self._agenda.now)
         for link in links:
             link.advance(now)

@@ -301,7 +301,7 @@ async def test_without_topic_plugins_a_user_has_one_gate_however_many_clients(bu
 async def test_identities_that_are_remembered_are_bounded(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subject, "IDENTITIES", 3)
+    monkeypatch.setattr(subject, "MAX_IDENTITIES", 3)
     house = build({TABOO: {}, ANONYMOUS: {}})
     for number in (0, 1, 2, 0, 3, 4):
         await house.join("bob", "", f"b{number}")

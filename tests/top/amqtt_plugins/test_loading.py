@@ -156,7 +156,7 @@ async def test_options_that_a_plugin_demands_for_deliveries_are_told_to_be_unuse
 async def test_plugins_that_do_not_load_in_time_are_told(
     accounts: Accounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(amqtt_loading, "LOADING", 0.01)
+    monkeypatch.setattr(amqtt_loading, "LOADING_SECONDS", 0.01)
     hold = threading.Event()
     monkeypatch.setattr(amqtt_loading, "load", lambda path, options: hold.wait(5))
     with pytest.raises(SettingsError, match=r"amqtt\.plugins: not loaded within 0\.01 s"):

@@ -351,21 +351,21 @@ INVALID: list[tuple[Any, str]] = [
         args(x_overflow="explode"),
         "'x-overflow' {}: 'explode' is none of drop-head, reject-publish, reject-publish-dlx",
     ),
-    (args(x_overflow=1), "'x-overflow' {}: not a text"),
-    (args(x_dead_letter_exchange=1), "'x-dead-letter-exchange' {}: not a text"),
-    (args(x_dead_letter_exchange=None), "'x-dead-letter-exchange' {}: not a text"),
+    (args(x_overflow=1), "'x-overflow' {}: not a string"),
+    (args(x_dead_letter_exchange=1), "'x-dead-letter-exchange' {}: not a string"),
+    (args(x_dead_letter_exchange=None), "'x-dead-letter-exchange' {}: not a string"),
     (
         args(x_dead_letter_routing_key="k"),
         "'x-dead-letter-routing-key' {}: there is no 'x-dead-letter-exchange'",
     ),
     (
         args(x_dead_letter_exchange="", x_dead_letter_routing_key={}),
-        "'x-dead-letter-routing-key' {}: not a text",
+        "'x-dead-letter-routing-key' {}: not a string",
     ),
-    (args(x_dead_letter_exchange="x" * 256), "'x-dead-letter-exchange' {}: longer than 255 octets"),
+    (args(x_dead_letter_exchange="x" * 256), "'x-dead-letter-exchange' {}: longer than 255 bytes"),
     (
         args(x_dead_letter_exchange="x", x_dead_letter_routing_key="é" * 128),
-        "'x-dead-letter-routing-key' {}: longer than 255 octets",
+        "'x-dead-letter-routing-key' {}: longer than 255 bytes",
     ),
 ]
 

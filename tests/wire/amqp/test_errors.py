@@ -168,7 +168,7 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
     (
         publication("", "k", b"x", 2, headers={"CC": "q"}),
         406,
-        "PRECONDITION_FAILED - invalid message: the header 'CC' is no list of routing keys",
+        "PRECONDITION_FAILED - invalid message: the header 'CC' is not a list of routing keys",
         60,
         40,
     ),

@@ -207,13 +207,13 @@ def test_a_policy_is_about_the_kinds_it_names(apply_to: str, left: int) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"pattern": "("}, "no regular expression"),
-        ({"apply_to": "people"}, "none of"),
-        ({"definition": {}}, "says nothing"),
-        ({"definition": {"max-lenght": 5}}, "nobody knows 'max-lenght'"),
+        ({"pattern": "("}, "not a regular expression"),
+        ({"apply_to": "people"}, "'people', not one of"),
+        ({"definition": {}}, "its definition is empty"),
+        ({"definition": {"max-lenght": 5}}, "unknown key 'max-lenght'"),
         ({"definition": {"max-length": -5}}, "too small"),
         ({"definition": {"overflow": "up"}}, "'up' is none of"),
-        ({"definition": {"alternate-exchange": 5}}, "not a text"),
+        ({"definition": {"alternate-exchange": 5}}, "not a string"),
         ({"priority": 1 << 40}, "priority"),
     ],
 )

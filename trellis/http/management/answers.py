@@ -19,9 +19,9 @@ from trellis.server.node import BrokerNode
 
 JSON: Final = "application/json"
 #: Seconds that a change may take until it is durable.
-PATIENCE: Final = 30.0
+DURABLE_SECONDS: Final = 30.0
 #: Rows made, or written as JSON, without letting others have a turn.
-STEP: Final = 100
+SLICE_ROWS: Final = 100
 
 Row = dict[str, Any]
 Made = TypeVar("Made")
@@ -37,11 +37,11 @@ class ApiRefusal(Exception):
         self.reason = reason
 
 
-def missing(what: str) -> ApiRefusal:
+def not_found(what: str) -> ApiRefusal:
     return ApiRefusal(404, "Object Not Found", what)
 
 
-def wrong(reason: str) -> ApiRefusal:
+def bad_request(reason: str) -> ApiRefusal:
     return ApiRefusal(400, "bad_request", reason)
 
 
@@ -54,7 +54,7 @@ class Listing:
         self.rows = rows
 
 
-class Done:
+class Empty:
     """Nothing to say but that it is so."""
 
     def __init__(self, created: bool = False) -> None:
@@ -80,17 +80,17 @@ class Call:
         self.sender = backend.sender
         self.request = request
         self.identity = identity
-        self.parts = request.parts
+        self.path_parameters = request.path_parameters
         self.query = request.query
-        self.node.turn.tell_time()
+        self.node.turn.update_clock()
 
     @property
-    def sees_all(self) -> bool:
+    def sees_everything(self) -> bool:
         """Whether it may look at what belongs to others."""
         return self.identity.administrator or "monitoring" in self.identity.tags
 
     def sees(self, vhost: VirtualHost) -> bool:
-        return self.sees_all or self.identity.for_vhost(vhost.name) is not None
+        return self.sees_everything or self.identity.for_vhost(vhost.name) is not None
 
     @property
     def vhosts(self) -> list[VirtualHost]:
@@ -101,7 +101,7 @@ class Call:
         """The virtual host of this name. Raises Refusal."""
         vhost = self.broker.vhosts.get(name)
         if vhost is None:
-            raise missing(f"there is no vhost '{name}'")
+            raise not_found(f"there is no vhost '{name}'")
         if not self.sees(vhost):
             raise ApiRefusal(
                 403, "not_authorised", f"user '{self.identity.name}' may not enter vhost '{name}'"
@@ -127,10 +127,10 @@ class Call:
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             raise ApiRefusal(400, "bad_request", f"not JSON: {error}") from None
         if not isinstance(value, dict):
-            raise wrong(f"a JSON object is needed, and this is {type(value).__name__}")
+            raise bad_request(f"a JSON object is needed, and this is {type(value).__name__}")
         return value
 
-    async def durable(self, change: Callable[[Ticket], Made]) -> Made:
+    async def make_durable(self, change: Callable[[Ticket], Made]) -> Made:
         """Make a change, and wait until it lasts. Raises BrokerError."""
         self.node.turn.schedule()
         lasts: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -142,7 +142,7 @@ class Call:
         ticket = Ticket(SettledCallback(settled))
         made = change(ticket)
         if ticket.outstanding:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(DURABLE_SECONDS):
                 await lasts
         return made
 
@@ -151,7 +151,7 @@ def text(row: Mapping[str, Any], field: str, default: str | None = None) -> str:
     """Raises Refusal."""
     value = row.get(field, default)
     if not isinstance(value, str):
-        raise wrong(f"'{field}' is {'missing' if value is None else 'no text'}")
+        raise bad_request(f"'{field}' is {'missing' if value is None else 'no text'}")
     return value
 
 
@@ -161,7 +161,7 @@ def flag(row: Mapping[str, Any], field: str) -> bool:
     if value in ("true", "false"):  # As some tools write it.
         return bool(value == "true")
     if not isinstance(value, bool):
-        raise wrong(f"'{field}' is neither true nor false")
+        raise bad_request(f"'{field}' is neither true nor false")
     return value
 
 
@@ -171,7 +171,7 @@ def table(row: Mapping[str, Any], field: str) -> Row:
     if value is None or value == []:  # As PHP writes an empty one.
         return {}
     if not isinstance(value, dict):
-        raise wrong(f"'{field}' is no JSON object")
+        raise bad_request(f"'{field}' is no JSON object")
     return value
 
 
@@ -194,9 +194,9 @@ def encode_many(rows: list[Row]) -> bytes:
     parts: list[bytes] = []
     rows.reverse()
     while rows:
-        some = rows[-STEP:]
+        some = rows[-SLICE_ROWS:]
         some.reverse()
-        del rows[-STEP:]
+        del rows[-SLICE_ROWS:]
         parts.append(encode(some)[1:-1])
     return b"[" + b",".join(parts) + b"]"
 

@@ -28,19 +28,19 @@ from trellis.http.management.answers import (
     ApiBackend,
     ApiRefusal,
     Call,
-    Done,
+    Empty,
     Listing,
     encode,
     refusal_of,
     refuse,
 )
-from trellis.http.management.paging import page_of
+from trellis.http.management.paging import render_page
 from trellis.http.routes import HttpRouter
 from trellis.http.server import Handler, Request, Response
 
 Answer = Callable[[Call], Awaitable[object]]
 
-ANYBODY: Final[frozenset[str]] = frozenset()
+ANY_USER: Final[frozenset[str]] = frozenset()
 ADMINISTRATOR: Final = frozenset({"administrator"})
 MONITORING: Final = frozenset({"administrator", "monitoring"})
 POLICYMAKER: Final = frozenset({"administrator", "policymaker"})
@@ -57,9 +57,9 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ("GET", "/api/nodes", MONITORING, overview.nodes),
     ("GET", "/api/nodes/{name}", MONITORING, overview.node),
     ("GET", "/api/whoami", MANAGEMENT, overview.whoami),
-    ("GET", "/api/auth/attempts/{node}", MONITORING, overview.attempts),
+    ("GET", "/api/auth/attempts/{node}", MONITORING, overview.login_attempts),
     *[
-        ("GET", f"/api/{name}", MANAGEMENT, overview.nothing)
+        ("GET", f"/api/{name}", MANAGEMENT, overview.empty_list)
         for name in (
             "extensions",
             "parameters",
@@ -137,7 +137,7 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
         route
         for path in _BETWEEN
         for route in (
-            ("GET", path, MANAGEMENT, names.between),
+            ("GET", path, MANAGEMENT, names.bindings_between),
             ("POST", path, MANAGEMENT, names.post_binding),
             ("GET", path + "/{properties}", MANAGEMENT, names.binding),
             ("DELETE", path + "/{properties}", MANAGEMENT, names.delete_binding),
@@ -162,9 +162,9 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ("POST", "/api/definitions", ADMINISTRATOR, documents.import_),
     ("GET", "/api/definitions/{vhost}", ADMINISTRATOR, documents.export_vhost),
     ("POST", "/api/definitions/{vhost}", ADMINISTRATOR, documents.import_vhost),
-    ("GET", "/api/streams", ANYBODY, streaming.streams),
-    ("GET", "/api/streams/segments", ANYBODY, streaming.listed),
-    ("GET", "/api/streams/segment", ANYBODY, streaming.octets),
+    ("GET", "/api/streams", ANY_USER, streaming.list_streams),
+    ("GET", "/api/streams/segments", ANY_USER, streaming.list_segments),
+    ("GET", "/api/streams/segment", ANY_USER, streaming.read_segment),
     ("GET", "/api/health/checks/alarms", MANAGEMENT, health.alarms),
     ("GET", "/api/health/checks/local-alarms", MANAGEMENT, health.alarms),
     ("GET", "/api/health/checks/virtual-hosts", MANAGEMENT, health.virtual_hosts),
@@ -194,7 +194,7 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ],
     ("GET", "/api/healthchecks/node", MANAGEMENT, health.alarms),
     ("GET", "/api/aliveness-test/{vhost}", MANAGEMENT, health.aliveness),
-    ("GET", "/api/trellis/{kind}", ANYBODY, ours.rows),
+    ("GET", "/api/trellis/{kind}", ANY_USER, ours.rows),
     ("DELETE", "/api/trellis/delayed", ADMINISTRATOR, ours.cancel),
 ]
 
@@ -205,10 +205,10 @@ class ApiRouter(HttpRouter):
     def find(self, method: str, path: str) -> tuple[Handler, list[str]] | Response:
         return super().find(method, path.rstrip("/") or "/")
 
-    def missing(self, path: str) -> Response:
+    def not_found(self, path: str) -> Response:
         return refuse(404, "Object Not Found", "no such page; docs/http-api.md lists them")
 
-    def refused(self, method: str, allowed: str) -> Response:
+    def method_not_allowed(self, method: str, allowed: str) -> Response:
         return Response(
             405,
             encode({"error": "method_not_allowed", "reason": f"only {allowed} here"}),
@@ -221,15 +221,15 @@ def api_routes(backend: ApiBackend) -> HttpRouter:
     """Return the routes of the http port."""
     router = ApiRouter()
     for method, path, tags, answer in ROUTES:
-        router.add(method, path, _guarded(backend, tags, answer))
+        router.add(method, path, _authorized(backend, tags, answer))
     return router
 
 
-def _guarded(backend: ApiBackend, tags: frozenset[str], answer: Answer) -> Handler:
+def _authorized(backend: ApiBackend, tags: frozenset[str], answer: Answer) -> Handler:
     async def ask(request: Request) -> Response:
-        if request.foreign and request.method not in ("GET", "HEAD"):
+        if request.cross_origin and request.method not in ("GET", "HEAD"):
             return refuse(403, "not_authorised", "a page of another site changes nothing here")
-        verdict = await judge(backend, request)
+        verdict = await authenticate(backend, request)
         identity = verdict.identity
         if identity is None:
             if verdict.busy:
@@ -243,12 +243,12 @@ def _guarded(backend: ApiBackend, tags: frozenset[str], answer: Answer) -> Handl
         try:
             said = await answer(Call(backend, request, identity))
             if isinstance(said, Listing):
-                return Response(200, await page_of(said, request.query), JSON)
+                return Response(200, await render_page(said, request.query), JSON)
         except (ApiRefusal, BrokerError, ValueError, TimeoutError) as error:
             return refusal_of(error)
         if isinstance(said, Response):
             return said
-        if isinstance(said, Done):
+        if isinstance(said, Empty):
             return Response(said.status, b"", JSON)
         return Response(
             200, await asyncio.get_running_loop().run_in_executor(None, encode, said), JSON
@@ -261,7 +261,7 @@ def _tags(identity: Identity) -> set[str]:
     return {*identity.tags, "administrator"} if identity.administrator else set(identity.tags)
 
 
-async def judge(backend: ApiBackend, request: Request) -> Verdict:
+async def authenticate(backend: ApiBackend, request: Request) -> Verdict:
     """Who asks, by a password or a token."""
     if request.user is None and not request.token:
         return Verdict(None, "a user and a password are needed")

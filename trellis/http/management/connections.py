@@ -11,7 +11,7 @@ from protocols.amqp.channel.consumer import AmqpConsumer
 from protocols.amqp.connection.connection import AmqpConnection
 from protocols.connection import EXPELLED, Connection
 from protocols.mqtt.connection.login import MqttClient
-from trellis.http.management.answers import ApiRefusal, Call, Done, Listing, Row, missing
+from trellis.http.management.answers import ApiRefusal, Call, Empty, Listing, Row, not_found
 
 #: Protocols as RabbitMQ names them.
 PROTOCOLS: Final = {
@@ -45,7 +45,7 @@ def _seen(call: Call) -> list[Connection]:
         connection
         for front in call.node.fronts
         for connection in list(front.connections)
-        if call.sees_all or connection.describe()["user"] == call.identity.name
+        if call.sees_everything or connection.describe()["user"] == call.identity.name
     ]
 
 
@@ -102,7 +102,7 @@ def connection_row(connection: Connection, node: str) -> Row:
 
 
 async def connections(call: Call) -> Listing:
-    seen = [one for one in _seen(call) if not call.parts or _in(call, one)]
+    seen = [one for one in _seen(call) if not call.path_parameters or _in(call, one)]
 
     async def rows() -> AsyncIterator[Row]:
         for connection in seen:
@@ -114,7 +114,7 @@ async def connections(call: Call) -> Listing:
 
 def _in(call: Call, connection: Connection) -> bool:
     """Whether it is in the virtual host of the path."""
-    return vhost_of(connection) is call.vhost(call.parts[0])
+    return vhost_of(connection) is call.vhost(call.path_parameters[0])
 
 
 def _here(connection: Connection) -> bool:
@@ -126,16 +126,16 @@ def _here(connection: Connection) -> bool:
 
 def _named(call: Call) -> Connection:
     for connection in _seen(call):
-        if _here(connection) and name_of(connection) == call.parts[0]:
+        if _here(connection) and name_of(connection) == call.path_parameters[0]:
             return connection
-    raise missing(f"there is no connection '{call.parts[0]}'")
+    raise not_found(f"there is no connection '{call.path_parameters[0]}'")
 
 
 async def connection(call: Call) -> Row:
     return connection_row(_named(call), call.broker.name)
 
 
-async def delete_connection(call: Call) -> Done:
+async def delete_connection(call: Call) -> Empty:
     """Its own, or an administrator any.
 
     The header X-Reason of RabbitMQ's tools is not read: the reason is always the same.
@@ -145,12 +145,12 @@ async def delete_connection(call: Call) -> Done:
         raise ApiRefusal(
             403, "not_authorised", "a connection of somebody else is closed by administrators only"
         )
-    _expel(call, [found])
-    return Done()
+    _close(call, [found])
+    return Empty()
 
 
 async def user_connections(call: Call) -> Listing:
-    mine = [one for one in _seen(call) if one.describe()["user"] == call.parts[0]]
+    mine = [one for one in _seen(call) if one.describe()["user"] == call.path_parameters[0]]
 
     async def rows() -> AsyncIterator[Row]:
         for connection in mine:
@@ -160,12 +160,12 @@ async def user_connections(call: Call) -> Listing:
     return Listing(rows())
 
 
-async def delete_user_connections(call: Call) -> Done:
-    _expel(call, [one for one in _seen(call) if one.describe()["user"] == call.parts[0]])
-    return Done()
+async def delete_user_connections(call: Call) -> Empty:
+    _close(call, [one for one in _seen(call) if one.describe()["user"] == call.path_parameters[0]])
+    return Empty()
 
 
-def _expel(call: Call, connections: list[Connection]) -> None:
+def _close(call: Call, connections: list[Connection]) -> None:
     call.node.turn.schedule()
     for connection in connections:
         if not connection.finished:
@@ -218,11 +218,11 @@ def channel_row(connection: AmqpConnection, channel: Channel, node: str) -> Row:
 async def channels(call: Call) -> Listing:
     """Of all, or of one connection, or in one virtual host."""
     found = _channels(call)
-    if call.parts and call.request.path.startswith("/api/connections/"):
+    if call.path_parameters and call.request.path.startswith("/api/connections/"):
         named = _named(call)
         found = [(connection, channel) for connection, channel in found if connection is named]
-    elif call.parts:
-        vhost = call.vhost(call.parts[0])
+    elif call.path_parameters:
+        vhost = call.vhost(call.path_parameters[0])
         found = [(connection, channel) for connection, channel in found if channel.vhost is vhost]
 
     async def rows() -> AsyncIterator[Row]:
@@ -235,13 +235,13 @@ async def channels(call: Call) -> Listing:
 async def channel(call: Call) -> Row:
     for connection, found in _channels(call):
         row = channel_row(connection, found, call.broker.name)
-        if row["name"] == call.parts[0]:
+        if row["name"] == call.path_parameters[0]:
             row["consumer_details"] = [
                 _consumer_row(connection, found, one, call.broker.name)
                 for one in found.receiver.consumers.values()
             ]
             return row
-    raise missing(f"there is no channel '{call.parts[0]}'")
+    raise not_found(f"there is no channel '{call.path_parameters[0]}'")
 
 
 # -- consumers
@@ -274,9 +274,9 @@ def _consumer_row(
 
 
 async def consumers(call: Call) -> Listing:
-    vhost = call.vhost(call.parts[0]) if call.parts else None
+    vhost = call.vhost(call.path_parameters[0]) if call.path_parameters else None
     found = [pair for pair in _channels(call) if vhost is None or pair[1].vhost is vhost]
-    if vhost is None and not call.sees_all and not call.vhosts:
+    if vhost is None and not call.sees_everything and not call.vhosts:
         raise ApiRefusal(403, "not_authorised", "no virtual host is seen")
 
     async def rows() -> AsyncIterator[Row]:

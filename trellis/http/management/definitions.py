@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from trellis.http.management.answers import JSON, Call, Row, encode, wrong
+from trellis.http.management.answers import JSON, Call, Row, bad_request, encode
 from trellis.http.server import Response
 from trellis.server import definitions_files
 
@@ -24,17 +24,17 @@ async def import_(call: Call) -> Response:
 
 
 async def export_vhost(call: Call) -> Response:
-    vhost = call.vhost(call.parts[0])
+    vhost = call.vhost(call.path_parameters[0])
     return Response(200, await definitions_files.export_in_slices(call.broker, vhost.name), JSON)
 
 
 async def import_vhost(call: Call) -> Response:
-    vhost, document = call.vhost(call.parts[0]), call.body()
+    vhost, document = call.vhost(call.path_parameters[0]), call.body()
     whole: Row = {}
-    for section in definitions_files.OWN:
+    for section in definitions_files.VHOST_SECTIONS:
         rows = document.get(section, [])
         if not isinstance(rows, list):
-            raise wrong(f"'{section}' is no list")
+            raise bad_request(f"'{section}' is no list")
         whole[section] = [
             {**row, "vhost": vhost.name} if isinstance(row, dict) else row for row in rows
         ]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
-from trellis.http.management.answers import JSON, Call, missing
+from trellis.http.management.answers import JSON, Call, not_found
 from trellis.http.server import Response
 from trellis.monitoring import listings
 
 
 async def rows(call: Call) -> Response:
-    kind = call.parts[0]
+    kind = call.path_parameters[0]
     if kind not in listings.KINDS:
-        raise missing(f"nobody lists '{kind}'; there are {', '.join(listings.KINDS)}")
+        raise not_found(f"nobody lists '{kind}'; there are {', '.join(listings.KINDS)}")
     found = await listings.rows(call.node, kind)
-    if not call.sees_all:
+    if not call.sees_everything:
         seen = {vhost.name for vhost in call.vhosts}
         found = [row for row in found if row.get("vhost", "") in ("", *seen)]
     return Response(
@@ -28,5 +28,5 @@ async def cancel(call: Call) -> Response:
     waiting = call.broker.vhosts[vhost].delays.get(name) if vhost in call.broker.vhosts else None
     call.node.turn.schedule()
     if waiting is None or not order.isdecimal() or not waiting.withdraw(int(order)):
-        raise missing(f"no message {order} is delayed by exchange '{name}' in vhost '{vhost}'")
+        raise not_found(f"no message {order} is delayed by exchange '{name}' in vhost '{vhost}'")
     return Response(200, b"[]", JSON)

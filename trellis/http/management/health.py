@@ -7,7 +7,7 @@ from typing import Final
 
 from broker.messages.message import AT_MOST_ONCE, PLAIN, Message
 from broker.vhost.vhost import VirtualHost
-from trellis.http.management.answers import JSON, Call, Row, encode, wrong
+from trellis.http.management.answers import JSON, Call, Row, bad_request, encode
 from trellis.http.management.overview import listeners
 from trellis.http.server import Response
 
@@ -53,9 +53,9 @@ async def virtual_hosts(call: Call) -> Row | Response:
 
 
 async def port_listener(call: Call) -> Row | Response:
-    wanted = call.parts[0]
+    wanted = call.path_parameters[0]
     if not wanted.isdecimal():
-        raise wrong(f"'{wanted[:20]}' is no port")
+        raise bad_request(f"'{wanted[:20]}' is no port")
     ports = [row["port"] for row in listeners(call)]
     return (
         {"status": "ok", "port": int(wanted)}
@@ -65,7 +65,7 @@ async def port_listener(call: Call) -> Row | Response:
 
 
 async def protocol_listener(call: Call) -> Row | Response:
-    wanted = call.parts[0].lower()
+    wanted = call.path_parameters[0].lower()
     protocols = [row["protocol"] for row in listeners(call)]
     names = {
         "amqp091": "amqp",
@@ -80,13 +80,13 @@ async def protocol_listener(call: Call) -> Row | Response:
 
 
 async def certificates(call: Call) -> Row | Response:
-    count, unit = call.parts
+    count, unit = call.path_parameters
     if unit not in UNITS or not count.isdecimal() or len(count) > 6:
-        raise wrong(f"'{count[:20]} {unit[:20]}' is no time: a number of {', '.join(UNITS)}")
+        raise bad_request(f"'{count[:20]} {unit[:20]}' is no time: a number of {', '.join(UNITS)}")
     until = datetime.now(UTC).timestamp() + int(count) * UNITS[unit] * 86_400
     expired = [
         {"file": file, "not_after": datetime.fromtimestamp(end, UTC).isoformat()}
-        for file, end in call.node.certificates.ends.items()
+        for file, end in call.node.certificates.expirations.items()
         if end < until
     ]
     return failed("Certificates expiring", expired=expired) if expired else OK
@@ -94,7 +94,7 @@ async def certificates(call: Call) -> Row | Response:
 
 async def aliveness(call: Call) -> Row | Response:
     """Declare a queue, publish a message to it, and take it from there."""
-    vhost = call.vhost(call.parts[0])
+    vhost = call.vhost(call.path_parameters[0])
     for operation, kind, name in (
         ("configure", "queue", ALIVE),
         ("write", "exchange", "amq.default"),
@@ -102,7 +102,7 @@ async def aliveness(call: Call) -> Row | Response:
     ):
         call.may(operation, kind, name, vhost)
     if ALIVE not in vhost.queues:
-        await call.durable(lambda ticket: vhost.declare_queue(ALIVE, ticket=ticket))
+        await call.make_durable(lambda ticket: vhost.declare_queue(ALIVE, ticket=ticket))
     call.node.turn.schedule()
     return OK if _comes_through(vhost) else failed("a message did not come through")
 

@@ -12,9 +12,9 @@ from broker.messages.fates import COPY_FATES
 from broker.routing.exchanges import TYPES, DelayedExchange
 from broker.vhost.vhost import VirtualHost
 from trellis import process
-from trellis.http.management.answers import Call, Listing, Row, missing
+from trellis.http.management.answers import Call, Listing, Row, not_found
 from trellis.http.management.serializers import counts
-from trellis.http.management.topology import COUNTED, _listed
+from trellis.http.management.topology import COUNT_SLICE, _iterate
 
 
 class Totals:
@@ -28,7 +28,7 @@ class Totals:
         census = vhost.totals()
         more = True
         while more:
-            more = census.step(COUNTED)
+            more = census.step(COUNT_SLICE)
             await asyncio.sleep(0)
         self.ready += int(census.ready + census.inbox_ready)
         self.unacked += int(census.unacked + census.inbox_unacked)
@@ -121,7 +121,7 @@ def listeners(call: Call) -> list[Row]:
 
 
 def node_row(call: Call) -> Row:
-    node, watch, alarms = call.node, call.node.watch, call.broker.alarms.on
+    node, watch, alarms = call.node, call.node.alarm_watch, call.broker.alarms.on
     opened = sum(len(front.connections) for front in node.fronts)
     return {
         "name": call.broker.name,
@@ -129,14 +129,14 @@ def node_row(call: Call) -> Row:
         "running": node.ready,
         "being_drained": not node.ready,
         "os_pid": str(os.getpid()),
-        "uptime": int((time.monotonic() - node.began) * 1000),
-        "mem_used": process.resident(),
+        "uptime": int((time.monotonic() - node.started_at) * 1000),
+        "mem_used": process.resident_bytes(),
         "mem_limit": watch.memory_limit,
         "mem_alarm": "memory" in alarms,
-        "disk_free": 0 if node.directory is None else process.free_disk(node.directory),
+        "disk_free": 0 if node.directory is None else process.free_disk_bytes(node.directory),
         "disk_free_limit": watch.disk_limit,
         "disk_free_alarm": "disk" in alarms,
-        "fd_used": process.descriptors(),
+        "fd_used": process.open_descriptors(),
         "fd_total": node.max_descriptors,
         "sockets_used": opened,
         "sockets_total": node.admission.connections,
@@ -168,13 +168,15 @@ def node_row(call: Call) -> Row:
 
 async def nodes(call: Call) -> Listing:
     return Listing(
-        _listed([await asyncio.get_running_loop().run_in_executor(None, node_row, call)])
+        _iterate([await asyncio.get_running_loop().run_in_executor(None, node_row, call)])
     )
 
 
 async def node(call: Call) -> Row:
-    if call.parts[0] != call.broker.name:
-        raise missing(f"there is no node '{call.parts[0]}'; this one is '{call.broker.name}'")
+    if call.path_parameters[0] != call.broker.name:
+        raise not_found(
+            f"there is no node '{call.path_parameters[0]}'; this one is '{call.broker.name}'"
+        )
     return await asyncio.get_running_loop().run_in_executor(None, node_row, call)
 
 
@@ -186,15 +188,15 @@ async def cluster_name(call: Call) -> Row:
     return {"name": call.broker.name}
 
 
-async def nothing(call: Call) -> Listing:
+async def empty_list(call: Call) -> Listing:
     """What a broker of this kind has none of: tools ask, and an empty list is the answer."""
-    return Listing(_listed([]))
+    return Listing(_iterate([]))
 
 
-async def attempts(call: Call) -> Listing:
+async def login_attempts(call: Call) -> Listing:
     """Logins by protocol."""
     return Listing(
-        _listed(
+        _iterate(
             [
                 {
                     "protocol": name,

@@ -15,22 +15,22 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from trellis.http.management.answers import (
-    STEP,
+    SLICE_ROWS,
     ApiRefusal,
     Listing,
     Row,
+    bad_request,
     encode,
     encode_many,
-    wrong,
 )
 
 PAGE_SIZE: Final = 100
 PAGE_SIZE_MAX: Final = 500
 #: Rows that are sorted at once.
-SORTED: Final = 1_000
+SORT_SLICE: Final = 1_000
 
 
-class Wanted:
+class PageQuery:
     """What of a list is wanted. Raises Refusal."""
 
     def __init__(self, query: Mapping[str, str]) -> None:
@@ -38,33 +38,33 @@ class Wanted:
         self.page = _number(query, "page", 1)
         self.size = _number(query, "page_size", PAGE_SIZE)
         if self.size > PAGE_SIZE_MAX:
-            raise wrong(f"page_size is {self.size}; the most is {PAGE_SIZE_MAX}")
+            raise bad_request(f"page_size is {self.size}; the most is {PAGE_SIZE_MAX}")
         self.columns = [name for name in query.get("columns", "").split(",") if name]
         self.sort = query.get("sort", "")
         self.reverse = query.get("sort_reverse") in ("true", "1")
         self.takes = _filter(query.get("name", ""), query.get("use_regex") in ("true", "1"))
 
 
-async def page_of(listing: Listing, query: Mapping[str, str]) -> bytes:
+async def render_page(listing: Listing, query: Mapping[str, str]) -> bytes:
     """The JSON text of a list, or of a page of it. Raises Refusal."""
-    wanted = Wanted(query)
+    wanted = PageQuery(query)
     rows: list[Row] = []
     total = 0
     async for row in listing.rows:
         total += 1
         if wanted.takes is None or wanted.takes(str(row.get("name", ""))):
             rows.append(row)
-        if total % STEP == 0:
+        if total % SLICE_ROWS == 0:
             await asyncio.sleep(0)
-    return await asyncio.get_running_loop().run_in_executor(None, _written, rows, total, wanted)
+    return await asyncio.get_running_loop().run_in_executor(None, _encode_page, rows, total, wanted)
 
 
-def _written(rows: list[Row], total: int, wanted: Wanted) -> bytes:
+def _encode_page(rows: list[Row], total: int, wanted: PageQuery) -> bytes:
     """In a thread."""
     if wanted.sort:
         rows = _sorted(rows, wanted.sort, wanted.reverse)
     if not wanted.paged:
-        return encode_many(_cut(rows, wanted.columns))
+        return encode_many(_select_columns(rows, wanted.columns))
     count = len(rows)
     pages = max(1, -(-count // wanted.size))
     if wanted.page > pages:
@@ -72,7 +72,7 @@ def _written(rows: list[Row], total: int, wanted: Wanted) -> bytes:
             400, "page_out_of_range", f"page {wanted.page} is asked for; the last is {pages}"
         )
     start = (wanted.page - 1) * wanted.size
-    items = _cut(rows[start : start + wanted.size], wanted.columns)
+    items = _select_columns(rows[start : start + wanted.size], wanted.columns)
     head = encode(
         {
             "filtered_count": count,
@@ -84,7 +84,7 @@ def _written(rows: list[Row], total: int, wanted: Wanted) -> bytes:
         }
     )
     while rows:
-        del rows[-STEP:]
+        del rows[-SLICE_ROWS:]
     return head[:-1] + b',"items":' + encode_many(items) + b"}"
 
 
@@ -92,8 +92,8 @@ def _sorted(rows: list[Row], column: str, reverse: bool) -> list[Row]:
     """Sorted piece by piece: a list of 100,000, sorted at once, would hold the interpreter."""
     key = _key_of(column)
     pieces = [
-        sorted(rows[at : at + SORTED], key=key, reverse=reverse)
-        for at in range(0, len(rows), SORTED)
+        sorted(rows[at : at + SORT_SLICE], key=key, reverse=reverse)
+        for at in range(0, len(rows), SORT_SLICE)
     ]
     return list(heapq.merge(*pieces, key=key, reverse=reverse))
 
@@ -110,7 +110,7 @@ def _key_of(column: str) -> Callable[[Row], tuple[int, float, str]]:
     return key
 
 
-def _cut(rows: list[Row], columns: list[str]) -> list[Row]:
+def _select_columns(rows: list[Row], columns: list[str]) -> list[Row]:
     if not columns:
         return rows
     cut: list[Row] = []
@@ -145,11 +145,11 @@ def _filter(name: str, regex: bool) -> Callable[[str], object] | None:
     try:
         return re.compile(name, re.IGNORECASE).search
     except (re.error, RecursionError, OverflowError) as error:
-        raise wrong(f"name is no regular expression ({error})") from None
+        raise bad_request(f"name is no regular expression ({error})") from None
 
 
 def _number(query: Mapping[str, str], name: str, default: int) -> int:
     text = query.get(name, "") or str(default)
     if not text.isdecimal() or int(text) < 1 or len(text) > 9:
-        raise wrong(f"{name} is '{text}', and must be a number from 1")
+        raise bad_request(f"{name} is '{text}', and must be a number from 1")
     return int(text)

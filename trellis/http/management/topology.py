@@ -18,21 +18,21 @@ from broker.vhost.vhost import VirtualHost
 from trellis.http.management import serializers as shapes
 from trellis.http.management.answers import (
     Call,
-    Done,
+    Empty,
     Listing,
     Row,
+    bad_request,
     flag,
-    missing,
+    not_found,
     table,
     text,
-    wrong,
 )
 
 #: Objects counted in one turn.
-COUNTED: Final = 1_000
+COUNT_SLICE: Final = 1_000
 #: Seconds that deleting a virtual host may take, and between two looks whether it is done.
-EMPTYING: Final = 60.0
-LOOK: Final = 0.01
+VHOST_DELETION_SECONDS: Final = 60.0
+POLL_SECONDS: Final = 0.01
 #: How the API calls the default exchange, which has no name.
 DEFAULT: Final = "amq.default"
 
@@ -41,25 +41,25 @@ def _exchange_name(name: str) -> str:
     return "" if name == DEFAULT else name
 
 
-def _where(call: Call) -> list[VirtualHost]:
+def _vhosts(call: Call) -> list[VirtualHost]:
     """The virtual host of the path, or all that are seen."""
-    return [call.vhost(call.parts[0])] if call.parts else call.vhosts
+    return [call.vhost(call.path_parameters[0])] if call.path_parameters else call.vhosts
 
 
 # -- virtual hosts
 
 
-async def _counted(vhost: VirtualHost) -> tuple[int, int]:
+async def _count_messages(vhost: VirtualHost) -> tuple[int, int]:
     census = vhost.totals()
     more = True
     while more:
-        more = census.step(COUNTED)
+        more = census.step(COUNT_SLICE)
         await asyncio.sleep(0)
     return int(census.ready + census.inbox_ready), int(census.unacked + census.inbox_unacked)
 
 
 async def _vhost_row(call: Call, vhost: VirtualHost) -> Row:
-    return shapes.vhost_row(vhost, call.broker.name, *await _counted(vhost))
+    return shapes.vhost_row(vhost, call.broker.name, *await _count_messages(vhost))
 
 
 async def vhosts(call: Call) -> Listing:
@@ -71,35 +71,35 @@ async def vhosts(call: Call) -> Listing:
 
 
 async def vhost(call: Call) -> Row:
-    return await _vhost_row(call, call.vhost(call.parts[0]))
+    return await _vhost_row(call, call.vhost(call.path_parameters[0]))
 
 
-async def put_vhost(call: Call) -> Done:
-    name = call.parts[0]
+async def put_vhost(call: Call) -> Empty:
+    name = call.path_parameters[0]
     if not name or len(name.encode("utf-8", "surrogateescape")) > 255:
-        raise wrong("the name of a vhost has 1 to 255 octets")
+        raise bad_request("the name of a vhost has 1 to 255 octets")
     known = call.broker.vhosts.get(name)
     if known is not None and known.closing:
-        raise wrong(f"vhost '{name}' is being deleted")
-    await call.durable(lambda ticket: call.broker.create_vhost(name, ticket))
+        raise bad_request(f"vhost '{name}' is being deleted")
+    await call.make_durable(lambda ticket: call.broker.create_vhost(name, ticket))
     maker = call.identity.name
     if known is None and call.broker.users.by_name.get(maker) is call.identity:
         # As RabbitMQ does: whoever makes one may use it. (Users of the settings have theirs named
         # there.)
-        await call.durable(
+        await call.make_durable(
             lambda ticket: call.broker.users.set_permission(name, maker, ".*", ".*", ".*", ticket)
         )
-    return Done(known is None)
+    return Empty(known is None)
 
 
-async def delete_vhost(call: Call) -> Done:
-    vhost = call.vhost(call.parts[0])
-    await call.durable(lambda ticket: call.broker.close_vhost(vhost.name, ticket))
+async def delete_vhost(call: Call) -> Empty:
+    vhost = call.vhost(call.path_parameters[0])
+    await call.make_durable(lambda ticket: call.broker.close_vhost(vhost.name, ticket))
     call.node.review()
-    for _ in range(int(EMPTYING / LOOK)):
+    for _ in range(int(VHOST_DELETION_SECONDS / POLL_SECONDS)):
         if call.broker.vhosts.get(vhost.name) is not vhost:
-            return Done()
-        await asyncio.sleep(LOOK)
+            return Empty()
+        await asyncio.sleep(POLL_SECONDS)
     raise TimeoutError
 
 
@@ -107,7 +107,7 @@ async def delete_vhost(call: Call) -> Done:
 
 
 async def exchanges(call: Call) -> Listing:
-    where = _where(call)
+    where = _vhosts(call)
 
     async def rows() -> AsyncIterator[Row]:
         for vhost in where:
@@ -118,12 +118,12 @@ async def exchanges(call: Call) -> Listing:
 
 
 async def exchange(call: Call) -> Row:
-    vhost = call.vhost(call.parts[0])
-    return shapes.exchange_row(vhost, vhost.exchange(_exchange_name(call.parts[1])))
+    vhost = call.vhost(call.path_parameters[0])
+    return shapes.exchange_row(vhost, vhost.exchange(_exchange_name(call.path_parameters[1])))
 
 
-async def put_exchange(call: Call) -> Done:
-    vhost, name, row = call.vhost(call.parts[0]), call.parts[1], call.body()
+async def put_exchange(call: Call) -> Empty:
+    vhost, name, row = call.vhost(call.path_parameters[0]), call.path_parameters[1], call.body()
     options = ExchangeOptions(
         flag(row, "durable") if "durable" in row else True,
         flag(row, "auto_delete"),
@@ -133,33 +133,35 @@ async def put_exchange(call: Call) -> Done:
     call.may("configure", "exchange", name, vhost)
     known = name in vhost.exchanges
     if not known and (name.startswith("amq.") or not name):
-        raise wrong(f"exchange name '{name}' contains reserved prefix 'amq.*', or is empty")
+        raise bad_request(f"exchange name '{name}' contains reserved prefix 'amq.*', or is empty")
     alternate = options.arguments.get("alternate-exchange")
     if isinstance(alternate, str):
         call.may("read", "exchange", name, vhost)
         call.may("write", "exchange", alternate, vhost)
     kind = text(row, "type", "direct")
-    await call.durable(lambda ticket: vhost.declare_exchange(name, kind, options, ticket))
-    return Done(not known)
+    await call.make_durable(lambda ticket: vhost.declare_exchange(name, kind, options, ticket))
+    return Empty(not known)
 
 
-async def delete_exchange(call: Call) -> Done:
-    vhost, name = call.vhost(call.parts[0]), _exchange_name(call.parts[1])
+async def delete_exchange(call: Call) -> Empty:
+    vhost, name = call.vhost(call.path_parameters[0]), _exchange_name(call.path_parameters[1])
     vhost.exchange(name)
     if not name or name.startswith("amq."):
-        raise wrong(f"deletion of system exchange '{name}' in vhost '{vhost.name}' not allowed")
+        raise bad_request(
+            f"deletion of system exchange '{name}' in vhost '{vhost.name}' not allowed"
+        )
     call.may("configure", "exchange", name, vhost)
-    await call.durable(
+    await call.make_durable(
         lambda ticket: vhost.delete_exchange(name, call.query.get("if-unused") == "true", ticket)
     )
-    return Done()
+    return Empty()
 
 
 # -- queues
 
 
 async def queues(call: Call) -> Listing:
-    where = _where(call)
+    where = _vhosts(call)
 
     async def rows() -> AsyncIterator[Row]:
         for vhost in where:
@@ -171,10 +173,10 @@ async def queues(call: Call) -> Listing:
 
 def _queue(call: Call) -> tuple[VirtualHost, Queue]:
     """Raises Refusal."""
-    vhost, name = call.vhost(call.parts[0]), call.parts[1]
+    vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
     queue = vhost.queues.get(name) or vhost.inboxes.get(name)
     if queue is None:
-        raise missing(f"no queue '{name}' in vhost '{vhost.name}'")
+        raise not_found(f"no queue '{name}' in vhost '{vhost.name}'")
     return vhost, queue
 
 
@@ -186,31 +188,31 @@ async def queue(call: Call) -> Row:
     return row
 
 
-async def put_queue(call: Call) -> Done:
-    vhost, name, row = call.vhost(call.parts[0]), call.parts[1], call.body()
+async def put_queue(call: Call) -> Empty:
+    vhost, name, row = call.vhost(call.path_parameters[0]), call.path_parameters[1], call.body()
     arguments = table(row, "arguments")
     known = name in vhost.queues
     if not known and (name.startswith("amq.") or not name):
-        raise wrong(f"queue name '{name}' contains reserved prefix 'amq.*', or is empty")
+        raise bad_request(f"queue name '{name}' contains reserved prefix 'amq.*', or is empty")
     call.may("configure", "queue", name, vhost)
     letters = arguments.get("x-dead-letter-exchange")
     if isinstance(letters, str):
         call.may("read", "queue", name, vhost)
         call.may("write", "exchange", letters, vhost)
     durable = flag(row, "durable") if "durable" in row else True
-    await call.durable(
+    await call.make_durable(
         lambda ticket: vhost.declare_queue(
             name, durable, arguments, None, False, flag(row, "auto_delete"), ticket
         )
     )
-    return Done(not known)
+    return Empty(not known)
 
 
-async def delete_queue(call: Call) -> Done:
+async def delete_queue(call: Call) -> Empty:
     vhost, queue = _queue(call)
     call.may("configure", "queue", queue.name, vhost)
     mine = vhost.queue(queue.name, queue.exclusive_to)
-    await call.durable(
+    await call.make_durable(
         lambda ticket: vhost.delete_queue(
             mine,
             call.query.get("if-unused") == "true",
@@ -218,85 +220,89 @@ async def delete_queue(call: Call) -> Done:
             ticket,
         )
     )
-    return Done()
+    return Empty()
 
 
-async def purge_queue(call: Call) -> Done:
+async def purge_queue(call: Call) -> Empty:
     vhost, queue = _queue(call)
     call.may("read", "queue", queue.name, vhost)
     call.node.turn.schedule()
     vhost.queue(queue.name, queue.exclusive_to).purge()
-    return Done()
+    return Empty()
 
 
 # -- bindings
 
 
-def _away(vhost: VirtualHost, exchange: Exchange) -> Iterable[Row]:
+def _bindings_from(vhost: VirtualHost, exchange: Exchange) -> Iterable[Row]:
     for mine in list(exchange.bindings.values()):
         for binding in list(mine.values()):
             yield shapes.binding_row(vhost, exchange.name, binding)
 
 
 async def bindings(call: Call) -> Listing:
-    where = _where(call)
+    where = _vhosts(call)
 
     async def rows() -> AsyncIterator[Row]:
         for vhost in where:
             for queue in list(vhost.queues.values()):
                 yield shapes.default_binding(vhost, queue)
             for exchange in list(vhost.exchanges.values()):
-                for row in _away(vhost, exchange):
+                for row in _bindings_from(vhost, exchange):
                     yield row
 
     return Listing(rows())
 
 
-async def _listed(rows: Iterable[Row]) -> AsyncIterator[Row]:
+async def _iterate(rows: Iterable[Row]) -> AsyncIterator[Row]:
     for row in rows:
         yield row
 
 
 async def exchange_source(call: Call) -> Listing:
     """Bindings that lead away from an exchange."""
-    vhost = call.vhost(call.parts[0])
-    exchange = vhost.exchange(_exchange_name(call.parts[1]))
+    vhost = call.vhost(call.path_parameters[0])
+    exchange = vhost.exchange(_exchange_name(call.path_parameters[1]))
     if exchange.name == "":
         return Listing(
-            _listed(shapes.default_binding(vhost, queue) for queue in list(vhost.queues.values()))
+            _iterate(shapes.default_binding(vhost, queue) for queue in list(vhost.queues.values()))
         )
-    return Listing(_listed(_away(vhost, exchange)))
+    return Listing(_iterate(_bindings_from(vhost, exchange)))
 
 
-def _to(vhost: VirtualHost, target: Destination) -> Iterable[Row]:
+def _bindings_to(vhost: VirtualHost, target: Destination) -> Iterable[Row]:
     for exchange in list(vhost.exchanges.values()):
         for binding in list(exchange.bindings.get(target, {}).values()):
             yield shapes.binding_row(vhost, exchange.name, binding)
 
 
 async def exchange_destination(call: Call) -> Listing:
-    vhost = call.vhost(call.parts[0])
-    return Listing(_listed(_to(vhost, vhost.exchange(_exchange_name(call.parts[1])))))
+    vhost = call.vhost(call.path_parameters[0])
+    return Listing(
+        _iterate(_bindings_to(vhost, vhost.exchange(_exchange_name(call.path_parameters[1]))))
+    )
 
 
 async def queue_bindings(call: Call) -> Listing:
     vhost, queue = _queue(call)
     if queue.private:
         mine = [listener for listener in vhost.subscribers if listener.inbox is queue]
-        return Listing(_listed(row for listener in mine for row in _to(vhost, listener)))
-    return Listing(_listed([shapes.default_binding(vhost, queue), *_to(vhost, queue)]))
+        return Listing(_iterate(row for listener in mine for row in _bindings_to(vhost, listener)))
+    return Listing(_iterate([shapes.default_binding(vhost, queue), *_bindings_to(vhost, queue)]))
 
 
-def _ends(call: Call) -> tuple[VirtualHost, Exchange, Destination, str]:
+def _binding_ends(call: Call) -> tuple[VirtualHost, Exchange, Destination, str]:
     """What the path of a binding names: .../{vhost}/e/{source}/{q or e}/{destination}.
 
     Raises Refusal, NotFound.
     """
-    vhost = call.vhost(call.parts[0])
+    vhost = call.vhost(call.path_parameters[0])
     kind = "queue" if "/q/" in _tail(call) else "exchange"
-    source = vhost.exchange(_exchange_name(call.parts[1]))
+    source = vhost.exchange(_exchange_name(call.path_parameters[1]))
     target: Destination = (
-        vhost.exchange(call.parts[2]) if kind == "exchange" else _owned(vhost, call.parts[2])
+        vhost.exchange(call.path_parameters[2])
+        if kind == "exchange"
+        else _owned(vhost, call.path_parameters[2])
     )
     return vhost, source, target, kind
 
@@ -313,14 +319,14 @@ def _owned(vhost: VirtualHost, name: str) -> Queue:
     return queue
 
 
-async def between(call: Call) -> Listing:
-    vhost, source, target, _ = _ends(call)
+async def bindings_between(call: Call) -> Listing:
+    vhost, source, target, _ = _binding_ends(call)
     if source.name == "":
         return Listing(
-            _listed([shapes.default_binding(vhost, target)] if isinstance(target, Queue) else [])
+            _iterate([shapes.default_binding(vhost, target)] if isinstance(target, Queue) else [])
         )
     return Listing(
-        _listed(
+        _iterate(
             [
                 shapes.binding_row(vhost, source.name, one)
                 for one in list(source.bindings.get(target, {}).values())
@@ -330,51 +336,51 @@ async def between(call: Call) -> Listing:
 
 
 async def post_binding(call: Call) -> Any:
-    vhost, source, target, kind = _ends(call)
+    vhost, source, target, kind = _binding_ends(call)
     row = call.body()
     key, arguments = text(row, "routing_key", ""), table(row, "arguments")
     if source.name == "":
-        raise wrong("operation not permitted on the default exchange")
+        raise bad_request("operation not permitted on the default exchange")
     call.may("write", kind, target.name, vhost)
     call.may("read", "exchange", source.name, vhost)
     within = call.identity.for_vhost(vhost.name)
     assert within is not None, "it may write there"
     check_binding(within, source, key, vhost.name)
     binding = Binding(key, target, arguments=arguments)
-    await call.durable(lambda ticket: vhost.bind(source.name, binding, ticket))
-    return Done(True)
+    await call.make_durable(lambda ticket: vhost.bind(source.name, binding, ticket))
+    return Empty(True)
 
 
-def _one(call: Call) -> tuple[VirtualHost, Exchange, Binding, str]:
-    vhost, source, target, kind = _ends(call)
+def _find_binding(call: Call) -> tuple[VirtualHost, Exchange, Binding, str]:
+    vhost, source, target, kind = _binding_ends(call)
     for binding in list(source.bindings.get(target, {}).values()):
-        if shapes.properties_key(binding) == call.parts[3]:
+        if shapes.properties_key(binding) == call.path_parameters[3]:
             return vhost, source, binding, kind
-    raise missing(
-        f"no binding '{call.parts[3]}' between exchange '{source.name}' and {kind} '{target.name}'"
+    raise not_found(
+        f"no binding '{call.path_parameters[3]}' between exchange '{source.name}' and {kind} '{target.name}'"
     )
 
 
 async def binding(call: Call) -> Row:
-    vhost, source, found, _ = _one(call)
+    vhost, source, found, _ = _find_binding(call)
     return shapes.binding_row(vhost, source.name, found)
 
 
-async def delete_binding(call: Call) -> Done:
-    vhost, source, found, kind = _one(call)
+async def delete_binding(call: Call) -> Empty:
+    vhost, source, found, kind = _find_binding(call)
     call.may("write", kind, found.destination.name, vhost)
     call.may("read", "exchange", source.name, vhost)
-    await call.durable(lambda ticket: vhost.unbind(source.name, found, ticket))
-    return Done()
+    await call.make_durable(lambda ticket: vhost.unbind(source.name, found, ticket))
+    return Empty()
 
 
 # -- policies
 
 
 async def policies(call: Call) -> Listing:
-    where = _where(call)
+    where = _vhosts(call)
     return Listing(
-        _listed(
+        _iterate(
             [
                 shapes.policy_row(vhost, policy)
                 for vhost in where
@@ -385,24 +391,24 @@ async def policies(call: Call) -> Listing:
 
 
 async def policy(call: Call) -> Row:
-    vhost = call.vhost(call.parts[0])
-    known = vhost.policies.by_name.get(call.parts[1])
+    vhost = call.vhost(call.path_parameters[0])
+    known = vhost.policies.by_name.get(call.path_parameters[1])
     if known is None:
-        raise missing(f"no policy '{call.parts[1]}' in vhost '{vhost.name}'")
+        raise not_found(f"no policy '{call.path_parameters[1]}' in vhost '{vhost.name}'")
     return shapes.policy_row(vhost, known)
 
 
-async def put_policy(call: Call) -> Done:
-    vhost, name = call.vhost(call.parts[0]), call.parts[1]
+async def put_policy(call: Call) -> Empty:
+    vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
     known = name in vhost.policies.by_name
     made = policy_of(vhost.name, name, call.body())
-    await call.durable(lambda ticket: vhost.set_policy(made, ticket))
-    return Done(not known)
+    await call.make_durable(lambda ticket: vhost.set_policy(made, ticket))
+    return Empty(not known)
 
 
-async def delete_policy(call: Call) -> Done:
-    vhost, name = call.vhost(call.parts[0]), call.parts[1]
+async def delete_policy(call: Call) -> Empty:
+    vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
     if name not in vhost.policies.by_name:
-        raise missing(f"no policy '{name}' in vhost '{vhost.name}'")
-    await call.durable(lambda ticket: vhost.clear_policy(name, ticket))
-    return Done()
+        raise not_found(f"no policy '{name}' in vhost '{vhost.name}'")
+    await call.make_durable(lambda ticket: vhost.clear_policy(name, ticket))
+    return Empty()

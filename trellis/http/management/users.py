@@ -14,12 +14,12 @@ from broker.vhost.vhost import VirtualHost
 from trellis.auth.authenticate import Account
 from trellis.auth.passwords import HASHER, check_hash, show_hash
 from trellis.auth.settings_users import SettingsIdentity
-from trellis.http.management.answers import Call, Done, Listing, Row, missing, text, wrong
+from trellis.http.management.answers import Call, Empty, Listing, Row, bad_request, not_found, text
 
 TAGS: Final = ("administrator", "monitoring", "policymaker", "management")
 
 
-async def _listed(rows: Iterable[Row]) -> AsyncIterator[Row]:
+async def _iterate(rows: Iterable[Row]) -> AsyncIterator[Row]:
     for row in rows:
         yield row
 
@@ -47,7 +47,7 @@ def _account_row(account: Account) -> Row:
 
 
 def _rows(call: Call) -> list[Row]:
-    accounts = call.node.accounts.listed
+    accounts = call.node.accounts.settings_accounts
     return [
         *[_account_row(account) for account in accounts.values()],
         *[
@@ -59,12 +59,12 @@ def _rows(call: Call) -> list[Row]:
 
 
 async def users(call: Call) -> Listing:
-    return Listing(_listed(_rows(call)))
+    return Listing(_iterate(_rows(call)))
 
 
 async def users_without_permissions(call: Call) -> Listing:
     return Listing(
-        _listed(
+        _iterate(
             _user_row(user)
             for user in list(call.broker.users.by_name.values())
             if not user.permissions
@@ -73,41 +73,43 @@ async def users_without_permissions(call: Call) -> Listing:
 
 
 def _known(call: Call, name: str) -> User | Account:
-    account = call.node.accounts.listed.get(name)
+    account = call.node.accounts.settings_accounts.get(name)
     user = account or call.broker.users.by_name.get(name)
     if user is None:
-        raise missing(f"there is no user '{name}'")
+        raise not_found(f"there is no user '{name}'")
     return user
 
 
 def _changeable(call: Call, name: str) -> None:
-    if name in call.node.accounts.listed:
-        raise wrong(f"user '{name}' is one of the settings: change it there, and send SIGHUP")
+    if name in call.node.accounts.settings_accounts:
+        raise bad_request(f"user '{name}' is one of the settings: change it there, and send SIGHUP")
 
 
 async def user(call: Call) -> Row:
-    known = _known(call, call.parts[0])
+    known = _known(call, call.path_parameters[0])
     return _account_row(known) if isinstance(known, Account) else _user_row(known)
 
 
-async def put_user(call: Call) -> Done:
-    name, row = call.parts[0], call.body()
+async def put_user(call: Call) -> Empty:
+    name, row = call.path_parameters[0], call.body()
     _changeable(call, name)
     if not name or len(name.encode("utf-8", "surrogateescape")) > 255:
-        raise wrong("the name of a user has 1 to 255 octets")
+        raise bad_request("the name of a user has 1 to 255 octets")
     tags = row.get("tags")
     if isinstance(tags, str):
         tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-        raise wrong(
+        raise bad_request(
             "'tags' is missing: a list, or words separated by commas, of "
             + ", ".join(TAGS)
             + "; it may be empty"
         )
     password_hash = await _password_hash(call, name, row)
     known = name in call.broker.users.by_name
-    await call.durable(lambda ticket: call.broker.users.define(name, password_hash, tags, ticket))
-    return Done(not known)
+    await call.make_durable(
+        lambda ticket: call.broker.users.define(name, password_hash, tags, ticket)
+    )
+    return Empty(not known)
 
 
 async def _password_hash(call: Call, name: str, row: Row) -> str:
@@ -120,7 +122,7 @@ async def _password_hash(call: Call, name: str, row: Row) -> str:
     if row.get("password") is not None:
         password = text(row, "password")
         if not password:
-            raise wrong(
+            raise bad_request(
                 "the password is empty; a password_hash that is empty is a user who has none, and logs in by a certificate"
             )
         return await asyncio.get_running_loop().run_in_executor(
@@ -128,27 +130,27 @@ async def _password_hash(call: Call, name: str, row: Row) -> str:
         )
     known = call.broker.users.by_name.get(name)
     if known is None:
-        raise wrong("'password' or 'password_hash' is missing")
+        raise bad_request("'password' or 'password_hash' is missing")
     return known.password_hash
 
 
-async def delete_user(call: Call) -> Done:
-    name = call.parts[0]
+async def delete_user(call: Call) -> Empty:
+    name = call.path_parameters[0]
     _known(call, name)
     _changeable(call, name)
-    await call.durable(lambda ticket: call.broker.users.remove(name, ticket))
-    return Done()
+    await call.make_durable(lambda ticket: call.broker.users.remove(name, ticket))
+    return Empty()
 
 
-async def bulk_delete(call: Call) -> Done:
+async def bulk_delete(call: Call) -> Empty:
     names = call.body().get("users")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise wrong("'users' is no list of names")
+        raise bad_request("'users' is no list of names")
     for name in names:
         _changeable(call, name)
     for name in names:
-        await call.durable(lambda ticket, name=name: call.broker.users.remove(name, ticket))  # type: ignore[misc]
-    return Done()
+        await call.make_durable(lambda ticket, name=name: call.broker.users.remove(name, ticket))  # type: ignore[misc]
+    return Empty()
 
 
 # -- permissions
@@ -161,7 +163,7 @@ def _permission(user: str, vhost: str, permission: tuple[str, str, str]) -> Row:
 
 def _permissions(call: Call) -> list[Row]:
     found: list[Row] = []
-    for account in call.node.accounts.listed.values():
+    for account in call.node.accounts.settings_accounts.values():
         if isinstance(account.identity, SettingsIdentity):
             found += [
                 _permission(account.identity.name, vhost, rights.permission)
@@ -173,7 +175,7 @@ def _permissions(call: Call) -> list[Row]:
                 for vhost in call.broker.vhosts
             ]
     for user in call.broker.users.by_name.values():
-        if user.name not in call.node.accounts.listed:
+        if user.name not in call.node.accounts.settings_accounts:
             found += [
                 _permission(user.name, vhost, permission)
                 for vhost, permission in user.permissions.items()
@@ -182,7 +184,7 @@ def _permissions(call: Call) -> list[Row]:
 
 
 async def permissions(call: Call) -> Listing:
-    return Listing(_listed(_permissions(call)))
+    return Listing(_iterate(_permissions(call)))
 
 
 async def vhost_permissions(call: Call) -> Listing:
@@ -195,19 +197,19 @@ async def user_permissions(call: Call) -> Listing:
 
 def _of_vhost(call: Call, rows: list[Row]) -> Listing:
     """Those of the virtual host that the path names. Raises Refusal."""
-    vhost = call.vhost(call.parts[0])
-    return Listing(_listed([row for row in rows if row["vhost"] == vhost.name]))
+    vhost = call.vhost(call.path_parameters[0])
+    return Listing(_iterate([row for row in rows if row["vhost"] == vhost.name]))
 
 
 def _of_user(call: Call, rows: list[Row]) -> Listing:
     """Those of the user that the path names. Raises Refusal."""
-    _known(call, call.parts[0])
-    return Listing(_listed([row for row in rows if row["user"] == call.parts[0]]))
+    _known(call, call.path_parameters[0])
+    return Listing(_iterate([row for row in rows if row["user"] == call.path_parameters[0]]))
 
 
 def _both(call: Call) -> tuple[VirtualHost, str]:
     """The virtual host and the user that a path names. Raises Refusal."""
-    vhost, name = call.vhost(call.parts[0]), call.parts[1]
+    vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
     _known(call, name)
     return vhost, name
 
@@ -224,28 +226,28 @@ async def permission(call: Call) -> Row:
     for row in _permissions(call):
         if row["user"] == name and row["vhost"] == vhost.name:
             return row
-    raise missing(f"user '{name}' has no permissions in vhost '{vhost.name}'")
+    raise not_found(f"user '{name}' has no permissions in vhost '{vhost.name}'")
 
 
-async def put_permission(call: Call) -> Done:
+async def put_permission(call: Call) -> Empty:
     vhost, user = _owned(call)
     row = call.body()
     configure, write, read = (text(row, field) for field in ("configure", "write", "read"))
-    fresh = await call.durable(
+    fresh = await call.make_durable(
         lambda ticket: call.broker.users.set_permission(
             vhost.name, user.name, configure, write, read, ticket
         )
     )
-    return Done(fresh)
+    return Empty(fresh)
 
 
-async def delete_permission(call: Call) -> Done:
+async def delete_permission(call: Call) -> Empty:
     vhost, user = _owned(call)
-    if not await call.durable(
+    if not await call.make_durable(
         lambda ticket: call.broker.users.remove_permission(vhost.name, user.name, ticket)
     ):
-        raise missing(f"user '{user.name}' has no permissions in vhost '{vhost.name}'")
-    return Done()
+        raise not_found(f"user '{user.name}' has no permissions in vhost '{vhost.name}'")
+    return Empty()
 
 
 # -- RabbitMQ's topic permissions
@@ -261,7 +263,7 @@ def _topics(call: Call) -> list[Row]:
 
 
 async def topic_permissions(call: Call) -> Listing:
-    return Listing(_listed(_topics(call)))
+    return Listing(_iterate(_topics(call)))
 
 
 async def vhost_topic_permissions(call: Call) -> Listing:
@@ -275,35 +277,35 @@ async def user_topic_permissions(call: Call) -> Listing:
 async def topic_permission(call: Call) -> Listing:
     vhost, name = _both(call)
     return Listing(
-        _listed(
+        _iterate(
             [row for row in _topics(call) if row["user"] == name and row["vhost"] == vhost.name]
         )
     )
 
 
-async def put_topic_permission(call: Call) -> Done:
+async def put_topic_permission(call: Call) -> Empty:
     vhost, user = _owned(call)
     row = call.body()
     exchange, patterns = text(row, "exchange"), (text(row, "write"), text(row, "read"))
-    fresh = await call.durable(
+    fresh = await call.make_durable(
         lambda ticket: call.broker.users.set_topic_permission(
             vhost.name, user.name, exchange, patterns, ticket
         )
     )
-    return Done(fresh)
+    return Empty(fresh)
 
 
-async def delete_topic_permission(call: Call) -> Done:
+async def delete_topic_permission(call: Call) -> Empty:
     """Of one exchange, where the path names it; else of all."""
     vhost, user = _owned(call)
-    exchanges = call.parts[2:] or list(user.topics.get(vhost.name, {}))
+    exchanges = call.path_parameters[2:] or list(user.topics.get(vhost.name, {}))
     for exchange in exchanges:
-        await call.durable(
+        await call.make_durable(
             lambda ticket, exchange=exchange: call.broker.users.set_topic_permission(  # type: ignore[misc]
                 vhost.name, user.name, exchange, None, ticket
             )
         )
-    return Done()
+    return Empty()
 
 
 # -- ordered rules about topics
@@ -311,7 +313,7 @@ async def delete_topic_permission(call: Call) -> Done:
 
 def _rules(call: Call) -> list[Row]:
     found: list[Row] = []
-    for account in call.node.accounts.listed.values():
+    for account in call.node.accounts.settings_accounts.values():
         if isinstance(account.identity, SettingsIdentity):
             found += [
                 {"user": account.identity.name, "vhost": vhost, "rules": list(rights.rules)}
@@ -327,7 +329,7 @@ def _rules(call: Call) -> list[Row]:
 
 
 async def rules(call: Call) -> Listing:
-    return Listing(_listed(_rules(call)))
+    return Listing(_iterate(_rules(call)))
 
 
 async def rules_of(call: Call) -> Row:
@@ -338,21 +340,23 @@ async def rules_of(call: Call) -> Row:
     return {"user": name, "vhost": vhost.name, "rules": []}
 
 
-async def put_rules(call: Call) -> Done:
+async def put_rules(call: Call) -> Empty:
     vhost, user = _owned(call)
     given: Any = call.body().get("rules")
     if not isinstance(given, list) or not all(isinstance(rule, str) for rule in given):
-        raise wrong("'rules' is no list of texts such as 'allow publish sensors/{username}/#'")
+        raise bad_request(
+            "'rules' is no list of texts such as 'allow publish sensors/{username}/#'"
+        )
     fresh = vhost.name not in user.rules
-    await call.durable(
+    await call.make_durable(
         lambda ticket: call.broker.users.set_rules(vhost.name, user.name, given, ticket)
     )
-    return Done(fresh)
+    return Empty(fresh)
 
 
-async def delete_rules(call: Call) -> Done:
+async def delete_rules(call: Call) -> Empty:
     vhost, user = _owned(call)
-    await call.durable(
+    await call.make_durable(
         lambda ticket: call.broker.users.set_rules(vhost.name, user.name, [], ticket)
     )
-    return Done()
+    return Empty()
