@@ -69,12 +69,12 @@ class Algorithm:
         return cast(Callable[[Grammar], Matcher[Any]], loaded)
 
     def check(self) -> None:
-        """Raise ImportError if `load` would.
+        """Raise ImportError if `load` would fail for a missing package.
 
-        An algorithm of this package is not imported, only the package it requires is looked for: a
-        broker loads pyroaring when a bitmap matcher is asked for, and not at its start.
+        A built-in algorithm is not imported; only its required package is searched for. So a broker
+        imports pyroaring when a bitmap matcher is first used, not at its start.
         """
-        if self.name not in _OURS:
+        if self.name not in _BUILT_IN:
             self.load()
         elif self.requires and find_spec(self.requires) is None:
             raise ImportError(f"No module named {self.requires!r}", name=self.requires)
