@@ -1,36 +1,55 @@
-"""Topic patterns in, subscribers out. Knows nothing of brokers.
+"""Finds the subscribers whose patterns match a topic: a library of topic-matching algorithms.
 
-A topic is a list of words, and a pattern is one in which a word may be a wildcard: for exactly one
-word, or for any number of them. There are two `Grammar`s, `AMQP` and `MQTT`, and many ways to find
-the patterns that match a topic, all of them a `Matcher` of (pattern, subscriber) pairs. `registry`
-lists them, `create` makes one by name:
+It depends on nothing else in this repository and knows nothing of brokers.
 
-    auto                                trie or shapes, whichever suits; the default
-    trie  shapes  bitmap  dfa           the fast ones: a trie, tables of keys, sets of numbers, an automaton
-    snapshot  cstrie                    for many threads at once
-    bitmap-fixed  trie-backtracking  word-sets  word-cache      as the articles have them, to compare with
-    naive                               tries every pattern by the definition in `Grammar.matches`: the tests' oracle
+**Theory of operation.** A topic is a list of words (``stock.nyse.ibm``). A pattern is a list of
+words in which a word may be a wildcard: for exactly one word, or for any number of words. A
+`Grammar` says how topics and patterns are written; there are two, `AMQP` and `MQTT`. A `Matcher`
+holds (pattern, subscriber) pairs and answers `match(topic)` with the subscribers of all matching
+patterns. A subscriber is any hashable object; an answer contains it once, however many of its
+patterns match. Two patterns are the same only if their texts are equal. A matcher belongs to one
+grammar; a topic of the other grammar is rewritten with `swap`, patterns are never translated.
 
-A subscriber is anything hashable. It is found once, however many of its patterns match. A pattern
-is known by its text, and each grammar's patterns want a matcher of their own, asked with the topic
-as that grammar writes it (`swap`): a pattern is never translated.
+    matcher = create("auto", AMQP)
+    matcher.subscribe("stock.*.ibm", "alice")
+    matcher.match("stock.nyse.ibm")                 -> ["alice"]
 
-Around them:
+**Algorithms.** `create` makes a matcher by name; `registry` lists all names with their costs:
 
-    composite   plain keys in a dict before a matcher, for one grammar or two: what a topic exchange is
-    cache       answers by topic in front of any matcher, dropped precisely when they may have changed
-    topics      the reverse: topics are stored, and a pattern is asked which of them it matches
+    auto                  the default: trie, or shapes above 250,000 patterns
+    trie                  a trie of words; fast for every mix of patterns
+    shapes                hash tables, one per position of the wildcards; least memory
+    bitmap                sets of pattern numbers, intersected; needs pyroaring
+    dfa                   an automaton built on demand; fastest for repeated topics
+    snapshot, cstrie      tries that many threads use at once without a lock; need cereggii
+    bitmap-fixed, trie-backtracking, word-sets, word-cache
+                          algorithms as published, kept for comparison
+    naive                 tries every pattern; the reference that the tests compare with
+
+**Around the matchers:**
+
+    composite   patterns without a wildcard in a dict, the others in a matcher; two grammars at once
+    cache       a bounded cache of answers by topic, invalidated precisely
+    topics      the reverse question: which stored topics does a pattern match?
     batch       many topics at once against a fixed set of patterns
-    covers      whether one pattern matches all that another one does
-    fields      headers instead of topics: criteria that must all hold, or one of them
+    covers      does one pattern match every topic that another pattern matches?
+    fields      matching by message headers instead of topics
 
-Nothing here reads a clock, waits, or looks at who subscribed. All of it runs compiled and
-interpreted, also from a zip on a machine that has only Python; pyroaring, cereggii and numpy are
-imported only by who needs them.
+Nothing here does I/O, reads a clock or waits. All modules run compiled and interpreted, also from a
+zip file on a machine that has only Python: pyroaring, cereggii and numpy are imported only by the
+modules that need them.
 
-Read `grammar`, `matcher`, `naive`, then `bucket`, `trie`, `shapes`, `auto`; then what interests
-you: for many threads `snapshot` first, then `cells`, `hamt`, `cnodes`, `cwalk` (lookups), `cstrie`
-(changes).
+**Reading order.** `grammar`, `matcher`, `naive`; then `bucket`, `trie`, `shapes`, `auto`. For many
+threads: `snapshot`, then `cells`, `subscriber_set`, `hamt`, `cnodes`, `cwalk` (lookups), `cstrie`
+(changes). Everything else can be read alone.
+
+**Sources.** Docstrings cite five articles by number:
+
+1. Tyler Treat, "Fast Topic Matching".
+2. "Breaking and entering: lose the lock while embracing concurrency, Part II" (2015).
+3. WSO2, "Fast Topic Matching Algorithm Implementation For WSO2 Message Broker" (2015).
+4. iMatix, "High-speed message matching" (the OpenAMQ specifications).
+5. The RabbitMQ blog, "Very fast and scalable topic routing".
 """
 
 from __future__ import annotations

@@ -1,18 +1,20 @@
-"""Chooses between the trie and the tables of shapes, and changes its mind a little at a time.
+"""The default matcher: a trie for few patterns, the tables of `shapes` for many.
 
-    up to `compact_above` patterns      the trie: fastest
-    more                                the tables: less than half the memory, and hardly slower by then
+    up to `compact_above` patterns      the trie: the fastest lookups
+    more                                the tables: less than half the memory, lookups hardly slower
 
-What the tables do not take (patterns with two or more ``#``, and those of further shapes once a
-topic asks `limit` tables) stands in the trie in any case. The measurements are in
+Patterns that the tables cannot hold (two or more ``#``, or a further shape once a topic searches
+`limit` tables) are always in the trie. The measurements are in
 docs/decisions/0005-auto-matcher.md.
 
-    trie ----lift----> tables        the trie drains into the tables, and what they do not take into a new trie
-    tables --lift----> trie          when fewer than half of so many are left
+    trie ----pop, restore----> tables   above the limit; the rest goes to a new trie
+    tables --pop, restore----> trie     when fewer than half as many patterns are left
 
-A pattern is in exactly one place at a time, and until all are in their new one, a lookup asks both.
-They go there some with each call, a pattern with all its subscribers at once, so that nobody waits
-for more than a few.
+The move is incremental: each call moves a few patterns with all their subscribers, so no call takes
+long. Every pattern is in exactly one place at a time, and lookups search both places until the move
+is complete.
+
+Lookups and subscriptions cost what they cost in the structure in use. Own design.
 """
 
 from __future__ import annotations
@@ -25,12 +27,12 @@ from matching.matcher import S
 from matching.shapes import Form, Shapes, form_of
 from matching.trie import Trie
 
-#: Above so many patterns memory counts more than the last half microsecond.
+#: Above this many patterns, memory matters more than the last half microsecond of a lookup.
 COMPACT_ABOVE: Final = 250_000
-#: A topic asks at most so many tables.
+#: The most tables that a topic searches.
 LIMIT: Final = 32
-#: Patterns that a change takes along, and a lookup, and the words after which either has moved
-#: enough.
+#: Patterns moved by each change and by each lookup, and the number of words after which either
+#: stops moving.
 _BY_CHANGE: Final = 32
 _BY_LOOKUP: Final = 8
 _WORDS: Final = 512
@@ -42,7 +44,9 @@ class Auto(Shapes[S]):
     def __init__(
         self, grammar: Grammar, compact_above: int = COMPACT_ABOVE, limit: int = LIMIT
     ) -> None:
-        """The trie holds up to `compact_above` patterns; above it, a topic asks at most `limit`
+        """Create an empty matcher.
+
+        The trie holds up to `compact_above` patterns; above that, a topic searches at most `limit`
         tables.
         """
         self._compact_above: Final = compact_above
@@ -50,22 +54,22 @@ class Auto(Shapes[S]):
 
     def _start(self) -> None:
         super()._start()
-        #: Whether new patterns go into the tables.
+        #: True if new patterns go into the tables.
         self._compact = False
-        #: The trie that drains into the tables. Each change takes at least one pattern out of it,
-        #: so it is empty before there were changes enough to start another.
+        #: The trie that is being emptied into the tables. Each change moves at least one pattern
+        #: out of it, so it is empty before enough changes have happened to start another move.
         self._leaving: Trie[S] | None = None
         self._moving = False
         self._iterated = False
 
     def subscribe(self, pattern: str, subscriber: S) -> bool:
-        if self._leaving is not None and self._leaving.knows(pattern):
+        if self._leaving is not None and self._leaving.has_pattern(pattern):
             new = self._leaving.subscribe(pattern, subscriber)
         elif self._forms or self._compact:
             new = super().subscribe(pattern, subscriber)
         else:
             new = self._fallback.subscribe(pattern, subscriber)
-        self._turn()
+        self._adapt()
         return new
 
     def unsubscribe(self, pattern: str, subscriber: S) -> bool:
@@ -76,7 +80,7 @@ class Auto(Shapes[S]):
                 if self._forms
                 else self._fallback.unsubscribe(pattern, subscriber)
             )
-        self._turn()
+        self._adapt()
         return gone
 
     def match(self, topic: str) -> list[S]:
@@ -94,15 +98,17 @@ class Auto(Shapes[S]):
         )
 
     def subscriptions(self) -> Iterator[tuple[str, S]]:
-        # Lookups may come meanwhile and must not move what is being listed; the next change lets
-        # them again.
+        # A lookup during the iteration must not move the patterns being listed. The next change
+        # permits moves again.
         self._iterated = True
         yield from super().subscriptions()
         if self._leaving is not None:
             yield from self._leaving.subscriptions()
 
     def stats(self) -> dict[str, int]:
-        """As for shapes; `leaving` is the number of subscriptions that still have to move."""
+        """Return the sizes as `shapes` does; `leaving` is the number of subscriptions still to
+        move.
+        """
         stats = super().stats()
         leaving = self._pairs if self._moving and not self._compact else 0
         if self._leaving is not None:
@@ -122,8 +128,10 @@ class Auto(Shapes[S]):
     def _takes(self, form: Form) -> bool:
         return self._compact and super()._takes(form)
 
-    def _turn(self) -> None:
-        """After a change: see whether the choice is still right, and move some patterns."""
+    def _adapt(self) -> None:
+        """Check after a change that the structure still suits the number of patterns; move some of
+        them.
+        """
         self._iterated = False
         patterns = self._patterns + self._fallback.patterns()
         if self._leaving is not None:
@@ -141,21 +149,21 @@ class Auto(Shapes[S]):
             self._move(_BY_CHANGE)
 
     def _move(self, patterns: int) -> None:
-        """Move so many patterns, or fewer long ones."""
+        """Move this many patterns, or fewer if they are long."""
         moved = 0
         while patterns > 0 and moved < _WORDS:
             leaving = self._leaving
             if leaving is not None:
-                lifted = leaving.pop()
-                if lifted is None:
+                popped = leaving.pop()
+                if popped is None:
                     self._leaving = None
                     continue
             else:
-                lifted = None if self._compact else self._pop()
-                if lifted is None:
+                popped = None if self._compact else self._pop()
+                if popped is None:
                     self._moving = False
                     return
-            words, bucket = lifted
+            words, bucket = popped
             form = form_of(words, self.grammar) if self._compact else None
             if form is not None and self._takes(form):
                 self._restore(form, words, bucket)

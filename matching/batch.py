@@ -1,18 +1,18 @@
-"""Many topics at once against many patterns: the tables of `shapes`, asked a column at a time.
+"""Matches many topics at once against a fixed set of patterns, with the tables of `shapes`.
 
     topics  a.b.c  a.x.c      words  a=1 b=2 c=3, all others 0      rows  1 2 3
                                                                           1 0 3
-    patterns of the shape  word * word:   a.*.c  ->  1 3  ->  mixed into one integer, all of them sorted
+    patterns of the shape  word * word:   a.*.c  ->  1 3  ->  one integer each, sorted
 
-For topics of one length and patterns of one shape, the columns that are literal are mixed into one
-integer a topic and looked up among those of the patterns by binary search; then the words
-themselves are compared, so that a meeting of two integers is never a match. That is some twenty
-calls of numpy for each pair of length and shape, however many topics and patterns there are.
-Patterns with two or more ``#`` are asked for in a trie, topic by topic.
+Every word has a number. For topics of one length and patterns of one shape, the literal columns are
+combined into one integer per topic, and a binary search finds it among the patterns' integers. The
+words are then compared, so equal integers of different words are not a match. This takes some
+twenty numpy calls per pair of length and shape, whatever the number of topics and patterns.
+Patterns with two or more ``#`` are matched in a trie, topic by topic. Without numpy, `Shapes` gives
+the same answers topic by topic.
 
-Without numpy the same answers come from `Shapes`, topic by topic.
-
-Whoever has counted messages needs every topic only once: ask with the distinct ones.
+Choose it for a stored set of messages, not for a live stream; pass each distinct topic once. Own
+design, after tuple space search (see `shapes`).
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from matching.shapes import Form, Shape, Shapes, form_of
 from matching.trie import Trie
 
 try:
-    # By name: what compiles this has no numpy to read the types of.
+    # Imported by name: numpy is not installed where this module is compiled, so its types are
+    # unknown.
     numpy: Any = import_module("numpy")
 except ImportError:  # pragma: no cover - the tests' environment has it
     numpy = None
 
-#: So many topics are worked on together; their words fit in the processor's cache.
+#: Topics processed together; their words fit in the processor's cache.
 _TOGETHER: Final = 16_384
 
 
 class Pairs(NamedTuple):
-    """Which topic matched which pattern: two columns of 64-bit integers, by ascending topic, then
-    pattern.
+    """The matches as two columns of 64-bit integers, sorted by topic, then pattern.
 
-    Both can be handed to numpy (`frombuffer`) and Arrow (`py_buffer`) as they are.
+    Both columns can be passed to numpy (`frombuffer`) and Arrow (`py_buffer`) without a copy.
     """
 
     topics: array[int]
@@ -49,8 +49,8 @@ class Pairs(NamedTuple):
 
 
 class Batch:
-    """Patterns that are known by their number, from 0 on in the order given; the same one may come
-    again.
+    """A fixed set of patterns, numbered from 0 in the given order; a pattern may occur
+    repeatedly.
     """
 
     def __init__(
@@ -59,16 +59,16 @@ class Batch:
         grammar: Grammar = DEFAULT,
         vectorised: bool = numpy is not None,
     ) -> None:
-        """Raises InvalidPattern. `vectorised` needs numpy."""
+        """Index the patterns. Raises InvalidPattern. `vectorised` needs numpy."""
         self._grammar: Final = grammar
         self._vectorised: Final = vectorised
-        #: All patterns, or with numpy those that have no shape.
+        #: All patterns; with numpy, only those without a shape.
         self._plain: Shapes[int] = Shapes(grammar)
         self._fallback: Trie[int] = Trie(grammar)
         self._words: dict[str, int] = {}
         self._count = 0
-        self._exact: dict[int, list[_Columns]] = {}
-        self._open: list[_Columns] = []
+        self._exact: dict[int, list[_ShapeColumns]] = {}
+        self._open: list[_ShapeColumns] = []
         if vectorised:
             self._arrange(patterns)
         else:
@@ -76,7 +76,9 @@ class Batch:
                 self._plain.subscribe(pattern, number)
 
     def match(self, topics: Sequence[str]) -> Pairs:
-        """Every pair of a topic, by its index here, and a pattern that matches it."""
+        """Return every pair of a topic (its index in `topics`) and a matching pattern (its
+        number).
+        """
         found = Pairs(array("q"), array("q"))
         if self._vectorised:
             for start in range(0, len(topics), _TOGETHER):
@@ -89,7 +91,7 @@ class Batch:
         return found
 
     def _arrange(self, patterns: Iterable[str]) -> None:
-        """Number the words, and put the patterns of each shape in columns."""
+        """Number the words, and store the patterns of each shape in columns."""
         grammar = self._grammar
         known = self._words
         forms: dict[Form, tuple[list[int], list[list[int]]]] = {}
@@ -106,7 +108,7 @@ class Batch:
             rows.append([known.setdefault(words[at], len(known) + 1) for at in form[2:]])
         self._count = number + 1
         for form, (numbers, rows) in forms.items():
-            columns = _Columns(form, numbers, rows)
+            columns = _ShapeColumns(form, numbers, rows)
             if form[1] < 0:
                 self._exact.setdefault(columns.least, []).append(columns)
             else:
@@ -136,12 +138,12 @@ class Batch:
                 if columns.least <= length:
                     parts.append(columns.search(words, rows, seen))
         if len(self._fallback):
-            aside = [
+            fallback = [
                 (at, number)
                 for at, topic in enumerate(topics)
                 for number in self._fallback.match(topic)
             ]
-            parts.append(numpy.array(aside, numpy.int64).reshape(-1, 2).T)
+            parts.append(numpy.array(fallback, numpy.int64).reshape(-1, 2).T)
         if parts:
             pairs = numpy.concatenate(parts, axis=1)
             count = self._count
@@ -150,8 +152,8 @@ class Batch:
             found.patterns.frombytes(number.tobytes())
 
 
-class _Columns:
-    """The patterns of one shape: by ascending mixture of their words' numbers."""
+class _ShapeColumns:
+    """The patterns of one shape, sorted by the combined integer of their words' numbers."""
 
     def __init__(self, form: Form, numbers: list[int], rows: list[list[int]]) -> None:
         shape: Shape[int] = Shape(form)
@@ -159,8 +161,7 @@ class _Columns:
         self._rooted: Final = shape.rooted
         self._marks: Final = list(form[2:])
         words = numpy.array(rows, numpy.uint64).reshape(len(rows), -1).T
-        # Odd numbers that have no bits in common: Weyl's sequence of the golden ratio, as in
-        # splitmix64.
+        # Odd factors with unrelated bits: Weyl's sequence of the golden ratio, as in splitmix64.
         self._factors: Final = [
             (at + 1) * 0x9E3779B97F4A7C15 & (1 << 64) - 1 | 1 for at in range(len(self._marks))
         ]
@@ -177,10 +178,10 @@ class _Columns:
         return mixed
 
     def search(self, words: list[Any], rows: Any, seen: Any) -> Any:
-        """Two rows, of topics and of the patterns that match them.
+        """Return two rows: the matched topics, and the pattern that matches each.
 
-        `words` has for each position the words' numbers of the topics `rows`; `seen` says of every
-        topic whether wildcards see it.
+        `words` has, for each position, the word numbers of the topics `rows`; `seen` is True for
+        each topic that patterns with a leading wildcard may match.
         """
         columns = [words[mark] for mark in self._marks]
         may = numpy.ones(len(rows), bool) if self._rooted else seen[rows]
@@ -195,7 +196,7 @@ class _Columns:
         rows, mixed, first = rows[found], mixed[found], first[found]
         counts = numpy.searchsorted(self._mixed, mixed, "right") - first
         which = numpy.repeat(numpy.arange(len(rows)), counts)
-        # For every topic the places from its first on, one after the other.
+        # For every topic, the consecutive places of its candidates from the first one on.
         places = numpy.arange(len(which)) - numpy.repeat(counts.cumsum() - counts - first, counts)
         right = numpy.ones(len(which), bool)
         for column, own in zip(columns, self._words, strict=True):
@@ -204,7 +205,7 @@ class _Columns:
 
 
 def matches(pattern: str, topics: Iterable[str], grammar: Grammar = DEFAULT) -> list[bool]:
-    """For each topic whether the pattern matches it. Raises InvalidPattern."""
+    """Return for each topic whether the pattern matches it. Raises InvalidPattern."""
     grammar.check(pattern)
     words = grammar.split(pattern)
     form = form_of(words, grammar)

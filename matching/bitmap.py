@@ -1,5 +1,4 @@
-"""The optimized inverted bitmap: for every word position, which patterns are content with which
-word.
+"""The optimized inverted bitmap: for each word position, the set of patterns that accept each word.
 
     patterns     0: stock.*    1: stock.nyse    2: stock.#    3: index
 
@@ -10,22 +9,24 @@ word.
     end                                  {3}                and {0 1} at position 2
     rest                                 {2}
 
-A lookup keeps the set of patterns that still agree. At each position those in `rest` (a ``#``
-stands here: article 3's `topic and children`) are found, whatever follows; the others must name the
-word or have `any` (a ``*``: its `immediate children`, the others' `other` row); when the topic is
-over, those in `end` (the `null` row) are found. It stops as soon as nobody agrees. A topic longer
-than the longest pattern is dropped before, unless some pattern has a ``#``. O(words x patterns /
-64) a lookup, O(words) a subscription.
+A lookup keeps the set of patterns that accept all words so far. At each position, the patterns in
+`rest` (which have a ``#`` here) match whatever follows. The others stay if they name the word or
+are in `any` (a ``*``). At the end of the topic, the patterns in `end` match. The lookup stops when
+the set is empty. Article 3 calls the rows `topic and children` (rest), `immediate children` (any)
+and `null` (end). A topic longer than the longest pattern is rejected at once, unless some pattern
+has a ``#``.
 
-A pattern stands in no row behind its own end, which is why a lookup may stop at the first null.
-Article 3 writes ``#`` into every later row as well, and ``*`` into the row of every word. That
-saves a lookup one operation a position, but subscribing would cost as much as there are words and
-as others are deep: among 100,000 patterns with ``#``, a single one of 30,000 levels would take 375
-MB.
+Costs: O(words x patterns / 64) per lookup, O(words) per subscription; one bitmap per row. Choose it
+for patterns of few words that share many words. Needs the package pyroaring.
 
-From articles 1, 3 and 4, which know no ``#`` elsewhere than at the end: such patterns stand in a
-trie beside. A pattern's number is given again when the pattern is gone, so that the bitmaps stay
-dense.
+A pattern is in no row after its own end. Article 3 writes ``#`` into every later row and ``*`` into
+the row of every word. That saves one operation per position in lookups, but a subscription would
+then cost as much as there are words and positions: among 100,000 patterns with ``#``, a single one
+of 30,000 levels would take 375 MB.
+
+A pattern with ``#`` before its last word is kept in a trie. The number of a removed pattern is
+reused, so that the bitmaps stay dense. Source: articles 1, 3 and 4, which know ``#`` only at the
+end.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ from matching.matcher import S
 from matching.numbered import Numbered
 
 
-class _Position:
+class _BitmapRows:
     """The rows of one position.
 
-    A row that nobody stands in is None, and no word has an empty one.
+    A row without patterns is None, and no word has an empty row.
     """
 
     __slots__ = ("any", "end", "rest", "words")
@@ -54,7 +55,7 @@ class _Position:
         self.rest: BitMap | None = None
 
     def rows(self) -> int:
-        """How many rows there are."""
+        """Return the number of rows."""
         return (
             len(self.words)
             + (self.any is not None)
@@ -64,15 +65,17 @@ class _Position:
 
 
 class Bitmap(Numbered[S]):
-    """Good for patterns of few words with much in common; needs the package pyroaring."""
+    """A matcher over bitmaps, for short patterns that share many words; needs the package
+    pyroaring.
+    """
 
     def __init__(self, grammar: Grammar) -> None:
         super().__init__(grammar)
-        self._positions: list[_Position] = []
-        #: How many patterns stand in a `rest` row.
+        self._positions: list[_BitmapRows] = []
+        #: The number of patterns in a `rest` row.
         self._open = 0
 
-    def suits(self, words: list[str]) -> bool:
+    def can_hold(self, words: list[str]) -> bool:
         return self.grammar.many not in words[:-1]
 
     def enter(self, pattern: str, words: list[str], number: int) -> None:
@@ -80,7 +83,7 @@ class Bitmap(Numbered[S]):
         positions = self._positions
         for at in range(len(words) + 1):
             if at == len(positions):
-                positions.append(_Position())
+                positions.append(_BitmapRows())
             position = positions[at]
             if at == len(words):
                 position.end = _with(position.end, number)
@@ -94,7 +97,7 @@ class Bitmap(Numbered[S]):
                 position.words[words[at]] = _with(position.words.get(words[at]), number)
 
     def leave(self, pattern: str, words: list[str], number: int) -> None:
-        """Strike the pattern out of its rows, and drop the positions behind which nobody is left."""
+        """Remove the pattern from its rows, and remove trailing positions that have no rows."""
         grammar = self.grammar
         positions = self._positions
         for at, position in enumerate(positions[: len(words) + 1]):
@@ -113,7 +116,7 @@ class Bitmap(Numbered[S]):
         while positions[-1].rows() == 0:
             positions.pop()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         self._positions = []
         self._open = 0
 
@@ -122,19 +125,24 @@ class Bitmap(Numbered[S]):
             return True
         return self._fallback.matches_any(topic)
 
-    def agreeing(self, topic: str) -> Iterable[int] | None:
+    def accepting(self, topic: str) -> Iterable[int] | None:
         return self._find(topic, False)
 
     def stats(self) -> dict[str, int]:
-        """`rows` is the number of bitmaps, `positions` of the longest pattern's words and its end."""
+        """Return the sizes of the index.
+
+        `rows` is the number of bitmaps; `positions` is the number of words of the longest pattern,
+        plus one.
+        """
         sizes = super().stats()
         sizes["positions"] = len(self._positions)
         sizes["rows"] = sum(position.rows() for position in self._positions)
         return sizes
 
-    def _find(self, topic: str, enough: bool) -> BitMap | None:
-        """The numbers of the patterns that match, None if there are none; some of them only, if
-        that is enough.
+    def _find(self, topic: str, stop_at_first: bool) -> BitMap | None:
+        """Return the numbers of the matching patterns; or of some with `stop_at_first`.
+
+        None if no pattern matches.
         """
         positions = self._positions
         grammar = self.grammar
@@ -144,41 +152,41 @@ class Bitmap(Numbered[S]):
         first = positions[0]
         if not words:
             return _either(first.end, first.rest)
-        agreed = first.words.get(words[0])
+        accepted = first.words.get(words[0])
         found: BitMap | None = None
         if not (grammar.hides and grammar.hidden(topic)):
-            agreed = _either(agreed, first.any)
+            accepted = _either(accepted, first.any)
             found = first.rest
         at = 1
-        while agreed is not None and at < len(positions):
-            if enough and found is not None:
+        while accepted is not None and at < len(positions):
+            if stop_at_first and found is not None:
                 return found
             position = positions[at]
-            found = _either(found, _both(agreed, position.rest))
+            found = _either(found, _both(accepted, position.rest))
             if at == len(words):
-                return _either(found, _both(agreed, position.end))
-            agreed = _both(agreed, _either(position.words.get(words[at]), position.any))
+                return _either(found, _both(accepted, position.end))
+            accepted = _both(accepted, _either(position.words.get(words[at]), position.any))
             at += 1
         return found
 
 
-def _both(agreed: BitMap, row: BitMap | None) -> BitMap | None:
-    """Those in both, None if nobody is."""
+def _both(accepted: BitMap, row: BitMap | None) -> BitMap | None:
+    """Return the intersection, or None if it is empty."""
     if row is None:
         return None
-    common = agreed & row
+    common = accepted & row
     return common if common else None
 
 
 def _either(some: BitMap | None, others: BitMap | None) -> BitMap | None:
-    """Those in either, None if nobody is."""
+    """Return the union, or None if it is empty."""
     if some is None:
         return others
     return some if others is None else some | others
 
 
 def _with(row: BitMap | None, number: int) -> BitMap:
-    """The row with a pattern, changed in place once it is there."""
+    """Return the row with the pattern added; an existing row is changed in place."""
     if row is None:
         return BitMap([number])
     row.add(number)
@@ -186,7 +194,7 @@ def _with(row: BitMap | None, number: int) -> BitMap:
 
 
 def _without(row: BitMap | None, number: int) -> BitMap | None:
-    """The row without a pattern, changed in place, None if nobody is left."""
+    """Return the row with the pattern removed, changed in place, or None if it is empty."""
     if row is None or len(row) == 1:
         return None
     row.discard(number)

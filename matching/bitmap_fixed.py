@@ -7,20 +7,20 @@
     stock.nyse       {1 2 3}
     stock.nasdaq     {2 3}
 
-A lookup reads one row. The work is done before: whoever subscribes is written into the rows of all
-topics that the pattern matches. The articles want the topic space known ahead of time; here it is
-learned: a topic gets its row when it is first asked for, out of a trie of all patterns (trying each
-of them, as the articles' reindexing would, takes
-0.4 ms a topic for every thousand patterns of three words). The rows hang in a `TopicIndex`, so that
-a subscription visits only those topics that begin as its pattern does; with ``#`` these are all
-(180 ms when 46,000 are known).
+A lookup reads one row; the work is done at subscription, which adds the pattern to the rows of all
+topics that it matches. The published algorithm knows all topics in advance. This one learns them: a
+topic gets its row at its first lookup, from a trie of all patterns (trying each pattern, as the
+articles do, takes 0.4 ms per topic for every thousand patterns of three words). The rows are in a
+`TopicIndex`, so a subscription visits only topics with the pattern's beginning; a pattern that
+begins with ``#`` visits all of them (180 ms for 46,000 topics).
 
-The space is bounded: once `capacity` topics are known, those that are not are looked up in the
-trie, each time, and no row is dropped for them. The topics asked first keep their rows until the
-last pattern is gone. O(1) and the matches a lookup, O(topics) a subscription. What it costs in
-memory is a row for every topic beside two tries.
+At most `capacity` topics have a row. Further topics are matched in the trie each time; no row is
+evicted for them. Rows are kept until the last pattern is removed.
 
-From articles 1 and 4 (there, Svalgaard's and Tveden's directory search of 1980).
+Costs: O(1 + matches) per lookup of a known topic, O(topics) per subscription; memory for one row
+per known topic and two tries. Choose it for a small set of topics and patterns that rarely change.
+Needs the package pyroaring. Source: articles 1 and 4 (there, the directory search of Svalgaard and
+Tveden, 1980).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from matching.numbered import Numbered
 from matching.topics import TopicIndex
 from matching.trie import Trie
 
-#: Topics known at most.
+#: The most topics that have a row.
 CAPACITY: Final = 65_536
 
 
 class BitmapFixed(Numbered[S]):
-    """For few topics, asked often, and patterns that stay; needs the package pyroaring."""
+    """A matcher for few topics and patterns that rarely change; needs the package pyroaring."""
 
     def __init__(self, grammar: Grammar, capacity: int = CAPACITY) -> None:
         super().__init__(grammar)
@@ -57,7 +57,7 @@ class BitmapFixed(Numbered[S]):
             copy.subscribe(pattern, subscriber)
         return Snapshot(copy)
 
-    def suits(self, words: list[str]) -> bool:
+    def can_hold(self, words: list[str]) -> bool:
         return True
 
     def enter(self, pattern: str, words: list[str], number: int) -> None:
@@ -70,12 +70,12 @@ class BitmapFixed(Numbered[S]):
         for row in self._topics.walk(pattern):
             row.discard(number)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         self._rows = {}
         self._topics = TopicIndex(self.grammar)
         self._unknown.clear()
 
-    def agreeing(self, topic: str) -> Iterable[int] | None:
+    def accepting(self, topic: str) -> Iterable[int] | None:
         row = self._rows.get(topic)
         if row is None:
             numbers = self._unknown.find(topic, False)
@@ -86,7 +86,7 @@ class BitmapFixed(Numbered[S]):
         return row if row else None
 
     def stats(self) -> dict[str, int]:
-        """`topics` of at most `capacity` are known and have a row."""
+        """Return the sizes; `topics` of at most `capacity` have a row."""
         sizes = super().stats()
         sizes["topics"] = len(self._rows)
         sizes["capacity"] = self._capacity

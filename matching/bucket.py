@@ -1,12 +1,13 @@
-"""The subscribers of one pattern, in the smallest thing that holds so many.
+"""Stores the subscribers of one pattern in the smallest container that holds them.
 
     None | subscriber | [two, or a few] | {many: None, ...}
 
-Most patterns have one subscriber, and a set or dict for each would cost more than all the rest of
-the index (216 octets). A few are read fastest from a list, and from many a dict can remove one.
-Lists and dicts cannot be hashed, so neither is ever a subscriber; who subscribes None, or a list or
-dict of an own hashable kind, gets a list around it. Buckets are values: `joined` and `parted`
-return what to store in place of the old one.
+Most patterns have one subscriber; a set or dict for each of them would take more memory than the
+rest of the index (216 bytes). A short list is the fastest to read; a dict allows removal from many
+subscribers in constant time. Lists and dicts are unhashable, so neither can be a subscriber. A
+subscriber that could be mistaken for a container (None, or a hashable subclass of list or dict) is
+wrapped in a list. Buckets are values: `with_added` and `without` return the bucket to store in
+place of the old one.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ S = TypeVar("S")
 
 Bucket: TypeAlias = S | list[S] | dict[S, None] | None
 
-#: What a list holds at most; a dict becomes a list again at half of it. (1M three-word patterns, 15
-#: subscribers a lookup: 3.2 us compiled with lists, 3.9 us with dicts alone.)
+#: The largest list. A dict shrinks back to a list at half this size. (1M three-word patterns, 15
+#: subscribers per lookup: 3.2 us compiled with lists, 3.9 us with dicts alone.)
 _FEW: Final = 16
 
 
 def holds(bucket: Bucket[S], subscriber: S) -> bool:
-    """Whether the subscriber is in the bucket."""
+    """True if the subscriber is in the bucket."""
     if isinstance(bucket, (list, dict)):
         return subscriber in bucket
     return bucket is not None and (bucket is subscriber or bucket == subscriber)
 
 
 def with_added(bucket: Bucket[S], subscriber: S) -> Bucket[S]:
-    """The bucket with a subscriber that it does not hold yet.
+    """Return the bucket plus a subscriber that it does not contain yet.
 
     A list or dict may be changed in place.
     """
@@ -46,7 +47,9 @@ def with_added(bucket: Bucket[S], subscriber: S) -> Bucket[S]:
 
 
 def without(bucket: Bucket[S], subscriber: S) -> Bucket[S]:
-    """The bucket without a subscriber that it holds. A list or dict may be changed in place."""
+    """Return the bucket minus a subscriber that it contains. A list or dict may be changed in
+    place.
+    """
     if isinstance(bucket, list):
         bucket.remove(subscriber)
         if len(bucket) > 1:
@@ -61,14 +64,14 @@ def without(bucket: Bucket[S], subscriber: S) -> Bucket[S]:
 
 
 def members(bucket: Bucket[S]) -> list[S]:
-    """The subscribers in the bucket."""
+    """Return the subscribers in the bucket."""
     found: list[S] = []
     take(bucket, found)
     return found
 
 
 def take(bucket: Bucket[S], found: list[S]) -> None:
-    """Append the subscribers in the bucket."""
+    """Append the subscribers in the bucket to `found`."""
     if isinstance(bucket, (list, dict)):
         found.extend(bucket)
     elif bucket is not None:
@@ -76,28 +79,28 @@ def take(bucket: Bucket[S], found: list[S]) -> None:
 
 
 def size(bucket: Bucket[S]) -> int:
-    """How many subscribers are in a bucket that is not empty."""
+    """Return the number of subscribers in a bucket that is not empty."""
     return len(bucket) if isinstance(bucket, (list, dict)) else 1
 
 
 def _plain(subscriber: S) -> bool:
-    """Whether the subscriber, stored bare, could not be mistaken."""
+    """True if the subscriber can be stored bare, without being mistaken for a container."""
     return subscriber is not None and not isinstance(subscriber, (list, dict))
 
 
-#: A dict that grows moves all it holds at once (11 ms at 600,000 subscribers), so one that is large
-#: is divided.
+#: A growing dict moves all its entries at once (11 ms at 600,000 subscribers), so a large dict is
+#: divided into parts.
 _LARGE: Final = 8_192
 _PARTS: Final = 256
-#: A dict looks at the low bits of a hash first; so others choose the part.
+#: A dict uses the low bits of a hash first, so the part is chosen by higher bits.
 _SHIFT: Final = 12
 
 
 class PairCounts(Generic[S]):
-    """Under how many patterns each subscriber stands; `shared` of them stand under several.
+    """The number of patterns of each subscriber; `shared` subscribers have more than one.
 
-    While `shared` is 0 no answer can name a subscriber twice and none is searched for it. The
-    broker's subscribers are bindings, one a pattern, so that is its usual state.
+    While `shared` is 0, no answer can contain a subscriber twice, and matchers skip the removal of
+    duplicates. That is the usual state in the broker, where each subscriber is one binding.
     """
 
     __slots__ = ("_parts", "shared")
@@ -107,7 +110,7 @@ class PairCounts(Generic[S]):
         self.shared = 0
 
     def add(self, subscriber: S) -> None:
-        """Count one pattern more."""
+        """Add one to the subscriber's number of patterns."""
         part = self._part(subscriber)
         patterns = part.get(subscriber, 0)
         part[subscriber] = patterns + 1
@@ -117,7 +120,7 @@ class PairCounts(Generic[S]):
             self._divide()
 
     def remove(self, subscriber: S) -> None:
-        """Count one pattern less."""
+        """Subtract one from the subscriber's number of patterns."""
         part = self._part(subscriber)
         patterns = part[subscriber]
         if patterns == 1:
@@ -128,7 +131,7 @@ class PairCounts(Generic[S]):
                 self.shared -= 1
 
     def distinct(self, found: list[S]) -> list[S]:
-        """Each of these subscribers once."""
+        """Return the subscribers with duplicates removed."""
         return list(dict.fromkeys(found))
 
     def _part(self, subscriber: S) -> dict[S, int]:

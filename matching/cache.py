@@ -1,16 +1,17 @@
-"""Answers kept by topic, in front of any matcher, and dropped when they may have changed.
+"""A bounded cache of answers by topic, in front of any matcher.
 
-    topic --> Answer --+-- subscribers, or nothing since a change
-                       `-- stands in a TopicIndex too, which is asked with the pattern that changed
+    topic --> Answer --+-- subscribers, or nothing since they changed
+                       `-- indexed in a TopicIndex, which is searched with the changed pattern
 
-A plain key that changes touches the answer of one topic, a pattern those of the topics it matches:
-exactly these are dropped. An answer that was dropped keeps its place, for its topic is likely to be
-asked again. When the cache is full, the oldest topic makes room (a hit moves nothing, so a hit is
-one probe of a dict).
+A change of a subscription invalidates exactly the answers that it may affect: the answer of one
+topic for a pattern without wildcards, otherwise the answers of the topics that the pattern matches.
+An invalidated answer keeps its entry, because its topic is likely to be looked up again. When the
+cache is full, the oldest topics are evicted (first in, first out: a hit moves nothing and is one
+dict probe).
 
-Asking the index costs what the pattern meets there. Where that is more than `precise` nodes, a
-change drops all answers at once, in one step: every answer has the number of the epoch it is from,
-and a new one begins.
+Finding the affected topics costs as much as the pattern meets in the index. If that is more than
+`precise` nodes, the change invalidates all answers in one step: each answer has the number of the
+epoch it belongs to, and a new epoch begins.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from matching.grammar import Grammar, swap
 from matching.matcher import Matcher, S
 from matching.topics import TopicIndex
 
-#: Topics that make room together when the cache is full. (The first key of a dict is found by
-#: passing those deleted before it: one at a time, that costs more than all the rest.)
-_ROOM: Final = 64
-#: The epoch of no answer.
+#: Topics evicted together when the cache is full. (Finding the first key of a dict steps over all
+#: deleted keys before it; evicting one topic at a time would cost more than everything else.)
+_EVICTED_TOGETHER: Final = 64
+#: The epoch of an invalidated answer.
 _NEVER: Final = 0
 
 
 class _Answer(Generic[S]):
-    """The subscribers of a topic, if the answer is from the current epoch.
+    """The subscribers of a topic, valid if `epoch` is the current one.
 
-    It is in the first `indexed` indexes.
+    The answer is entered in the first `indexed` indexes.
     """
 
     __slots__ = ("epoch", "indexed", "subscribers", "topic")
@@ -46,18 +47,18 @@ class _Answer(Generic[S]):
 
 
 class RouteCache(Matcher[S]):
-    """A matcher in front of another one, which must be changed through this one, or `changed` must
-    be told of it.
+    """A matcher that caches the answers of another one.
+
+    All changes must be made through this matcher, or be reported with `invalidate`.
     """
 
     def __init__(
         self, source: Matcher[S], most: int = 65_536, heaviest: int = 1 << 22, precise: int = 4_096
     ) -> None:
-        """Keeps `most` answers, with `heaviest` subscribers in all of them (a tuple has 8 octets
-        for each).
+        """Create an empty cache in front of `source`.
 
-        `precise` is how many nodes of an index a change may look at to find what it drops; where
-        they are more, it drops all.
+        It keeps `most` answers with at most `heaviest` subscribers in total (8 bytes each). A
+        change that would visit more than `precise` index nodes invalidates all answers instead.
         """
         super().__init__(source.grammar)
         self.source: Final = source
@@ -70,17 +71,17 @@ class RouteCache(Matcher[S]):
         self._kept = 0
         self.hits = 0
         self.misses = 0
-        #: Answers dropped one by one, and times that all were.
+        #: Answers invalidated one by one, and the number of times that all were invalidated.
         self.dropped = 0
         self.epochs = 0
 
     def find(self, topic: str) -> tuple[S, ...]:
-        """The same as `match` in a tuple that others may be given too. Hot path."""
+        """Return the subscribers of a topic as a tuple shared with other callers. Hot path."""
         answer = self._answers.get(topic)
         if answer is not None and answer.epoch == self._epoch:
             self.hits += 1
             return answer.subscribers
-        return self._ask(topic)
+        return self._look_up(topic)
 
     def match(self, topic: str) -> list[S]:
         return list(self.find(topic))
@@ -91,38 +92,39 @@ class RouteCache(Matcher[S]):
     def subscribe(self, pattern: str, subscriber: S) -> bool:
         added = self.source.subscribe(pattern, subscriber)
         if added:
-            self.changed(pattern, self.grammar)
+            self.invalidate(pattern, self.grammar)
         return added
 
     def unsubscribe(self, pattern: str, subscriber: S) -> bool:
         removed = self.source.unsubscribe(pattern, subscriber)
         if removed:
-            self.changed(pattern, self.grammar)
+            self.invalidate(pattern, self.grammar)
         return removed
 
-    def changed(self, pattern: str, grammar: Grammar) -> None:
-        """Somebody subscribed by this pattern of this grammar to the source, or does no longer.
+    def invalidate(self, pattern: str, grammar: Grammar) -> None:
+        """Invalidate the answers that a change of this pattern's subscribers in the source may
+        affect.
 
-        The first change in a grammar that is not the source's drops all answers. Raises
+        The first change in a grammar other than the source's invalidates all answers. Raises
         InvalidPattern.
         """
         if not grammar.is_pattern(pattern):
             answer = self._answers.get(pattern if grammar is self.grammar else swap(pattern))
             if answer is not None:
-                self._drop(answer)
+                self._invalidate(answer)
                 self.dropped += 1
             return
         index = self._index(grammar)
         answers = None if index is None else index.within(pattern, self.precise)
         if answers is None:
-            self.forget()
+            self.invalidate_all()
             return
         for answer in answers:
-            self._drop(answer)
+            self._invalidate(answer)
         self.dropped += len(answers)
 
-    def forget(self) -> None:
-        """Drop all answers."""
+    def invalidate_all(self) -> None:
+        """Invalidate all answers."""
         self._epoch += 1
         self.epochs += 1
 
@@ -139,8 +141,9 @@ class RouteCache(Matcher[S]):
         self._indexes = [TopicIndex(index.grammar) for index in self._indexes]
 
     def stats(self) -> dict[str, int]:
-        """Those of the source, how many topics are kept and subscribers of them, and what became of
-        questions and answers.
+        """Return the sizes of the source and of the cache.
+
+        `topics` are the entries, `kept` the subscribers in them; the others are counters.
         """
         return {
             **self.source.stats(),
@@ -158,19 +161,19 @@ class RouteCache(Matcher[S]):
     def __contains__(self, pair: tuple[str, S]) -> bool:
         return pair in self.source
 
-    def _ask(self, topic: str) -> tuple[S, ...]:
-        """Ask the source, and keep what it says."""
+    def _look_up(self, topic: str) -> tuple[S, ...]:
+        """Look the topic up in the source and store the answer."""
         self.misses += 1
         subscribers = tuple(self.source.match(topic))
         known = self._answers.get(topic)
         if known is not None:
-            self._drop(known)
+            self._invalidate(known)
         while self._answers and (
             known is None
             and len(self._answers) >= self.most
             or self._kept + len(subscribers) > self.heaviest
         ):
-            self._make_room()
+            self._evict()
         answer = self._answers.get(topic)
         if answer is None:
             answer = self._answers[topic] = _Answer(topic)
@@ -182,21 +185,21 @@ class RouteCache(Matcher[S]):
         self._kept += len(subscribers)
         return subscribers
 
-    def _drop(self, answer: _Answer[S]) -> None:
+    def _invalidate(self, answer: _Answer[S]) -> None:
         self._kept -= len(answer.subscribers)
         answer.subscribers = ()
         answer.epoch = _NEVER
 
-    def _make_room(self) -> None:
-        for topic in list(islice(self._answers, _ROOM)):
+    def _evict(self) -> None:
+        for topic in list(islice(self._answers, _EVICTED_TOGETHER)):
             answer = self._answers.pop(topic)
-            self._drop(answer)
+            self._invalidate(answer)
             for index in self._indexes[: answer.indexed]:
                 index.remove(self._spelled(topic, index))
 
     def _index(self, grammar: Grammar) -> TopicIndex[_Answer[S]] | None:
-        """The index to ask with patterns of this grammar; None when it is new and knows no topic
-        yet.
+        """Return the index for patterns of this grammar; create it and return None at the first
+        call.
         """
         for index in self._indexes:
             if index.grammar is grammar:

@@ -1,11 +1,11 @@
-"""One reference that several threads read and exchange atomically.
+"""Atomic references: values that several threads read and exchange without a lock.
 
-All that the concurrent matchers share goes through such cells, and nothing else in them may change
-once others can see it. So whoever gives them another kind of cell sees, and can delay or refuse,
-every step that matters: the tests do.
+All state that the concurrent matchers share is in such cells, and the objects in them are immutable
+once published. Tests substitute their own kind of cell to observe, delay or refuse every shared
+step.
 
-A cell is exchanged by identity, not equality: it must hold that very object. `AtomicCell` is one on
-the package cereggii, which is right without a global interpreter lock too.
+`compare_and_set` compares by identity, not equality. `AtomicCell` is implemented with the package
+cereggii, which is correct also on Python builds without a global interpreter lock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ try:
     from cereggii import AtomicRef
 except ImportError as error:  # pragma: no cover - the tests do this in a process of its own
     raise ImportError(
-        "the concurrent matchers need the package cereggii: pip install 'trellis-broker[concurrent]'"
+        "the concurrent matchers need the package cereggii: "
+        "pip install 'trellis-broker[concurrent]'"
     ) from error
 
 T = TypeVar("T")
@@ -29,24 +30,25 @@ T = TypeVar("T")
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Cell(Generic[T]):
-    """What the concurrent matchers ask of a cell."""
+    """The interface of an atomic reference."""
 
     def __init__(self, value: T) -> None:
-        """A cell that holds the value."""
+        """Create a cell that holds the value."""
 
     def get(self) -> T:
-        """What it holds."""
+        """Return the present value."""
         raise NotImplementedError
 
     def compare_and_set(self, expected: T, desired: T) -> bool:
-        """Hold the desired instead of the expected object; False, and no change, when it holds
-        another.
+        """Replace the expected object by the desired one and return True.
+
+        Return False and change nothing if the cell holds another object.
         """
         raise NotImplementedError
 
 
 class AtomicCell(Cell[T]):
-    """A cell on `cereggii.AtomicRef`."""
+    """A cell implemented with `cereggii.AtomicRef`."""
 
     __slots__ = ("_reference",)
 

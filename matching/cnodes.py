@@ -1,9 +1,9 @@
-"""What a concurrent trie is made of: I-nodes that stay, and nodes that never change and are
-exchanged in them.
+"""The nodes of the concurrent trie: permanent I-nodes and immutable C-nodes.
 
     root -> I -> C -+- a [x] -> I -> C --- b [y]
 
-Drawn and explained in `cstrie`, which does the exchanging.
+An I-node is a cell whose content is exchanged; a C-node is never changed after publication. The
+module `cstrie` explains the algorithm.
 """
 
 from __future__ import annotations
@@ -11,34 +11,34 @@ from __future__ import annotations
 from typing import Generic
 
 from matching.cells import Cell
-from matching.crowd import SubscriberSet
 from matching.grammar import Grammar
 from matching.hamt import Hamt, only
 from matching.matcher import S
+from matching.subscriber_set import SubscriberSet
 
 
 class Generation:
-    """The time between two snapshots. Known by its identity."""
+    """The period between two snapshots. Generations are compared by identity."""
 
     __slots__ = ()
 
 
 class Branch(Generic[S]):
-    """What one word of a pattern leads to: who subscribed to what ends here, and where patterns go
-    on.
+    """One word of a pattern: the subscribers of the pattern that ends here, and the I-node
+    below.
     """
 
-    __slots__ = ("crowd", "inode")
+    __slots__ = ("inode", "subscribers")
 
-    def __init__(self, crowd: SubscriberSet[S], inode: INode[S] | None) -> None:
-        self.crowd = crowd
+    def __init__(self, subscribers: SubscriberSet[S], inode: INode[S] | None) -> None:
+        self.subscribers = subscribers
         self.inode = inode
 
 
 class CNode(Generic[S]):
-    """The branches of one place.
+    """The branches of one node, immutable except for `previous`.
 
-    `previous` is not None until the exchange that put it there is settled.
+    `previous` is not None until the exchange that published this C-node is decided.
     """
 
     __slots__ = ("children", "many", "one", "previous")
@@ -56,18 +56,18 @@ class CNode(Generic[S]):
         self.previous = previous
 
     def bare(self) -> bool:
-        """Whether there is no branch."""
+        """True if there are no branches."""
         return self.children is None and self.one is None and self.many is None
 
 
 class TNode(CNode[S]):
-    """The tomb: no branches, and never any again."""
+    """A tomb: the permanent last content of an I-node that has no branches."""
 
     __slots__ = ()
 
 
 class FailedSwap(Generic[S]):
-    """Marks an exchange that does not count: this node must come back."""
+    """The mark of an exchange that failed: the I-node must return to `main`."""
 
     __slots__ = ("main",)
 
@@ -76,7 +76,7 @@ class FailedSwap(Generic[S]):
 
 
 class INode(Generic[S]):
-    """A place that stays. Its value is exchanged only while the root has its generation."""
+    """A permanent node. Its content is exchanged only while the root has the same generation."""
 
     __slots__ = ("generation", "main")
 
@@ -85,9 +85,10 @@ class INode(Generic[S]):
         self.generation = generation
 
 
-class Swap(Generic[S]):
-    """Stands at the root while one root is swapped for another, if the old one's value is still the
-    expected.
+class RootSwap(Generic[S]):
+    """A pending replacement of the root by a snapshot.
+
+    It succeeds only if the old root's content is still `expected`.
     """
 
     __slots__ = ("expected", "new", "old", "outcome")
@@ -102,7 +103,7 @@ class Swap(Generic[S]):
 
 
 def branch_of(main: CNode[S], grammar: Grammar, word: str) -> Branch[S] | None:
-    """The branch of a word of a pattern, if it is there."""
+    """Return the branch of a word of a pattern, or None."""
     if word == grammar.one:
         return main.one
     if word == grammar.many:
@@ -111,7 +112,7 @@ def branch_of(main: CNode[S], grammar: Grammar, word: str) -> Branch[S] | None:
 
 
 def branches(main: CNode[S], grammar: Grammar) -> list[tuple[str, Branch[S]]]:
-    """All branches, with their words."""
+    """Return all branches with their words."""
     found: list[tuple[str, Branch[S]]] = []
     if main.one is not None:
         found.append((grammar.one, main.one))
@@ -130,7 +131,7 @@ def with_branch(
     branch: Branch[S],
     previous: Cell[CNode[S] | FailedSwap[S] | None],
 ) -> CNode[S]:
-    """A C-node with another branch."""
+    """Return a C-node with the branch added or replaced."""
     if word == grammar.one:
         return CNode(main.children, branch, main.many, previous)
     if word == grammar.many:
@@ -142,7 +143,7 @@ def with_branch(
 def without_branch(
     main: CNode[S], grammar: Grammar, word: str, previous: Cell[CNode[S] | FailedSwap[S] | None]
 ) -> CNode[S]:
-    """A C-node without a branch that it has."""
+    """Return a C-node without a branch that it has."""
     if word == grammar.one:
         return CNode(main.children, None, main.many, previous)
     if word == grammar.many:

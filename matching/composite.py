@@ -1,17 +1,20 @@
-"""Plain keys in a dict, patterns in a matcher, the answers merged.
+"""Combines a dict for patterns without wildcards with a matcher for the others.
 
-    topic --+-- dict ------------------ who subscribed without a wildcard: one probe
-            +-- matcher --------------- who subscribed with one
+    topic --+-- dict ------------------ patterns without a wildcard: one probe
+            +-- matcher --------------- patterns with a wildcard
 
-From article 3, whose broker keeps subscriptions without a wildcard in a map beside its bitmaps.
-`Composite` does it for one grammar. `Bilingual` has one composite for each grammar of a pair and is
-asked in one of them:
+`Composite` does this for one grammar. `Bilingual` holds one composite for each of the two grammars
+and is asked with topics of one of them:
 
-    a.b --+-- home: composite of its own grammar ---- asked with a.b
-          +-- abroad: composite of the other one ---- asked with a/b, if anybody is there
+    a.b --+-- native: composite of its own grammar ---- asked with a.b
+          +-- foreign: composite of the other one ----- asked with a/b, if it has subscriptions
 
-Two spellings of a topic differ in the characters `/` and `.` only, which `swap` exchanges; patterns
-are never translated, each is asked in its own grammar.
+A topic in the two notations differs only in the characters `/` and `.`, which `swap` exchanges.
+Patterns are never translated; each is matched in its own grammar.
+
+Costs: one dict probe in addition to the matcher's lookup, and none of the matcher's memory for
+patterns without wildcards. Source: article 3, whose broker keeps such subscriptions in a map beside
+its bitmaps.
 """
 
 from __future__ import annotations
@@ -24,13 +27,13 @@ from matching.grammar import DEFAULT, Grammar, swap
 from matching.matcher import Matcher, S, Snapshot
 from matching.registry import create
 
-#: So many are compared one by one, more are hashed (16 found by patterns and one by key: 0.3 us
-#: less).
+#: Lists up to this length are compared entry by entry, longer ones hashed (16 found by patterns and
+#: one by key: 0.3 us less).
 _FEW: Final = 16
 
 
 class Composite(Matcher[S]):
-    """As good as its matcher, and better where most keys are plain."""
+    """A matcher with a dict in front for patterns without wildcards."""
 
     def __init__(self, grammar: Grammar, algorithm: str = "trie") -> None:
         super().__init__(grammar)
@@ -45,7 +48,7 @@ class Composite(Matcher[S]):
             added = self._patterns.subscribe(pattern, subscriber)
             self._pattern_pairs += added
             return added
-        hash(subscriber)  # what cannot be hashed is refused before anything changes
+        hash(subscriber)  # raise TypeError for an unhashable subscriber before anything changes
         self.grammar.check(pattern)
         bucket = self._plain.get(pattern)
         if holds(bucket, subscriber):
@@ -104,8 +107,9 @@ class Composite(Matcher[S]):
         self._pattern_pairs = 0
 
     def stats(self) -> dict[str, int]:
-        """Those of the matcher, `subscriptions` with the plain ones, and `plain`: how many these
-        are.
+        """Return the matcher's sizes, with all pairs as `subscriptions`.
+
+        `plain` is the number of pairs whose pattern has no wildcard.
         """
         return {**self._patterns.stats(), "subscriptions": len(self), "plain": self._plain_pairs}
 
@@ -122,21 +126,20 @@ class Composite(Matcher[S]):
 
 
 class Bilingual(Matcher[S]):
-    """A matcher of its own grammar, whose answers name those too who subscribed in the other
-    grammar.
+    """A matcher for subscriptions in both grammars, asked with topics of its own grammar.
 
-    All but `match`, `matches_any`, `clear` and `stats` is about its own grammar; for the other one
-    there is `side`.
+    Only `match`, `matches_any`, `clear` and `stats` include both grammars. All other methods
+    concern its own grammar; use `side` to change subscriptions of the other one.
     """
 
     def __init__(self, grammar: Grammar = DEFAULT, algorithm: str = "trie") -> None:
         super().__init__(grammar)
         self.native: Final[Composite[S]] = Composite(grammar, algorithm)
-        #: Made when it is first asked for.
+        #: Created when `side` first asks for it.
         self.foreign: Composite[S] | None = None
 
     def side(self, grammar: Grammar) -> Composite[S]:
-        """Where the patterns of this grammar stand: subscribe and unsubscribe there."""
+        """Return the composite of this grammar, on which to subscribe and unsubscribe."""
         if grammar is self.grammar:
             return self.native
         if self.foreign is None:
@@ -152,10 +155,10 @@ class Bilingual(Matcher[S]):
 
     def match(self, topic: str) -> list[S]:
         found = self.native.match(topic)
-        abroad = self.foreign
-        if abroad is None or not len(abroad):
+        foreign = self.foreign
+        if foreign is None or not len(foreign):
             return found
-        return _merged(found, abroad.match(swap(topic)))
+        return _merged(found, foreign.match(swap(topic)))
 
     def matches_any(self, topic: str) -> bool:
         return (
@@ -179,8 +182,10 @@ class Bilingual(Matcher[S]):
         self.foreign = None
 
     def stats(self) -> dict[str, int]:
-        """Those of its own side, and `abroad`: the subscriptions of the other one."""
-        return {**self.native.stats(), "abroad": 0 if self.foreign is None else len(self.foreign)}
+        """Return the sizes of its own side; `foreign` is the number of subscriptions of the other
+        one.
+        """
+        return {**self.native.stats(), "foreign": 0 if self.foreign is None else len(self.foreign)}
 
     def __len__(self) -> int:
         return len(self.native)
@@ -190,7 +195,7 @@ class Bilingual(Matcher[S]):
 
 
 def _merged(found: list[S], others: list[S]) -> list[S]:
-    """Both, each once; may be one of the lists."""
+    """Return the union of both without duplicates; may return one of the lists."""
     if not found or not others:
         return found or others
     if len(found) + len(others) > _FEW:

@@ -1,20 +1,22 @@
-"""Does one pattern match everything that another one matches? And which patterns of a set are
-therefore needless?
+"""Decides whether one pattern matches every topic that another one matches, and finds redundant
+patterns.
 
-A pattern is rigid runs of words with gaps between them: a ``#`` makes a gap of any length, and each
-``*`` beside it makes the gap longer by one at least. Inside a run distances are fixed.
+A pattern is a sequence of rigid runs of words with gaps between them. A ``#`` makes a gap of any
+length; each ``*`` beside it makes the gap at least one word longer. Inside a run, distances are
+fixed.
 
     a.*.#.b.*.c.#.*      runs  [a] [b * c] []     gaps  >= 1, >= 1
-    anchored             first run: at the beginning; last run: at the end (here both may be empty)
+    anchored             the first run to the beginning, the last to the end (both may be empty)
 
-`a` covers `b` if it finds its own runs in those of `b`, in order, with its gaps between them even
-where b's gaps are as short as they may be, and none of its runs reaches over a gap of b, which may
-be as long as it likes. Taking each run as far left as it goes is best, so one pass over b is
-enough. (Words are unlimited: what stands for a wildcard of b may be a word that nobody has written,
-which only a wildcard accepts.) A run is sought with one int of bits, one for each of its words, so
-a comparison costs a few operations on ints for each word of both: O(words). AMQP's longest, 128
-words each, take 0.03 ms (interpreted 0.09) at worst; MQTT filters reach 1 ms at some 5,000 levels
-interpreted.
+Pattern `a` covers pattern `b` if the runs of `a` occur in the runs of `b`, in order, at least a's
+gaps apart even when b's gaps are as short as possible. No run of `a` may extend across a gap of
+`b`, because that gap may be arbitrarily long. Placing each run as far left as possible is optimal,
+so one pass over `b` suffices. (The set of words is unlimited, so a wildcard of `b` may stand for a
+word that no pattern names; only a wildcard of `a` accepts it.)
+
+A run is searched with a bit-parallel automaton in one int, so a comparison costs a few int
+operations per word: O(words). Two AMQP patterns of the maximum length, 128 words, take at most 0.03
+ms (interpreted 0.09 ms); MQTT filters take 1 ms at some 5,000 levels, interpreted.
 
 With `$` topics hidden from leading wildcards [MQTT-4.7.2-1], ``#`` and ``+`` do not cover
 ``$SYS/x``.
@@ -29,16 +31,16 @@ from matching.grammar import Grammar
 from matching.matcher import Matcher
 from matching.registry import create
 
-#: A word that stands in no pattern: too long for AMQP, and MQTT has no NUL.
+#: A word that no pattern contains: too long for AMQP, and MQTT forbids NUL.
 _FRESH: Final = "\0" * 256
 
 
 class _Runs:
-    """A pattern as runs and gaps: ``gaps[n]`` words at least stand between ``runs[n]`` and ``runs[n
-    + 1]``.
+    """A pattern as runs and gaps: ``gaps[n]`` is the least number of words between two adjacent
+    runs.
 
-    A run that is not the first begins with a word of its own, one that is not the last ends with
-    one.
+    The gap ``gaps[n]`` is between ``runs[n]`` and ``runs[n + 1]``. A run that is not the first
+    begins with a literal word; a run that is not the last ends with one.
     """
 
     __slots__ = ("gaps", "runs", "size")
@@ -46,7 +48,7 @@ class _Runs:
     def __init__(self, pattern: str, grammar: Grammar) -> None:
         words = grammar.split(pattern)
         if words and words[0] == grammar.many and grammar.split(""):
-            words = [grammar.one, *words]  # a topic of this grammar has one word at least
+            words = [grammar.one, *words]  # a topic of this grammar has at least one word
         self.runs: list[list[str]] = [[]]
         self.gaps: list[int] = []
         for word in words:
@@ -62,12 +64,12 @@ class _Runs:
                 self.gaps[-1] += 1
             else:
                 self.runs[-1].append(word)
-        #: How many words a topic has at least.
+        #: The least number of words of a matching topic.
         self.size = sum(self.gaps) + sum([len(run) for run in self.runs])
 
 
 def _stripped(run: list[str], one: str) -> int:
-    """Take the wildcards off the run's end; returns how many."""
+    """Remove the wildcards at the end of the run; return their number."""
     size = len(run)
     while run and run[-1] == one:
         run.pop()
@@ -75,14 +77,14 @@ def _stripped(run: list[str], one: str) -> int:
 
 
 def covers(a: str, b: str, grammar: Grammar) -> bool:
-    """Whether `a` matches every topic that `b` matches. Both must be valid."""
+    """True if `a` matches every topic that `b` matches. Both patterns must be valid."""
     if a == b:
         return True
     return _covers(_Runs(a, grammar), _Runs(b, grammar), b, grammar)
 
 
 def _covers(a: _Runs, b: _Runs, pattern: str, grammar: Grammar) -> bool:
-    """The same of patterns taken apart; `pattern` is b's text."""
+    """True if the first parsed pattern covers the second; `pattern` is the text of `b`."""
     one = grammar.one
     if grammar.hides and grammar.hidden(pattern) and (not a.runs[0] or a.runs[0][0] == one):
         return False
@@ -110,12 +112,12 @@ def _covers(a: _Runs, b: _Runs, pattern: str, grammar: Grammar) -> bool:
 
 
 def _agree(run: list[str], other: list[str], one: str) -> bool:
-    """Whether the run accepts what the other one begins with."""
+    """True if the run accepts the words that the other one begins with."""
     return all(word in (one, there) for word, there in zip(run, other, strict=False))
 
 
 def _starts(b: _Runs) -> list[int]:
-    """Where b's runs begin if its gaps are as short as they may be."""
+    """Return the positions where b's runs begin if its gaps are as short as possible."""
     starts = [0]
     for run, gap in zip(b.runs, b.gaps, strict=False):
         starts.append(starts[-1] + len(run) + gap)
@@ -123,10 +125,10 @@ def _starts(b: _Runs) -> list[int]:
 
 
 def _found(run: list[str], b: _Runs, starts: list[int], reached: int, at: int, one: str) -> int:
-    """Where the run ends that is found first in one of b's, from the one reached and a place on; -1
-    if in none.
+    """Return the end of the leftmost occurrence of the run in b's runs from `at` on; -1 if none.
 
-    Bit n of `agreed` says that the last n + 1 words are those that the run begins with.
+    The search begins in the run of `b` with the index `reached`. Bit n of `agreed` is set if the
+    last n + 1 words equal the first n + 1 words of the run.
     """
     masks: dict[str, int] = {}
     any_word = 0
@@ -150,16 +152,15 @@ def _found(run: list[str], b: _Runs, starts: list[int], reached: int, at: int, o
 
 
 class Coverage:
-    """A set of patterns, asked which of them cover another one: access rules, decided once a
-    subscription.
+    """A set of patterns that answers which of them cover a given pattern.
 
-    A pattern that covers another one matches each of its topics. So a matcher is asked with one of
-    those, where every wildcard stands for a word of nobody's, and only what it finds is compared: a
-    lookup, and a comparison for each of its answers: all patterns of the set, if they were made for
-    that. Either may then take 0.3 ms a pattern of 128 words (interpreted 0.7): who lets strangers
-    write the set limits it; who asks can do no harm.
+    It decides access rules once per subscription. A pattern that covers another one matches each of
+    its topics. So one topic of the given pattern, with a unique word for each wildcard, is looked
+    up in a matcher, and only the patterns it finds are compared. In the worst case all patterns of
+    the set are compared, each taking up to 0.3 ms for 128 words (interpreted 0.7 ms): limit the
+    size of a set that untrusted users can extend. A hostile query alone cannot cost more.
 
-    Each pattern is compared alone: two that cover a third one only together do not.
+    Each pattern is compared alone: two patterns that cover a third one only together are not found.
     """
 
     def __init__(self, grammar: Grammar, algorithm: str = "trie") -> None:
@@ -168,28 +169,28 @@ class Coverage:
         self._runs: dict[str, _Runs] = {}
 
     def add(self, pattern: str) -> bool:
-        """Add the pattern; False when it was there already. Raises InvalidPattern."""
+        """Add the pattern. Return False if it was already present. Raises InvalidPattern."""
         if not self._patterns.subscribe(pattern, pattern):
             return False
         self._runs[pattern] = _Runs(pattern, self.grammar)
         return True
 
     def remove(self, pattern: str) -> bool:
-        """Remove the pattern; False when it was not there."""
+        """Remove the pattern. Return False if it was not present."""
         if not self._patterns.unsubscribe(pattern, pattern):
             return False
         del self._runs[pattern]
         return True
 
     def covering(self, pattern: str) -> list[str]:
-        """Those that cover the pattern, in no order; itself, if it is there.
+        """Return the patterns that cover this one (itself included, if present), in no order.
 
         Raises InvalidPattern.
         """
         return list(self._covering(pattern))
 
     def covers(self, pattern: str) -> bool:
-        """Whether some pattern of the set covers this one. Raises InvalidPattern."""
+        """True if some pattern of the set covers this one. Raises InvalidPattern."""
         return next(self._covering(pattern), None) is not None
 
     def _covering(self, pattern: str) -> Iterator[str]:
@@ -201,7 +202,7 @@ class Coverage:
                 yield other
 
     def patterns(self) -> list[str]:
-        """All of them, the oldest first."""
+        """Return all patterns, the oldest first."""
         return list(self._runs)
 
     def __len__(self) -> int:
@@ -212,8 +213,9 @@ class Coverage:
 
 
 def _sample(runs: _Runs, grammar: Grammar) -> str:
-    """A topic that the pattern matches, with a fresh word for each wildcard, and one more in each
-    gap.
+    """Return a topic that the pattern matches.
+
+    Each wildcard becomes a unique word, and each gap has one word more than it must.
     """
     words: list[str] = []
     for place, run in enumerate(runs.runs):
@@ -224,11 +226,10 @@ def _sample(runs: _Runs, grammar: Grammar) -> str:
 
 
 def redundant(patterns: Iterable[str], grammar: Grammar) -> dict[str, str]:
-    """Each pattern that others make needless, and one that covers it and stays. Raises
-    InvalidPattern.
+    """Map each redundant pattern to one that covers it and is kept. Raises InvalidPattern.
 
-    Of several that match the same topics the first stays. Without the needless ones the set matches
-    what it did.
+    Of several patterns that match the same topics, the first is kept. The set without the redundant
+    patterns matches the same topics.
     """
     distinct = list(dict.fromkeys(patterns))
     coverage = Coverage(grammar)

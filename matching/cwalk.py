@@ -1,7 +1,7 @@
-"""The walk of a lookup through the nodes of the concurrent trie. It is that of `trie`, over I-nodes
-and branches.
+"""The search of a lookup through the concurrent trie: the walk of `trie` over I-nodes and branches.
 
-Which way a lookup goes is said here; how an I-node is read, and what of that is kept, by who asks.
+This module decides which nodes a lookup visits. Its subclass in `cstrie` decides how an I-node is
+read and which reads are recorded.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 from typing import Generic
 
 from matching.cnodes import Branch, CNode, INode
-from matching.crowd import SubscriberSet
 from matching.grammar import Grammar
 from matching.matcher import S
+from matching.subscriber_set import SubscriberSet
 
 
 class ConcurrentWalk(Generic[S]):
-    """One walk along the words of a topic: `found` are the crowds of the patterns that match.
+    """One search along the words of a topic; `found` holds the subscriber sets of matching
+    patterns.
 
-    It lacks `read`.
+    A subclass implements `read`.
     """
 
     __slots__ = ("found", "grammar", "words")
@@ -28,11 +29,13 @@ class ConcurrentWalk(Generic[S]):
         self.found: list[SubscriberSet[S]] = []
 
     def read(self, inode: INode[S]) -> CNode[S]:
-        """The value of an I-node."""
+        """Return the content of an I-node."""
         raise NotImplementedError
 
-    def walk(self, root: INode[S], hidden: bool, enough: bool) -> None:
-        """Go all ways from the root that the words allow; one, if that is enough."""
+    def walk(self, root: INode[S], hidden: bool, stop_at_first: bool) -> None:
+        """Visit all nodes that the topic's words lead to; with `stop_at_first`, stop at the first
+        match.
+        """
         words = self.words
         end = len(words)
         found = self.found
@@ -46,8 +49,8 @@ class ConcurrentWalk(Generic[S]):
             if hidden and at == 0:
                 one = many = None
             if many is not None:
-                if many.crowd is not None:
-                    found.append(many.crowd)
+                if many.subscribers is not None:
+                    found.append(many.subscribers)
                 if many.inode is not None:
                     self.cross(many, many.inode, at)
             following: INode[S] | None = None
@@ -56,11 +59,11 @@ class ConcurrentWalk(Generic[S]):
                 at += 1
                 if one is not None:
                     following = one.inode
-                    if at == end and one.crowd is not None:
-                        found.append(one.crowd)
+                    if at == end and one.subscribers is not None:
+                        found.append(one.subscribers)
                 if literal is not None:
-                    if at == end and literal.crowd is not None:
-                        found.append(literal.crowd)
+                    if at == end and literal.subscribers is not None:
+                        found.append(literal.subscribers)
                     if literal.inode is not None:
                         if following is not None:
                             turns.append((following, at))
@@ -68,8 +71,8 @@ class ConcurrentWalk(Generic[S]):
             elif end == 0 and main.children is not None:
                 nothing = main.children.get(self.grammar.separator)
                 if nothing is not None:
-                    found.append(nothing.crowd)
-            if enough and found:
+                    found.append(nothing.subscribers)
+            if stop_at_first and found:
                 return
             if following is not None:
                 inode = following
@@ -79,11 +82,12 @@ class ConcurrentWalk(Generic[S]):
                 return
 
     def cross(self, start: Branch[S], inode: INode[S], at: int) -> None:
-        """Find whose patterns, behind a ``#``, match the words from there on; the crowd of the
-        ``#`` is the caller's.
+        """Append the subscriber sets of patterns whose part behind a ``#`` matches the words from
+        `at` on.
 
-        `stays` are the nodes behind the ``#`` entered so far, `moving` those that the last word led
-        to. Many words may lead to the same one: each I-node is read once.
+        The caller has already appended the set of the ``#`` itself. `stays` are the nodes behind
+        the ``#`` entered so far, `moving` the nodes that the last word led to. Several words may
+        lead to the same node: each I-node is read once.
         """
         words = self.words
         end = len(words)
@@ -111,8 +115,8 @@ class ConcurrentWalk(Generic[S]):
                 if main.one is not None:
                     led.append(main.one)
             for branch in led:
-                if at == end and branch.crowd is not None:
-                    found.append(branch.crowd)
+                if at == end and branch.subscribers is not None:
+                    found.append(branch.subscribers)
                 onward = branch.inode
                 if onward is not None:
                     reached = known.get(onward)
@@ -128,11 +132,11 @@ class ConcurrentWalk(Generic[S]):
     def _enter(
         self, branch: Branch[S] | None, entered: set[Branch[S]], stays: list[CNode[S]]
     ) -> None:
-        """Go behind a ``#``, and behind those that follow it, unless that was done before."""
+        """Go behind a ``#`` and the ``#`` directly below it, unless that was done before."""
         while branch is not None and branch not in entered:
             entered.add(branch)
-            if branch.crowd is not None:
-                self.found.append(branch.crowd)
+            if branch.subscribers is not None:
+                self.found.append(branch.subscribers)
             if branch.inode is None:
                 return
             main = self.read(branch.inode)

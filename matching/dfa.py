@@ -1,26 +1,32 @@
-"""A DFA made from the trie while it is asked: each set of nodes that some topic led to is one
-state.
+"""A deterministic automaton built lazily from the trie: one state per set of nodes that a topic
+reached.
 
-    trie    root --a--> 1 --*--> 2 [x]        states   {root} --a--> {1 3} --b--> {2 3 4}   answer: x y z
-                        `---#--> 3 [y] --b--> 4 [z]                  {1 3} --other--> {2 3}   answer: x y
+    trie      root --a--> 1 --*--> 2 [x]
+                          `---#--> 3 [y] --b--> 4 [z]
 
-A ``#`` node is in a set from the moment its parent is, and stays. Where a topic was before, a
-lookup is one probe a word; all words that no node of a state has a child for take the state's one
-`other` step.
+    states    {root} --a--> {1 3} --b--> {2 3 4}        answer: x y z
+                            {1 3} --other--> {2 3}      answer: x y
 
-A change is O(words), as in the trie, and touches no state. It puts a stamp, the clock of changes,
-on the one node that has another child or other subscribers now. A state carries the clock at which
-it was last looked through; when a lookup comes upon one with an older clock, it looks through the
-state's nodes and forgets the answer, or the steps, or the whole state, as their stamps say. Nothing
-else is made again.
+A ``#`` node enters a set together with its parent, and stays in all following sets. For a topic
+whose words were looked up before, a lookup is one dict probe per word. All words for which no node
+of a state has a child share the state's single `other` step.
 
-`#.a.*.*.*...` makes a state for every subset of its wildcards. So the DFA has a budget of octets,
-and a lookup makes only so many states before it walks the trie as an NFA from the state where it
-is. When the budget is gone every lookup does that where the DFA ends; nothing is thrown away to
-make room, which would only be made again. Only after as many changes as there are states, when most
-of them may be out of reach, it starts over, and frees the old ones some at a time.
+A change costs O(words), as in the trie, and touches no state. It stamps the changed node with the
+clock of changes. Each state records the clock at which it was last checked. A lookup that reaches a
+state with an older clock compares the stamps of the state's nodes and discards the answer, the
+steps or the whole state accordingly.
 
-From article 5, which drops the whole DFA at each new binding.
+A pattern such as `#.a.*.*.*...` can produce a state for every subset of its wildcards. Therefore
+the automaton has a memory budget, and a lookup creates only a limited number of states before it
+continues in the trie. When the budget is used up, lookups continue in the trie where the automaton
+ends; no state is evicted, because it would only be built again. After as many changes as there are
+states, when most states may be unreachable, the automaton starts over and frees the old states a
+few at a time.
+
+Costs: O(words) per lookup of a known topic, otherwise that of `trie`; memory for the trie and up to
+the budget (96 MiB by default). Choose it if the same topics, or topics with the same beginning,
+recur and subscriptions seldom change. Source: article 5, which rebuilds the whole automaton at each
+new binding.
 """
 
 from __future__ import annotations
@@ -32,64 +38,63 @@ from matching.grammar import Grammar
 from matching.matcher import S
 from matching.trie import Trie, TrieNode, advance
 
-#: Nodes that one lookup looks through to make states, or to see whether they hold: 0.1 ms
-#: uncompiled.
+#: The most nodes that one lookup visits to create or check states: 0.1 ms uncompiled.
 _EFFORT: Final = 256
-#: A longer answer is collected each time, not kept: 20,000 subscribers of one filter would be in
-#: many states.
-_KEPT: Final = 64
-#: Octets of a state without nodes, of a step, and of an answer without subscribers (of CPython
+#: A longer answer is not stored but collected at each lookup: 20,000 subscribers of one filter
+#: would be stored in many states.
+_LONGEST_ANSWER: Final = 64
+#: Sizes in bytes of a state without nodes, of a step, and of an answer without subscribers (CPython
 #: 3.11, estimated with sys.getsizeof).
-_STATE: Final = 320
-_STEP: Final = 100
-_ANSWER: Final = 64
-#: Old states freed whenever a new one is made.
+_STATE_SIZE: Final = 320
+_STEP_SIZE: Final = 100
+_ANSWER_SIZE: Final = 64
+#: Old states freed whenever a new one is created.
 _FREED: Final = 16
 
 
 class _Stamped(TrieNode[S]):
-    """A node of the trie that says when it changed."""
+    """A trie node that records the clock of its last changes."""
 
-    __slots__ = ("number", "served", "stays", "turned")
+    __slots__ = ("bucket_clock", "children_clock", "number", "stays")
 
     def __init__(self, depth: int, number: int, stays: bool, clock: int) -> None:
         super().__init__(depth)
-        #: The order in which nodes were made; a set of nodes is always written down in it.
+        #: The order in which nodes were created; the nodes of a state are sorted by it.
         self.number = number
-        #: Whether a word may leave the walk here: it is a `#` node.
+        #: True for a `#` node, which stays active whatever words follow.
         self.stays = stays
-        self.turned = clock
-        self.served = clock
+        self.children_clock = clock
+        self.bucket_clock = clock
 
 
-class _State(Generic[S]):
-    """A set of nodes in which a topic may be.
+class _DfaState(Generic[S]):
+    """A set of trie nodes that a topic may have reached.
 
-    What it knows about them was so at the clock `looked`; -1: never again.
+    Its answer and steps were valid at the clock `checked`; -1 marks a discarded state.
     """
 
-    __slots__ = ("answer", "following", "looked", "nodes", "octets", "other", "steps", "word")
+    __slots__ = ("answer", "checked", "following", "nodes", "other", "size", "steps", "word")
 
     def __init__(self, nodes: tuple[_Stamped[S], ...], clock: int) -> None:
         self.nodes = nodes
-        self.looked = clock
-        self.octets = _STATE + 8 * len(nodes)
-        #: The first step made stands here, further ones in `steps`. Most states of topics that are
-        #: many have one step, and to compare a word is less than to look it up.
+        self.checked = clock
+        self.size = _STATE_SIZE + 8 * len(nodes)
+        #: The first step is stored here, further ones in `steps`. Most states have one step, and
+        #: comparing a word is cheaper than a dict probe.
         self.word = ""
-        self.following: _State[S] | None = None
-        self.steps: dict[str, _State[S]] = {}
-        self.other: _State[S] | None = None
+        self.following: _DfaState[S] | None = None
+        self.steps: dict[str, _DfaState[S]] = {}
+        self.other: _DfaState[S] | None = None
         self.answer: list[S] | None = None
 
 
 class Dfa(Trie[S]):
-    """Fastest where the same topics, or topics that begin alike, come again and again, and
-    subscriptions seldom.
-    """
+    """The matcher for recurring topics and patterns that seldom change."""
 
     def __init__(self, grammar: Grammar, budget: int = 96 << 20) -> None:
-        """The DFA takes at most about `budget` octets beside its trie."""
+        """Create an empty matcher; its automaton takes about `budget` bytes at most, beside the
+        trie.
+        """
         self._budget: Final = budget
         self._clock = 0
         self._numbers = 0
@@ -97,12 +102,12 @@ class Dfa(Trie[S]):
         super().__init__(grammar)
 
     def _restart(self) -> None:
-        self._states: dict[tuple[_Stamped[S], ...], _State[S]] = {}
-        self._old: dict[tuple[_Stamped[S], ...], _State[S]] = {}
-        self._started = self._clock
-        self._octets = 0
+        self._states: dict[tuple[_Stamped[S], ...], _DfaState[S]] = {}
+        self._old: dict[tuple[_Stamped[S], ...], _DfaState[S]] = {}
+        self._restarted = self._clock
+        self._used = 0
         self._effort = 0
-        self._begin: _State[S] | None = None
+        self._start: _DfaState[S] | None = None
 
     def unsubscribe(self, pattern: str, subscriber: S) -> bool:
         if not super().unsubscribe(pattern, subscriber):
@@ -112,28 +117,28 @@ class Dfa(Trie[S]):
         return True
 
     def match(self, topic: str) -> list[S]:
-        """Hot path: follows steps that were made before.
+        """Hot path: follow existing steps only.
 
-        Whatever else there is to do, `_found` does it from the beginning.
+        In every other case `_match_slowly` handles the topic from its beginning.
         """
-        state = self._begin
+        state = self._start
         clock = self._clock
         grammar = self.grammar
-        if state is None or state.looked != clock or grammar.hides and grammar.hidden(topic):
-            return self._found(topic)
+        if state is None or state.checked != clock or grammar.hides and grammar.hidden(topic):
+            return self._match_slowly(topic)
         for word in topic.split(grammar.separator) if topic else grammar.split(topic):
             following = state.following if word == state.word else state.steps.get(word)
-            if following is None or following.looked != clock:
+            if following is None or following.checked != clock:
                 following = _other(state, word)
                 if following is None:
-                    return self._found(topic)
+                    return self._match_slowly(topic)
             state = following
         answer = state.answer
-        return self._found(topic) if answer is None else answer.copy()
+        return self._match_slowly(topic) if answer is None else answer.copy()
 
-    def _found(self, topic: str) -> list[S]:
-        """The same as `match`, making or mending states on the way, as far as effort and budget
-        allow.
+    def _match_slowly(self, topic: str) -> list[S]:
+        """Like `match`, but create and repair states on the way, as far as effort and
+        budget allow.
         """
         if not self._pairs:
             return []
@@ -151,19 +156,19 @@ class Dfa(Trie[S]):
             state = self._state(start)
         else:
             start = [cast(_Stamped[S], self._root)]
-            state = self._begin
-            if state is None or state.looked != clock:
-                state = self._begin = self._state(start)
+            state = self._start
+            if state is None or state.checked != clock:
+                state = self._start = self._state(start)
         if state is None:
-            return self._walked(_closed(start), words, at)
+            return self._walk_trie(_closure(start), words, at)
         end = len(words)
         while at < end:
             word = words[at]
             following = state.following if word == state.word else state.steps.get(word)
-            if following is None or following.looked != clock:
+            if following is None or following.checked != clock:
                 following = self._step(state, word, following)
                 if following is None:
-                    return self._walked(list(state.nodes), words, at)
+                    return self._walk_trie(list(state.nodes), words, at)
             state = following
             at += 1
         answer = state.answer
@@ -174,18 +179,27 @@ class Dfa(Trie[S]):
         self._restart()
 
     def stats(self) -> dict[str, int]:
-        """`states` and `octets` are those of the DFA, both with what is still to be freed."""
+        """Return the sizes of the trie and the automaton.
+
+        `states` and `bytes` (their memory) include old states that are still to be freed.
+        """
         return {
             **super().stats(),
             "states": len(self._states) + len(self._old),
-            "octets": self._octets,
+            "bytes": self._used,
         }
 
-    def _step(self, state: _State[S], word: str, known: _State[S] | None) -> _State[S] | None:
-        """Where the word leads, `known` if that still holds; None if that would take too much."""
-        if not self._looked(known, len(state.nodes)):
+    def _step(
+        self, state: _DfaState[S], word: str, known: _DfaState[S] | None
+    ) -> _DfaState[S] | None:
+        """Return the state that the word leads to, or None if finding it would take too much
+        effort.
+
+        `known` is the step's present target, returned if it is still valid.
+        """
+        if not self._check(known, len(state.nodes)):
             return None
-        if known is not None and known.looked == self._clock:
+        if known is not None and known.checked == self._clock:
             return known
         literal = False
         for node in state.nodes:
@@ -195,9 +209,9 @@ class Dfa(Trie[S]):
                 break
         other = state.other
         if not literal and other is not None:
-            if not self._looked(other, 0):
+            if not self._check(other, 0):
                 return None
-            if other.looked == self._clock:
+            if other.checked == self._clock:
                 return other
         nodes: list[_Stamped[S]] = []
         for node in state.nodes:
@@ -219,8 +233,8 @@ class Dfa(Trie[S]):
             state.steps[word] = following
         elif state.following is not None and word == state.word:
             state.following = following
-        elif self._afford(_STEP, state):
-            word = self._pool.get(word, word)  # the trie's own word: one for all states
+        elif self._afford(_STEP_SIZE, state):
+            word = self._pool.get(word, word)  # the trie's own string: one for all states
             if state.following is None:
                 state.word = word
                 state.following = following
@@ -228,73 +242,75 @@ class Dfa(Trie[S]):
                 state.steps[word] = following
         return following
 
-    def _state(self, some: list[_Stamped[S]]) -> _State[S] | None:
-        """The state of these nodes and the ``#`` nodes that come with them; None if that would take
-        too much.
+    def _state(self, some: list[_Stamped[S]]) -> _DfaState[S] | None:
+        """Return the state of these nodes and the ``#`` nodes directly below them.
+
+        None if creating it would exceed the effort or the budget.
         """
-        nodes = _closed(some)
+        nodes = _closure(some)
         nodes.sort(key=_number)
         key = tuple(nodes)
         state = self._states.get(key)
-        if not self._looked(state, len(nodes)):
+        if not self._check(state, len(nodes)):
             return None
-        if state is not None and state.looked == self._clock:
+        if state is not None and state.checked == self._clock:
             return state
         self._free()
-        state = _State(key, self._clock)
-        if self._octets + state.octets > self._budget:
-            if not self._old and self._clock - self._started > len(self._states):
+        state = _DfaState(key, self._clock)
+        if self._used + state.size > self._budget:
+            if not self._old and self._clock - self._restarted > len(self._states):
                 self._old = self._states
                 self._states = {}
-                self._started = self._clock
-                self._begin = None
+                self._restarted = self._clock
+                self._start = None
             return None
-        self._octets += state.octets
+        self._used += state.size
         self._states[key] = state
         return state
 
-    def _looked(self, state: _State[S] | None, nodes: int) -> bool:
-        """Bring a state up to date, or discard it; False if, with so many other nodes, that would
-        take too long.
+    def _check(self, state: _DfaState[S] | None, nodes: int) -> bool:
+        """Bring a state up to date or discard it.
+
+        Return False if checking it and `nodes` further nodes would exceed the effort.
         """
-        if state is None or state.looked == self._clock or state.looked < 0:
+        if state is None or state.checked == self._clock or state.checked < 0:
             self._effort -= nodes + 1
             return self._effort >= 0
         self._effort -= nodes + len(state.nodes) + 1
         if self._effort < 0:
             return False
-        turned = False
-        served = False
+        children_changed = False
+        bucket_changed = False
         for node in state.nodes:
-            turned = turned or node.turned > state.looked
-            served = served or node.served > state.looked
-        if turned and _closed(list(state.nodes)) != list(state.nodes):
+            children_changed = children_changed or node.children_clock > state.checked
+            bucket_changed = bucket_changed or node.bucket_clock > state.checked
+        if children_changed and _closure(list(state.nodes)) != list(state.nodes):
             self._discard(state)
             return True
-        if turned or served:
-            octets = 0 if state.answer is None else _ANSWER + 8 * len(state.answer)
+        if children_changed or bucket_changed:
+            size = 0 if state.answer is None else _ANSWER_SIZE + 8 * len(state.answer)
             state.answer = None
-            if turned:
-                octets += _STEP * (len(state.steps) + (state.following is not None))
-                _bereft(state)
-            state.octets -= octets
-            self._octets -= octets
-        state.looked = self._clock
+            if children_changed:
+                size += _STEP_SIZE * (len(state.steps) + (state.following is not None))
+                _drop_steps(state)
+            state.size -= size
+            self._used -= size
+        state.checked = self._clock
         return True
 
-    def _answer(self, state: _State[S]) -> list[S]:
-        """The subscribers of the state's nodes, kept for the next time if they are few."""
+    def _answer(self, state: _DfaState[S]) -> list[S]:
+        """Return the subscribers of the state's nodes, and store them if they are few."""
         found: list[S] = []
         for node in state.nodes:
             take(node.bucket, found)
         if self._tally.shared:
             found = self._tally.distinct(found)
-        if len(found) <= _KEPT and self._afford(_ANSWER + 8 * len(found), state):
+        if len(found) <= _LONGEST_ANSWER and self._afford(_ANSWER_SIZE + 8 * len(found), state):
             state.answer = found.copy()
         return found
 
-    def _walked(self, nodes: list[_Stamped[S]], words: list[str], at: int) -> list[S]:
-        """The subscribers found by walking the trie as an NFA from these nodes on."""
+    def _walk_trie(self, nodes: list[_Stamped[S]], words: list[str], at: int) -> list[S]:
+        """Return the subscribers found by walking the trie from these nodes on."""
         found: list[S] = []
         stays: list[TrieNode[S]] = []
         moving: list[TrieNode[S]] = []
@@ -310,54 +326,55 @@ class Dfa(Trie[S]):
         advance(stays, moving, entered, words, at, found)
         return self._tally.distinct(found) if self._tally.shared else found
 
-    def _afford(self, octets: int, state: _State[S]) -> bool:
-        """Whether the budget has room for so much more in a state; then it is the state's."""
-        if self._octets + octets > self._budget:
+    def _afford(self, size: int, state: _DfaState[S]) -> bool:
+        """Charge this many bytes to the state and return True, if the budget permits."""
+        if self._used + size > self._budget:
             return False
-        self._octets += octets
-        state.octets += octets
+        self._used += size
+        state.size += size
         return True
 
-    def _discard(self, state: _State[S]) -> None:
-        """Forget a state. Others may still lead to it, and will see that it is gone."""
-        self._octets -= state.octets
-        state.looked = -1
-        _bereft(state)
+    def _discard(self, state: _DfaState[S]) -> None:
+        """Discard a state. Steps of other states may still refer to it; lookups check `checked`."""
+        self._used -= state.size
+        state.checked = -1
+        _drop_steps(state)
         state.answer = None
         self._states.pop(state.nodes, None)
 
     def _free(self) -> None:
-        """Free some of the states from before the last start."""
+        """Free some of the states from before the last restart."""
         for _ in range(min(_FREED, len(self._old))):
             self._discard(self._old.popitem()[1])
 
-    def _fresh(self, depth: int, many: bool) -> TrieNode[S]:
+    def _new_node(self, depth: int, many: bool) -> TrieNode[S]:
         self._numbers += 1
         return _Stamped(depth, self._numbers, many, self._clock)
 
-    def _turned(self, node: TrieNode[S]) -> None:
+    def _children_changed(self, node: TrieNode[S]) -> None:
         self._clock += 1
-        cast(_Stamped[S], node).turned = self._clock
+        cast(_Stamped[S], node).children_clock = self._clock
 
-    def _served(self, node: TrieNode[S]) -> None:
+    def _bucket_changed(self, node: TrieNode[S]) -> None:
         self._clock += 1
-        cast(_Stamped[S], node).served = self._clock
+        cast(_Stamped[S], node).bucket_clock = self._clock
 
 
-def _bereft(state: _State[S]) -> None:
-    """Forget where the words lead."""
+def _drop_steps(state: _DfaState[S]) -> None:
+    """Remove all steps of the state."""
     state.word = ""
     state.following = None
     state.steps = {}
     state.other = None
 
 
-def _other(state: _State[S], word: str) -> _State[S] | None:
-    """Where a word leads that no node of the state has a child for; None if one has, or where that
-    is not known now.
+def _other(state: _DfaState[S], word: str) -> _DfaState[S] | None:
+    """Return the target of the `other` step if the word takes it.
+
+    None if a node of the state has a child for the word, or if the step is unknown or outdated.
     """
     other = state.other
-    if other is None or other.looked != state.looked:
+    if other is None or other.checked != state.checked:
         return None
     for node in state.nodes:
         children = node.children
@@ -366,8 +383,8 @@ def _other(state: _State[S], word: str) -> _State[S] | None:
     return other
 
 
-def _closed(nodes: list[_Stamped[S]]) -> list[_Stamped[S]]:
-    """These nodes without those that were cut off, and with the ``#`` nodes that come with them."""
+def _closure(nodes: list[_Stamped[S]]) -> list[_Stamped[S]]:
+    """Return the nodes that are still in the trie, plus the ``#`` nodes directly below them."""
     there = [node for node in nodes if not _bare(node)]
     known = set(there)
     for node in there:
@@ -379,9 +396,7 @@ def _closed(nodes: list[_Stamped[S]]) -> list[_Stamped[S]]:
 
 
 def _bare(node: _Stamped[S]) -> bool:
-    """Whether nothing is at the node and behind it: it was cut off, or is the root of an empty
-    trie.
-    """
+    """True if the node has no subscribers and no children: it was removed, or is an empty root."""
     return node.bucket is None and node.children is None and node.one is None and node.many is None
 
 

@@ -1,30 +1,29 @@
-"""What a pattern is and when it matches: the two grammars, and the definition every algorithm must
-equal.
+"""Defines the two pattern grammars, and by `Grammar.matches` when a pattern matches a topic.
 
                   separator   one word   any words   `$` topics hidden from a leading wildcard
     AMQP            .           *          #           no
     MQTT            /           +          # (last)    yes
 
-A topic is a list of words; a word may be empty. A wildcard is a word that is nothing but the
-wildcard character. AMQP rules follow AMQP 0-9-1 section 3.1.3.3 as RabbitMQ answers it, the numbers
-in brackets are those of MQTT 5.0 (3.1.1 says the same under other numbers).
+A topic is a list of words; a word may be empty. A wildcard is a word that consists of the wildcard
+character alone. The AMQP rules are those of AMQP 0-9-1 section 3.1.3.3 as RabbitMQ implements them.
+Numbers in brackets are statements of MQTT 5.0 (MQTT 3.1.1 has the same rules under other numbers).
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-#: As many levels as a topic of 65,535 octets can have; a broker asks for fewer.
+#: The most words that a topic of 65,535 bytes can have; the broker allows fewer.
 MOST_LEVELS: Final = 65_536
-#: An AMQP short string holds no more octets.
-_AMQP_OCTETS: Final = 255
-_MQTT_OCTETS: Final = 65_535
+#: The longest AMQP short string, in bytes.
+_AMQP_MAX_BYTES: Final = 255
+_MQTT_MAX_BYTES: Final = 65_535
 _SWAPPED: Final = str.maketrans("/.", "./")
 
 
 class InvalidPattern(ValueError):
-    """A pattern that its grammar does not know: which rule it breaks, at which word (counted from
-    0).
+    """A pattern that violates a rule of its grammar; `position` is the index of the word,
+    from 0.
     """
 
     def __init__(self, pattern: str, position: int, rule: str) -> None:
@@ -35,7 +34,9 @@ class InvalidPattern(ValueError):
 
 
 class InvalidTopic(ValueError):
-    """A topic that must not be published: which rule it breaks, at which word (counted from 0)."""
+    """A topic that must not be published; `position` is the index of the word that breaks
+    `rule`.
+    """
 
     def __init__(self, topic: str, position: int, rule: str) -> None:
         super().__init__(f"invalid topic {_short(topic)}: {rule} (word {position})")
@@ -45,55 +46,55 @@ class InvalidTopic(ValueError):
 
 
 class Grammar:
-    """The grammar of AMQP binding keys: any wildcard anywhere, and every word is a word."""
+    """The grammar of AMQP binding keys: any wildcard may stand anywhere."""
 
     def __init__(self, name: str, separator: str, one: str, many: str) -> None:
         self.name: Final = name
         self.separator: Final = separator
         self.one: Final = one
         self.many: Final = many
-        #: Whether `hidden` may be true at all.
+        #: True if `hidden` can return True for some topic.
         self.hides = False
 
     def __repr__(self) -> str:
         return f"<Grammar {self.name}>"
 
     def split(self, topic: str) -> list[str]:
-        """The words of a topic or pattern. The empty AMQP key has none."""
+        """Return the words of a topic or pattern. The empty AMQP key has no words."""
         return topic.split(self.separator) if topic else []
 
     def is_pattern(self, key: str) -> bool:
-        """Whether some word of the key is a wildcard; ``a*`` is a literal word."""
+        """True if at least one word of the key is a wildcard; ``a*`` is a literal word."""
         if self.one not in key and self.many not in key:
             return False
         words = key.split(self.separator)
         return self.one in words or self.many in words
 
     def hidden(self, topic: str) -> bool:
-        """Whether no pattern that begins with a wildcard may match this topic."""
+        """True if patterns that begin with a wildcard must not match this topic."""
         return False
 
     def check(self, pattern: str, max_levels: int = MOST_LEVELS) -> None:
-        """Raise InvalidPattern unless this is a pattern of the grammar with at most so many words."""
-        rule = _flaw(pattern, _AMQP_OCTETS, "surrogateescape")
+        """Raise InvalidPattern unless this is a valid pattern of at most `max_levels` words."""
+        rule = _violation(pattern, _AMQP_MAX_BYTES, "surrogateescape")
         if rule:
             raise InvalidPattern(pattern, 0, rule)
         if pattern.count(self.separator) >= max_levels:
             raise InvalidPattern(pattern, max_levels, _too_deep(max_levels))
 
     def check_topic(self, topic: str, max_levels: int = MOST_LEVELS) -> None:
-        """Raise InvalidTopic unless this topic may be published and has at most so many words."""
-        rule = _flaw(topic, _AMQP_OCTETS, "surrogateescape")
+        """Raise InvalidTopic unless this is a valid topic of at most `max_levels` words."""
+        rule = _violation(topic, _AMQP_MAX_BYTES, "surrogateescape")
         if rule:
             raise InvalidTopic(topic, 0, rule)
         if topic.count(self.separator) >= max_levels:
             raise InvalidTopic(topic, max_levels, _too_deep(max_levels))
 
     def matches(self, pattern: str, topic: str) -> bool:
-        """Whether the pattern matches the topic, by the textbook's dynamic programming: O(words x
-        words).
+        """True if the pattern matches the topic: the definition that all algorithms implement.
 
-        ``row[n]`` says whether the pattern's words so far match the topic's first n words.
+        Dynamic programming, O(words of the pattern x words of the topic): ``row[n]`` is True if the
+        pattern's words so far match the first n words of the topic.
         """
         wanted = self.split(pattern)
         words = self.split(topic)
@@ -119,16 +120,18 @@ class _FilterGrammar(Grammar):
         self.hides = True
 
     def split(self, topic: str) -> list[str]:
-        """The levels of a topic or filter."""
+        """Return the levels of a topic or filter."""
         return topic.split(self.separator)
 
     def hidden(self, topic: str) -> bool:
-        """Whether no filter that begins with a wildcard may match this topic [MQTT-4.7.2-1]."""
+        """True if filters that begin with a wildcard must not match this topic [MQTT-4.7.2-1]."""
         return topic.startswith("$")
 
     def check(self, pattern: str, max_levels: int = MOST_LEVELS) -> None:
-        """Raise InvalidPattern unless this is a topic filter with at most so many levels."""
-        rule = _flaw(pattern, _MQTT_OCTETS, "strict") if pattern else _EMPTY
+        """Raise InvalidPattern unless this is a valid topic filter of at most `max_levels`
+        levels.
+        """
+        rule = _violation(pattern, _MQTT_MAX_BYTES, "strict") if pattern else _EMPTY
         if rule:
             raise InvalidPattern(pattern, 0, rule)
         if pattern.count("/") >= max_levels:
@@ -147,8 +150,8 @@ class _FilterGrammar(Grammar):
                 raise InvalidPattern(pattern, position, "'+' must be a whole level [MQTT-4.7.1-2]")
 
     def check_topic(self, topic: str, max_levels: int = MOST_LEVELS) -> None:
-        """Raise InvalidTopic unless this is a topic name with at most so many levels."""
-        rule = _flaw(topic, _MQTT_OCTETS, "strict") if topic else _EMPTY
+        """Raise InvalidTopic unless this is a valid topic name of at most `max_levels` levels."""
+        rule = _violation(topic, _MQTT_MAX_BYTES, "strict") if topic else _EMPTY
         if rule:
             raise InvalidTopic(topic, 0, rule)
         if topic.count("/") >= max_levels:
@@ -170,27 +173,28 @@ DEFAULT: Final = AMQP
 
 
 def swap(text: str) -> str:
-    """A topic as the other protocol spells it: ``/`` and ``.`` exchanged, all else as it was.
+    """Return the topic in the other grammar's notation: ``/`` and ``.`` exchanged.
 
-    It is its own inverse, so no two topics meet, and it makes and removes no wildcard.
+    Applied twice, it returns the original text. Different topics stay different, and no wildcard
+    appears or disappears.
     """
-    # A third of the time, where one of them does not occur.
+    # With only one of the two characters present, a plain replacement takes a third of the time.
     if "/" not in text:
         return text.replace(".", "/")
     return text.translate(_SWAPPED) if "." in text else text.replace("/", ".")
 
 
-def _flaw(text: str, octets: int, errors: str) -> str:
-    """The rule on length or encoding that the text breaks, or nothing.
+def _violation(text: str, max_bytes: int, errors: str) -> str:
+    """Return the rule on length or encoding that the text violates, or an empty string.
 
-    AMQP keys need not be UTF-8: octets that are not arrive as lone surrogates
+    An AMQP key need not be UTF-8: bytes that are not UTF-8 arrive as lone surrogates
     (``surrogateescape``).
     """
     try:
         size = len(text) if text.isascii() else len(text.encode("utf-8", errors))
     except UnicodeEncodeError:
         return "must be valid UTF-8"
-    return f"must not be longer than {octets:,} octets" if size > octets else ""
+    return f"must not be longer than {max_bytes:,} bytes" if size > max_bytes else ""
 
 
 def _too_deep(max_levels: int) -> str:

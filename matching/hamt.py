@@ -1,18 +1,17 @@
-"""A map that never changes: to put a pair into it is to make another, which shares with it all but
-one path.
+"""A persistent map (hash array mapped trie): adding a pair returns a new map that shares most
+nodes.
 
     [ . . o . o . ]                      a fork of 16: four bits of the key's hash choose
           |   `----- {k: v, k: v, ...}   a leaf: a dict of at most 64 pairs
           `--------- [ o . . . o . ]     the next four bits
                        `---- {k: v}
 
-A leaf is copied to be changed, and so are the forks above it: log16 n of them. A lookup takes the
-same steps and asks one dict.
+A change copies one leaf and the log16 n forks above it. A lookup takes log16 n steps and probes one
+dict.
 
-The hash array mapped trie of article 2. That one has 32 branches a node and a bitmap that says
-which of them are there; but to count bits is dear in Python, and to ask a dict is not. Keys whose
-hashes collide need nothing of their own (the article's L-nodes): they share a leaf, which may be
-larger where no bits are left.
+Source: article 2. There, a node has 32 branches and a bitmap of the branches present; here it is a
+list of 16, because counting bits is slow in Python. Keys with colliding hashes need no special case
+(the article's L-nodes): they share a leaf, which may grow beyond 64 where no hash bits are left.
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
-#: A leaf, or a fork: a list of tables.
+#: A leaf, or a fork: a list of 16 tables.
 Table: TypeAlias = dict[K, V] | list[Any]
 
 _BITS: Final = 4
 _FORK: Final = 16
-#: A leaf of more pairs becomes a fork, and a fork of at most half as many a leaf.
+#: The largest leaf. A fork with at most half as many pairs becomes a leaf again.
 _LEAF: Final = 64
-#: So many bits of a hash are used: seven forks, 268 million leaves.
+#: The bits of a hash that are used: seven levels of forks, 268 million leaves.
 _HASH: Final = (1 << 28) - 1
 _DEEPEST: Final = 7
 
 
 class Hamt(Generic[K, V]):
-    """A map of hashable keys to values that are not None. It has at least one pair."""
+    """An immutable map from hashable keys to values that are not None. It has at least one pair."""
 
     __slots__ = ("_size", "top")
 
     def __init__(self, top: Table[K, V], size: int) -> None:
-        #: A dict of all pairs while they are few: who asks very often may ask it without `get`.
-        #: Never to be changed.
+        #: The root table. A frequent reader may probe it directly when it is a dict. Must not be
+        #: changed.
         self.top = top
         self._size = size
 
@@ -49,7 +48,7 @@ class Hamt(Generic[K, V]):
         return self._size
 
     def get(self, key: K) -> V | None:
-        """The value of the key, None if it has none."""
+        """Return the key's value, or None if the key is absent."""
         table: Any = self.top
         if isinstance(table, list):
             bits = hash(key) & _HASH
@@ -60,18 +59,18 @@ class Hamt(Generic[K, V]):
         return leaf.get(key)
 
     def put(self, key: K, value: V) -> Hamt[K, V]:
-        """The map in which the key has this value."""
+        """Return a map in which the key has this value."""
         size = self._size if self.get(key) is not None else self._size + 1
         return Hamt(_put(self.top, hash(key) & _HASH, 0, key, value), size)
 
     def without(self, key: K) -> Hamt[K, V] | None:
-        """The map without this key, which it has; None if nothing is left."""
+        """Return a map without this key, which must be present; None if no pair is left."""
         if self._size == 1:
             return None
         return Hamt(_without(self.top, hash(key) & _HASH, key), self._size - 1)
 
     def leaves(self) -> list[dict[K, V]]:
-        """All pairs, in dicts that must not be changed."""
+        """Return all pairs, in dicts that must not be changed."""
         found: list[dict[K, V]] = []
         waiting: list[Table[K, V]] = [self.top]
         while waiting:
@@ -84,12 +83,14 @@ class Hamt(Generic[K, V]):
 
 
 def only(key: K, value: V) -> Hamt[K, V]:
-    """The map with this pair and no other."""
+    """Return a map with this single pair."""
     return Hamt({key: value}, 1)
 
 
 def _put(table: Table[K, V], bits: int, depth: int, key: K, value: V) -> Table[K, V]:
-    """The table with the pair; `bits` are those of the hash that no fork above has used."""
+    """Return the table with the pair added; `bits` are the hash bits not used by the forks
+    above.
+    """
     if isinstance(table, list):
         fork = table.copy()
         at = bits & (_FORK - 1)
@@ -106,7 +107,7 @@ def _put(table: Table[K, V], bits: int, depth: int, key: K, value: V) -> Table[K
 
 
 def _without(table: Table[K, V], bits: int, key: K) -> Table[K, V]:
-    """The table without the key, a leaf if so few pairs are left."""
+    """Return the table without the key; a fork with few remaining pairs becomes a leaf."""
     if isinstance(table, list):
         fork = table.copy()
         at = bits & (_FORK - 1)
@@ -118,7 +119,7 @@ def _without(table: Table[K, V], bits: int, key: K) -> Table[K, V]:
 
 
 def _gathered(fork: list[Any]) -> Table[Any, Any]:
-    """The fork, or the pairs of its leaves when one leaf holds them easily."""
+    """Return the fork, or a single leaf with its pairs if they are few."""
     size = 0
     for table in fork:
         if isinstance(table, list):

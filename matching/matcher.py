@@ -1,4 +1,6 @@
-"""The contract that every matching algorithm fulfils, and what follows from it alone."""
+"""Defines `Matcher`, the interface of every matching algorithm, and a read-only `Snapshot`
+of one.
+"""
 
 from __future__ import annotations
 
@@ -17,54 +19,57 @@ S = TypeVar("S")
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Matcher(Generic[S]):
-    """A set of (pattern, subscriber) pairs, asked with topics.
+    """A set of (pattern, subscriber) pairs that answers which subscribers a topic matches.
 
-    Subscribers are hashable. A pattern is known by its text: ``#.*`` and ``*.#`` match the same
-    topics and are still two. An algorithm is made from a grammar alone and defines the first four
-    methods; the others have a plain definition here.
+    Subscribers are hashable. Two patterns are the same only if their texts are equal: ``#.*`` and
+    ``*.#`` match the same topics and are two patterns. An algorithm is constructed from a grammar
+    alone and implements the first four methods; the others have a default implementation here.
     """
 
     def __init__(self, grammar: Grammar) -> None:
         self.grammar = grammar
 
     def subscribe(self, pattern: str, subscriber: S) -> bool:
-        """Add the pair; False when it was there already. Raises InvalidPattern."""
+        """Add the pair. Return False if it was already present. Raises InvalidPattern."""
         raise NotImplementedError
 
     def unsubscribe(self, pattern: str, subscriber: S) -> bool:
-        """Remove the pair; False when it was not there."""
+        """Remove the pair. Return False if it was not present."""
         raise NotImplementedError
 
     def match(self, topic: str) -> list[S]:
-        """The subscribers of all patterns that match, each once, in no order. The list is the
-        caller's.
+        """Return the subscribers of all matching patterns, each once, in no particular order.
 
-        Topics are not checked here: wildcard characters in one are ordinary words.
+        The caller owns the returned list. The topic is not validated: a wildcard character in it is
+        an ordinary character.
         """
         raise NotImplementedError
 
     def subscriptions(self) -> Iterator[tuple[str, S]]:
-        """All pairs, in no order. The matcher must not be changed meanwhile."""
+        """Iterate over all pairs, in no particular order.
+
+        The matcher must not be changed during the iteration.
+        """
         raise NotImplementedError
 
     def matches_any(self, topic: str) -> bool:
-        """Whether anyone's pattern matches. May stop at the first."""
+        """True if at least one pattern matches. May stop at the first match."""
         return len(self.match(topic)) > 0
 
     def snapshot(self) -> Matcher[S]:
-        """The pairs as they are now, for reading only, whatever happens to this matcher later."""
+        """Return a read-only copy of the present pairs, which later changes do not affect."""
         copy = type(self)(self.grammar)
         for pattern, subscriber in self.subscriptions():
             copy.subscribe(pattern, subscriber)
         return Snapshot(copy)
 
     def clear(self) -> None:
-        """Remove every pair."""
+        """Remove all pairs."""
         for pattern, subscriber in list(self.subscriptions()):
             self.unsubscribe(pattern, subscriber)
 
     def stats(self) -> dict[str, int]:
-        """Sizes by name, for operators: at least the number of subscriptions."""
+        """Return sizes by name, for operators: at least the number of `subscriptions`."""
         return {"subscriptions": len(self)}
 
     def __len__(self) -> int:
@@ -75,11 +80,11 @@ class Matcher(Generic[S]):
 
 
 class Snapshot(Matcher[S]):
-    """A matcher of its own that nobody can change."""
+    """A read-only view of a matcher that is no longer changed."""
 
-    def __init__(self, kept: Matcher[S]) -> None:
-        super().__init__(kept.grammar)
-        self._kept = kept
+    def __init__(self, frozen: Matcher[S]) -> None:
+        super().__init__(frozen.grammar)
+        self._frozen = frozen
 
     def subscribe(self, pattern: str, subscriber: S) -> bool:
         raise TypeError("a snapshot cannot be changed")
@@ -91,22 +96,22 @@ class Snapshot(Matcher[S]):
         raise TypeError("a snapshot cannot be changed")
 
     def match(self, topic: str) -> list[S]:
-        return self._kept.match(topic)
+        return self._frozen.match(topic)
 
     def matches_any(self, topic: str) -> bool:
-        return self._kept.matches_any(topic)
+        return self._frozen.matches_any(topic)
 
     def subscriptions(self) -> Iterator[tuple[str, S]]:
-        return self._kept.subscriptions()
+        return self._frozen.subscriptions()
 
     def snapshot(self) -> Matcher[S]:
         return self
 
     def stats(self) -> dict[str, int]:
-        return self._kept.stats()
+        return self._frozen.stats()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._frozen)
 
     def __contains__(self, pair: tuple[str, S]) -> bool:
-        return pair in self._kept
+        return pair in self._frozen

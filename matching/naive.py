@@ -1,7 +1,8 @@
-"""The simplest matcher: tries every pattern by the definition of a match. Every other one must
-equal it.
+"""The reference algorithm: tries every pattern with `Grammar.matches`.
 
-O(patterns x words) a lookup (article 1's and 3's starting point, and the oracle of the tests).
+Costs O(patterns x words) per lookup and a dict entry per pattern. Use it for a dozen patterns, or
+as the definition that the other algorithms are tested against. Source: the starting point of
+articles 1 and 3.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from matching.matcher import Matcher, S
 
 
 class Naive(Matcher[S]):
-    """A dict from pattern to subscribers."""
+    """A dict from each pattern to its subscribers."""
 
     def __init__(self, grammar: Grammar) -> None:
         super().__init__(grammar)
         self._patterns: dict[str, dict[S, None]] = {}
 
     def subscribe(self, pattern: str, subscriber: S) -> bool:
-        hash(subscriber)  # what cannot be hashed is refused before anything changes
+        hash(subscriber)  # raise TypeError for an unhashable subscriber before anything changes
         self.grammar.check(pattern)
         subscribers = self._patterns.setdefault(pattern, {})
         known = subscriber in subscribers

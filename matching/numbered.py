@@ -1,14 +1,13 @@
-"""What matchers over sets of patterns share: patterns have numbers, and a set of patterns is a set
-of integers.
+"""The common part of matchers that represent sets of patterns as sets of pattern numbers.
 
     numbers     "a.*" -> 0    "a.b" -> 2         pattern to number
     buckets     [x]   None   [y z]               number to subscribers
-    free        1                                numbers to give again (article 3's `deletedLocals`)
-    aside       a trie                           the patterns that an algorithm's sets cannot hold
+    free        1                                numbers to reuse (article 3's `deletedLocals`)
+    fallback    a trie                           patterns that the algorithm's sets cannot hold
 
-An algorithm says which patterns suit it, writes them into its sets and strikes them out again, and
-finds the numbers of those that match. Whatever it remembers beside is forgotten with the last
-pattern.
+A subclass decides which patterns its sets can hold, adds patterns to the sets and removes them, and
+finds the numbers of the patterns that match a topic. When the last pattern is removed, the subclass
+resets all it has learned.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from matching.trie import Trie
 
 
 class Numbered(Matcher[S]):
-    """A matcher that lacks `suits`, `enter`, `leave`, `forget` and `agreeing`."""
+    """A matcher whose subclass implements `can_hold`, `enter`, `leave`, `reset` and `accepting`."""
 
     def __init__(self, grammar: Grammar) -> None:
         super().__init__(grammar)
@@ -33,35 +32,35 @@ class Numbered(Matcher[S]):
         self._tally: PairCounts[S] = PairCounts()
         self._pairs = 0
 
-    def suits(self, words: list[str]) -> bool:
-        """Whether the algorithm's sets can hold a pattern of these words."""
+    def can_hold(self, words: list[str]) -> bool:
+        """True if the algorithm's sets can hold a pattern of these words."""
         raise NotImplementedError
 
     def enter(self, pattern: str, words: list[str], number: int) -> None:
-        """Write a pattern into the sets."""
+        """Add the pattern to the sets."""
         raise NotImplementedError
 
     def leave(self, pattern: str, words: list[str], number: int) -> None:
-        """Strike a pattern out of the sets. It is not the last one."""
+        """Remove the pattern from the sets. Other patterns remain."""
         raise NotImplementedError
 
-    def forget(self) -> None:
-        """Become as new: no pattern is left."""
+    def reset(self) -> None:
+        """Reset to the initial state: no pattern is left."""
         raise NotImplementedError
 
-    def agreeing(self, topic: str) -> Iterable[int] | None:
-        """The numbers of the patterns that match, None if there are none.
+    def accepting(self, topic: str) -> Iterable[int] | None:
+        """Return the numbers of the matching patterns, or None if there are none.
 
-        Asked only while there are patterns.
+        Called only while the sets hold at least one pattern.
         """
         raise NotImplementedError
 
     def subscribe(self, pattern: str, subscriber: S) -> bool:
-        hash(subscriber)  # what cannot be hashed is refused before anything changes
+        hash(subscriber)  # raise TypeError for an unhashable subscriber before anything changes
         grammar = self.grammar
         grammar.check(pattern)
         words = grammar.split(pattern)
-        if not self.suits(words):
+        if not self.can_hold(words):
             if not self._fallback.subscribe(pattern, subscriber):
                 return False
             self._tally.add(subscriber)
@@ -95,7 +94,7 @@ class Numbered(Matcher[S]):
     def match(self, topic: str) -> list[S]:
         found: list[S] = []
         if self._numbers:
-            numbers = self.agreeing(topic)
+            numbers = self.accepting(topic)
             if numbers is not None:
                 buckets = self._buckets
                 for number in numbers:
@@ -105,7 +104,7 @@ class Numbered(Matcher[S]):
         return self._tally.distinct(found) if self._tally.shared else found
 
     def matches_any(self, topic: str) -> bool:
-        if self._numbers and self.agreeing(topic) is not None:
+        if self._numbers and self.accepting(topic) is not None:
             return True
         return self._fallback.matches_any(topic)
 
@@ -122,18 +121,19 @@ class Numbered(Matcher[S]):
         self._fallback.clear()
         self._tally = PairCounts()
         self._pairs = 0
-        self.forget()
+        self.reset()
 
     def stats(self) -> dict[str, int]:
-        """`aside` is the number of subscriptions whose pattern the sets cannot hold, `shared` as
-        for the trie.
+        """Return the sizes of the index.
+
+        `fallback` is the number of subscriptions in the fallback trie; `shared` is as in the trie.
         """
-        aside = self._fallback.stats()
+        fallback = self._fallback.stats()
         return {
             "subscriptions": len(self),
-            "patterns": len(self._numbers) + aside["patterns"],
+            "patterns": len(self._numbers) + fallback["patterns"],
             "free": len(self._free),
-            "aside": aside["subscriptions"],
+            "fallback": fallback["subscriptions"],
             "shared": self._tally.shared,
         }
 
@@ -166,4 +166,4 @@ class Numbered(Matcher[S]):
         else:
             self._buckets = []
             self._free = []
-            self.forget()
+            self.reset()

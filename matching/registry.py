@@ -1,7 +1,8 @@
-"""Which algorithms are there? One line each, loaded when first asked for.
+"""Lists the matching algorithms and creates matchers by name.
 
-Installed packages add their own by the entry-point group `trellis.matchers`: name = "module:Class",
-a `Matcher` made from a grammar alone. A name of ours cannot be taken.
+The module of an algorithm is imported at its first use. Installed packages can add algorithms with
+an entry point of the group `trellis.matchers`: name = "module:Class", where the class is a
+`Matcher` constructed from a grammar alone. A built-in name cannot be redefined.
 """
 
 from __future__ import annotations
@@ -20,77 +21,79 @@ from matching.matcher import Matcher
 
 S = TypeVar("S")
 
-#: The entry points of third-party matchers.
+#: The entry-point group of third-party matchers.
 GROUP: Final = "trellis.matchers"
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One way to find the patterns that match. Costs are in words L of a topic and patterns N."""
+    """The description of a matching algorithm. L is the words of a topic, N the number of
+    patterns.
+    """
 
     name: str
-    #: Where it is: "module:Class".
-    place: str
-    #: What it does, in a few words.
+    #: The import path, as "module:Class".
+    path: str
+    #: A description in a few words.
     idea: str
-    #: What a lookup and a subscription cost.
+    #: The costs of a lookup and of a subscription.
     lookup: str
     subscribe: str
-    #: Where the idea comes from.
+    #: The source of the idea; `matching` lists the articles.
     origin: str
-    #: What must be installed besides, if anything.
+    #: The package that the algorithm needs, if any.
     requires: str = ""
 
     def load(self) -> Callable[[Grammar], Matcher[Any]]:
-        """The class.
+        """Import and return the class.
 
-        Raises ImportError when what it requires is not installed, or nothing of use is where it
-        should be.
+        Raises ImportError if a required package is not installed, or if the import path names no
+        class.
         """
-        module, _, attribute = self.place.partition(":")
-        home = import_module(module)
+        module, _, attribute = self.path.partition(":")
+        package = import_module(module)
         try:
-            found = attrgetter(attribute)(home)
+            loaded = attrgetter(attribute)(package)
         except AttributeError:
-            found = None
-        if not callable(found):
-            lacks = (
+            loaded = None
+        if not callable(loaded):
+            problem = (
                 f"{module} has nothing called {attribute!r}"
-                if found is None
-                else f"{attribute} of {module} is no class"
+                if loaded is None
+                else f"{attribute} of {module} is not a class"
             )
             raise ImportError(
-                f"{lacks}, which the {self.origin} names as its matcher {self.name} ({GROUP}); "
-                f"install a version of it that fits"
+                f"{problem}, but {self.origin} names it as the matcher {self.name} ({GROUP}); "
+                "install a compatible version of that package"
             )
-        return cast(Callable[[Grammar], Matcher[Any]], found)
+        return cast(Callable[[Grammar], Matcher[Any]], loaded)
 
     def check(self) -> None:
-        """Raise ImportError if `load` would.
+        """Raise ImportError if `load` would fail for a missing package.
 
-        An algorithm of this package is not imported, only the package it requires is looked for: a
-        broker loads pyroaring when a bitmap matcher is asked for, and not at its start.
+        A built-in algorithm is not imported; only its required package is searched for. So a broker
+        imports pyroaring when a bitmap matcher is first used, not at its start.
         """
-        if self.name not in _OURS:
+        if self.name not in _BUILT_IN:
             self.load()
         elif self.requires and find_spec(self.requires) is None:
             raise ImportError(f"No module named {self.requires!r}", name=self.requires)
 
 
-#: Ours, the recommended ones first.
+#: The built-in algorithms, the recommended ones first.
 ALGORITHMS: Final = (
     Algorithm(
         "auto",
         "matching.auto:Auto",
-        "chooses by the form and the number of the patterns",
-        "as chosen",
-        "as chosen",
-        "our own",
+        "the default: trie, or shapes for many patterns",
+        "as trie or shapes",
+        "as trie or shapes",
+        "own design",
     ),
     Algorithm(
         "trie",
         "matching.trie:Trie",
-        "a trie of words, walked as an NFA without backtracking",
+        "a trie of words, searched without backtracking",
         "O(L x active nodes)",
         "O(L)",
         "articles 1 and 5",
@@ -98,15 +101,15 @@ ALGORITHMS: Final = (
     Algorithm(
         "shapes",
         "matching.shapes:Shapes",
-        "patterns grouped by which words are literal: one dict probe a group",
+        "one hash table per position of the wildcards: one dict probe each",
         "O(shapes x L)",
         "O(L)",
-        "our own (tuple space search)",
+        "own design (tuple space search)",
     ),
     Algorithm(
         "bitmap",
         "matching.bitmap:Bitmap",
-        "per position and word the set of patterns that agree, intersected",
+        "per position and word the set of patterns that accept it, intersected",
         "O(L x N / 64)",
         "O(L)",
         "articles 1, 3 and 4",
@@ -115,7 +118,7 @@ ALGORITHMS: Final = (
     Algorithm(
         "dfa",
         "matching.dfa:Dfa",
-        "a DFA built lazily from the trie, in bounded memory; beyond it the trie",
+        "a DFA built lazily from the trie, in bounded memory",
         "O(L) hot",
         "O(L)",
         "article 5",
@@ -123,17 +126,17 @@ ALGORITHMS: Final = (
     Algorithm(
         "snapshot",
         "matching.snapshot:Persistent",
-        "a persistent trie whose root is exchanged: lookups never wait",
+        "an immutable trie, replaced at each change: lookups never wait",
         "O(L x active nodes)",
         "O(L log children)",
-        "our own",
+        "own design",
         "cereggii",
     ),
     Algorithm(
         "cstrie",
         "matching.cstrie:ConcurrentTrie",
         "a lock-free concurrent trie with snapshots in O(1)",
-        "O(L x active nodes), again when it changed meanwhile",
+        "O(L x active nodes), repeated after a concurrent change",
         "O(L log children)",
         "articles 1 and 2",
         "cereggii",
@@ -141,16 +144,16 @@ ALGORITHMS: Final = (
     Algorithm(
         "bitmap-fixed",
         "matching.bitmap_fixed:BitmapFixed",
-        "the patterns of every topic, learned when first asked for",
+        "the patterns of every topic, learned at its first lookup",
         "O(1) + matches; a new topic as trie",
-        "O(topics that begin alike); # at 46,000 topics: 180 ms",
+        "O(topics with the same beginning)",
         "articles 1 and 4",
         "pyroaring",
     ),
     Algorithm(
         "trie-backtracking",
         "matching.backtracking:Backtracking",
-        "the articles' own walk of the trie",
+        "a trie with backtracking at wildcards",
         "exponential in #",
         "O(L)",
         "articles 1 and 5",
@@ -158,7 +161,7 @@ ALGORITHMS: Final = (
     Algorithm(
         "word-sets",
         "matching.word_sets:WordSets",
-        "patterns indexed by word and position, as sets; # in a trie beside",
+        "patterns indexed by word and position, as sets; # in a trie",
         "O(L) intersections",
         "O(L)",
         "article 5",
@@ -166,7 +169,7 @@ ALGORITHMS: Final = (
     Algorithm(
         "word-cache",
         "matching.word_cache:WordCache",
-        "for each word asked at a position the patterns that agree, as sets",
+        "for each position and word asked, the patterns that accept it, as sets",
         "O(L) intersections; a new word O(N)",
         "O(words cached)",
         "article 5",
@@ -174,33 +177,32 @@ ALGORITHMS: Final = (
     Algorithm(
         "naive",
         "matching.naive:Naive",
-        "tries every pattern by the definition; what the tests compare with",
+        "tries every pattern; the reference for tests",
         "O(N x L)",
         "O(1)",
         "articles 1 and 3",
     ),
 )
-_OURS: Final = {algorithm.name: algorithm for algorithm in ALGORITHMS}
-NAMES: Final = tuple(_OURS)
+_BUILT_IN: Final = {algorithm.name: algorithm for algorithm in ALGORITHMS}
+NAMES: Final = tuple(_BUILT_IN)
 
 
 def algorithms() -> list[Algorithm]:
-    """Ours, then those of installed packages by name."""
-    return [*ALGORITHMS, *_others()]
+    """Return the built-in algorithms, then those of installed packages by name."""
+    return [*ALGORITHMS, *_installed()]
 
 
 def create(name: str, grammar: Grammar) -> Matcher[S]:
-    """An empty matcher by the name of its algorithm.
+    """Return an empty matcher of the named algorithm.
 
-    Raises ValueError for a name nobody has, and ImportError when a package is missing that it
-    needs.
+    Raises ValueError for an unknown name, and ImportError if a required package is missing.
     """
-    algorithm = _OURS.get(name)
+    algorithm = _BUILT_IN.get(name)
     if algorithm is None:
-        others = {other.name: other for other in _others()}
-        algorithm = others.get(name)
+        installed = {other.name: other for other in _installed()}
+        algorithm = installed.get(name)
         if algorithm is None:
-            names = (*NAMES, *others)
+            names = (*NAMES, *installed)
             nearest = get_close_matches(name, names, n=1, cutoff=0)[0]
             raise ValueError(
                 f"unknown matcher {name!r}; known: {', '.join(names)}; nearest: {nearest}"
@@ -208,15 +210,17 @@ def create(name: str, grammar: Grammar) -> Matcher[S]:
     return cast("Matcher[S]", algorithm.load()(grammar))
 
 
-def _others() -> list[Algorithm]:
-    """Those of installed packages; one that takes a name of ours is left out."""
-    found = [_described(point) for point in entry_points(group=GROUP) if point.name not in _OURS]
-    return sorted(found, key=lambda algorithm: algorithm.name)
+def _installed() -> list[Algorithm]:
+    """Return the algorithms of installed packages, except those that reuse a built-in name."""
+    loaded = [
+        _algorithm_of(point) for point in entry_points(group=GROUP) if point.name not in _BUILT_IN
+    ]
+    return sorted(loaded, key=lambda algorithm: algorithm.name)
 
 
-def _described(point: EntryPoint) -> Algorithm:
+def _algorithm_of(point: EntryPoint) -> Algorithm:
     origin = f"package {point.dist.name}" if point.dist is not None else "an installed package"
-    place = point.value.partition("[")[
+    path = point.value.partition("[")[
         0
-    ].strip()  # extras in brackets say what to install, not what to load
-    return Algorithm(point.name, place, "", "", "", origin)
+    ].strip()  # without the extras in brackets, which say what to install
+    return Algorithm(point.name, path, "", "", "", origin)

@@ -1,23 +1,26 @@
-"""Tuple space search: patterns of one shape stand in one table, and a lookup asks each table once.
+"""Tuple space search: one hash table for all patterns with wildcards at the same positions.
 
     stock.nyse.*     shape  word word *      {(stock, nyse): x}
     stock.*.ibm      shape  word * word      {(stock, ibm): y}
     stock.#          shape  word #           {stock: z}
     stock.#.ibm      shape  word # word      {(stock, ibm): u}       the first word and the last one
 
-A shape says which positions hold a literal word, counted from the left, behind a ``#`` from the
-right. The literal words are the key. A topic of n words picks its own words from these positions,
-for all shapes of exactly n words and for those with a ``#`` and at most n others: one probe a
-shape, however many patterns there are. People write few shapes (about 40 in a million filters), so
-a lookup costs what it costs with a hundred patterns, and a pattern costs a key and a place in a
-dict.
+A shape is the list of positions of literal words, counted from the left, and behind a ``#`` from
+the right. The key of a pattern is its literal words. A lookup takes the topic's words at the
+positions of each shape and probes the shape's table once, whatever the number of patterns in it.
+Shapes without ``#`` apply only to topics of their length. Real sets of patterns have few shapes
+(about 40 in a million filters), so a lookup does not slow down with the number of patterns.
 
-A pattern with two or more ``#`` has words that float between them and no place to count from; such
-patterns stand in a trie beside, and so do those of further shapes when a topic would have to ask
-more than `limit` tables.
+A pattern with two or more ``#`` has words without a fixed position. Such patterns are in a fallback
+trie, together with patterns of further shapes when a topic would have to probe more than `limit`
+tables.
 
-Our own application of tuple space search (Srinivasan, Suri and Varghese, SIGCOMM 1999), which
-classifies packets. A lookup is O(shapes x words), a subscription O(words).
+Costs: O(shapes x words) per lookup, O(words) per subscription; memory for a key and a dict entry
+per pattern, the smallest of all algorithms. Choose it for very many patterns of few shapes, or for
+interpreted Python.
+
+Source: own application of tuple space search (Srinivasan, Suri and Varghese, SIGCOMM 1999), which
+classifies network packets.
 """
 
 from __future__ import annotations
@@ -31,60 +34,59 @@ from matching.grammar import Grammar
 from matching.matcher import Matcher, S
 from matching.trie import LONGEST_POOLED, Trie
 
-#: A shape in the smallest words: how many there are, where the `#` is (or -1), then the positions
-#: of literal ones.
+#: A shape as integers: the number of words, the index of the `#` (or -1), then the positions of the
+#: literal words.
 Form: TypeAlias = tuple[int, ...]
-#: The literal words: one bare, several in a tuple.
+#: The literal words: a single one bare, several in a tuple.
 Key: TypeAlias = object
-#: What makes the key of a topic from its words, and what gives the bucket of a key.
+#: A function that makes the key from a topic's words, and one that returns the bucket of a key.
 Probe: TypeAlias = tuple[Callable[[list[str]], Key], Callable[[Key], Bucket[S]]]
 
-#: A dict that grows moves all it holds at once, for 42 ms at 700,000 patterns. So one of 8,192 is
+#: A growing dict moves all its entries at once (42 ms at 700,000 patterns). So a dict of 8,192 is
 #: divided into 256, which takes 2 ms.
 _LARGE: Final = 8_192
 _PARTS: Final = 256
-#: A dict looks at the low bits of a hash first. Keys that share these would meet in every part, so
-#: others choose it.
+#: A dict uses the low bits of a hash first. Keys that share them would collide in every part, so
+#: the part is chosen by higher bits.
 _SHIFT: Final = 32
-#: Of so many lengths of topics it is remembered which tables they ask.
+#: The number of topic lengths for which the list of tables to probe is cached.
 _PLANS: Final = 256
-#: A form of more words is none of ours: a key that long costs every topic of that length its own
-#: length again.
+#: The most numbers in a form. A longer pattern goes to the fallback trie, because a key of that
+#: many words would slow down every topic of its length.
 _LITERALS: Final = 2 + 128
-#: How many different words, if they are short, are held only once, whatever number of patterns they
-#: stand in.
+#: The pool holds equal short words once, up to this many different ones.
 _POOLED: Final = 65_536
 
 
 class Shape(Generic[S]):
-    """The patterns of one shape. No key is there without subscribers."""
+    """The patterns of one shape. A key is present only while it has subscribers."""
 
     __slots__ = ("form", "least", "parts", "pick", "rooted", "table")
 
     def __init__(self, form: Form) -> None:
         self.form: Final = form
         marks = form[2:]
-        #: As many words a topic has at least, or exactly when there is no ``#``.
+        #: The least number of words of a matching topic; without ``#``, the exact number.
         self.least: Final = form[0] - (form[1] >= 0)
-        #: Whether the first word is literal.
+        #: True if the first word is literal.
         self.rooted: Final = bool(marks) and marks[0] == 0
-        #: The key of a topic, or of a pattern of this shape, from its words.
+        #: Makes the key from the words of a topic, or of a pattern of this shape.
         self.pick: Final[Callable[[list[str]], Key]] = itemgetter(*marks) if marks else _nothing
         self.table: dict[Key, Bucket[S]] = {}
         self.parts: list[dict[Key, Bucket[S]]] | None = None
 
     def place(self, key: Key) -> dict[Key, Bucket[S]]:
-        """The dict in which the key is, if it is anywhere."""
+        """Return the dict that contains the key if it is present."""
         parts = self.parts
         return self.table if parts is None else parts[hash(key) >> _SHIFT & _PARTS - 1]
 
     def get(self, key: Key) -> Bucket[S]:
-        """The key's bucket."""
+        """Return the key's bucket."""
         return self.place(key).get(key)
 
     def put(self, key: Key, bucket: Bucket[S]) -> bool:
-        """Store a new key; whether the table was divided then, so that a `probe` from before is
-        wrong now.
+        """Store a new key. Return True if the table was divided, which invalidates earlier
+        probes.
         """
         self.place(key)[key] = bucket
         if len(self.table) <= _LARGE:
@@ -93,15 +95,15 @@ class Shape(Generic[S]):
         return True
 
     def probe(self) -> Probe[S]:
-        """How to ask the shape, at the least cost."""
+        """Return the functions that make a key and look it up."""
         return (self.pick, self.table.get if self.parts is None else self.get)
 
     def tables(self) -> list[dict[Key, Bucket[S]]]:
-        """All dicts of the shape."""
+        """Return all dicts of the shape."""
         return [self.table] if self.parts is None else self.parts
 
     def empty(self) -> bool:
-        """Whether no pattern is left."""
+        """True if no pattern is left."""
         return not any(self.tables())
 
     def _divide(self) -> None:
@@ -113,22 +115,24 @@ class Shape(Generic[S]):
 
 
 class Shapes(Matcher[S]):
-    """Good where patterns are many and of few shapes: the smallest of all, and the fastest that is
-    not compiled.
+    """The matcher for very many patterns of few shapes.
+
+    It needs the least memory, and is the fastest algorithm in interpreted Python.
     """
 
     def __init__(self, grammar: Grammar, limit: int = 512) -> None:
-        """No topic asks more than `limit` tables."""
+        """Create an empty matcher in which no topic probes more than `limit` tables."""
         super().__init__(grammar)
         self._limit: Final = limit
         self._start()
 
     def _start(self) -> None:
         self._forms: dict[Form, Shape[S]] = {}
-        #: Without ``#`` by the number of words, and with ``#``.
+        #: The shapes without ``#`` by the number of words, and the shapes with ``#``.
         self._exact: dict[int, list[Shape[S]]] = {}
         self._open: list[Shape[S]] = []
-        #: What topics of a length ask; by the length's complement what hidden ones do.
+        #: The probes for each topic length. The bitwise complement of a length is the key for
+        #: topics that are hidden from leading wildcards.
         self._plans: dict[int, list[Probe[S]]] = {}
         self._pool: dict[str, str] = {}
         self._pairs = 0
@@ -137,7 +141,7 @@ class Shapes(Matcher[S]):
         self._fallback: Trie[S] = Trie(self.grammar, self._tally)
 
     def subscribe(self, pattern: str, subscriber: S) -> bool:
-        hash(subscriber)  # what cannot be hashed is refused before anything changes
+        hash(subscriber)  # raise TypeError for an unhashable subscriber before anything changes
         grammar = self.grammar
         grammar.check(pattern)
         words = grammar.split(pattern)
@@ -156,7 +160,7 @@ class Shapes(Matcher[S]):
                 table[key] = with_added(bucket, subscriber)
                 self._pairs += 1
                 return True
-        if (len(self._fallback) and self._fallback.knows(pattern)) or not self._takes(form):
+        if (len(self._fallback) and self._fallback.has_pattern(pattern)) or not self._takes(form):
             return self._fallback.enter(words, subscriber)
         self._tally.add(subscriber)
         self._restore(form, words, with_added(None, subscriber))
@@ -230,14 +234,17 @@ class Shapes(Matcher[S]):
         self._start()
 
     def stats(self) -> dict[str, int]:
-        """`aside` is the number of subscriptions in the trie beside, `shared` as for the trie."""
-        aside = self._fallback.stats()
+        """Return the sizes of the index.
+
+        `fallback` is the number of subscriptions in the fallback trie; `shared` is as in the trie.
+        """
+        fallback = self._fallback.stats()
         return {
             "subscriptions": len(self),
-            "patterns": self._patterns + aside["patterns"],
+            "patterns": self._patterns + fallback["patterns"],
             "shapes": len(self._forms),
-            "aside": aside["subscriptions"],
-            "nodes": aside["nodes"],
+            "fallback": fallback["subscriptions"],
+            "nodes": fallback["nodes"],
             "shared": self._tally.shared,
         }
 
@@ -256,7 +263,9 @@ class Shapes(Matcher[S]):
         return pair in self._fallback
 
     def _plan(self, length: int) -> list[Probe[S]]:
-        """What topics of this length ask; given its complement, what hidden ones do."""
+        """Return the probes for topics of this length; for hidden topics, of its bitwise
+        complement.
+        """
         plan = self._plans.get(length)
         if plan is None:
             hidden = length < 0
@@ -270,17 +279,17 @@ class Shapes(Matcher[S]):
         return plan
 
     def _takes(self, form: Form) -> bool:
-        """Whether a new pattern of this form may go into a table."""
+        """True if a new pattern of this form may go into a table."""
         return form in self._forms or (len(form) <= _LITERALS and self._room(form))
 
     def _room(self, form: Form) -> bool:
-        """Whether there may be a table more, of this form."""
+        """True if the limit permits one more table, of this form."""
         if form[1] < 0:
             return len(self._exact.get(form[0], ())) + len(self._open) < self._limit
         return max(map(len, self._exact.values()), default=0) + len(self._open) < self._limit
 
     def _restore(self, form: Form, words: list[str], bucket: Bucket[S]) -> None:
-        """Put in a new pattern with its subscribers, whom the tally knows."""
+        """Insert a new pattern with subscribers that the tally already counts."""
         shape = self._forms.get(form)
         if shape is None:
             shape = self._forms[form] = Shape(form)
@@ -295,8 +304,8 @@ class Shapes(Matcher[S]):
         self._pairs += size(bucket)
 
     def _pop(self) -> tuple[list[str], Bucket[S]] | None:
-        """Take out one pattern, whichever is near, as its words and all its subscribers; None if no
-        table has one.
+        """Remove some pattern and return its words and all its subscribers; None if the tables are
+        empty.
         """
         if not self._forms:
             return None
@@ -310,7 +319,7 @@ class Shapes(Matcher[S]):
         return _words(shape.form, key, self.grammar), bucket
 
     def _forget(self, shape: Shape[S]) -> None:
-        """Drop a shape that has no pattern left, and with the last shape the pooled words."""
+        """Remove a shape without patterns; with the last shape, empty the pool of words."""
         self._plans = {}
         del self._forms[shape.form]
         if shape.form[1] >= 0:
@@ -324,12 +333,12 @@ class Shapes(Matcher[S]):
             self._pool = {}
 
     def _shape_of(self, words: list[str]) -> Shape[S] | None:
-        """The shape of a pattern, if another pattern has it already."""
+        """Return the shape of a pattern, if its table exists."""
         form = form_of(words, self.grammar)
         return None if form is None else self._forms.get(form)
 
     def _pooled(self, word: str) -> str:
-        """An equal word that is there already, while there are not too many."""
+        """Return an equal word from the pool; add this one if the pool is not full."""
         known = self._pool.get(word)
         if known is None:
             if len(self._pool) < _POOLED and len(word) <= LONGEST_POOLED:
@@ -339,7 +348,7 @@ class Shapes(Matcher[S]):
 
 
 def form_of(words: list[str], grammar: Grammar) -> Form | None:
-    """The form of a pattern, None if it has several ``#``."""
+    """Return the form of a pattern, or None if it has several ``#``."""
     one = grammar.one
     many = grammar.many
     length = len(words)
@@ -358,7 +367,7 @@ def form_of(words: list[str], grammar: Grammar) -> Form | None:
 
 
 def _words(form: Form, key: Key, grammar: Grammar) -> list[str]:
-    """The words of the pattern with this form and these literal words."""
+    """Return the words of the pattern with this form and these literal words."""
     words = [grammar.one] * form[0]
     if form[1] >= 0:
         words[form[1]] = grammar.many
@@ -369,5 +378,5 @@ def _words(form: Form, key: Key, grammar: Grammar) -> list[str]:
 
 
 def _nothing(words: list[str]) -> Key:
-    """The key of a pattern without literal words."""
+    """Return the key of a pattern without literal words."""
     return ()

@@ -1,17 +1,17 @@
-"""A trie that never changes, and one cell that says which is the present one.
+"""An immutable trie behind one atomic reference: the fastest lookups with many threads.
 
-    cell -> state 1 -> root -+-a-> o -*-> o [x]
-            state 2 -> root' +-a-> o'           subscribing y to `a.b` copies the way there, and shares the rest
-                               `-b-> o' [y]
+    cell -> version 1 -> root -+-a-> o -*-> o [x]
+            version 2 -> root' +-a-> o'         subscribing y to `a.b` copies this path
+                               `-b-> o' [y]     and shares the rest
 
-To subscribe is to make a new root and exchange it for the one it was made of; who finds another
-there by then makes his again, from that one. A lookup reads the cell once and walks what no one
-changes: it never waits and is never repeated, and all that it finds was true at that one moment. A
-snapshot is the state that was read: O(1), and as fast as the matcher itself. What it costs: writers
-that meet do their work anew, wherever in the trie each is, and a subscription copies one node a
-word (and of its children, log16 n short lists: see `hamt`).
+A subscription makes a new root and exchanges it for the old one by compare-and-set; if another
+thread was faster, it starts again from that thread's root. A lookup reads the cell once and walks
+an immutable trie: it never waits, never restarts, and its answer was true at a single moment. A
+snapshot is the version that was read: O(1), and as fast as the matcher itself.
 
-Our own; the walk is that of `trie`, whose comments on its bounds hold here too.
+Costs: a lookup costs what it costs in `trie`. A subscription copies one node per word (and log16 n
+short lists of its children, see `hamt`). Threads that change subscriptions at the same time repeat
+their work, even in different parts of the trie; for many such threads choose `cstrie`. Own design.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from typing import Any, Generic
 
 from matching.cells import AtomicCell, Cell
-from matching.crowd import SubscriberSet, holds, members, merged, with_added, without
 from matching.grammar import Grammar
 from matching.hamt import Hamt, only
 from matching.matcher import Matcher, S, Snapshot
+from matching.subscriber_set import SubscriberSet, holds, members, merged, with_added, without
 
 try:
     from mypy_extensions import mypyc_attr
@@ -31,32 +31,32 @@ except ImportError:  # pragma: no cover - the tests' environment can compile
     from matching.uncompiled import mypyc_attr
 
 
-class _Node(Generic[S]):
-    """What may follow a prefix, and who subscribed to the prefix itself. Never changed."""
+class _FrozenNode(Generic[S]):
+    """A trie node: the nodes below, and the subscribers of the pattern ending here. Immutable."""
 
-    __slots__ = ("children", "crowd", "depth", "many", "one")
+    __slots__ = ("children", "depth", "many", "one", "subscribers")
 
     def __init__(
         self,
         depth: int,
-        crowd: SubscriberSet[S],
-        children: Hamt[str, _Node[S]] | None,
-        one: _Node[S] | None,
-        many: _Node[S] | None,
+        subscribers: SubscriberSet[S],
+        children: Hamt[str, _FrozenNode[S]] | None,
+        one: _FrozenNode[S] | None,
+        many: _FrozenNode[S] | None,
     ) -> None:
         self.depth = depth
-        self.crowd = crowd
+        self.subscribers = subscribers
         self.children = children
         self.one = one
         self.many = many
 
 
-class _State(Generic[S]):
-    """A whole trie, and how much is in it. Never changed."""
+class _TrieVersion(Generic[S]):
+    """A whole trie and its sizes. Immutable."""
 
     __slots__ = ("nodes", "pairs", "patterns", "root")
 
-    def __init__(self, root: _Node[S], pairs: int, patterns: int, nodes: int) -> None:
+    def __init__(self, root: _FrozenNode[S], pairs: int, patterns: int, nodes: int) -> None:
         self.root = root
         self.pairs = pairs
         self.patterns = patterns
@@ -65,54 +65,52 @@ class _State(Generic[S]):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Persistent(Matcher[S]):
-    """Any number of threads may use it at once; needs the package cereggii."""
+    """A trie that any number of threads may use at once; needs the package cereggii."""
 
     def __init__(self, grammar: Grammar, cell: type[Cell[Any]] = AtomicCell) -> None:
         super().__init__(grammar)
         self._kind = cell
-        self._state: Cell[_State[S]] = cell(_empty())
+        self._current: Cell[_TrieVersion[S]] = cell(_empty())
 
     def subscribe(self, pattern: str, subscriber: S) -> bool:
-        hash(subscriber)  # what cannot be hashed is refused before anything changes
+        hash(subscriber)  # raise TypeError for an unhashable subscriber before anything changes
         self.grammar.check(pattern)
         words = self.grammar.split(pattern)
         while True:
-            state = self._state.get()
-            changed = _with(state, self.grammar, words, subscriber)
+            version = self._current.get()
+            changed = _with(version, self.grammar, words, subscriber)
             if changed is None:
                 return False
-            if self._state.compare_and_set(state, changed):
+            if self._current.compare_and_set(version, changed):
                 return True
 
     def unsubscribe(self, pattern: str, subscriber: S) -> bool:
         words = self.grammar.split(pattern)
         while True:
-            state = self._state.get()
-            changed = _without(state, self.grammar, words, subscriber)
+            version = self._current.get()
+            changed = _without(version, self.grammar, words, subscriber)
             if changed is None:
                 return False
-            if self._state.compare_and_set(state, changed):
+            if self._current.compare_and_set(version, changed):
                 return True
 
     def match(self, topic: str) -> list[S]:
-        return merged(_walk(self._state.get().root, self.grammar, topic, False))
+        return merged(_walk(self._current.get().root, self.grammar, topic, False))
 
     def matches_any(self, topic: str) -> bool:
-        return len(_walk(self._state.get().root, self.grammar, topic, True)) > 0
+        return len(_walk(self._current.get().root, self.grammar, topic, True)) > 0
 
     def subscriptions(self) -> Iterator[tuple[str, S]]:
-        """All pairs as they are when the first is asked for, in no order, whatever changes
-        meanwhile.
-        """
+        """Iterate over all pairs present at the first step, in no order, whatever changes later."""
         grammar = self.grammar
         words: list[str] = []
-        waiting: list[tuple[_Node[S], str]] = [(self._state.get().root, "")]
+        waiting: list[tuple[_FrozenNode[S], str]] = [(self._current.get().root, "")]
         while waiting:
             node, word = waiting.pop()
             if node.depth:
                 del words[node.depth - 1 :]
                 words.append(word)
-            for subscriber in members(node.crowd):
+            for subscriber in members(node.subscribers):
                 yield grammar.separator.join(words), subscriber
             if node.one is not None:
                 waiting.append((node.one, grammar.one))
@@ -124,37 +122,41 @@ class Persistent(Matcher[S]):
                         waiting.append((child, word))
 
     def snapshot(self) -> Matcher[S]:
-        kept: Persistent[S] = Persistent(self.grammar, self._kind)
-        kept._state = self._kind(self._state.get())
-        return Snapshot(kept)
+        frozen: Persistent[S] = Persistent(self.grammar, self._kind)
+        frozen._current = self._kind(self._current.get())
+        return Snapshot(frozen)
 
     def clear(self) -> None:
         while True:
-            if self._state.compare_and_set(self._state.get(), _empty()):
+            if self._current.compare_and_set(self._current.get(), _empty()):
                 return
 
     def stats(self) -> dict[str, int]:
-        """All of one moment."""
-        state = self._state.get()
-        return {"subscriptions": state.pairs, "patterns": state.patterns, "nodes": state.nodes}
+        """Return the sizes of one moment."""
+        version = self._current.get()
+        return {
+            "subscriptions": version.pairs,
+            "patterns": version.patterns,
+            "nodes": version.nodes,
+        }
 
     def __len__(self) -> int:
-        return self._state.get().pairs
+        return self._current.get().pairs
 
     def __contains__(self, pair: tuple[str, S]) -> bool:
         pattern, subscriber = pair
-        node: _Node[S] | None = self._state.get().root
+        node: _FrozenNode[S] | None = self._current.get().root
         for word in self.grammar.split(pattern):
             node = _child(node, self.grammar, word)
-        return node is not None and holds(node.crowd, subscriber)
+        return node is not None and holds(node.subscribers, subscriber)
 
 
-def _empty() -> _State[S]:
-    return _State(_Node(0, None, None, None, None), 0, 0, 1)
+def _empty() -> _TrieVersion[S]:
+    return _TrieVersion(_FrozenNode(0, None, None, None, None), 0, 0, 1)
 
 
-def _child(node: _Node[S] | None, grammar: Grammar, word: str) -> _Node[S] | None:
-    """The node to which a word of a pattern leads, if it is there."""
+def _child(node: _FrozenNode[S] | None, grammar: Grammar, word: str) -> _FrozenNode[S] | None:
+    """Return the child for a word of a pattern, or None."""
     if node is None:
         return None
     if word == grammar.one:
@@ -164,58 +166,62 @@ def _child(node: _Node[S] | None, grammar: Grammar, word: str) -> _Node[S] | Non
     return None if node.children is None else node.children.get(word)
 
 
-def _with(state: _State[S], grammar: Grammar, words: list[str], subscriber: S) -> _State[S] | None:
-    """The state with a pair, None when it is in this one already."""
-    path: list[_Node[S] | None] = []
-    node: _Node[S] | None = state.root
+def _with(
+    version: _TrieVersion[S], grammar: Grammar, words: list[str], subscriber: S
+) -> _TrieVersion[S] | None:
+    """Return the version with the pair added, or None if it is already present."""
+    path: list[_FrozenNode[S] | None] = []
+    node: _FrozenNode[S] | None = version.root
     for word in words:
         path.append(node)
         node = _child(node, grammar, word)
-    crowd: SubscriberSet[S] = None if node is None else node.crowd
-    if crowd is not None and holds(crowd, subscriber):
+    subscribers: SubscriberSet[S] = None if node is None else node.subscribers
+    if subscribers is not None and holds(subscribers, subscriber):
         return None
-    nodes = state.nodes
+    nodes = version.nodes
     depth = len(words)
     if node is None:
-        changed = _Node(depth, with_added(crowd, subscriber), None, None, None)
+        changed = _FrozenNode(depth, with_added(subscribers, subscriber), None, None, None)
         nodes += 1
     else:
-        changed = _Node(depth, with_added(crowd, subscriber), node.children, node.one, node.many)
+        changed = _FrozenNode(
+            depth, with_added(subscribers, subscriber), node.children, node.one, node.many
+        )
     while depth > 0:
         depth -= 1
         parent = path[depth]
         if parent is None:
-            parent = _Node(depth, None, None, None, None)
+            parent = _FrozenNode(depth, None, None, None, None)
             nodes += 1
         changed = _put(parent, grammar, words[depth], changed)
-    return _State(changed, state.pairs + 1, state.patterns + (crowd is None), nodes)
+    return _TrieVersion(changed, version.pairs + 1, version.patterns + (subscribers is None), nodes)
 
 
 def _without(
-    state: _State[S], grammar: Grammar, words: list[str], subscriber: S
-) -> _State[S] | None:
-    """The state without a pair, None when it is not in this one.
+    version: _TrieVersion[S], grammar: Grammar, words: list[str], subscriber: S
+) -> _TrieVersion[S] | None:
+    """Return the version with the pair removed, or None if it is not present.
 
-    Nodes that lead nowhere are left out.
+    Nodes without subscribers and children are removed.
     """
-    path: list[_Node[S]] = []
-    node = state.root
+    path: list[_FrozenNode[S]] = []
+    node = version.root
     for word in words:
         child = _child(node, grammar, word)
         if child is None:
             return None
         path.append(node)
         node = child
-    if not holds(node.crowd, subscriber):
+    if not holds(node.subscribers, subscriber):
         return None
-    crowd = without(node.crowd, subscriber)
-    nodes = state.nodes
+    subscribers = without(node.subscribers, subscriber)
+    nodes = version.nodes
     depth = len(words)
-    changed = _Node(depth, crowd, node.children, node.one, node.many)
+    changed = _FrozenNode(depth, subscribers, node.children, node.one, node.many)
     while depth > 0:
         depth -= 1
         if (
-            changed.crowd is None
+            changed.subscribers is None
             and changed.children is None
             and changed.one is None
             and changed.many is None
@@ -224,31 +230,39 @@ def _without(
             nodes -= 1
         else:
             changed = _put(path[depth], grammar, words[depth], changed)
-    return _State(changed, state.pairs - 1, state.patterns - (crowd is None), nodes)
+    return _TrieVersion(changed, version.pairs - 1, version.patterns - (subscribers is None), nodes)
 
 
-def _put(node: _Node[S], grammar: Grammar, word: str, child: _Node[S]) -> _Node[S]:
-    """The node with another child."""
+def _put(
+    node: _FrozenNode[S], grammar: Grammar, word: str, child: _FrozenNode[S]
+) -> _FrozenNode[S]:
+    """Return the node with the child added or replaced."""
     if word == grammar.one:
-        return _Node(node.depth, node.crowd, node.children, child, node.many)
+        return _FrozenNode(node.depth, node.subscribers, node.children, child, node.many)
     if word == grammar.many:
-        return _Node(node.depth, node.crowd, node.children, node.one, child)
+        return _FrozenNode(node.depth, node.subscribers, node.children, node.one, child)
     children = only(word, child) if node.children is None else node.children.put(word, child)
-    return _Node(node.depth, node.crowd, children, node.one, node.many)
+    return _FrozenNode(node.depth, node.subscribers, children, node.one, node.many)
 
 
-def _drop(node: _Node[S], grammar: Grammar, word: str) -> _Node[S]:
-    """The node without a child."""
+def _drop(node: _FrozenNode[S], grammar: Grammar, word: str) -> _FrozenNode[S]:
+    """Return the node with the child removed."""
     if word == grammar.one:
-        return _Node(node.depth, node.crowd, node.children, None, node.many)
+        return _FrozenNode(node.depth, node.subscribers, node.children, None, node.many)
     if word == grammar.many:
-        return _Node(node.depth, node.crowd, node.children, node.one, None)
+        return _FrozenNode(node.depth, node.subscribers, node.children, node.one, None)
     assert node.children is not None
-    return _Node(node.depth, node.crowd, node.children.without(word), node.one, node.many)
+    return _FrozenNode(
+        node.depth, node.subscribers, node.children.without(word), node.one, node.many
+    )
 
 
-def _walk(root: _Node[S], grammar: Grammar, topic: str, enough: bool) -> list[SubscriberSet[S]]:
-    """The crowds of all patterns that match; those of the first found only, if that is enough."""
+def _walk(
+    root: _FrozenNode[S], grammar: Grammar, topic: str, stop_at_first: bool
+) -> list[SubscriberSet[S]]:
+    """Return the subscriber sets of all matching patterns; with `stop_at_first`, of the first one
+    found.
+    """
     found: list[SubscriberSet[S]] = []
     words = grammar.split(topic)
     end = len(words)
@@ -260,17 +274,17 @@ def _walk(root: _Node[S], grammar: Grammar, topic: str, enough: bool) -> list[Su
             return found
         node = first
         at = 1
-    turns: list[_Node[S]] = []
+    turns: list[_FrozenNode[S]] = []
     while True:
         many = node.many
         if many is not None:
-            if many.crowd is not None:
-                found.append(many.crowd)
+            if many.subscribers is not None:
+                found.append(many.subscribers)
             if many.children is not None or many.one is not None or many.many is not None:
                 _cross(many, words, at, found)
         if at == end:
-            if node.crowd is not None:
-                found.append(node.crowd)
+            if node.subscribers is not None:
+                found.append(node.subscribers)
         else:
             child = _literal(node, words[at])
             if child is not None:
@@ -283,37 +297,38 @@ def _walk(root: _Node[S], grammar: Grammar, topic: str, enough: bool) -> list[Su
                 node = node.one
                 at += 1
                 continue
-        if not turns or (enough and found):
+        if not turns or (stop_at_first and found):
             return found
         node = turns.pop()
         at = node.depth
 
 
-def _literal(node: _Node[S], word: str) -> _Node[S] | None:
-    """The node to which a word of a topic leads, wildcards aside."""
+def _literal(node: _FrozenNode[S], word: str) -> _FrozenNode[S] | None:
+    """Return the child for a literal word of a topic, or None."""
     return None if node.children is None else node.children.get(word)
 
 
-def _cross(start: _Node[S], words: list[str], at: int, found: list[SubscriberSet[S]]) -> None:
-    """Append whose patterns, behind a ``#``, match the words from there on; the crowd of the ``#``
-    is the caller's.
+def _cross(start: _FrozenNode[S], words: list[str], at: int, found: list[SubscriberSet[S]]) -> None:
+    """Append the subscriber sets of patterns whose part behind a ``#`` matches the words from `at`
+    on.
 
-    `stays` are the ``#`` nodes entered so far, `moving` those nodes that the last word led to.
+    The caller has already appended the set of the ``#`` itself. `stays` are the ``#`` nodes entered
+    so far, `moving` the nodes that the last word led to.
     """
-    entered: set[_Node[S]] = {start}
-    stays: list[_Node[S]] = [start]
-    moving: list[_Node[S]] = []
+    entered: set[_FrozenNode[S]] = {start}
+    stays: list[_FrozenNode[S]] = [start]
+    moving: list[_FrozenNode[S]] = []
     _enter(start.many, entered, stays, found)
     end = len(words)
     while at < end:
         word = words[at]
         at += 1
-        following: list[_Node[S]] = []
+        following: list[_FrozenNode[S]] = []
         for node in stays + moving:
             children = node.children
             if children is not None:
                 top = children.top
-                child: _Node[S] | None = (
+                child: _FrozenNode[S] | None = (
                     top.get(word) if isinstance(top, dict) else children.get(word)
                 )
                 if child is not None:
@@ -326,21 +341,21 @@ def _cross(start: _Node[S], words: list[str], at: int, found: list[SubscriberSet
                 _enter(many, entered, stays, found)
         moving = following
     for node in moving:
-        if node.crowd is not None:
-            found.append(node.crowd)
+        if node.subscribers is not None:
+            found.append(node.subscribers)
 
 
 def _enter(
-    node: _Node[S] | None,
-    entered: set[_Node[S]],
-    stays: list[_Node[S]],
+    node: _FrozenNode[S] | None,
+    entered: set[_FrozenNode[S]],
+    stays: list[_FrozenNode[S]],
     found: list[SubscriberSet[S]],
 ) -> None:
-    """Go into a ``#`` node, and into those that follow it, unless that was done before."""
+    """Enter a ``#`` node and the ``#`` nodes directly below it, unless that was done before."""
     while node is not None and node not in entered:
         entered.add(node)
-        if node.crowd is not None:
-            found.append(node.crowd)
+        if node.subscribers is not None:
+            found.append(node.subscribers)
         if node.children is not None or node.one is not None:
             stays.append(node)
         node = node.many

@@ -1,13 +1,14 @@
-"""Stored topics, asked with a pattern: which of them does it match? A matcher turned round.
+"""Answers the reverse question: which of the stored topics does a pattern match?
 
     root --home--> o --door--> o[x]             home/+    -> x
-           `--$SYS--> o --uptime--> o[y]        #         -> x, for `$` hides y
+           `--$SYS--> o --uptime--> o[y]        #         -> x (y is hidden: it begins with `$`)
                                                 $SYS/#    -> y
 
-A walk carries, beside a node of the trie, the places in the pattern where the words on the way may
-have led: bit n is set when the pattern's first n words match them. Behind a ``#`` there may be many
-places, and still every node is visited once at most: a walk costs nodes x places at worst, and its
-stack is a list.
+The topics are in a trie of words. A search walks the trie and keeps, for each node, the set of
+positions in the pattern that the words so far may have reached: bit n is set if the first n words
+of the pattern match them. A ``#`` can make many positions possible, and still every node is visited
+at most once: a search costs at most nodes x positions. The search is iterative, so deep topics
+cannot exhaust the call stack.
 """
 
 from __future__ import annotations
@@ -21,28 +22,28 @@ V = TypeVar("V")
 
 
 class Absent:
-    """The value where no topic ends. (None may be somebody's value.)"""
+    """A marker for a node where no topic ends. (None can be a stored value.)"""
 
 
 _ABSENT: Final = Absent()
-#: Nodes that `browse` looks at without an answer before it says so.
+#: After this many nodes without a result, `browse` yields an Absent, so that its caller can pause.
 PAUSE: Final = 64
 
 
-class _Node(Generic[V]):
-    """What may follow a prefix, and the value of the topic that is the prefix itself."""
+class _TopicNode(Generic[V]):
+    """A trie node: the nodes of longer topics, and the value of the topic that ends here."""
 
     __slots__ = ("children", "value")
 
     def __init__(self) -> None:
-        self.children: dict[str, _Node[V]] | None = None
+        self.children: dict[str, _TopicNode[V]] | None = None
         self.value: V | Absent = _ABSENT
 
 
-class _Places:
-    """The places in one pattern, and where a word leads from them.
+class _Positions:
+    """The positions in one pattern, and the transitions that a word causes between them.
 
-    A set of places is an int of bits.
+    A set of positions is an int used as a bit set.
     """
 
     __slots__ = ("_literal", "_many", "_one", "_words", "begin", "end", "open")
@@ -56,7 +57,7 @@ class _Places:
         for word in grammar.split(pattern):
             if word == grammar.many:
                 if self._many & (place >> 1):
-                    # `#.#` is `#`, so a step over one of them never lands in front of another
+                    # `#.#` equals `#`: positions of two adjacent `#` are merged
                     continue
                 self._many |= place
             elif word == grammar.one:
@@ -65,37 +66,38 @@ class _Places:
                 self._literal[word] = self._literal.get(word, 0) | place
             self._words.append(word)
             place <<= 1
-        #: Where all words lead on.
+        #: Positions at which any word is accepted.
         self.open = self._one | self._many
         self.begin = 1 | (self._many & 1) << 1
         self.end = place
 
-    def follow(self, places: int, word: str) -> int:
-        """The places after a further word of the topic."""
-        stays = places & self._many
-        moved = (places & (self._literal.get(word, 0) | self._one)) << 1
+    def follow(self, positions: int, word: str) -> int:
+        """Return the positions after one more word of the topic."""
+        stays = positions & self._many
+        moved = (positions & (self._literal.get(word, 0) | self._one)) << 1
         return stays | moved | ((stays | moved) & self._many) << 1
 
-    def wanted(self, places: int, children: dict[str, _Node[V]]) -> list[str]:
-        """Which children may lead on: all of these, or the one that the pattern names, or none."""
-        if places & (self._one | self._many):
+    def to_visit(self, positions: int, children: dict[str, _TopicNode[V]]) -> list[str]:
+        """Return the children to visit: all, the one that the pattern names, or none."""
+        if positions & (self._one | self._many):
             return list(children)
-        # Whoever stands in two places stands in front of a `#`: this is one place, or the end.
-        return [self._words[places.bit_length() - 1]] if places < self.end else []
+        # Only a `#` makes two positions possible. Without an open position this is a single
+        # position, or the end.
+        return [self._words[positions.bit_length() - 1]] if positions < self.end else []
 
 
 class TopicIndex(Generic[V]):
-    """A map from topics to values that a pattern can be asked of."""
+    """A map from topics to values that can be searched with a pattern."""
 
     def __init__(self, grammar: Grammar) -> None:
         self.grammar = grammar
-        self._root: _Node[V] = _Node()
+        self._root: _TopicNode[V] = _TopicNode()
         self._topics = 0
 
     def put(self, topic: str, value: V) -> bool:
-        """Store the topic's value, in place of an older one; True when the topic is new.
+        """Store the topic's value, replacing an older one. Return True if the topic is new.
 
-        Topics are not checked here: wildcard characters in one are ordinary words.
+        The topic is not validated: a wildcard character in it is an ordinary character.
         """
         node = self._root
         for word in self.grammar.split(topic):
@@ -103,7 +105,7 @@ class TopicIndex(Generic[V]):
                 node.children = {}
             child = node.children.get(word)
             if child is None:
-                child = node.children[word] = _Node()
+                child = node.children[word] = _TopicNode()
             node = child
         new = isinstance(node.value, Absent)
         if new:
@@ -112,7 +114,7 @@ class TopicIndex(Generic[V]):
         return new
 
     def remove(self, topic: str) -> bool:
-        """Forget the topic; False when it was not there."""
+        """Remove the topic. Return False if it was not present."""
         words = self.grammar.split(topic)
         path = self._path(words)
         if path is None or isinstance(path[-1].value, Absent):
@@ -130,29 +132,33 @@ class TopicIndex(Generic[V]):
         return True
 
     def get(self, topic: str) -> V | None:
-        """The topic's value, None when it is not there."""
+        """Return the topic's value, or None if the topic is not stored."""
         path = self._path(self.grammar.split(topic))
         value = _ABSENT if path is None else path[-1].value
         return None if isinstance(value, Absent) else value
 
     def match(self, pattern: str) -> list[V]:
-        """The values of all topics that the pattern matches, in no order. Raises InvalidPattern."""
+        """Return the values of all topics that the pattern matches, in no order. Raises
+        InvalidPattern.
+        """
         return list(self.walk(pattern))
 
     def walk(self, pattern: str) -> Iterator[V]:
-        """The same one by one. Raises InvalidPattern, at once.
+        """Iterate over the values of all topics that the pattern matches. Raises InvalidPattern at
+        once.
 
-        Topics may be put and removed between two steps: one that is there all the time comes
-        exactly once, any other at most once.
+        Topics may be added and removed during the iteration: a topic that is present throughout is
+        returned exactly once, any other at most once.
         """
         return self._values(self.browse(pattern))
 
     def browse(self, pattern: str) -> Iterator[V | Absent]:
-        """The same for one who shares its time with others: after PAUSE nodes without an answer
-        comes an Absent.
+        """Iterate like `walk`, and yield an Absent after every PAUSE nodes without a result.
+
+        The Absent lets a caller on an event loop pause a search that finds little.
         """
         self.grammar.check(pattern)
-        return self._walk(_Places(pattern, self.grammar), self._hidden_from(pattern))
+        return self._walk(_Positions(pattern, self.grammar), self._hidden_from(pattern))
 
     def _values(self, found: Iterator[V | Absent]) -> Iterator[V]:
         for value in found:
@@ -160,37 +166,38 @@ class TopicIndex(Generic[V]):
                 yield value
 
     def within(self, pattern: str, most: int) -> list[V] | None:
-        """The same as `match`, or None when more than `most` nodes had to be looked at.
+        """Return the values that the pattern matches, or None if more than `most` nodes must be
+        visited.
 
         Raises InvalidPattern.
         """
         self.grammar.check(pattern)
-        places = _Places(pattern, self.grammar)
-        veiled = self._hidden_from(pattern)
+        positions = _Positions(pattern, self.grammar)
+        skip_hidden = self._hidden_from(pattern)
         found: list[V] = []
         root = self._root
-        if places.begin & places.end and not isinstance(root.value, Absent):
+        if positions.begin & positions.end and not isinstance(root.value, Absent):
             found.append(root.value)
-        waiting: list[tuple[_Node[V], int]] = [(root, places.begin)]
+        waiting: list[tuple[_TopicNode[V], int]] = [(root, positions.begin)]
         left = most
         while waiting:
             node, here = waiting.pop()
             if node.children is None:
                 continue
-            if here & places.open:
+            if here & positions.open:
                 left -= len(node.children)
                 if left < 0:
                     return None
-            words = places.wanted(here, node.children)
-            if veiled:
+            words = positions.to_visit(here, node.children)
+            if skip_hidden:
                 words = [word for word in words if not self.grammar.hidden(word)]
-                veiled = False
+                skip_hidden = False
             for word in words:
                 child = node.children.get(word)
                 if child is None:
                     continue
-                there = places.follow(here, word)
-                if there & places.end and not isinstance(child.value, Absent):
+                there = positions.follow(here, word)
+                if there & positions.end and not isinstance(child.value, Absent):
                     found.append(child.value)
                 waiting.append((child, there))
         return found
@@ -198,8 +205,8 @@ class TopicIndex(Generic[V]):
     def __len__(self) -> int:
         return self._topics
 
-    def _path(self, words: list[str]) -> list[_Node[V]] | None:
-        """The nodes from the root to that of a topic, or None where there is none."""
+    def _path(self, words: list[str]) -> list[_TopicNode[V]] | None:
+        """Return the nodes from the root to the topic's node, or None if there is no such node."""
         node = self._root
         path = [node]
         for word in words:
@@ -211,33 +218,33 @@ class TopicIndex(Generic[V]):
         return path
 
     def _hidden_from(self, pattern: str) -> bool:
-        """Whether the pattern begins with a wildcard from which some topics are hidden."""
+        """True if the pattern begins with a wildcard that must not match `$` topics."""
         grammar = self.grammar
         return grammar.hides and grammar.split(pattern)[0] in (grammar.one, grammar.many)
 
-    def _walk(self, places: _Places, veiled: bool) -> Iterator[V | Absent]:
-        """Depth first. Each level of the stack: a node, the places there, and the words still to
-        try.
+    def _walk(self, positions: _Positions, skip_hidden: bool) -> Iterator[V | Absent]:
+        """Search depth first; each stack entry is a node, its positions and its children still to
+        visit.
 
-        A node above a topic that stays is never pruned, so what the stack holds of the way to it is
-        the trie itself.
+        `remove` never prunes a node above a stored topic, so the stack stays valid for every topic
+        that is present throughout.
         """
         node = self._root
-        here = places.begin
+        here = positions.begin
         words: list[str] = []
-        if here & places.end and not isinstance(node.value, Absent):
+        if here & positions.end and not isinstance(node.value, Absent):
             yield node.value
         if node.children is not None:
-            words = places.wanted(here, node.children)
-            if veiled:
+            words = positions.to_visit(here, node.children)
+            if skip_hidden:
                 words = [word for word in words if not self.grammar.hidden(word)]
-        stack: list[tuple[_Node[V], int, list[str]]] = [(node, here, words)]
-        fruitless = 0
+        stack: list[tuple[_TopicNode[V], int, list[str]]] = [(node, here, words)]
+        without_result = 0
         while stack:
             node, here, words = stack[-1]
-            fruitless += 1
-            if fruitless >= PAUSE:
-                fruitless = 0
+            without_result += 1
+            if without_result >= PAUSE:
+                without_result = 0
                 yield _ABSENT
             if not words or node.children is None:
                 stack.pop()
@@ -246,11 +253,11 @@ class TopicIndex(Generic[V]):
             child = node.children.get(word)
             if child is None:
                 continue
-            there = places.follow(here, word)
-            if there & places.end and not isinstance(child.value, Absent):
-                fruitless = 0
+            there = positions.follow(here, word)
+            if there & positions.end and not isinstance(child.value, Absent):
+                without_result = 0
                 yield child.value
             if there and child.children is not None:
-                words = places.wanted(there, child.children)
+                words = positions.to_visit(there, child.children)
                 if words:
                     stack.append((child, there, words))

@@ -1,18 +1,23 @@
-"""A trie of words, walked without backtracking.
+"""A trie of words, searched without backtracking: the standard algorithm.
 
     root --a--> o --*--> o [x]          a.*  -> x
       |         `---#--> O [y]          a.#  -> y
       `----#--> O --b--> o [z]          #.b  -> z
 
-Every node has one parent, so a walk that follows words and ``*`` meets no node twice, and a ``#``
-that ends its pattern takes the rest of the topic whatever it is: neither needs to remember where
-the walk has been. Only behind a ``#`` from which the trie goes on may two ways meet in one node,
-and only in a ``#`` node (drawn O), the one kind that is entered and never left. So what lies behind
-such a ``#`` is walked apart, as an NFA: a list of the nodes to which one more word led, a list of
-the ``#`` nodes that stay, and a set of these. A lookup costs at most words x nodes, whatever the
-number of ``#`` in one pattern or in many.
+A lookup follows, for each word of the topic, the child of that word and the ``*`` child. Every node
+has one parent, so this visits no node twice. A ``#`` at the end of a pattern matches any rest of
+the topic and needs no walk. Only nodes below a ``#`` in the middle of a pattern can be reached in
+several ways. They are searched as a nondeterministic automaton: a list of the nodes that the last
+word led to, a list of the ``#`` nodes (drawn O) that stay active, and a set of the ``#`` nodes
+already entered.
 
-From articles 1 and 5, whose walk backtracks at each ``#``: exponential in their number.
+Costs: a lookup takes at most words x nodes, whatever the number of ``#``; usually it visits a few
+nodes per word. A subscription takes O(words). Memory: 324 bytes per subscription for a million
+device patterns, 261 with pooled words. Choose it for any mix of patterns; above some 250,000
+patterns `shapes` needs less than half the memory, and `auto` makes that choice.
+
+Source: articles 1 and 5, whose walk backtracks at each ``#`` and is exponential in their number
+(see `backtracking`).
 """
 
 from __future__ import annotations
@@ -24,16 +29,18 @@ from matching.bucket import Bucket, PairCounts, holds, members, size, take, with
 from matching.grammar import Grammar
 from matching.matcher import Matcher, S
 
-#: So many different words are held only once, whatever number of nodes they lead to; then others
-#: are. Besides the memory, a lookup finds them in the processor's cache. (1M patterns of devices:
-#: an eighth less time, 261 octets a subscription instead of 324.) Longer words are not, since words
-#: are held here after their last pattern, too.
+#: The pool holds equal words once, up to this many; then it starts again. Besides memory this saves
+#: cache misses in lookups. (1M device patterns: an eighth less time, 261 bytes per subscription
+#: instead of 324.) Longer words are not pooled, because the pool keeps words after their last
+#: pattern is removed.
 _POOLED: Final = 16_384
 LONGEST_POOLED: Final = 64
 
 
 class TrieNode(Generic[S]):
-    """What may follow a prefix, and who subscribed to the prefix itself."""
+    """A trie node: its children by word and wildcard, and the subscribers of the pattern ending
+    here.
+    """
 
     __slots__ = ("bucket", "children", "depth", "many", "one")
 
@@ -46,14 +53,16 @@ class TrieNode(Generic[S]):
 
 
 class Trie(Matcher[S]):
-    """Good at every size and every mix of wildcards."""
+    """The matcher for any number of patterns and any mix of wildcards."""
 
     def __init__(self, grammar: Grammar, tally: PairCounts[S] | None = None) -> None:
-        """A matcher that keeps some of its patterns in this trie and some elsewhere hands over the
-        tally of both.
+        """Create an empty trie.
+
+        A matcher that keeps its patterns partly in this trie and partly elsewhere passes the tally
+        that counts both.
         """
         super().__init__(grammar)
-        self._root = self._fresh(0, False)
+        self._root = self._new_node(0, False)
         self._tally: PairCounts[S] = PairCounts() if tally is None else tally
         self._pool: dict[str, str] = {}
         self._pairs = 0
@@ -61,7 +70,7 @@ class Trie(Matcher[S]):
         self._nodes = 1
 
     def subscribe(self, pattern: str, subscriber: S) -> bool:
-        hash(subscriber)  # what cannot be hashed is refused before anything changes
+        hash(subscriber)  # raise TypeError for an unhashable subscriber before anything changes
         grammar = self.grammar
         grammar.check(pattern)
         return self.enter(grammar.split(pattern), subscriber)
@@ -75,7 +84,7 @@ class Trie(Matcher[S]):
         node.bucket = without(node.bucket, subscriber)
         self._tally.remove(subscriber)
         self._pairs -= 1
-        self._served(node)
+        self._bucket_changed(node)
         if node.bucket is None:
             self._patterns -= 1
             self._prune(path, words)
@@ -109,7 +118,7 @@ class Trie(Matcher[S]):
                     waiting.append((child, depth, word))
 
     def clear(self) -> None:
-        self._root = self._fresh(0, False)
+        self._root = self._new_node(0, False)
         self._tally = PairCounts()
         self._pool = {}
         self._pairs = 0
@@ -117,8 +126,10 @@ class Trie(Matcher[S]):
         self._nodes = 1
 
     def stats(self) -> dict[str, int]:
-        """`shared` is the number of subscribers with several patterns: above 0, answers are
-        searched for repeats.
+        """Return the sizes of the trie.
+
+        `shared` is the number of subscribers with several patterns: above 0, answers are
+        deduplicated.
         """
         return {
             "subscriptions": self._pairs,
@@ -136,8 +147,8 @@ class Trie(Matcher[S]):
         return path is not None and holds(path[-1].bucket, subscriber)
 
     def enter(self, words: list[str], subscriber: S) -> bool:
-        """Subscribe to a pattern, given as its words, that is known to be valid."""
-        node = self._grown(words)
+        """Subscribe to a pattern that is known to be valid, given as words."""
+        node = self._grow(words)
         if holds(node.bucket, subscriber):
             return False
         if node.bucket is None:
@@ -145,23 +156,23 @@ class Trie(Matcher[S]):
         self._tally.add(subscriber)
         node.bucket = with_added(node.bucket, subscriber)
         self._pairs += 1
-        self._served(node)
+        self._bucket_changed(node)
         return True
 
     def patterns(self) -> int:
-        """How many patterns there are."""
+        """Return the number of patterns."""
         return self._patterns
 
-    def knows(self, pattern: str) -> bool:
-        """Whether anybody subscribed to the pattern."""
+    def has_pattern(self, pattern: str) -> bool:
+        """True if the pattern has a subscriber."""
         path = self._path(self.grammar.split(pattern))
         return path is not None and path[-1].bucket is not None
 
     def pop(self) -> tuple[list[str], Bucket[S]] | None:
-        """Take out one pattern, whichever is near, as its words and all its subscribers; None if
-        there is none.
+        """Remove some pattern and return its words and all its subscribers; None if the trie is
+        empty.
 
-        They are on their way to another matcher with the same tally, which so is not told.
+        The subscribers move to another matcher with the same tally, so the tally does not change.
         """
         if not self._patterns:
             return None
@@ -177,7 +188,7 @@ class Trie(Matcher[S]):
                 words.append(grammar.many)
                 node = node.many
             elif node.children is not None:
-                # The newest child: to look for the oldest, a dict steps over all that are gone.
+                # The newest child: a search for the oldest one would step over all removed entries.
                 word = next(reversed(node.children))
                 words.append(word)
                 node = node.children[word]
@@ -192,13 +203,15 @@ class Trie(Matcher[S]):
         return words, bucket
 
     def restore(self, words: list[str], bucket: Bucket[S]) -> None:
-        """Put in a pattern that was lifted elsewhere."""
-        self._grown(words).bucket = bucket
+        """Insert a pattern that was popped from another matcher with the same tally."""
+        self._grow(words).bucket = bucket
         self._patterns += 1
         self._pairs += size(bucket)
 
-    def find(self, topic: str, enough: bool) -> list[S]:
-        """Subscribers of all patterns that match; one or some of them, if that is enough."""
+    def find(self, topic: str, stop_at_first: bool) -> list[S]:
+        """Return the subscribers of all matching patterns; with `stop_at_first`, of at least one
+        of them.
+        """
         found: list[S] = []
         grammar = self.grammar
         words = topic.split(grammar.separator) if topic else grammar.split(topic)
@@ -211,8 +224,8 @@ class Trie(Matcher[S]):
                 return found
             node = child
             at = 1
-        # The nodes where `*` turned off from a word: the first one in a local, which saves most
-        # lookups a list.
+        # `*` nodes still to visit. The first is in a local variable, so that most lookups allocate
+        # no list.
         turn: TrieNode[S] | None = None
         turns: list[TrieNode[S]] | None = None
         while True:
@@ -221,14 +234,14 @@ class Trie(Matcher[S]):
                 bucket = many.bucket
                 if bucket is not None:
                     if isinstance(bucket, (list, dict)):
-                        if enough:
+                        if stop_at_first:
                             return [next(iter(bucket))]
                         take(bucket, found)
                     else:
                         found.append(bucket)
                 if many.children is not None or many.one is not None or many.many is not None:
                     _cross(many, words, at, found)
-                if enough and found:
+                if stop_at_first and found:
                     return found
             if at < end:
                 children = node.children
@@ -252,12 +265,12 @@ class Trie(Matcher[S]):
                 bucket = node.bucket
                 if bucket is not None:
                     if isinstance(bucket, (list, dict)):
-                        if enough:
+                        if stop_at_first:
                             return [next(iter(bucket))]
                         take(bucket, found)
                     else:
                         found.append(bucket)
-                    if enough:
+                    if stop_at_first:
                         return found
             if turn is not None:
                 node = turn
@@ -268,8 +281,8 @@ class Trie(Matcher[S]):
                 return found
             at = node.depth
 
-    def _grown(self, words: list[str]) -> TrieNode[S]:
-        """The node of a pattern, with all that is missing on the way to it."""
+    def _grow(self, words: list[str]) -> TrieNode[S]:
+        """Return the node of a pattern, creating the missing nodes on its path."""
         grammar = self.grammar
         one = grammar.one
         many = grammar.many
@@ -287,7 +300,7 @@ class Trie(Matcher[S]):
                     children = node.children = {}
                 child = children.get(word)
             if child is None:
-                child = self._fresh(depth, word == many)
+                child = self._new_node(depth, word == many)
                 self._nodes += 1
                 if word == one:
                     node.one = child
@@ -300,11 +313,11 @@ class Trie(Matcher[S]):
                     fork = node
             node = child
         if fork is not None:
-            self._turned(fork)
+            self._children_changed(fork)
         return node
 
     def _pooled(self, word: str) -> str:
-        """An equal word that came before, if there is one."""
+        """Return an equal word from the pool, adding this one if it is new."""
         known = self._pool.get(word)
         if known is not None:
             return known
@@ -316,7 +329,9 @@ class Trie(Matcher[S]):
         return word
 
     def _path(self, words: list[str]) -> list[TrieNode[S]] | None:
-        """The nodes from the root to that of a pattern, or None where no such pattern may be."""
+        """Return the nodes from the root to the pattern's node, or None if there is no such
+        node.
+        """
         grammar = self.grammar
         node = self._root
         path = [node]
@@ -335,7 +350,7 @@ class Trie(Matcher[S]):
         return path
 
     def _prune(self, path: list[TrieNode[S]], words: list[str]) -> None:
-        """Cut off the nodes at the end of the path that lead nowhere now."""
+        """Remove the nodes at the end of the path that have no subscribers and no children."""
         grammar = self.grammar
         depth = len(words)
         while depth > 0:
@@ -360,25 +375,26 @@ class Trie(Matcher[S]):
                 if not parent.children:
                     parent.children = None
             self._nodes -= 1
-            self._turned(parent)
+            self._children_changed(parent)
 
-    def _fresh(self, depth: int, many: bool) -> TrieNode[S]:
-        """A new node.
+    def _new_node(self, depth: int, many: bool) -> TrieNode[S]:
+        """Return a new node.
 
-        This and the two below are for algorithms that keep something about each node.
+        Subclasses override this method and the two below to keep information about each node.
         """
         return TrieNode(depth)
 
-    def _turned(self, node: TrieNode[S]) -> None:
-        """The node has another child now, or lost one."""
+    def _children_changed(self, node: TrieNode[S]) -> None:
+        """Handle that the node gained or lost a child; a subclass may override this."""
 
-    def _served(self, node: TrieNode[S]) -> None:
-        """The node's bucket is another one now."""
+    def _bucket_changed(self, node: TrieNode[S]) -> None:
+        """Handle that the node's subscribers changed; a subclass may override this."""
 
 
 def _cross(start: TrieNode[S], words: list[str], at: int, found: list[S]) -> None:
-    """Append whose patterns, behind a ``#``, match the words from there on; those of the ``#`` are
-    the caller's.
+    """Append the subscribers of patterns whose part behind a ``#`` matches the words from `at` on.
+
+    The caller has already appended the subscribers of the ``#`` node itself.
     """
     entered: set[TrieNode[S]] = {start}
     stays: list[TrieNode[S]] = []
@@ -395,10 +411,11 @@ def advance(
     at: int,
     found: list[S],
 ) -> None:
-    """Walk on from these nodes and append whose patterns match the words from there on.
+    """Walk on from these nodes and append the subscribers of patterns that match the words from
+    `at`.
 
-    `entered` are the ``#`` nodes met so far, whose own subscribers the caller has; `stays` those of
-    them from which the trie goes on.
+    `entered` are the ``#`` nodes entered so far, whose own subscribers are already appended;
+    `stays` are those of them that have children; `moving` are the nodes that the last word led to.
     """
     end = len(words)
     while at < end:
@@ -426,7 +443,7 @@ def advance(
 def _enter(
     node: TrieNode[S] | None, entered: set[TrieNode[S]], stays: list[TrieNode[S]], found: list[S]
 ) -> None:
-    """Go into a ``#`` node, and into those that follow it, unless that was done before."""
+    """Enter a ``#`` node and the ``#`` nodes directly below it, unless that was done before."""
     while node is not None and node not in entered:
         entered.add(node)
         take(node.bucket, found)

@@ -1,5 +1,7 @@
-"""Stands in for mypy_extensions, which only compiling needs: matching/ also runs from a zip without
-it.
+"""A substitute for mypy_extensions, so that `matching` also runs from a zip file without that
+package.
+
+Only compilation needs the real one.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ T = TypeVar("T")
 
 
 def mypyc_attr(*attrs: str, **kwattrs: object) -> Callable[[T], T]:
-    """A class decorator that does nothing."""
+    """Return a class decorator that does nothing."""
     return _unchanged
 
 

@@ -1,24 +1,23 @@
-"""Topics cached by word: for each position and word that was asked for, the set of patterns that
-agree with it.
+"""For each position and word looked up so far, the set of patterns that accept the word there.
 
-    patterns     0: a.*    1: a.b    2: *.b    3: c.b        asked so far: a.b, c.d
+    patterns     0: a.*    1: a.b    2: *.b    3: c.b        looked up so far: a.b, c.d
 
-    words  position     asked for
+    words  position     looked up
       2       0         a {0 1 2}      c {2 3}
               1         b {0 1 2 3}    d {0}
 
-Nothing is prepared when somebody subscribes. The first topic with a new word has every pattern of
-its length tried at that position, and the answer is kept; from then on a lookup is the intersection
-of one set a position, the smallest first. Keeping the sets right is what a subscription costs: its
-``*`` joins every word known at its position.
+A subscription prepares nothing. The first topic with a new word compares that word with every
+pattern of the topic's length, and stores the result. Later lookups intersect one set per position,
+the smallest first. A subscription updates the stored sets: a ``*`` is added to the set of every
+word stored for its position.
 
-What is kept is bounded: when the sets and their members together are more than `capacity`, all are
-forgotten and learned again. So memory is bounded however many words publishers make up, and a
-lookup that finds nothing cached costs O(words x patterns), as `naive` does.
+Memory is bounded: when the sets and their members together exceed `capacity`, all sets are
+discarded and learned again. A lookup without stored sets costs O(words x patterns), as in `naive`.
 
-From article 5, approach 1 (what AMQP's specification suggests), found there "particularly unfit",
-together with its approach 2, `word_sets`, which indexes the patterns beforehand instead. It knows
-no ``#``: such patterns stand in a trie beside.
+Costs: one intersection per word and lookup; O(stored words) per subscription. Kept for comparison.
+Source: article 5, approach 1 (suggested by the AMQP specification), which it calls "particularly
+unfit" together with approach 2 (`word_sets`). The algorithm has no ``#``: such patterns are in a
+fallback trie.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ from matching.grammar import Grammar
 from matching.matcher import Matcher, S, Snapshot
 from matching.numbered import Numbered
 
-#: Sets and their members kept at most, some 60 octets each.
+#: The most sets and members stored, some 60 bytes each.
 CAPACITY: Final = 1_000_000
 
 
 class WordCache(Numbered[S]):
-    """Only for comparison: fast while topics use few words and patterns stay."""
+    """A matcher kept for comparison; fast while topics use few words and patterns do not change."""
 
     def __init__(self, grammar: Grammar, capacity: int = CAPACITY) -> None:
         super().__init__(grammar)
         self._capacity = capacity
-        #: By number of words, the words of each pattern by its number.
+        #: By number of words: the words of each pattern, by its number.
         self._patterns: dict[int, dict[int, list[str]]] = {}
-        #: By number of words, for each position the set of each word asked for.
-        self._asked: dict[int, list[dict[str, set[int]]]] = {}
+        #: By number of words: for each position, the set stored for each word.
+        self._learned: dict[int, list[dict[str, set[int]]]] = {}
         self._kept = 0
 
     def snapshot(self) -> Matcher[S]:
@@ -52,7 +51,7 @@ class WordCache(Numbered[S]):
             copy.subscribe(pattern, subscriber)
         return Snapshot(copy)
 
-    def suits(self, words: list[str]) -> bool:
+    def can_hold(self, words: list[str]) -> bool:
         return self.grammar.many not in words
 
     def enter(self, pattern: str, words: list[str], number: int) -> None:
@@ -60,86 +59,92 @@ class WordCache(Numbered[S]):
         if patterns is None:
             patterns = self._patterns[len(words)] = {}
         patterns[number] = words
-        for agreed in self._concerned(words):
-            agreed.add(number)
+        for accepted in self._sets_of(words):
+            accepted.add(number)
             self._kept += 1
         if self._kept > self._capacity:
-            self._unlearn()
+            self._discard_sets()
 
     def leave(self, pattern: str, words: list[str], number: int) -> None:
         patterns = self._patterns[len(words)]
         del patterns[number]
-        for agreed in self._concerned(words):
-            agreed.discard(number)
+        for accepted in self._sets_of(words):
+            accepted.discard(number)
             self._kept -= 1
         if not patterns:
             del self._patterns[len(words)]
-            for column in self._asked.pop(len(words), []):
+            for column in self._learned.pop(len(words), []):
                 self._kept -= len(column)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         self._patterns = {}
-        self._unlearn()
+        self._discard_sets()
 
-    def agreeing(self, topic: str) -> Iterable[int] | None:
+    def accepting(self, topic: str) -> Iterable[int] | None:
         words = self.grammar.split(topic)
         patterns = self._patterns.get(len(words))
         if patterns is None:
             return None
         if not words:
-            return patterns  # the empty key has no position to ask
+            return patterns  # the empty key has no position
         sets: list[set[int]] = []
         for at, word in enumerate(words):
-            columns = self._asked.get(len(words))
-            agreed = None if columns is None else columns[at].get(word)
-            if agreed is None:
-                agreed = self._learn(patterns, len(words), at, word)
-            if not agreed:
+            columns = self._learned.get(len(words))
+            accepted = None if columns is None else columns[at].get(word)
+            if accepted is None:
+                accepted = self._learn(patterns, len(words), at, word)
+            if not accepted:
                 return None
-            sets.append(agreed)
+            sets.append(accepted)
         sets.sort(key=len)
         return sets[0].intersection(*sets[1:]) or None
 
     def stats(self) -> dict[str, int]:
-        """`words` is the number of sets cached; they and their members, `kept`, are at most
+        """Return the sizes of the index.
+
+        `words` is the number of stored sets; `kept` counts them and their members, at most
         `capacity`.
         """
         sizes = super().stats()
-        sizes["words"] = sum(len(column) for columns in self._asked.values() for column in columns)
+        sizes["words"] = sum(
+            len(column) for columns in self._learned.values() for column in columns
+        )
         sizes["kept"] = self._kept
         sizes["capacity"] = self._capacity
         return sizes
 
     def _learn(self, patterns: dict[int, list[str]], length: int, at: int, word: str) -> set[int]:
-        """The patterns of this length that agree with the word at this position, now cached."""
+        """Compute, store and return the patterns of this length that accept the word at this
+        position.
+        """
         grammar = self.grammar
-        # The first word of a topic tells whether the topic is hidden from a leading wildcard.
+        # The first word of a topic decides whether the topic is hidden from a leading wildcard.
         one = word if at == 0 and grammar.hides and grammar.hidden(word) else grammar.one
-        agreed = {number for number, wanted in patterns.items() if wanted[at] in (word, one)}
-        columns = self._asked.get(length)
+        accepted = {number for number, wanted in patterns.items() if wanted[at] in (word, one)}
+        columns = self._learned.get(length)
         if columns is None:
-            columns = self._asked[length] = [{} for _ in range(length)]
-        columns[at][word] = agreed
-        self._kept += 1 + len(agreed)
+            columns = self._learned[length] = [{} for _ in range(length)]
+        columns[at][word] = accepted
+        self._kept += 1 + len(accepted)
         if self._kept > self._capacity:
-            self._unlearn()
-        return agreed
+            self._discard_sets()
+        return accepted
 
-    def _concerned(self, words: list[str]) -> list[set[int]]:
-        """The cached sets in which a pattern stands, or is to."""
+    def _sets_of(self, words: list[str]) -> list[set[int]]:
+        """Return the stored sets that contain the pattern, or must contain it."""
         grammar = self.grammar
         sets: list[set[int]] = []
-        for at, column in enumerate(self._asked.get(len(words), [])):
+        for at, column in enumerate(self._learned.get(len(words), [])):
             if words[at] != grammar.one:
-                agreed = column.get(words[at])
-                if agreed is not None:
-                    sets.append(agreed)
+                accepted = column.get(words[at])
+                if accepted is not None:
+                    sets.append(accepted)
             elif at == 0 and grammar.hides:
-                sets += [agreed for word, agreed in column.items() if not grammar.hidden(word)]
+                sets += [accepted for word, accepted in column.items() if not grammar.hidden(word)]
             else:
                 sets += column.values()
         return sets
 
-    def _unlearn(self) -> None:
-        self._asked = {}
+    def _discard_sets(self) -> None:
+        self._learned = {}
         self._kept = 0

@@ -1,4 +1,4 @@
-"""Patterns indexed by word: for each position and word the set of patterns that name it there.
+"""For each position and word, the set of patterns that name the word there.
 
     patterns     0: a.*    1: a.b    2: *.b    3: a
 
@@ -7,15 +7,15 @@
       2       0         a {0 1}              {2}
               1         b {1 2}              {0}
 
-A lookup intersects, over the positions, those that name the topic's word with those that take any.
-It begins where they are fewest, so a set that grew is never larger than the smallest position's:
-without that, a first word that all patterns name would be copied whole at each lookup. Patterns
-only ever meet topics of as many words as they have, so every length has positions of its own.
-O(words x patterns at the smallest position) a lookup, O(words) a subscription.
+A lookup takes at each position the patterns that name the topic's word and those with a ``*``, and
+intersects the results of all positions. It starts at the position with the fewest patterns, because
+the first set is copied. A pattern only matches topics of its own length, so every length has
+separate positions.
 
-From article 5, approach 2, found there "particularly unfit": it knows no ``#``, and what is
-intersected grows with the number of patterns. Patterns with ``#`` stand in a trie beside. `bitmap`
-is this with bitmaps, and ``#`` at the end.
+Costs: O(words x patterns at the smallest position) per lookup, O(words) per subscription. Kept for
+comparison. Source: article 5, approach 2, which it calls "particularly unfit", because the sets
+grow with the number of patterns. The algorithm has no ``#``: such patterns are in a fallback trie.
+`bitmap` is the same idea with bitmaps, and with ``#`` at the end.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from matching.matcher import S
 from matching.numbered import Numbered
 
 
-class _Position:
-    """Who names which word at one position, and who takes any. No word has an empty set."""
+class _PositionSets:
+    """The patterns of one position: by the word they name, and those that accept any word."""
 
     __slots__ = ("any", "named")
 
@@ -38,23 +38,23 @@ class _Position:
 
 
 class _Length:
-    """The patterns of one number of words."""
+    """The patterns of one length."""
 
     __slots__ = ("patterns", "positions")
 
     def __init__(self, words: int) -> None:
         self.patterns: set[int] = set()
-        self.positions = [_Position() for _ in range(words)]
+        self.positions = [_PositionSets() for _ in range(words)]
 
 
 class WordSets(Numbered[S]):
-    """Only for comparison: sets of integers, intersected at every lookup."""
+    """A matcher kept for comparison: sets of integers, intersected at every lookup."""
 
     def __init__(self, grammar: Grammar) -> None:
         super().__init__(grammar)
         self._lengths: dict[int, _Length] = {}
 
-    def suits(self, words: list[str]) -> bool:
+    def can_hold(self, words: list[str]) -> bool:
         return self.grammar.many not in words
 
     def enter(self, pattern: str, words: list[str], number: int) -> None:
@@ -87,10 +87,10 @@ class WordSets(Numbered[S]):
                 if not named:
                     del position.named[word]
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         self._lengths = {}
 
-    def agreeing(self, topic: str) -> Iterable[int] | None:
+    def accepting(self, topic: str) -> Iterable[int] | None:
         words = self.grammar.split(topic)
         length = self._lengths.get(len(words))
         if length is None:
@@ -101,8 +101,8 @@ class WordSets(Numbered[S]):
         fewest = -1
         first = 0
         for at, position in enumerate(length.positions):
-            some = position.named.get(words[at], _NOBODY)
-            any_word = _NOBODY if hidden and at == 0 else position.any
+            some = position.named.get(words[at], _NO_PATTERNS)
+            any_word = _NO_PATTERNS if hidden and at == 0 else position.any
             size = len(some) + len(any_word)
             if size == 0:
                 return None
@@ -112,17 +112,17 @@ class WordSets(Numbered[S]):
             named.append(some)
             others.append(any_word)
         if fewest < 0:
-            return length.patterns  # the empty key has no position to ask
-        agreed = named[first] | others[first]
+            return length.patterns  # the empty key has no position
+        accepted = named[first] | others[first]
         for at in range(len(named)):
             if at != first:
-                agreed = (agreed & named[at]) | (agreed & others[at])
-                if not agreed:
+                accepted = (accepted & named[at]) | (accepted & others[at])
+                if not accepted:
                     return None
-        return agreed
+        return accepted
 
     def stats(self) -> dict[str, int]:
-        """`sets` is the number of sets that are not empty."""
+        """Return the sizes; `sets` is the number of sets that are not empty."""
         sizes = super().stats()
         sizes["sets"] = sum(
             len(position.named) + (1 if position.any else 0)
@@ -132,4 +132,4 @@ class WordSets(Numbered[S]):
         return sizes
 
 
-_NOBODY: set[int] = set()
+_NO_PATTERNS: set[int] = set()

@@ -1,11 +1,11 @@
-"""Which bindings accept a message's headers? Article 4's field matching, beside topic patterns.
+"""Finds the bindings that accept a message's headers: the matching of the headers exchange.
 
-    naive         asks every row by the definition in `Criteria.accept`; what the tests compare the others with
-    hit-counts    article 4: counts how many criteria of a row the message meets
-    rarest        stands each row under its rarest criterion and verifies the others; the default
-    roaring       the counts of all rows at once, in bitmaps (needs the package pyroaring)
+    rarest        indexes each binding under its rarest criterion, verifies the others; the default
+    hit-counts    counts how many criteria of each binding the message meets (article 4)
+    roaring       the counts of all bindings at once, in bitmaps; needs pyroaring
+    naive         tests every binding; the reference that the tests compare with
 
-Read `criteria`, `matcher`, `naive`, then the others.
+Reading order: `criteria`, `matcher`, `naive`, then the others. `matching` lists the articles.
 """
 
 from __future__ import annotations
@@ -20,29 +20,28 @@ from matching.fields.matcher import HeadersMatcher
 S = TypeVar("S")
 
 DEFAULT: Final = "rarest"
-#: Where each algorithm is, loaded when first asked for.
-_PLACES: Final = {
+#: The class of each algorithm, imported at its first use.
+_CLASSES: Final = {
     "rarest": "rarest:Rarest",
     "hit-counts": "hit_counts:HitCounts",
     "roaring": "roaring:Roaring",
-    "naive": "naive:Naive",
+    "naive": "naive:NaiveFields",
 }
-NAMES: Final = tuple(_PLACES)
+NAMES: Final = tuple(_CLASSES)
 
 
 def create(name: str = DEFAULT) -> HeadersMatcher[S]:
-    """An empty matcher by the name of its algorithm.
+    """Return an empty matcher of the named algorithm.
 
-    Raises ValueError for a name nobody has, and ImportError when a package is missing that it
-    needs.
+    Raises ValueError for an unknown name, and ImportError if a required package is missing.
     """
-    place = _PLACES.get(name)
-    if place is None:
+    path = _CLASSES.get(name)
+    if path is None:
         nearest = get_close_matches(name, NAMES, n=1, cutoff=0)[0]
         raise ValueError(
             f"unknown headers matcher {name!r}; known: {', '.join(NAMES)}; nearest: {nearest}"
         )
-    module, _, attribute = place.partition(":")
+    module, _, attribute = path.partition(":")
     return cast(
         "HeadersMatcher[S]", getattr(import_module(f"matching.fields.{module}"), attribute)()
     )

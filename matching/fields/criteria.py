@@ -1,20 +1,18 @@
-"""What a headers binding asks of a message: its criteria, and the definition that every algorithm
-must equal.
+"""Defines the criteria of a headers binding and, by `Criteria.accept`, when headers meet them.
 
     {"x-match": "any", "x-trace": "on", "currency": "EUR", "urgent": None}
-         any             skipped         currency = EUR      urgent is there
+         any             skipped         currency = EUR      urgent is present
 
-`x-match` is ``all`` (default) or ``any``, for which arguments that begin with ``x-`` are no
-criteria, or ``all-with-x`` or ``any-with-x``, for which they are. A criterion without a value
-(None, AMQP's void) asks only whether the header is there. ``all`` of no criteria takes every
-message, ``any`` of none takes none.
+`x-match` is ``all`` (default) or ``any``, which ignore arguments that begin with ``x-``, or
+``all-with-x`` or ``any-with-x``, which include them. A criterion without a value (None, AMQP's
+void) requires only that the header is present. ``all`` without criteria accepts every message,
+``any`` without criteria accepts none.
 
-Values are compared as RabbitMQ 4 compares them, by value and kind, not by the type on the wire:
-integers of every width are one kind, and a timestamp is the integer of its seconds; strings and
-octets are one kind; floats, decimals and booleans are kinds of their own (1, 1.0 and true are three
-values, and the decimals 1.0 and 1.00 two). Tables and arrays are compared entry by entry by the
-same rule, which in RabbitMQ looks at their wire types also. From AMQP 0-9-1 section 3.1.3.4, and
-article 4's fields, values and presence.
+Values are compared as in RabbitMQ 4, by value and kind, not by wire type. Integers of every width
+are one kind, and a timestamp is the integer of its seconds. Strings and bytes are one kind. Floats,
+decimals and booleans are separate kinds (1, 1.0 and true are three values; the decimals 1.0 and
+1.00 are two). Tables and arrays are compared entry by entry by the same rules; RabbitMQ also
+compares their wire types. Source: AMQP 0-9-1 section 3.1.3.4, and article 4.
 """
 
 from __future__ import annotations
@@ -25,44 +23,44 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Final
 
-#: What a binding was made with, or what a message carries.
+#: The arguments of a binding, or the headers of a message.
 Fields = Mapping[str, object]
 
 KINDS: Final = ("all", "any", "all-with-x", "any-with-x")
 
 
 class InvalidCriteria(ValueError):
-    """Arguments whose x-match nobody knows."""
+    """Arguments with an unknown x-match."""
 
 
 class Criteria:
-    """What the arguments of a binding ask for.
+    """The criteria in a binding's arguments.
 
-    `wanted` is name -> token of the value, or PRESENT.
+    `wanted` maps each name to the token of its value, or to PRESENT.
     """
 
     __slots__ = ("any", "identity", "wanted")
 
     def __init__(self, arguments: Fields) -> None:
-        """Raises InvalidCriteria, or TypeError for a value that no token stands for."""
+        """Parse the arguments. Raises InvalidCriteria, or TypeError for a value without a token."""
         kind = arguments.get("x-match", "all")
         if kind not in KINDS:
             raise InvalidCriteria(
                 f"invalid x-match field value {kind!r}; expected {', '.join(KINDS)}"
             )
         skip = kind in ("all", "any")
-        #: Whether one criterion is enough.
+        #: True if one criterion is enough.
         self.any: Final = kind in ("any", "any-with-x")
         self.wanted: Final[dict[str, Hashable]] = {
             name: PRESENT if value is None else token(value)
             for name, value in arguments.items()
             if name != "x-match" and not (skip and name.startswith("x-"))
         }
-        #: Equal for equal arguments, those included that are no criteria.
+        #: Equal for equal arguments, including arguments that are not criteria.
         self.identity: Final[Hashable] = token(arguments)
 
     def accept(self, headers: Fields) -> bool:
-        """Whether a message with these headers is one of those wanted: the definition."""
+        """True if headers like these are accepted: the definition that all algorithms implement."""
         hits = [
             name in headers and (wanted is PRESENT or wanted == token(headers[name]))
             for name, wanted in self.wanted.items()
@@ -71,10 +69,10 @@ class Criteria:
 
 
 class _Kind:
-    """A mark that is equal to itself alone, so that no value can be mistaken for it."""
+    """A marker that equals only itself, so that it cannot be confused with a value."""
 
 
-#: Stands where a criterion has no value.
+#: The token of a criterion without a value.
 PRESENT: Final = _Kind()
 _TRUE: Final = _Kind()
 _FALSE: Final = _Kind()
@@ -85,10 +83,10 @@ _TABLE: Final = _Kind()
 
 
 def token(value: object) -> Hashable:
-    """Something hashable that is equal for two values if they count as equal.
+    """Return a hashable object that is equal for two values that count as equal.
 
-    Values of kinds that no field table holds are equal when they have one type and say so
-    themselves. Raises TypeError when they cannot be hashed.
+    Values of kinds that a field table cannot hold are equal if they have the same type and compare
+    equal. Raises TypeError if they are unhashable.
     """
     if isinstance(value, str):
         return value
@@ -112,8 +110,8 @@ def token(value: object) -> Hashable:
     return (type(value), value)
 
 
-def _text(octets: bytes) -> Hashable:
+def _text(data: bytes) -> Hashable:
     try:
-        return octets.decode()
+        return data.decode()
     except UnicodeDecodeError:
-        return octets
+        return data

@@ -1,13 +1,13 @@
-"""Hit counts (article 4): a message's fields hit the rows that name them; who is hit often enough
-is found.
+"""Counts how many criteria of each binding a message meets (article 4).
 
     currency = EUR      row 1 (needs 1), row 2 (needs 2)
     market = forex      row 2
-    urgent is there     row 3 (any: needs 1)
+    urgent is present   row 3 (any: needs 1)
 
-A row of ``all`` needs as many hits as it has criteria, one of ``any`` needs one. A message costs a
-probe for each of its headers, and a step for every hit: O(headers + hits), so a criterion that
-everybody names makes it dear.
+A row (the bindings with equal arguments) with ``all`` needs as many hits as it has criteria, one
+with ``any`` needs one hit. A message costs one probe per header and one step per hit: O(headers +
+hits). A criterion that all rows share is therefore expensive. Choose it while few rows share a
+criterion.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from matching.matcher import S
 
 
 class HitCounts(HeadersMatcher[S]):
-    """Good while few rows share a criterion."""
+    """A matcher that counts hits; good while few rows share a criterion."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,13 +54,13 @@ class HitCounts(HeadersMatcher[S]):
 def _hit(
     column: Column[S], value: object, hits: dict[FieldsRow[S], int], found: list[FieldsRow[S]]
 ) -> None:
-    """Count what one header hits, and append the rows that have enough now."""
-    standing = column.get(PRESENT)
-    lists = [] if standing is None else [standing]
+    """Count the rows that one header hits, and append the rows that have enough hits now."""
+    meeting = column.get(PRESENT)
+    lists = [] if meeting is None else [meeting]
     if len(column) > len(lists):
-        standing = column.get(token(value))
-        if standing is not None:
-            lists.append(standing)
+        meeting = column.get(token(value))
+        if meeting is not None:
+            lists.append(meeting)
     for rows in lists:
         for row in rows:
             count = hits.get(row, 0) + 1

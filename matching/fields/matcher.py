@@ -1,10 +1,10 @@
-"""The contract of field matching, and what all its algorithms share.
+"""Defines `HeadersMatcher`, the interface and common part of the header-matching algorithms.
 
-    rows    identity of the arguments -> Row: criteria, and a bucket of who bound with them
+    rows    identity of the arguments -> FieldsRow: criteria, and a bucket of the subscribers
 
-An algorithm indexes rows: `enter` one, `leave` one, and `reach` those that accept some headers.
-Subscribers are kept as beside topic patterns (`matching.bucket`): any hashable, and one with
-several bindings is found once.
+An algorithm indexes rows: `enter` adds one, `leave` removes one, and `find` returns the rows that
+accept given headers. Subscribers are stored as for topic patterns (`matching.bucket`): any hashable
+object; one with several bindings is returned once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ except ImportError:  # pragma: no cover - the tests' environment can compile
 
 
 class FieldsRow(Generic[S]):
-    """Bindings with equal arguments. `mark` is for the algorithm."""
+    """The bindings with equal arguments. `mark` is for the algorithm's use."""
 
     __slots__ = ("arguments", "bucket", "criteria", "mark")
 
@@ -36,9 +36,11 @@ class FieldsRow(Generic[S]):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class HeadersMatcher(Generic[S]):
-    """A set of (arguments, subscriber) pairs, asked with the headers of a message.
+    """A set of (arguments, subscriber) pairs that answers which subscribers a message's headers
+    match.
 
-    Arguments are known by all they say: those that are no criteria distinguish two bindings too.
+    Two bindings are the same only if all their arguments are equal, including arguments that are
+    not criteria.
     """
 
     def __init__(self) -> None:
@@ -46,28 +48,28 @@ class HeadersMatcher(Generic[S]):
         self._tally: PairCounts[S] = PairCounts()
         self._pairs = 0
 
-    # -- what an algorithm defines
+    # Implemented by each algorithm:
 
     def enter(self, row: FieldsRow[S]) -> None:
-        """Index the row."""
+        """Add the row to the index."""
         raise NotImplementedError
 
     def leave(self, row: FieldsRow[S]) -> None:
-        """Take the row out of the index."""
+        """Remove the row from the index."""
         raise NotImplementedError
 
     def find(self, headers: Fields) -> list[FieldsRow[S]]:
-        """The rows that accept the headers, each once, in no order."""
+        """Return the rows that accept the headers, each once, in no order."""
         raise NotImplementedError
 
-    # -- what follows
+    # Common to all algorithms:
 
     def bind(self, arguments: Fields, subscriber: S) -> bool:
-        """Add the pair; False when it was there already. Raises InvalidCriteria.
+        """Add the pair. Return False if it was already present. Raises InvalidCriteria.
 
         The arguments must not be changed later.
         """
-        hash(subscriber)  # what cannot be hashed is refused before anything changes
+        hash(subscriber)  # raise TypeError for an unhashable subscriber before anything changes
         criteria = Criteria(arguments)
         row = self._rows.get(criteria.identity)
         if row is None:
@@ -81,7 +83,7 @@ class HeadersMatcher(Generic[S]):
         return True
 
     def unbind(self, arguments: Fields, subscriber: S) -> bool:
-        """Remove the pair; False when it was not there. Raises InvalidCriteria."""
+        """Remove the pair. Return False if it was not present. Raises InvalidCriteria."""
         identity = Criteria(arguments).identity
         row = self._rows.get(identity)
         if row is None or not holds(row.bucket, subscriber):
@@ -95,9 +97,9 @@ class HeadersMatcher(Generic[S]):
         return True
 
     def match(self, headers: Fields) -> list[S]:
-        """The subscribers of all bindings that accept the headers, each once, in no order.
+        """Return the subscribers of all bindings that accept the headers, each once, in no order.
 
-        The list is the caller's.
+        The caller owns the returned list.
         """
         found: list[S] = []
         for row in self.find(headers):
@@ -105,17 +107,19 @@ class HeadersMatcher(Generic[S]):
         return self._tally.distinct(found) if self._tally.shared else found
 
     def bindings(self) -> Iterator[tuple[Fields, S]]:
-        """All pairs, in no order. The matcher must not be changed meanwhile."""
+        """Iterate over all pairs, in no order. The matcher must not be changed during the
+        iteration.
+        """
         for row in self._rows.values():
             for subscriber in members(row.bucket):
                 yield row.arguments, subscriber
 
     def rows(self) -> list[FieldsRow[S]]:
-        """All rows, the oldest first."""
+        """Return all rows, the oldest first."""
         return list(self._rows.values())
 
     def stats(self) -> dict[str, int]:
-        """Sizes by name, for operators."""
+        """Return sizes by name, for operators."""
         return {"bindings": self._pairs, "rows": len(self._rows)}
 
     def __len__(self) -> int:

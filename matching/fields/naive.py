@@ -1,6 +1,6 @@
-"""Asks every row by the definition: O(rows x criteria) a message.
+"""The reference algorithm: tests every row with `Criteria.accept`.
 
-The oracle of the tests, and articles 3 and 4's start.
+O(rows x criteria) per message. Source: the starting point of articles 3 and 4.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from matching.matcher import S
 
 
 class NaiveFields(HeadersMatcher[S]):
-    """Good for a dozen bindings."""
+    """A matcher without an index; good for a dozen bindings."""
 
     def enter(self, row: FieldsRow[S]) -> None:
-        """Nothing is indexed."""
+        """Do nothing: there is no index."""
 
     def leave(self, row: FieldsRow[S]) -> None:
-        """Nothing is indexed."""
+        """Do nothing: there is no index."""
 
     def find(self, headers: Fields) -> list[FieldsRow[S]]:
         return [row for row in self.rows() if row.criteria.accept(headers)]

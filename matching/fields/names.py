@@ -1,9 +1,9 @@
-"""Rows by the criteria under which they are indexed.
+"""An index of rows by the name and value of their criteria.
 
-    name -> value -> rows           and rows that ask for presence under the value PRESENT
+    name -> value -> rows           rows that require only presence have the value PRESENT
 
-A message's header is looked up by name first: most names are nobody's, and their values then need
-no token.
+A header is looked up by name first. Most names occur in no criterion, and their values then need no
+token.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Generic, TypeAlias
 from matching.fields.matcher import FieldsRow
 from matching.matcher import S
 
-#: The rows by the value they want of one name. A dict is a set that keeps its order.
+#: The rows by the value they require of one name. A dict is an ordered set.
 Column: TypeAlias = dict[Hashable, dict[FieldsRow[S], None]]
 
 
 class FieldNames(Generic[S]):
-    """No name and no value stays when its last row has left."""
+    """An index from names and values to rows. Entries are removed with their last row."""
 
     __slots__ = ("columns",)
 
@@ -27,7 +27,7 @@ class FieldNames(Generic[S]):
         self.columns: dict[str, Column[S]] = {}
 
     def enter(self, name: str, value: Hashable, row: FieldsRow[S]) -> None:
-        """Index the row under a criterion."""
+        """Add the row under a criterion."""
         column = self.columns.get(name)
         if column is None:
             column = self.columns[name] = {}

@@ -1,14 +1,13 @@
-"""Each ``all`` row stands under one criterion only, its rarest; those whom a message meets there
-are verified.
+"""Indexes each ``all`` row under its rarest criterion only, and verifies the others: the default.
 
-    {currency: EUR, trader: 17}     trader = 17: [row, of which currency = EUR is still to be seen]
+    {currency: EUR, trader: 17}     trader = 17: [row, still to verify: currency = EUR]
 
-A message costs a probe for each of its headers, and a comparison for each row whose rarest
-criterion it meets. A criterion's rarity is how many rows name it at the time of binding, and
-presence is commoner than any value: who comes early may stand under what is common later, so the
-cost of a message is at worst that of asking everybody (10,000 rows with one trader each: the first
-alone stands under the common currency). ``any`` rows stand under all their criteria. Our own;
-article 4 counts hits.
+A message costs one probe per header and one comparison per row whose rarest criterion it meets.
+Rarity is the number of rows that name a criterion at the time of binding; presence counts as more
+common than any value. An early row may be indexed under a criterion that becomes common later, so
+in the worst case a message is compared with every row. (For 10,000 rows with one trader each, only
+the first row is indexed under the common currency.) ``any`` rows are indexed under all their
+criteria. Choose it at every size. Own design; article 4 counts hits.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ _Criterion: TypeAlias = tuple[str, Hashable]
 
 
 class Rarest(HeadersMatcher[S]):
-    """The default: good at every size."""
+    """The default matcher of headers, good at every size."""
 
     def __init__(self) -> None:
         super().__init__()
         self._any: FieldNames[S] = FieldNames()
-        #: Rows of ``all`` by the criterion under which they stand, and the others of each.
+        #: The ``all`` rows by the criterion that indexes them, each with its other criteria.
         self._all: dict[_Criterion, dict[FieldsRow[S], list[_Criterion]]] = {}
         self._always: dict[FieldsRow[S], None] = {}
-        #: How many ``all`` rows name a criterion, and how many rows a name.
+        #: The number of ``all`` rows per criterion, and the number of rows per name.
         self._rarity: dict[_Criterion, int] = {}
         self._names: dict[str, int] = {}
 
@@ -66,9 +65,9 @@ class Rarest(HeadersMatcher[S]):
             del self._always[row]
             return
         criteria = list(wanted.items())
-        standing = self._all[criteria[row.mark]]
-        del standing[row]
-        if not standing:
+        candidates = self._all[criteria[row.mark]]
+        del candidates[row]
+        if not candidates:
             del self._all[criteria[row.mark]]
         for criterion in criteria:
             self._rarity[criterion] -= 1
@@ -80,12 +79,12 @@ class Rarest(HeadersMatcher[S]):
         tokens = {name: token(value) for name, value in headers.items() if name in names}
         found = list(self._always)
         for name, value in tokens.items():
-            standing = self._all.get((name, value))
-            if standing is not None:
-                _verify(standing, tokens, found)
-            standing = self._all.get((name, PRESENT))
-            if standing is not None:
-                _verify(standing, tokens, found)
+            candidates = self._all.get((name, value))
+            if candidates is not None:
+                _verify(candidates, tokens, found)
+            candidates = self._all.get((name, PRESENT))
+            if candidates is not None:
+                _verify(candidates, tokens, found)
         columns = self._any.columns
         several: dict[FieldsRow[S], None] = {}
         if columns:
@@ -98,17 +97,19 @@ class Rarest(HeadersMatcher[S]):
         return found
 
     def stats(self) -> dict[str, int]:
-        """`criteria` are those under which an ``all`` row stands; `crowd` is how many share the
-        most popular one.
+        """Return the sizes of the index.
+
+        `criteria` is the number of criteria that index an ``all`` row; `largest` is the largest
+        number of rows under one of them.
         """
         return {
             **super().stats(),
             "criteria": len(self._all),
-            "crowd": max((len(rows) for rows in self._all.values()), default=0),
+            "largest": max((len(rows) for rows in self._all.values()), default=0),
         }
 
     def _rarest(self, criteria: list[_Criterion]) -> int:
-        """The place of the criterion that fewest rows name."""
+        """Return the position of the criterion that the fewest rows name."""
         counts = [
             self._rarity.get(criterion, 0) + (len(self._rows) if criterion[1] is PRESENT else 0)
             for criterion in criteria
@@ -117,12 +118,12 @@ class Rarest(HeadersMatcher[S]):
 
 
 def _verify(
-    standing: dict[FieldsRow[S], list[_Criterion]],
+    candidates: dict[FieldsRow[S], list[_Criterion]],
     tokens: dict[str, Hashable],
     found: list[FieldsRow[S]],
 ) -> None:
-    """Take the rows whose other criteria are met too."""
-    for row, others in standing.items():
+    """Append the rows whose other criteria are met too."""
+    for row, others in candidates.items():
         for name, wanted in others:
             if wanted is PRESENT:
                 if name not in tokens:

@@ -1,15 +1,15 @@
-"""Hit counts (article 4) as the article draws them, in bitmaps: all rows are counted at once, 64 to
-a machine word.
+"""Counts the met criteria of all rows at once, in bitmaps, 64 rows per machine word.
 
     fields of the message        row  0 1 2 3          counts in binary      row  0 1 2 3
     currency = EUR                    0 1 1 0             ones                    0 1 0 1
     market = forex                    0 0 1 0             twos                    0 0 1 0
     urgent                            0 0 0 1
 
-A criterion has the bitmap of the rows that name it. They are added as a column of binary digits is
-added by hand, with carries, and the sums are compared digit by digit with the number of hits that
-each row needs. A message costs O(headers x digits) operations on bitmaps, however many names and
-criteria others have. ``any`` rows need no sum: their bitmaps are united.
+A criterion has the bitmap of the rows that name it. The bitmaps of the met criteria are added digit
+by digit, with carries, and the sums are compared with the number of hits that each row needs. A
+message costs O(headers x digits) bitmap operations, whatever the number of names and criteria.
+``any`` rows need no sum: their bitmaps are united. Choose it when thousands of rows share criteria.
+Needs the package pyroaring. Source: article 4, which describes the counts in this form.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from matching.matcher import S
 
 
 class Roaring(HeadersMatcher[S]):
-    """Good where thousands of rows share criteria; needs the package pyroaring."""
+    """A matcher over bitmaps, for thousands of rows that share criteria; needs the package
+    pyroaring.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._all: dict[str, dict[Hashable, BitMap]] = {}
         self._any: dict[str, dict[Hashable, BitMap]] = {}
         self._always = BitMap()
-        #: Digit by digit, how many hits the ``all`` rows need.
+        #: The number of hits that the ``all`` rows need, one bitmap per binary digit.
         self._needs: list[BitMap] = []
         self._numbered: list[FieldsRow[S] | None] = []
         self._free: list[int] = []
@@ -97,7 +99,7 @@ class Roaring(HeadersMatcher[S]):
         return rows
 
     def stats(self) -> dict[str, int]:
-        """`digits` is how many binary digits a count may have."""
+        """Return the sizes; `digits` is the number of binary digits of a count."""
         return {
             **super().stats(),
             "criteria": _size(self._all) + _size(self._any),
@@ -105,19 +107,19 @@ class Roaring(HeadersMatcher[S]):
         }
 
     def _enough(self, hits: list[BitMap]) -> BitMap:
-        """The ``all`` rows that are in as many of these as they need."""
+        """Return the ``all`` rows that are in as many of the bitmaps as they need."""
         enough = BitMap.union(*hits)
         for needed, counted in zip(self._needs, _added(hits), strict=False):
             enough -= counted ^ (needed & enough)
-        # Nobody is hit more often than it needs, so no count has a digit beyond; but somebody may
-        # need one.
+        # No row has more hits than it needs, so a count has no further digits. A needed number may
+        # have more: those rows do not match.
         for needed in self._needs[len(hits).bit_length() :]:
             enough -= needed
         return enough
 
 
 def _hits(index: dict[str, dict[Hashable, BitMap]], headers: Fields) -> list[BitMap]:
-    """The bitmaps of the criteria that the headers meet."""
+    """Return the bitmaps of the criteria that the headers meet."""
     hits: list[BitMap] = []
     if not index:
         return hits
@@ -135,7 +137,7 @@ def _hits(index: dict[str, dict[Hashable, BitMap]], headers: Fields) -> list[Bit
 
 
 def _added(hits: list[BitMap]) -> list[BitMap]:
-    """In how many of these each number is, digit by digit, the ones first."""
+    """Return the number of bitmaps that contain each row, digit by digit, the ones first."""
     digits = [BitMap() for _ in range(len(hits).bit_length())]
     for carry in hits:
         for place, digit in enumerate(digits):

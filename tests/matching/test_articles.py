@@ -1,4 +1,4 @@
-"""The worked examples of the five articles, asked of every algorithm."""
+"""Runs the worked examples of the five articles (listed in `matching`) with every algorithm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def subscribed(name: str, patterns: dict[int, str], grammar: Grammar = AMQP) -> Matcher[int]:
-    """A matcher with the subscriptions of an example, numbered as there."""
+    """Return a matcher with the subscriptions of an example, numbered as in the article."""
     matcher: Matcher[int] = create(name, grammar)
     for number, pattern in patterns.items():
         matcher.subscribe(pattern, number)
@@ -21,7 +21,7 @@ def subscribed(name: str, patterns: dict[int, str], grammar: Grammar = AMQP) -> 
 
 
 def found(matcher: Matcher[int], topic: str) -> set[int]:
-    """Who is found, once each, and twice: the second time the topic is known."""
+    """Return the subscribers found, after checking that a second lookup of the topic agrees."""
     first = matcher.match(topic)
     assert sorted(matcher.match(topic)) == sorted(first) == sorted(set(first))
     assert matcher.matches_any(topic) == bool(first)
@@ -126,7 +126,7 @@ def test_article_3_topic_only_immediate_child_topic_and_children(name: str) -> N
     assert found(matcher, "WSO2.Products.MB.3") == {2}
 
 
-def test_articles_3_and_4_a_word_that_nobody_names_is_an_other_and_a_missing_one_is_null(
+def test_articles_3_and_4_a_word_in_no_pattern_is_an_other_and_a_missing_one_is_null(
     name: str,
 ) -> None:
     matcher = subscribed(name, {0: "trade", 1: "forex.eur", 2: "forex.*"})
@@ -188,7 +188,7 @@ def test_article_3_the_filters_of_mqtt(name: str) -> None:
 def test_article_4_the_matches_of_each_topic_save_that_a_wildcard_is_exactly_one_word(
     name: str,
 ) -> None:
-    """The article has `forex.*` match `forex`, by older rules."""
+    """The article lets `forex.*` match `forex`, by rules that predate AMQP 0-9-1."""
     matcher = subscribed(name, {0: "forex.*", 1: "*.usd", 2: "*.eur", 3: "*"})
     expected = {
         "forex": {3},
@@ -240,8 +240,8 @@ def test_article_5_the_patterns_of_the_drawn_trie(name: str) -> None:
 
 
 def test_article_5_the_example_as_it_is_printed_has_lost_a_star(name: str) -> None:
-    """`.stock.#` begins with an empty word, so it matches neither of the keys that the article
-    names.
+    """`.stock.#` begins with an empty word, so it matches neither of the keys named in the
+    article.
     """
     matcher = subscribed(name, {0: ".stock.#"})
     assert found(matcher, ".stock.db") == {0}

@@ -1,4 +1,6 @@
-"""The default matcher: which place it chooses, and that nobody notices when it moves."""
+"""Tests of the default matcher: its choice of structure, and correct answers while patterns
+move.
+"""
 
 from __future__ import annotations
 
@@ -174,7 +176,7 @@ def test_patterns_that_no_table_takes_stay_in_a_trie() -> None:
     for _ in range(10):
         auto.match("c")
     stats = auto.stats()
-    assert (stats["shapes"], stats["aside"], stats["leaving"]) == (1, 4, 0)
+    assert (stats["shapes"], stats["fallback"], stats["leaving"]) == (1, 4, 0)
     assert sorted(auto.match("a.b")) == ["#.#", "#.a.#", "*.b", "a.*", "a.b"]
 
 

@@ -1,4 +1,4 @@
-"""Many topics at once: the same pairs as one after the other, with numpy and without."""
+"""Tests that a batch finds the same pairs as single lookups, with numpy and without."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_many_topics_keep_their_numbers(vectorised: bool) -> None:
 
 
 @pytest.mark.parametrize("vectorised", WAYS)
-def test_the_columns_are_64_bit_integers_for_whoever_reads_buffers(vectorised: bool) -> None:
+def test_the_columns_are_buffers_of_64_bit_integers(vectorised: bool) -> None:
     found = Batch(["a"], AMQP, vectorised).match(["a", "b", "a"])
     assert memoryview(found.topics).cast("B").cast("q").tolist() == [0, 2]
     assert memoryview(found.patterns).cast("B").cast("q").tolist() == [0, 0]

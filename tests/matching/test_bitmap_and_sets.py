@@ -1,5 +1,5 @@
-"""The algorithms over numbered patterns, and the backtracking walk: what they keep, and within
-which bounds.
+"""Tests of the algorithms over numbered patterns and of the backtracking walk: contents and
+bounds.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_what_was_learned_is_kept_right_while_patterns_come_and_go(
 def test_bitmap_fixed_learns_a_topic_when_it_is_asked_for() -> None:
     matcher: Matcher[str] = BitmapFixed(AMQP)
     matcher.match("a.b")
-    assert matcher.stats()["topics"] == 0, "nobody has subscribed"
+    assert matcher.stats()["topics"] == 0, "topics learned without a subscription"
     matcher.subscribe("a.*", "x")
     for _ in range(2):
         assert matcher.match("a.b") == ["x"]
@@ -138,7 +138,7 @@ def test_word_cache_forgets_when_a_subscription_fills_it() -> None:
     assert sorted(matcher.match("a.b")) == ["x", "y"]
 
 
-def test_word_cache_forgets_the_words_of_a_length_that_nobody_has_any_more() -> None:
+def test_word_cache_forgets_the_words_of_a_length_without_patterns() -> None:
     matcher: Matcher[str] = WordCache(AMQP)
     matcher.subscribe("a.b", "x")
     matcher.subscribe("a", "y")
@@ -159,7 +159,7 @@ def test_patterns_with_the_many_wildcard_stand_in_the_trie_beside(
     assert (
         matcher.stats()["subscriptions"],
         matcher.stats()["patterns"],
-        matcher.stats()["aside"],
+        matcher.stats()["fallback"],
     ) == (5, 5, 3)
     assert len(matcher.match("a.b")) == 5
 
@@ -196,7 +196,7 @@ def test_a_hidden_topic_is_found_by_its_name_only(new: Callable[[Grammar], Match
 
 
 @pytest.mark.parametrize("new", [Bitmap, BitmapFixed, WordSets, WordCache, Backtracking])
-def test_words_that_are_known_but_not_together_match_nobody(
+def test_words_known_separately_match_no_subscriber_together(
     new: Callable[[Grammar], Matcher[str]],
 ) -> None:
     matcher = new(AMQP)
@@ -246,11 +246,11 @@ def test_topics_far_deeper_than_the_stack_are_learned_and_freed(
 def test_what_numbered_patterns_share_is_no_algorithm_yet() -> None:
     matcher: Numbered[str] = Numbered(AMQP)
     for lacking in (
-        lambda: matcher.suits(["a"]),
+        lambda: matcher.can_hold(["a"]),
         lambda: matcher.enter("a", ["a"], 0),
         lambda: matcher.leave("a", ["a"], 0),
-        matcher.forget,
-        lambda: matcher.agreeing("a"),
+        matcher.reset,
+        lambda: matcher.accepting("a"),
     ):
         with pytest.raises(NotImplementedError):
             lacking()
@@ -273,7 +273,8 @@ def test_the_backtracking_walk_costs_more_with_each_many_wildcard_and_the_trie_d
                     )
                 )
             )
-    # 24 words over 4 wildcards: some 20,000 ways against 25; the trie visits 4 times as many nodes.
+    # 24 words over 4 wildcards: some 20,000 continuations against 25; the trie visits 4 times as
+    # many nodes.
     assert times[Backtracking][1] > 50 * times[Backtracking][0]
     assert times[Trie][1] < 50 * times[Trie][0]
 

@@ -1,4 +1,4 @@
-"""Kept answers are never wrong, and only those are dropped that may be."""
+"""Tests that cached answers are never stale, and that only affected answers are invalidated."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_changes_in_the_other_grammar_drop_answers_too(data: st.DataObject) -> N
         else:
             both.side(grammar).unsubscribe(pattern, person)
             pairs.discard((grammar, pattern, person))
-        cache.changed(pattern, grammar)
+        cache.invalidate(pattern, grammar)
         topic = data.draw(topics(AMQP))
         assert set(cache.match(topic)) == {
             person
@@ -177,15 +177,15 @@ def test_the_first_change_in_the_other_grammar_drops_all_and_the_next_only_what_
     for topic in ("a.b", "b"):
         cache.find(topic)
     both.side(MQTT).subscribe("a/+", "x")
-    cache.changed("a/+", MQTT)
+    cache.invalidate("a/+", MQTT)
     assert cache.epochs == 1
     assert [cache.find("a.b"), cache.find("b")] == [("x",), ()]
     both.side(MQTT).subscribe("b/#", "y")
-    cache.changed("b/#", MQTT)
+    cache.invalidate("b/#", MQTT)
     assert cache.epochs == 1
     assert cache.dropped == 1
     both.side(MQTT).subscribe("a/b", "z")
-    cache.changed("a/b", MQTT)
+    cache.invalidate("a/b", MQTT)
     assert cache.dropped == 2
     assert sorted(cache.find("a.b")) == ["x", "z"]
     assert cache.find("b") == ("y",)

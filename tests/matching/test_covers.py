@@ -1,4 +1,4 @@
-"""One pattern covers another: against all topics that tell the two apart."""
+"""Tests of pattern inclusion, against all topics that could tell two patterns apart."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_mqtt_filters(a: str, b: str, expected: bool) -> None:
 
 @cache
 def spoken(grammar: Grammar, letters: tuple[str, ...], length: int) -> list[str]:
-    """All topics of up to so many of these words."""
+    """Return all topics of up to this many of the words."""
     lists = [words for size in range(length + 1) for words in product(letters, repeat=size)]
     return sorted(
         {grammar.separator.join(words) for words in lists} - ({""} if grammar is MQTT else set())
@@ -139,10 +139,10 @@ def test_amqp_patterns_cover_what_all_topics_say(data: st.DataObject) -> None:
 
 
 def _told_apart(pattern: str) -> list[str]:
-    """Topics of the pattern with a fresh word for each `*`, and none to seven of them for each `#`.
+    """Return topics of the pattern with a fresh word for each `*`, and zero to seven for each `#`.
 
-    Who matches a topic with more fresh words in a row than it has words eats some of them with a
-    `#`, and then matches any longer one as well.
+    A pattern that matches a topic with more consecutive fresh words than it has words must match
+    some of them with a `#`, and then matches all longer topics as well.
     """
     words = AMQP.split(pattern)
     topics = []
@@ -165,7 +165,7 @@ def test_covering_is_reflexive_and_transitive(grammar: Grammar, data: st.DataObj
         assert covers(a, c, grammar)
 
 
-# -- sets of patterns
+# Sets of patterns.
 
 
 def test_coverage_names_the_rules_that_decide() -> None:
@@ -238,7 +238,7 @@ def test_without_the_needless_ones_nothing_is_missed_and_nothing_is_needless(
         assert a == b or not covers(a, b, grammar)
 
 
-# -- the cost
+# Costs.
 
 LONG = {
     "63 many": ".".join(["#.a"] * 63),

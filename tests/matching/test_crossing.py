@@ -1,6 +1,4 @@
-"""One truth about topics: all topics and patterns of up to three words, in both grammars and both
-directions.
-"""
+"""Compares all algorithms over all topics and patterns of up to three words, in both grammars."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ WORDS = ["a", "*", "+", "#", ".", "/", "$x", ""]
 
 
 def spelled(grammar: Grammar) -> list[str]:
-    """Every text of up to three of the words, written in this grammar."""
+    """Return every text of up to three of the words, in the grammar's notation."""
     lists = [words for length in range(4) for words in product(WORDS, repeat=length)]
     return sorted({grammar.separator.join(words) for words in lists})
 
@@ -118,7 +116,7 @@ def test_a_pattern_asked_about_topics_from_the_other_side_means_what_its_words_m
         assert sorted(index.match(pattern)) == sorted(expected), pattern
     for name in NAMES:
         if name == "naive":
-            continue  # it is the definition, which the test above asks
+            continue  # naive uses the definition itself, which the test above covers
         matcher: Matcher[str] = create(name, grammar)
         for pattern in found:
             matcher.subscribe(pattern, pattern)

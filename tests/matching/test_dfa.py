@@ -1,5 +1,5 @@
-"""The lazily built DFA: right after every change, within its budget, and never made again for
-nothing.
+"""Tests of the lazily built DFA: correct after every change, within its budget, no needless
+rebuild.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_lookups_between_the_changes_answer_as_the_naive_ones(
         for topic in asked:
             assert sorted(dfa.match(topic)) == sorted(truth.match(topic))
             assert dfa.matches_any(topic) == truth.matches_any(topic)
-        assert dfa.stats()["octets"] <= budget
+        assert dfa.stats()["bytes"] <= budget
     assert sorted(dfa.subscriptions()) == sorted(truth.subscriptions())
 
 
@@ -117,7 +117,7 @@ def test_an_exploding_pattern_stays_in_the_budget_and_nothing_is_made_twice() ->
     for topic in random_topics(600, 1):
         assert dfa.match(topic) == ["x"] * AMQP.matches(EXPLODING, topic)
         stats = dfa.stats()
-        assert stats["octets"] <= budget
+        assert stats["bytes"] <= budget
         assert stats["states"] >= states
         states = stats["states"]
     for topic in random_topics(100, 2):
@@ -138,7 +138,7 @@ def test_after_as_many_changes_as_states_it_starts_over_and_frees_the_old_ones_b
     for topic in random_topics(300, 2):
         before = dfa.stats()["states"]
         assert dfa.match(topic) == ["x"] * AMQP.matches(EXPLODING, topic)
-        assert dfa.stats()["octets"] <= budget
+        assert dfa.stats()["bytes"] <= budget
         fewest = min(fewest, dfa.stats()["states"])
         assert before - dfa.stats()["states"] <= 16 * 256
     assert fewest < full
@@ -165,10 +165,10 @@ def test_a_long_answer_is_not_kept() -> None:
         dfa.subscribe("a.#", n)
     for n in range(100):
         assert len(dfa.match(f"a.{n}.{n}")) == 1_000
-    assert dfa.stats()["octets"] < 10_000
+    assert dfa.stats()["bytes"] < 10_000
 
 
-def test_an_answer_names_nobody_twice() -> None:
+def test_an_answer_names_no_subscriber_twice() -> None:
     dfa: Dfa[str] = Dfa(AMQP)
     for pattern in ("a.*", "a.#", "#.b"):
         dfa.subscribe(pattern, "x")
@@ -220,8 +220,8 @@ def test_a_step_to_a_state_that_is_gone_is_made_again(word: str) -> None:
 
 
 def test_nor_does_it_look_through_where_all_other_words_lead() -> None:
-    # 60 nodes agree with six words, and reading on takes as many more: one change makes that too
-    # much for one lookup.
+    # 60 nodes accept six words, and continuing visits as many more: after one change that exceeds
+    # the effort of one lookup.
     dfa: Dfa[int] = Dfa(AMQP)
     words = list("abcdef")
     for mask in range(60):
@@ -242,4 +242,4 @@ def test_wherever_the_budget_ends_the_answers_are_right() -> None:
         for _ in range(2):
             assert sorted(dfa.match("a.b.c")) == ["#.c", "a.*.c", "a.b.c"]
             assert dfa.match("b.c") == ["#.c"]
-            assert dfa.stats()["octets"] <= budget
+            assert dfa.stats()["bytes"] <= budget

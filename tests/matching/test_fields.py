@@ -1,4 +1,4 @@
-"""Headers bindings: what they ask for, and that every algorithm finds them."""
+"""Tests of headers bindings: their criteria, and that every algorithm finds them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def matcher(request: pytest.FixtureRequest) -> HeadersMatcher[object]:
     return create(request.param)
 
 
-# -- what is asked for
+# Criteria.
 
 
 @pytest.mark.parametrize(
@@ -136,12 +136,13 @@ def test_what_cannot_be_hashed_is_refused_and_leaves_nothing(
 def test_an_unknown_name_is_refused_with_the_known_ones_and_the_nearest() -> None:
     with pytest.raises(
         ValueError,
-        match="unknown headers matcher 'rarset'; known: rarest, hit-counts, roaring, naive; nearest: rarest",
+        match="unknown headers matcher 'rarset'; "
+        "known: rarest, hit-counts, roaring, naive; nearest: rarest",
     ):
         create("rarset")
 
 
-# -- the contract
+# The contract.
 
 
 def test_binding_twice_is_once(matcher: HeadersMatcher[object]) -> None:
@@ -212,21 +213,21 @@ def test_a_binding_stands_under_what_fewest_others_name() -> None:
     for trader in range(100):
         matcher.bind({"market": "forex", "urgent": None, "trader": trader}, trader)
     assert matcher.stats()["criteria"] == 100
-    assert matcher.stats()["crowd"] == 1
+    assert matcher.stats()["largest"] == 1
     assert matcher.match({"market": "forex", "urgent": 1, "trader": 7}) == [7]
 
 
-# -- every algorithm equals the definition
+# Every algorithm equals the definition.
 
 
 class Listed(HeadersMatcher[object]):
-    """As a third party would write one."""
+    """An algorithm as a third party would write it."""
 
     def enter(self, row: FieldsRow[object]) -> None:
-        """Nothing is indexed."""
+        """Do nothing: there is no index."""
 
     def leave(self, row: FieldsRow[object]) -> None:
-        """Nothing is indexed."""
+        """Do nothing: there is no index."""
 
     def find(self, headers: Fields) -> list[FieldsRow[object]]:
         return [row for row in self.rows() if row.criteria.accept(headers)]

@@ -1,4 +1,4 @@
-"""What the grammars refuse, and how they say it."""
+"""Tests of the patterns and topics that the grammars reject, and of the error texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from matching import AMQP, DEFAULT, MQTT, Grammar, InvalidPattern, InvalidTopic
         ("a/b/c#", 2, "'#' must be a whole level [MQTT-4.7.1-1]"),
         ("a/+b", 1, "'+' must be a whole level [MQTT-4.7.1-2]"),
         ("a/b/\0/c", 2, "must not contain NUL [MQTT-4.7.3-2]"),
-        ("a" * 65_536, 0, "must not be longer than 65,535 octets"),
+        ("a" * 65_536, 0, "must not be longer than 65,535 bytes"),
         ("a/\ud800", 0, "must be valid UTF-8"),
     ],
     ids=ascii,
@@ -40,7 +40,7 @@ def test_an_invalid_filter_is_refused_with_the_rule_and_the_level(
         ("a/b/+", 2, "must not contain a wildcard [MQTT-4.7.0-1]"),
         ("a/b#/c", 1, "must not contain a wildcard [MQTT-4.7.0-1]"),
         ("a/b\0", 1, "must not contain NUL [MQTT-4.7.3-2]"),
-        ("a" * 65_536, 0, "must not be longer than 65,535 octets"),
+        ("a" * 65_536, 0, "must not be longer than 65,535 bytes"),
         ("a/\ud800", 0, "must be valid UTF-8"),
     ],
     ids=ascii,
@@ -77,11 +77,11 @@ def test_any_short_amqp_key_is_a_valid_pattern_and_topic(key: str) -> None:
     AMQP.check_topic(key)
 
 
-def test_an_amqp_key_need_not_be_utf_8_and_is_measured_in_octets() -> None:
+def test_an_amqp_key_need_not_be_utf_8_and_is_measured_in_bytes() -> None:
     key = (b"\xff" * 255).decode("utf-8", "surrogateescape")
     AMQP.check(key)
     AMQP.check_topic(key)
-    with pytest.raises(InvalidPattern, match="255 octets"):
+    with pytest.raises(InvalidPattern, match="255 bytes"):
         AMQP.check(key + "a")
     with pytest.raises(InvalidPattern, match="valid UTF-8"):
         AMQP.check("\ud800")

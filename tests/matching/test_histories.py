@@ -1,4 +1,6 @@
-"""Every algorithm against the naive one, over random histories of subscribing and unsubscribing."""
+"""Compares every algorithm with the naive one, over random histories of subscribing and
+unsubscribing.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ ALGORITHMS = {**{name: by_name(name) for name in NAMES if name != "naive"}, "thi
 
 def steps(grammar: Grammar) -> st.SearchStrategy[list[Step]]:
     verbs = st.sampled_from(["subscribe", "subscribe", "unsubscribe", "snapshot"])
-    # Some histories have one subscriber a pattern, as the broker has, others the same ones
-    # everywhere.
+    # Some histories have one subscriber per pattern, as in the broker; others share a few
+    # subscribers among all patterns.
     return st.sampled_from([1, 4, 1000]).flatmap(
         lambda people: st.lists(
             st.tuples(verbs, patterns(grammar), st.integers(1, people)), max_size=40

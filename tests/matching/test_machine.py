@@ -1,5 +1,6 @@
-"""Any algorithm under any sequence of operations, beside a plain set of pairs and the definition of
-a match.
+"""Runs random sequences of all operations on every algorithm, beside a plain set of pairs.
+
+The expected answers come from the set and the definition of a match.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def machine(name: str, grammar: Grammar) -> type[RuleBasedStateMachine]:
             answer = self.matcher.match(topic)
             assert sorted(answer, key=str) == sorted(wanted, key=str)
             assert self.matcher.matches_any(topic) == bool(wanted)
-            answer.clear()  # the list is the caller's
+            answer.clear()  # the caller owns the list
 
         @rule(topic=topics(grammar), pick=PICK)
         def match_in_a_snapshot(self, topic: str, pick: int) -> None:

@@ -1,4 +1,4 @@
-"""The contract of a matcher, beyond which patterns match."""
+"""Tests of the contract of `Matcher` beyond the matching itself."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_several_subscribers_of_one_pattern_come_and_go(
 
 
 class Options(dict[str, int]):
-    """A dict that can be hashed, and so subscribe."""
+    """A hashable dict, which can be a subscriber."""
 
     def __hash__(self) -> int:  # type: ignore[override] # that is the point
         return 1
@@ -274,7 +274,7 @@ def test_the_bitmap_says_how_many_patterns_stand_in_the_trie_beside_it() -> None
     for pattern in ("a.#", "#", "a.#.b", "#.b", "#.#"):
         matcher.subscribe(pattern, "x")
     stats = matcher.stats()
-    assert (stats["subscriptions"], stats["patterns"], stats["aside"]) == (5, 5, 3)
+    assert (stats["subscriptions"], stats["patterns"], stats["fallback"]) == (5, 5, 3)
 
 
 @pytest.mark.parametrize("name", ["trie", "bitmap"])
@@ -309,17 +309,18 @@ def test_it_runs_from_a_zip_with_nothing_installed(tmp_path: Path) -> None:
         "from matching import AMQP, create\n"
         "matcher = create('trie', AMQP)\n"
         "matcher.subscribe('a.#.b', 'x')\n"
-        "print(matcher.match('a.b'), 'mypy_extensions' in sys.modules, 'pyroaring' in sys.modules)\n"
+        "print(matcher.match('a.b'), "
+        "'mypy_extensions' in sys.modules, 'pyroaring' in sys.modules)\n"
     )
-    # -S: without site-packages, so without anything but Python itself.
+    # -S: without site-packages, so only the standard library can be imported.
     command = [sys.executable, "-I", "-S", "-c", program]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (ran.stdout, ran.stderr) == ("['x'] False False\n", "")
 
 
 def test_many_subscribers_under_several_patterns_are_counted_in_parts() -> None:
-    """So many that the tally divides its dict; each is found once, before and after some of its
-    patterns are gone.
+    """Enough subscribers for the tally to divide its dict: each is found once, also after some of
+    its patterns are removed.
     """
     trie: Matcher[str] = create("trie", AMQP)
     people = [f"person {number}" for number in range(20_000)]
@@ -339,7 +340,9 @@ def test_many_subscribers_under_several_patterns_are_counted_in_parts() -> None:
 
 
 def taken(name: str, pattern: Callable[[int], str], gone: bool = False) -> int:
-    """Octets that 1,000 patterns take, or what is left of them when all but one are gone."""
+    """Return the bytes used by 1,000 patterns, or what remains of them when all but one are
+    removed.
+    """
     matcher: Matcher[int] = create(name, AMQP)
     gc.collect()
     tracemalloc.start()

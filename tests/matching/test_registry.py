@@ -1,4 +1,4 @@
-"""Which algorithms are there, ours and those of installed packages?"""
+"""Tests of the list of algorithms: built-in ones and those of installed packages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ trie = third_party:Third
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package that brings matchers."""
+    """A package that provides matchers."""
     (tmp_path / "third_party.py").write_text(MODULE)
     about = tmp_path / "third_party-1.0.dist-info"
     about.mkdir()
@@ -95,7 +95,7 @@ def test_a_matcher_whose_package_lacks_something_says_so_when_it_is_made() -> No
     [
         ("gone", "third_party has nothing called 'Gone'"),
         ("nested", "third_party has nothing called 'Third.Inner'"),
-        ("number", "NUMBER of third_party is no class"),
+        ("number", "NUMBER of third_party is not a class"),
     ],
 )
 def test_an_entry_point_that_leads_to_no_class_is_an_import_error_that_says_whose_it_is(
@@ -104,7 +104,8 @@ def test_an_entry_point_that_leads_to_no_class_is_an_import_error_that_says_whos
     with pytest.raises(ImportError) as caught:
         create(name, AMQP)
     assert str(caught.value) == (
-        f"{problem}, which the package third-party names as its matcher {name} (trellis.matchers); install a version of it that fits"
+        f"{problem}, but package third-party names it as the matcher {name} "
+        "(trellis.matchers); install a compatible version of that package"
     )
 
 

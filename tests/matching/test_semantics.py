@@ -1,4 +1,4 @@
-"""Each line of the table of semantics, asked of the definition, of every matcher and of the stored
+"""Tests each line of the table of semantics on the definition, every matcher and the stored
 topics.
 """
 
@@ -20,7 +20,7 @@ from matching import (
 
 
 def matches(grammar: Grammar, pattern: str, topic: str) -> bool:
-    """The one answer that all give."""
+    """Return the answer, after checking that the definition, matchers and stored topics agree."""
     answer = grammar.matches(pattern, topic)
     for name in NAMES:
         matcher: Matcher[str] = create(name, grammar)
@@ -217,7 +217,7 @@ def test_a_dollar_hides_only_in_front_of_the_topic() -> None:
     assert mqtt("a/#", "a/$SYS/b")
 
 
-def test_an_amqp_key_has_at_most_255_octets_and_so_128_words() -> None:
+def test_an_amqp_key_has_at_most_255_bytes_and_so_128_words() -> None:
     AMQP.check("." * 255)
     AMQP.check_topic("ü" * 127 + ".")
     for long in ("." * 256, "ü" * 128):
@@ -228,7 +228,7 @@ def test_an_amqp_key_has_at_most_255_octets_and_so_128_words() -> None:
     assert amqp(".".join(["*"] * 128), "." * 127)
 
 
-def test_an_mqtt_topic_has_at_most_65535_octets() -> None:
+def test_an_mqtt_topic_has_at_most_65535_bytes() -> None:
     MQTT.check("a" * 65_535)
     MQTT.check_topic("ü" * 32_767 + "/")
     for long in ("a" * 65_536, "ü" * 32_768):

@@ -1,4 +1,4 @@
-"""Tuple space search: what stands in the tables, what beside them, and what it costs."""
+"""Tests of tuple space search: patterns in tables and in the fallback trie, and the costs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_patterns_of_one_shape_share_a_table_whatever_their_words() -> None:
         "subscriptions": 10,
         "patterns": 10,
         "shapes": 7,
-        "aside": 0,
+        "fallback": 0,
         "nodes": 1,
         "shared": 0,
     }
@@ -61,7 +61,7 @@ def test_patterns_with_two_many_wildcards_stand_in_a_trie_beside() -> None:
     shapes: Shapes[int] = Shapes(AMQP)
     for n, pattern in enumerate(["#.a.#", "#.#", "a.#"]):
         shapes.subscribe(pattern, n)
-    assert (shapes.stats()["shapes"], shapes.stats()["aside"]) == (1, 2)
+    assert (shapes.stats()["shapes"], shapes.stats()["fallback"]) == (1, 2)
     assert sorted(shapes.match("a")) == [0, 1, 2]
 
 
@@ -69,7 +69,7 @@ def test_no_topic_asks_more_tables_than_the_limit() -> None:
     shapes: Shapes[str] = Shapes(AMQP, 3)
     for pattern in ["a.b", "#.a", "*.b", "a.*", "#.b.*", "a", "*"]:
         shapes.subscribe(pattern, pattern)
-    assert (shapes.stats()["shapes"], shapes.stats()["aside"]) == (5, 2)
+    assert (shapes.stats()["shapes"], shapes.stats()["fallback"]) == (5, 2)
     assert sorted(shapes.match("a.b")) == ["*.b", "a.*", "a.b"]
     assert sorted(shapes.match("a")) == ["#.a", "*", "a"]
 
@@ -82,7 +82,7 @@ def test_a_pattern_stays_beside_when_there_is_room_for_its_shape_later() -> None
     assert not shapes.subscribe("a.*", "x")
     assert shapes.subscribe("b.*", "x")
     assert shapes.subscribe("a.*", "y")
-    assert (shapes.stats()["shapes"], shapes.stats()["aside"]) == (1, 2)
+    assert (shapes.stats()["shapes"], shapes.stats()["fallback"]) == (1, 2)
     assert sorted(shapes.match("a.z")) == ["x", "y"]
     assert ("a.*", "y") in shapes
     assert ("b.*", "y") not in shapes
@@ -93,7 +93,7 @@ def test_a_pattern_of_very_many_literal_words_stands_beside() -> None:
     deep = "/".join(["a"] * 129)
     shapes.subscribe(deep, "x")
     shapes.subscribe("/".join(["+"] * 129), "y")
-    assert (shapes.stats()["shapes"], shapes.stats()["aside"]) == (1, 1)
+    assert (shapes.stats()["shapes"], shapes.stats()["fallback"]) == (1, 1)
     assert sorted(shapes.match(deep)) == ["x", "y"]
 
 
@@ -133,7 +133,7 @@ def test_words_that_are_not_held_only_once_are_found_as_well() -> None:
     assert all(shapes.match(topic) == [n] for n, topic in enumerate(topics))
 
 
-def test_a_filter_costs_at_most_210_octets() -> None:
+def test_a_filter_costs_at_most_210_bytes() -> None:
     count = 10_000
     filters = [f"site.s{n % 100}.device.d{n // 100}.#" for n in range(count)]
     subscribers = [object() for _ in filters]
@@ -142,10 +142,10 @@ def test_a_filter_costs_at_most_210_octets() -> None:
     try:
         for pattern, subscriber in zip(filters, subscribers, strict=True):
             shapes.subscribe(pattern, subscriber)
-        octets = tracemalloc.get_traced_memory()[0]
+        size = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert octets / count <= 210
+    assert size / count <= 210
 
 
 @pytest.mark.parametrize("name", ["shapes", "auto", "dfa"])

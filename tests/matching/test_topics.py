@@ -1,4 +1,4 @@
-"""Stored topics, asked with a pattern."""
+"""Tests of stored topics searched with a pattern."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_removing_a_topic_leaves_those_beside_above_and_below() -> None:
 
 
 def nodes() -> int:
-    return sum(type(kept).__name__ == "_Node" for kept in gc.get_objects())
+    return sum(type(kept).__name__ == "_TopicNode" for kept in gc.get_objects())
 
 
 def test_the_index_keeps_nothing_of_topics_that_are_gone() -> None:

@@ -1,4 +1,4 @@
-"""No pattern, however many wildcards it has, makes a lookup dear."""
+"""Tests that no pattern makes a lookup expensive, however many wildcards it has."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ATTACKS = {
     "127 many in a row": ".".join(["#"] * 127),
     "many, then 100 times one": ".".join(["#", "a", *["*"] * 100]),
 }
-#: The simple pattern visits 128 nodes; 63 `#` and 128 words make at most 126 x 128 visits, 126
-#: times as much. An exponential walk would not come back.
+#: The simple pattern visits 128 nodes; 63 `#` and 128 words cause at most 126 x 128 visits, 126
+#: times as many. An exponential walk would not end.
 BOUND = 1_000
 
 

@@ -1,5 +1,5 @@
-"""What the tests of matching draw their topics and patterns from, and an independent definition of
-a match.
+"""Random topics and patterns for the tests of matching, and an independent definition of a
+match.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _WORDS = ["a", "b", "", "$x", "a*", "*", "+", "#"]
 
 
 def topics(grammar: Grammar) -> st.SearchStrategy[str]:
-    """Short topics of few words, so that patterns meet them."""
+    """Draw short topics of few words, so that patterns match them often."""
     words = [word for word in _WORDS if grammar is AMQP or word not in ("+", "#")]
     texts = st.lists(st.sampled_from(words), min_size=1, max_size=6).map(grammar.separator.join)
     return texts if grammar is AMQP else texts.filter(bool)
 
 
 def patterns(grammar: Grammar) -> st.SearchStrategy[str]:
-    """Short patterns, with many wildcards."""
+    """Draw short patterns with many wildcards."""
     words = ["a", "b", "", "$x", grammar.one, grammar.many]
     return st.lists(st.sampled_from(words), min_size=1, max_size=5).map(
         lambda some: _pattern(grammar, some)
@@ -46,7 +46,7 @@ def _expression(pattern: tuple[str, ...], one: str, many: str) -> re.Pattern[str
 
 
 def agree(pattern: list[str], topic: list[str], grammar: Grammar) -> bool:
-    """Whether the pattern's words match the topic's, by a regular expression over whole words."""
+    """True if the pattern matches the topic, by a regular expression over whole words."""
     leading = bool(pattern) and pattern[0] in (grammar.one, grammar.many)
     if grammar is MQTT and leading and topic[0].startswith("$"):
         return False
@@ -55,7 +55,7 @@ def agree(pattern: list[str], topic: list[str], grammar: Grammar) -> bool:
 
 
 class Listed(Matcher[int]):
-    """A matcher as a third party would write it: interpreted, and no more than it must have."""
+    """A matcher as a third party would write it: interpreted, with only the required methods."""
 
     def __init__(self, grammar: Grammar) -> None:
         super().__init__(grammar)

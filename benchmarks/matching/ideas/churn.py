@@ -51,7 +51,7 @@ class Exact:
         self.find = self.cache.find
 
     def changed(self, pattern: str) -> None:
-        self.cache.changed(pattern, AMQP)
+        self.cache.invalidate(pattern, AMQP)
 
 
 class Uncached:
@@ -128,7 +128,7 @@ def main() -> None:
         for number in range(65_536):
             cache.find(f"site.s{number % 40}.device.d{number // 40}.temp")
         start = time.perf_counter_ns()
-        cache.changed(pattern, AMQP)
+        cache.invalidate(pattern, AMQP)
         print(
             f"    {pattern:24} {(time.perf_counter_ns() - start) / 1e6:.2f} ms, {cache.dropped:,} dropped"
         )

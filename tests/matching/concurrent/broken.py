@@ -10,31 +10,32 @@ from tests.matching.concurrent.histories import PAIRS
 
 
 class SingleCollect(ConcurrentTrie[int]):
-    """The articles' lookup: what it reads of one I-node after the other, it takes for one state."""
+    """The articles' lookup: takes contents read from several I-nodes for a state of one moment."""
 
     def _unchanged(self, root: Any, inodes: list[Any], mains: list[Any]) -> bool:
         return True
 
 
 class NoTombs(ConcurrentTrie[int]):
-    """Cuts off nodes that others may still change."""
+    """A trie that cuts off nodes that other threads may still change."""
 
     def _tomb(self, emptied: Any) -> Any:
         return emptied
 
 
 class NoGenerations(ConcurrentTrie[int]):
-    """Exchanges by a plain compare-and-set, whatever generation the root has: writes into
-    snapshots.
+    """A trie that exchanges by plain compare-and-set, whatever the root's generation.
+
+    It writes into snapshots.
     """
 
     def _gcas(self, inode: Any, main: Any, changed: Any) -> bool:
-        changed.previous = self._settled
+        changed.previous = self._no_previous
         return bool(inode.main.compare_and_set(main, changed))
 
 
 class SlowSnapshot(Persistent[int]):
-    """Copies its pairs one by one while others go on."""
+    """A snapshot matcher that copies its pairs one by one while other threads continue."""
 
     def snapshot(self) -> Persistent[int]:
         copy: Persistent[int] = Persistent(self.grammar, self._kind)

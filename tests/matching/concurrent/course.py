@@ -1,7 +1,7 @@
-"""Threads of which one runs at a time, and which one is drawn by lot at every step that matters.
+"""Threads of which only one runs at a time; at every shared access, a seeded draw decides which.
 
-Each has a lock to wait at, and whoever runs hands on by opening another's. So a run is as
-adversarial as the draw wants, and the same seed makes the same run.
+Each thread waits at a lock of its own, and the running thread passes control by opening another
+thread's lock. The interleaving is therefore arbitrary, and the same seed repeats it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 
 class Course:
-    """One run of some scripts, which call `step` wherever another may come between."""
+    """One run of some scripts, which call `step` wherever another script may interrupt."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        #: How often a step is a switch. Rare ones let one thread sleep while others do much; all
-        #: are needed.
+        #: The chance that a step switches threads. Rare switches let one thread sleep while others
+        #: do much; the tests need all rates.
         self._haste = self.random.choice((0.03, 0.1, 0.3))
         self._doors: list[threading.Lock] = []
         self._running: list[int] = []
@@ -31,7 +31,7 @@ class Course:
         self._error: BaseException | None = None
 
     def run(self, scripts: list[Callable[[], None]]) -> None:
-        """Run all scripts to their end. Raises what one of them raised."""
+        """Run all scripts to their end. Raise the exception that a script raised."""
         self._running = list(range(len(scripts)))
         self._doors = [threading.Lock() for _ in scripts]
         for lock in (self._home, *self._doors):
@@ -50,7 +50,7 @@ class Course:
             raise self._error
 
     def step(self) -> None:
-        """Maybe let another thread run now."""
+        """Perhaps let another thread run now."""
         if self.random.random() < self._haste:
             own = self._present
             other = self.random.choice(self._running)
@@ -76,15 +76,15 @@ class Course:
 
 
 def walk() -> None:
-    """What a cell does before each access while no course is run."""
+    """Do nothing: the hook of a cell before each access while no course is running."""
 
 
 class SteppedCell(Cell[T]):
-    """A cell before each access of which another thread may come."""
+    """A cell that may be interrupted by another thread before each access."""
 
     __slots__ = ("value",)
 
-    #: What is called before each access.
+    #: Called before each access.
     step: ClassVar[Callable[[], None]] = walk
 
     def __init__(self, value: T) -> None:
@@ -103,7 +103,7 @@ class SteppedCell(Cell[T]):
 
 
 class CarelessCell(SteppedCell[T]):
-    """A cell that sets without comparing: it loses updates."""
+    """A cell that sets without comparing, and so loses updates."""
 
     def compare_and_set(self, expected: T, desired: T) -> bool:
         SteppedCell.step()

@@ -1,10 +1,10 @@
-"""Concurrent histories of a matcher, and whether they are linearizable.
+"""Records concurrent histories of a matcher and decides if they are linearizable.
 
-An operation happens at some moment between its start and its end. A history is linearizable if
-there are such moments for all of its operations that, one after the other, they give the results
-that were recorded. The search is that of Wing and Gong with Lowe's memory of what was tried: take
-an operation that no other one wholly precedes, do it to the state, go on if the result is right,
-else take it back. A state is a set of pairs, and is kept as bits.
+An operation takes effect at some moment between its start and its end. A history is linearizable if
+such moments exist for all operations that, executed in that order, give the recorded results. The
+search is that of Wing and Gong with Lowe's memory of visited configurations: choose an operation
+that no other operation wholly precedes, apply it to the state, continue if its result is right,
+otherwise backtrack. A state is a set of pairs, represented as bits.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tests.matching.concurrent.course import Course, SteppedCell, walk
 
 PATTERNS = ("#", "a.b", "a.#", "a.b.c", "a.*.c", "*.b.#", "#.c")
 TOPICS = ("a.b.c", "a.b", "a.c")
-#: Each pattern has subscriber 0, who may have several, and one of its own, by whom an answer tells
-#: what was there.
+#: Every pattern has subscriber 0, which may have several patterns, and one subscriber of its own,
+#: which identifies the pattern in an answer.
 PAIRS = tuple(
     (pattern, subscriber)
     for number, pattern in enumerate(PATTERNS, 1)
@@ -31,8 +31,8 @@ PAIRS = tuple(
 BITS = {pair: 1 << number for number, pair in enumerate(PAIRS)}
 
 NAMES = ("subscribe", "unsubscribe", "match", "snapshot", "matches_any", "contains", "len", "clear")
-#: How often a thread does each: one that does everything, one that changes, one that comes and
-#: goes, one that asks.
+#: Weights of the operations of a thread: one that does everything, one that changes, one that
+#: subscribes and unsubscribes, one that looks up.
 ROLES = (
     (30, 25, 20, 12, 3, 3, 3, 4),
     (50, 40, 4, 4, 0, 0, 0, 2),
@@ -40,15 +40,15 @@ ROLES = (
     (10, 0, 60, 10, 10, 10, 0, 0),
 )
 
-#: What an operation gave: a boolean, subscribers or pairs as bits, or several of these.
+#: The result of an operation: a boolean, subscribers or pairs as bits, or several of these.
 Result = object
-#: An operation on a real matcher, and on the state it stands for.
+#: The effect of an operation on a real matcher, and on the state that models it.
 Operation = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
 class Event:
-    """An operation, when it started and ended, and its result."""
+    """An operation with its start, end and result."""
 
     start: int
     end: int
@@ -61,9 +61,9 @@ class Event:
 
 
 def record(matcher: Matcher[int], seed: int, threads: int = 3, operations: int = 6) -> list[Event]:
-    """What happens when the threads of a course, drawn by this seed, do some operations each.
+    """Return the history of a course with this seed, in which each thread does some operations.
 
-    It uses `SteppedCell`.
+    The matcher must use `SteppedCell`.
     """
     course = Course(seed)
     clock = itertools.count()
@@ -86,7 +86,7 @@ def record(matcher: Matcher[int], seed: int, threads: int = 3, operations: int =
 def record_freely(
     matcher: Matcher[int], seed: int, threads: int = 3, operations: int = 6
 ) -> list[Event]:
-    """The same with threads that run as they like."""
+    """Return such a history recorded with free-running threads."""
     clock = itertools.count()
     random = Random(seed)
     patterns = random.sample(PATTERNS, 3)
@@ -115,8 +115,9 @@ def record_freely(
 
 
 def begun(matcher: Matcher[int], random: Random, now: Callable[[], int]) -> list[Event]:
-    """The history of some subscriptions that were there before: an empty trie has few nodes to
-    disagree about.
+    """Return the history of some initial subscriptions.
+
+    They give the following operations more nodes to conflict on than an empty trie has.
     """
     events = []
     for text, subscriber in random.sample(PAIRS, random.randint(0, 6)):
@@ -136,7 +137,7 @@ def script(
     events: list[Event],
     step: Callable[[], None],
 ) -> Callable[[], None]:
-    """Some operations drawn by lot. A snapshot is read after it was taken, and again in the end."""
+    """Return a script of random operations. A snapshot is read when taken, and again at the end."""
     weights = random.choice(ROLES)
     drawn = [draw(random, weights, texts) for _ in range(operations)]
 
@@ -159,7 +160,7 @@ def script(
 
 
 def draw(random: Random, weights: tuple[int, ...], patterns: list[str]) -> Operation:
-    """An operation."""
+    """Draw an operation."""
     name = random.choices(NAMES, weights)[0]
     if name in ("match", "matches_any"):
         return name, random.choice(TOPICS), 0
@@ -168,7 +169,7 @@ def draw(random: Random, weights: tuple[int, ...], patterns: list[str]) -> Opera
 
 
 def done(matcher: Matcher[int], operation: Operation) -> Result:
-    """Do an operation."""
+    """Do an operation and return its result."""
     name, text, subscriber = operation
     if name == "subscribe":
         return matcher.subscribe(text, subscriber)
@@ -189,14 +190,14 @@ def done(matcher: Matcher[int], operation: Operation) -> Result:
 
 
 def answer(matcher: Matcher[int], topic: str) -> int:
-    """The subscribers found, as bits."""
+    """Return the subscribers found, as bits."""
     found = matcher.match(topic)
     assert len(found) == len(set(found))
     return sum(1 << subscriber for subscriber in found)
 
 
 def contents(snapshot: Matcher[int]) -> Result:
-    """What a snapshot answers to everything."""
+    """Return the snapshot's answers to all questions."""
     return (
         *[answer(snapshot, topic) for topic in TOPICS],
         sum(BITS[pair] for pair in snapshot.subscriptions()),
@@ -205,7 +206,7 @@ def contents(snapshot: Matcher[int]) -> Result:
 
 @cache
 def after(state: int, operation: Operation) -> tuple[int, Result]:
-    """The state after an operation, and its result, by the definition."""
+    """Return the state after an operation, and the operation's result, by the definition."""
     name, text, subscriber = operation
     bit = BITS.get((text, subscriber), 0)
     if name == "subscribe":
@@ -227,7 +228,7 @@ def after(state: int, operation: Operation) -> tuple[int, Result]:
 
 @cache
 def expected(state: int, topic: str) -> int:
-    """The subscribers to find, as bits."""
+    """Return the expected subscribers, as bits."""
     found = 0
     for (pattern, subscriber), bit in BITS.items():
         if state & bit and AMQP.matches(pattern, topic):
@@ -236,9 +237,7 @@ def expected(state: int, topic: str) -> int:
 
 
 def linearizable(events: list[Event]) -> bool:
-    """Whether there is an order of the operations that gives these results and that their times
-    allow.
-    """
+    """True if some order of the operations explains the results and respects the times."""
     ordered = sorted(events, key=lambda event: event.start)
     everything = (1 << len(ordered)) - 1
     tried: set[tuple[int, int]] = set()
@@ -262,11 +261,11 @@ def linearizable(events: list[Event]) -> bool:
 
 
 def overlap(events: list[Event]) -> bool:
-    """Whether any two operations were under way together."""
+    """True if any two operations overlapped in time."""
     ordered = sorted(events, key=lambda event: event.start)
     return any(earlier.end > later.start for earlier, later in itertools.pairwise(ordered))
 
 
 def shown(events: list[Event]) -> str:
-    """A history to read."""
+    """Return the history as readable text."""
     return "\n".join(str(event) for event in sorted(events, key=lambda event: event.start))

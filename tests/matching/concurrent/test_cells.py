@@ -1,4 +1,4 @@
-"""The atomic cell, and what happens without the package it stands on."""
+"""Tests of the atomic cell, and of the error when the package cereggii is missing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_a_cell_holds_what_it_was_made_with_until_that_is_exchanged() -> None:
     first, second = [1], [1]
     cell: Cell[list[int]] = AtomicCell(first)
     assert cell.get() is first
-    assert not cell.compare_and_set(second, [2])  # equal is not the same
+    assert not cell.compare_and_set(second, [2])  # equal is not identical
     assert cell.get() is first
     assert cell.compare_and_set(first, second)
     assert cell.get() is second
@@ -59,11 +59,15 @@ def test_of_the_threads_that_exchange_the_same_value_one_succeeds() -> None:
 
 @pytest.mark.parametrize("name", ["cstrie", "snapshot"])
 def test_without_cereggii_the_error_says_what_to_install(name: str) -> None:
-    program = f"import sys; sys.modules['cereggii'] = None; from matching import AMQP, create; create({name!r}, AMQP)"
+    program = (
+        "import sys; sys.modules['cereggii'] = None; "
+        f"from matching import AMQP, create; create({name!r}, AMQP)"
+    )
     ran = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert ran.returncode == 1
     assert ran.stderr.splitlines()[-1] == (
-        "ImportError: the concurrent matchers need the package cereggii: pip install 'trellis-broker[concurrent]'"
+        "ImportError: the concurrent matchers need the package cereggii: "
+        "pip install 'trellis-broker[concurrent]'"
     )

@@ -1,5 +1,6 @@
-"""What `cstrie` and `snapshot` promise beyond the contract: cheap snapshots, bounded copies, no
-limit of depth.
+"""Tests of what `cstrie` and `snapshot` promise beyond the contract.
+
+Snapshots are cheap, copies are bounded, and the depth of patterns is not limited by the stack.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ KINDS = [ConcurrentTrie, Persistent]
 
 
 class CountedCell(SteppedCell[object]):
-    """Says how many there are."""
+    """A cell that counts the cells created."""
 
     made = 0
 

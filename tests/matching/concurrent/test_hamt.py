@@ -1,4 +1,4 @@
-"""The persistent map, beside a dict that is copied for every change."""
+"""Compares the persistent map with a dict that is copied for every change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matching.hamt import Hamt, only
 
 
 class Key:
-    """A key whose hash is chosen."""
+    """A key with a chosen hash."""
 
     def __init__(self, number: int, of_hash: int) -> None:
         self.number = number
@@ -43,7 +43,7 @@ def many(keys: list[Key]) -> Hamt[Key, int]:
     return some
 
 
-#: Hashes that are spread, that share their low bits, that are the same, and that are negative.
+#: Hashes that are spread, share their low bits, are equal, or are negative.
 HASHES: list[Callable[[int], int]] = [
     lambda n: n,
     lambda n: n << 12,

@@ -1,7 +1,7 @@
-"""Every operation, interrupted by others before each of its accesses to a cell, one by one.
+"""Interrupts every operation by other operations before each of its accesses to a cell.
 
-So every comparison fails that can fail, in a known place: whatever comes between is done wholly
-before the access.
+Every compare-and-set that can fail does fail, at a known access: an interruption is complete before
+the access continues.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.matching.concurrent.histories import (
 Kind = type[ConcurrentTrie[int]] | type[Persistent[int]]
 
 KINDS = [ConcurrentTrie, Persistent]
-#: What is there before: the patterns, each with its own subscriber.
+#: The initial patterns, each with its own subscriber.
 BEFORE = [[], ["a.b.c"], ["a.b.c", "a.b"], ["a.b.c", "a.*.c", "#.c"]]
 
 
@@ -69,7 +69,7 @@ QUESTIONS = [
 
 @dataclass
 class Interrupted:
-    """A matcher, and what to do before which of the following accesses to its cells."""
+    """A matcher, and the operations to run before chosen accesses to its cells."""
 
     matcher: Matcher[int]
     plan: list[tuple[int, Operation]] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Interrupted:
     clock: Iterator[int] = field(default_factory=itertools.count)
 
     def do(self, operation: Operation) -> None:
-        """Do an operation, and put it down. A snapshot is read when everything is over."""
+        """Do an operation and record it. A snapshot is read at the end."""
         start = next(self.clock)
         result: Result = done(self.matcher, operation)
         if isinstance(result, Matcher):
@@ -87,7 +87,7 @@ class Interrupted:
         self.events.append(Event(start, next(self.clock), operation, result))
 
     def step(self) -> None:
-        """Called before each access: do what is planned, without being interrupted."""
+        """Run the planned operation before this access, without further interruption."""
         SteppedCell.step = walk
         while self.plan and self.plan[0][0] <= self.accesses:
             self.do(self.plan.pop(0)[1])
@@ -97,7 +97,7 @@ class Interrupted:
     def run(self, operation: Operation, plan: list[tuple[int, Operation]]) -> bool:
         """Do an operation with these interruptions.
 
-        Whether it had so many accesses that all came to pass.
+        Return True if the operation had enough accesses for all interruptions to happen.
         """
         self.plan = plan
         SteppedCell.step = self.step
@@ -117,8 +117,9 @@ class Interrupted:
 
 
 def prepared(kind: Kind, before: list[str], snapshot: bool) -> Interrupted:
-    """A matcher of these patterns; after a snapshot all its nodes belong to that one, and must be
-    copied.
+    """Return a matcher of these patterns.
+
+    With `snapshot`, all its nodes belong to a snapshot, so a change must copy them.
     """
     run = Interrupted(kind(AMQP, SteppedCell))
     for pattern in before:
@@ -131,7 +132,7 @@ def prepared(kind: Kind, before: list[str], snapshot: bool) -> Interrupted:
 def once(
     kind: Kind, before: list[str], snapshot: bool, operation: Operation, other: Operation
 ) -> Iterator[Interrupted]:
-    """All runs of the operation in which the other comes between, at whatever access."""
+    """Iterate over all runs of the operation that the other one interrupts, at each access."""
     for access in itertools.count():
         run = prepared(kind, before, snapshot)
         if not run.run(operation, [(access, other)]):
@@ -147,8 +148,8 @@ def twice(
     one: Operation,
     other: Operation,
 ) -> Iterator[Interrupted]:
-    """All runs of the operation in which one comes between, and at the same or a later access the
-    other.
+    """Iterate over all runs of the operation with two interruptions, the second at the same or a
+    later access.
     """
     for first in itertools.count():
         for second in itertools.count(first):
@@ -180,7 +181,7 @@ def test_whatever_comes_between_an_operation_happened_before_or_after(
         assert check(once(kind, before, snapshot, operation, other)) > 0
 
 
-#: An operation, and two changes of which the second must not be seen without the first, or that
+#: An operation, and two changes of which the second must not be visible without the first, or that
 #: undo each other.
 TWICE = [
     (plain("match", "a.b.c"), subscribe("a.b.c"), subscribe("*.b.#")),
@@ -256,8 +257,8 @@ def test_who_is_overtaken_exchanges_again(kind: Kind) -> None:
 
 
 def test_a_subscriber_who_moves_from_one_pattern_to_another_is_found_all_the_time() -> None:
-    """He subscribes to the new pattern before he leaves the old one; the articles' lookup may miss
-    both.
+    """The subscriber subscribes to the new pattern before it unsubscribes from the old one; the
+    articles' lookup may miss both.
     """
     match, join, leave = (
         plain("match", "a.b.c"),

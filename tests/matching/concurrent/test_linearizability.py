@@ -1,4 +1,4 @@
-"""Is there an order of the operations that explains what threads saw of `cstrie` and `snapshot`?"""
+"""Searches for an order of operations that explains what threads saw of `cstrie` and `snapshot`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.matching.concurrent.histories import (
 
 Kind = type[ConcurrentTrie[int]] | type[Persistent[int]]
 
-#: Histories are counted from 0; the normal suite takes the first so many, the long one those behind
+#: Histories are numbered from 0. The normal suite checks the first ones, the long suite those after
 #: them.
 NORMAL = {ConcurrentTrie: 3_000, Persistent: 1_000}
 LONG = {ConcurrentTrie: 30_000, Persistent: 10_000}
@@ -68,9 +68,9 @@ def test_many_more_histories_of_the_persistent_trie_have_one_too(seeds: range) -
 
 
 def caught(kind: Kind, cell: type[Cell[object]], seed: int) -> bool:
-    """Whether no order explains the history.
+    """True if no order explains the history.
 
-    That the matcher breaks down on the way does not count.
+    A matcher that fails with an exception does not count.
     """
     try:
         return not linearizable(record(kind(AMQP, cell), seed))
@@ -114,7 +114,7 @@ def test_what_a_script_raises_is_raised_when_the_others_have_ended() -> None:
 
 @pytest.fixture
 def restless() -> Iterator[None]:
-    """The interpreter changes threads as often as it can."""
+    """Let the interpreter switch threads as often as it can."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -162,9 +162,7 @@ def test_the_search_wants_every_result_explained() -> None:
 
 
 def test_the_search_refuses_the_history_of_the_articles_lookup() -> None:
-    """It found `*.b.#`, to which someone subscribed when `a.b` had its subscriber, and did not find
-    `a.b`.
-    """
+    """The lookup found `*.b.#`, subscribed while `a.b` had its subscriber, but not `a.b`."""
     assert not linearizable(
         happened(
             (0, 5, "match", "a.b", 0, 1 << 6),

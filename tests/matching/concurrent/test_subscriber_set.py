@@ -1,16 +1,16 @@
-"""The subscribers of one pattern as values: nothing that was made before changes."""
+"""Tests of the immutable subscriber set: no earlier value changes."""
 
 from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matching.crowd import SubscriberSet, holds, members, merged, with_added, without
 from matching.hamt import only
+from matching.subscriber_set import SubscriberSet, holds, members, merged, with_added, without
 
 
 class Row(list[int]):
-    """A list that can be hashed, and so subscribe."""
+    """A hashable list, which can be a subscriber."""
 
     def __hash__(self) -> int:  # type: ignore[override] # that is the point
         return 1

@@ -1,0 +1,93 @@
+"""Stores the subscribers of one pattern as an immutable value, for the concurrent matchers.
+
+    None | subscriber | [two, or a few] | Hamt of many
+
+Every change makes a new value. Copying a short list is cheap; a `Hamt` shares all but one path with
+its predecessor, so 20,000 clients that subscribe to one filter do not copy each other 20,000 times.
+Neither a list nor a `Hamt` can be a subscriber: None, or a hashable subclass of list, is wrapped in
+a list. `bucket` is the mutable counterpart.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias, TypeVar
+
+from matching.hamt import Hamt, only
+
+S = TypeVar("S")
+
+SubscriberSet: TypeAlias = S | list[S] | Hamt[S, bool] | None
+
+#: The largest list. A map shrinks back to a list at half this size.
+_FEW: Final = 16
+
+
+def holds(subscribers: SubscriberSet[S], subscriber: S) -> bool:
+    """True if the subscriber is in the set."""
+    if isinstance(subscribers, list):
+        return subscriber in subscribers
+    if isinstance(subscribers, Hamt):
+        return subscribers.get(subscriber) is not None
+    return subscribers is not None and (subscribers is subscriber or subscribers == subscriber)
+
+
+def with_added(subscribers: SubscriberSet[S], subscriber: S) -> SubscriberSet[S]:
+    """Return the set plus a subscriber that it does not contain yet."""
+    if isinstance(subscribers, Hamt):
+        return subscribers.put(subscriber, True)
+    if isinstance(subscribers, list):
+        if len(subscribers) < _FEW:
+            return [*subscribers, subscriber]
+        many = only(subscriber, True)
+        for each in subscribers:
+            many = many.put(each, True)
+        return many
+    if subscribers is not None:
+        return [subscribers, subscriber]
+    return subscriber if _plain(subscriber) else [subscriber]
+
+
+def without(subscribers: SubscriberSet[S], subscriber: S) -> SubscriberSet[S]:
+    """Return the set minus a subscriber that it contains; None if it becomes empty."""
+    if isinstance(subscribers, Hamt):
+        fewer = subscribers.without(subscriber)
+        assert fewer is not None
+        return fewer if len(fewer) * 2 > _FEW else members(fewer)
+    if isinstance(subscribers, list):
+        rest = subscribers.copy()
+        rest.remove(subscriber)
+        if len(rest) == 1 and _plain(rest[0]):
+            return rest[0]
+        return rest if rest else None
+    return None
+
+
+def members(subscribers: SubscriberSet[S]) -> list[S]:
+    """Return the subscribers in the set."""
+    found: list[S] = []
+    _take(subscribers, found)
+    return found
+
+
+def merged(sets: list[SubscriberSet[S]]) -> list[S]:
+    """Return the subscribers in any of the sets, each once."""
+    found: list[S] = []
+    for subscribers in sets:
+        _take(subscribers, found)
+    return found if len(sets) < 2 else list(dict.fromkeys(found))
+
+
+def _take(subscribers: SubscriberSet[S], found: list[S]) -> None:
+    """Append the subscribers in the set to `found`."""
+    if isinstance(subscribers, Hamt):
+        for leaf in subscribers.leaves():
+            found.extend(leaf)
+    elif isinstance(subscribers, list):
+        found.extend(subscribers)
+    elif subscribers is not None:
+        found.append(subscribers)
+
+
+def _plain(subscriber: S) -> bool:
+    """True if the subscriber can be stored bare, without being mistaken for a container."""
+    return subscriber is not None and not isinstance(subscriber, (list, Hamt))
