@@ -174,7 +174,7 @@ class DefinitionsRestore:
         queues = [
             (entry.vhost, entry.name) for _, entry in opened.definitions if entry.kind == "queue"
         ]
-        self._broker.streams.sweep(queues, survivors.known_number())
+        self._broker.streams.remove_deleted(queues, survivors.known_number())
         for (name, producer), sequence in store.sequences.items():
             if name in self._broker.vhosts:
                 self._broker.vhosts[name].producers.last[producer] = sequence

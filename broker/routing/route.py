@@ -39,7 +39,7 @@ from broker.queues.destination import Destination
 from broker.queues.limited import LimitedQueue
 from broker.queues.queue import Queue
 from broker.stream.queue import StreamQueue
-from broker.stream.rows import Packets
+from broker.stream.rows import PublishRun
 
 #: Fates of a message that came in. Every one has exactly one; what becomes of its copies, queues
 #: count.
@@ -155,7 +155,7 @@ class RecordingRelay(Relay):
 
     def _record(self, packets: bytes, count: i64, described: bool) -> None:
         for journal in self._journals:
-            journal.put_packets(Packets(packets, count, self._publisher, self._routed, described))
+            journal.put_run(PublishRun(packets, count, self._publisher, self._routed, described))
 
 
 #: Listeners of no message.

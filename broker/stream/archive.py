@@ -21,17 +21,17 @@ from mypy_extensions import i64
 from broker.store.contract import StreamWrite
 from broker.store.disk import Disk, File, Poisoned, WriteFailed
 from broker.store.files import os_error_text
-from broker.stream.arrow import END_OF_STREAM, SCHEMA_OCTETS, schema
-from broker.stream.rows import Captured, Encoded, RowCodecs, RowWriter, Sink
+from broker.stream.arrow import END_OF_STREAM, SCHEMA_SIZE, encode_schema
+from broker.stream.rows import BatchSink, CapturedRows, EncodedBatch, RowCodecs, RowWriter
 from broker.stream.segments import SUFFIXES, Segment, parse_segment, segment_name
 
 #: Octets after which a segment is full, if nobody says otherwise.
-SEGMENT_OCTETS: Final = 64 << 20
+SEGMENT_SIZE: Final = 64 << 20
 #: Letters of a name that stands as it is for a directory.
 _NAME_MAX: Final = 120
 
 
-def folder(name: str) -> str:
+def directory_name(name: str) -> str:
     """A directory's name for a virtual host or a queue: unique, and harmless."""
     made = quote(name, safe="")
     if made.startswith("."):
@@ -43,21 +43,21 @@ def folder(name: str) -> str:
     )
 
 
-class Placed:
+class WrittenBatch:
     """A batch was written: where, and what is known of it. Its octets are let go."""
 
-    def __init__(self, segment: Segment, place: i64, encoded: Encoded) -> None:
+    def __init__(self, segment: Segment, place: i64, encoded: EncodedBatch) -> None:
         self.segment = segment
         self.place: i64 = place
         self.base: i64 = encoded.base
         self.count: i64 = encoded.count
-        self.size: i64 = len(encoded.octets)
+        self.size: i64 = len(encoded.data)
         self.first_at: i64 = encoded.first_at
         self.last_at: i64 = encoded.last_at
 
-    def extend(self, segment: Segment) -> None:
+    def add_to(self, segment: Segment) -> None:
         """The segment has it from now on."""
-        segment.grow(self.base, self.count, self.place, self.size, self.first_at, self.last_at)
+        segment.add_batch(self.base, self.count, self.place, self.size, self.first_at, self.last_at)
 
 
 class SegmentWriter:
@@ -65,41 +65,39 @@ class SegmentWriter:
 
     def __init__(self, disk: Disk, root: str, vhost: str, name: str, number: int) -> None:
         self.disk = disk
-        self.directory = f"{root}/{folder(vhost)}/{folder(name)}"
+        self.directory = f"{root}/{directory_name(vhost)}/{directory_name(name)}"
         self.number = number
         #: Octets after which a segment is full.
-        self.segment_octets: i64 = SEGMENT_OCTETS
+        self.segment_size: i64 = SEGMENT_SIZE
         self.epoch = 0
         #: The stream is new: what is in its directory is of one that had its name before.
-        self.fresh = False
+        self.is_new = False
         self.poisoned = ""
         self._root = root
         #: The segment that is written, and what is known of it here.
         self._segment: Segment | None = None
-        self._shadow: Segment | None = None
+        self._written: Segment | None = None
         self._file: File | None = None
         self._unsynced = False
 
-    def append(self, encoded: Encoded) -> Placed:
+    def append(self, encoded: EncodedBatch) -> WrittenBatch:
         """Write a batch to the end.
 
         Raises WriteFailed, when it may be appended again later; Poisoned.
         """
         self._check()
-        segment, shadow, file = self._segment, self._shadow, self._file
+        segment, shadow, file = self._segment, self._written, self._file
         if (
             segment is None
             or shadow is None
             or file is None
-            or (
-                shadow.end > shadow.base and shadow.size + len(encoded.octets) > self.segment_octets
-            )
+            or (shadow.end > shadow.base and shadow.size + len(encoded.data) > self.segment_size)
         ):
             segment, shadow, file = self._roll(encoded.base)
         place: i64 = shadow.size
         self._unsynced = True
         try:
-            file.write(place, memoryview(encoded.octets))
+            file.write(place, memoryview(encoded.data))
         except OSError as error:
             reason = os_error_text(segment.path, "write", error)
             try:
@@ -107,8 +105,8 @@ class SegmentWriter:
             except OSError as failure:
                 self._poison(f"{reason}, and cannot cut it back: {failure.strerror or failure}")
             raise WriteFailed(reason, error.errno or 0) from error
-        placed = Placed(segment, place, encoded)
-        placed.extend(shadow)
+        placed = WrittenBatch(segment, place, encoded)
+        placed.add_to(shadow)
         return placed
 
     def sync(self) -> None:
@@ -125,8 +123,8 @@ class SegmentWriter:
 
     def finish(self) -> None:
         """End the segment that is written, with its index. Raises StoreError."""
-        segment, shadow, file = self._segment, self._shadow, self._file
-        self._segment = self._shadow = self._file = None
+        segment, shadow, file = self._segment, self._written, self._file
+        self._segment = self._written = self._file = None
         if segment is None or shadow is None or file is None or self.poisoned:
             return
         try:
@@ -163,7 +161,7 @@ class SegmentWriter:
                 os_error_text(self.directory, "make a segment in", error), error.errno or 0
             ) from error
         try:
-            file.write(0, schema(self.number, self.epoch, int(base)))
+            file.write(0, encode_schema(self.number, self.epoch, int(base)))
         except OSError as error:
             reason = os_error_text(path, "write", error)
             try:
@@ -176,11 +174,11 @@ class SegmentWriter:
             self.disk.sync_directory(self.directory)
         except OSError as error:
             self._poison(os_error_text(path, "sync", error))
-        self._segment, self._shadow = (
+        self._segment, self._written = (
             Segment(self.disk, path, self.epoch, int(base)) for _ in range(2)
         )
         self._file = file
-        return self._segment, self._shadow, file
+        return self._segment, self._written, file
 
     def _begin_epoch(self) -> None:
         """The directory is there, and the epoch is later than all in it: those of a queue that had
@@ -195,7 +193,7 @@ class SegmentWriter:
             self.disk.make_directory(path)
             self.disk.sync_directory(parent if part else path.rpartition("/")[0] or ".")
         names = self.disk.list(self.directory)
-        if self.fresh:
+        if self.is_new:
             for name in names:
                 if name.endswith(SUFFIXES):
                     self.disk.remove(f"{self.directory}/{name}")
@@ -211,63 +209,63 @@ def write_index(disk: Disk, segment: Segment) -> None:
     if temporary.rpartition("/")[2] in disk.list(directory):
         disk.remove(temporary)
     file = disk.create(temporary)
-    file.write(0, segment.index())
+    file.write(0, segment.encode_index())
     file.sync()
     file.close()
     disk.rename(temporary, path)
 
 
-class Placing(Sink):
+class BatchAppender(BatchSink):
     """Gives batches to the pen as they are made, so that few octets are held at a time. Once one
     could not be written, those behind it wait with it."""
 
     def __init__(self, pen: SegmentWriter) -> None:
-        self.placed: list[Placed] = []
-        self.waiting: list[Encoded] = []
-        self._pen = pen
+        self.written: list[WrittenBatch] = []
+        self.unwritten: list[EncodedBatch] = []
+        self._segment_writer = pen
 
-    def keep(self, encoded: Encoded) -> None:
-        self.waiting.append(encoded)
-        if len(self.waiting) == 1:
+    def add(self, encoded: EncodedBatch) -> None:
+        self.unwritten.append(encoded)
+        if len(self.unwritten) == 1:
             try:
-                self.go_on()
+                self.flush()
             except WriteFailed:
                 return  # `go_on` is tried once more when all is made, and then it is said.
 
-    def go_on(self) -> None:
+    def flush(self) -> None:
         """Write what waits. Raises WriteFailed."""
-        while self.waiting:
-            self.placed.append(self._pen.append(self.waiting[0]))
-            del self.waiting[0]
+        while self.unwritten:
+            self.written.append(self._segment_writer.append(self.unwritten[0]))
+            del self.unwritten[0]
 
 
-class Portion(StreamWrite):
+class ArchiveWrite(StreamWrite):
     """What one batch of the store has for one stream.
 
     `write` may be called again after it raised WriteFailed.
     """
 
-    def __init__(self, archive: Archive, captured: Captured, size: i64) -> None:
+    def __init__(self, archive: Archive, captured: CapturedRows, size: i64) -> None:
         self.archive = archive
-        self.octets: i64 = size
+        self.size: i64 = size
         self.end: i64 = captured.end
-        self._captured: Captured | None = captured
-        self._placing = Placing(archive.pen)
+        self._captured: CapturedRows | None = captured
+        self._appender = BatchAppender(archive.segment_writer)
 
     def write(self) -> None:
         """In the writer's thread."""
         captured, self._captured = self._captured, None
         if captured is not None:
-            self.archive.writer.write(captured, self._placing)
-        self._placing.go_on()
-        self.archive.pen.sync()
+            self.archive.row_writer.write(captured, self._appender)
+        self._appender.flush()
+        self.archive.segment_writer.sync()
 
     def settle(self) -> None:
         """It is durable: in the loop's thread."""
-        self.archive.extend(self._placing.placed)
+        self.archive.extend(self._appender.written)
 
 
-class Gone(Exception):
+class RowsUnavailable(Exception):
     """The rows asked for are not there any more, or are lost.
 
     `first` is the next offset that is there.
@@ -275,7 +273,7 @@ class Gone(Exception):
 
     def __init__(self, text: str, first: i64) -> None:
         super().__init__(text)
-        self.first: i64 = first
+        self.next_offset: i64 = first
 
 
 class Archive:
@@ -285,7 +283,7 @@ class Archive:
     """
 
     def __init__(
-        self, disk: Disk, root: str, vhost: str, name: str, number: int, scribes: RowCodecs
+        self, disk: Disk, root: str, vhost: str, name: str, number: int, codecs: RowCodecs
     ) -> None:
         self.disk = disk
         self.name = name
@@ -294,14 +292,14 @@ class Archive:
         self.segments: list[Segment] = []
         #: The offset after the last durable row.
         self.end: i64 = 0
-        self.pen = SegmentWriter(disk, root, vhost, name, number)
-        self.writer = RowWriter(vhost, scribes)
+        self.segment_writer = SegmentWriter(disk, root, vhost, name, number)
+        self.row_writer = RowWriter(vhost, codecs)
         #: Rows that are durable and that nobody removed.
         self.rows: i64 = 0
-        self.octets: i64 = 0
+        self.size: i64 = 0
 
     @property
-    def first(self) -> i64:
+    def first_offset(self) -> i64:
         """The first offset that is there; `end` when none is."""
         return self.segments[0].base if self.segments else self.end
 
@@ -313,9 +311,9 @@ class Archive:
         """These were there when the broker stopped."""
         self.segments = segments
         self.rows = sum(int(segment.end - segment.base) for segment in segments)
-        self.octets = sum(int(segment.size) for segment in segments)
+        self.size = sum(int(segment.size) for segment in segments)
 
-    def extend(self, placed: list[Placed]) -> None:
+    def extend(self, placed: list[WrittenBatch]) -> None:
         """These batches are durable."""
         segments = self.segments
         for one in placed:
@@ -323,36 +321,36 @@ class Archive:
             if not segments or segments[-1] is not segment:
                 if segments:
                     segments[-1].full = True
-                segment.ours = True
+                segment.written_here = True
                 segments.append(segment)
-                self.octets += SCHEMA_OCTETS
-            one.extend(segment)
+                self.size += SCHEMA_SIZE
+            one.add_to(segment)
             self.rows += one.count
-            self.octets += one.size
+            self.size += one.size
             self.end = one.base + one.count
 
-    def holding(self, offset: i64) -> Segment | None:
+    def segment_with(self, offset: i64) -> Segment | None:
         """The segment with this offset; None when it is not there (yet, any more, or lost)."""
         at = bisect_right(self.segments, offset, key=_base)
         segment = self.segments[at - 1] if at else None
         return segment if segment is not None and offset < segment.end else None
 
-    def missing(self, offset: i64) -> Gone:
+    def unavailable_error(self, offset: i64) -> RowsUnavailable:
         """Why an offset below the end is not there."""
         at = bisect_right(self.segments, offset, key=_base)
         after: i64 = self.segments[at].base if at < len(self.segments) else self.end
         thing = f"offset {offset} of stream '{self.name}' in vhost '{self.vhost}'"
         if at == 0:
-            return Gone(
+            return RowsUnavailable(
                 f"{thing} is gone: retention has removed what came before offset {after}, the first there is",
                 after,
             )
-        return Gone(
+        return RowsUnavailable(
             f"{thing} is lost: what could not be read is in its quarantine; it goes on with offset {after}",
             after,
         )
 
-    def expired(self, before: i64, most: i64) -> list[Segment]:
+    def take_expired(self, before: i64, most: i64) -> list[Segment]:
         """Take out the full segments whose last row is older than that microsecond, and then, from
         the oldest on, those beyond so many octets. (-1: no bound.) Never the last one. Their files
         are the caller's to remove.
@@ -360,12 +358,12 @@ class Archive:
         out: list[Segment] = []
         while len(self.segments) > 1:
             oldest = self.segments[0]
-            if not (before >= 0 and oldest.last_at < before) and not 0 <= most < self.octets:
+            if not (before >= 0 and oldest.last_at < before) and not 0 <= most < self.size:
                 break
             out.append(oldest)
             del self.segments[0]
             self.rows -= oldest.end - oldest.base
-            self.octets -= oldest.size
+            self.size -= oldest.size
             oldest.close()
         return out
 

@@ -14,37 +14,37 @@ from librt.strings import BytesWriter, read_i64_le, write_i32_le, write_i64_le
 from mypy_extensions import i32, i64, u8
 
 #: Ends of texts that are all of one length are kept, for so many lengths, and rows at least.
-_RAMPS_MAX: Final = 64
-_RAMP_ROWS: Final[i64] = 4_096
+_EQUAL_ENDS_MAX: Final = 64
+_EQUAL_ENDS_ROWS: Final[i64] = 4_096
 #: Octets of a body that is kept as it is.
-_SMALL: Final[i64] = 2_048
-_ramps: Final[dict[int, bytes]] = {}
+_SMALL_BODY: Final[i64] = 2_048
+_equal_ends: Final[dict[int, bytes]] = {}
 
 
-def ramp(step: i64, rows: i64) -> bytes:
+def equal_ends(step: i64, rows: i64) -> bytes:
     """Where so many texts of one length end, and before them where the first begins."""
     if step == 0:
         return bytes(int(4 * (rows + 1)))
-    known = _ramps.get(int(step))
+    known = _equal_ends.get(int(step))
     if known is None or len(known) < 4 * (rows + 1):
         out = BytesWriter()
         end: i64 = 0
         at: i64 = 0
-        most: i64 = max(rows, _RAMP_ROWS) if step * _RAMP_ROWS < 1 << 24 else rows
+        most: i64 = max(rows, _EQUAL_ENDS_ROWS) if step * _EQUAL_ENDS_ROWS < 1 << 24 else rows
         while at <= most:
             write_i32_le(out, i32(end))
             end += step
             at += 1
         known = out.getvalue()
         if most > rows:
-            if len(_ramps) >= _RAMPS_MAX:
-                _ramps.clear()
-            _ramps[int(step)] = known
+            if len(_equal_ends) >= _EQUAL_ENDS_MAX:
+                _equal_ends.clear()
+            _equal_ends[int(step)] = known
     return known[: 4 * (rows + 1)]
 
 
 @final
-class Ends:
+class EndsColumn:
     """The lengths of texts, as Arrow writes them."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Ends:
         self._step: i64 = 0
         self._out: BytesWriter | None = None
 
-    def run(self, size: i64, count: i64) -> None:
+    def add_run(self, size: i64, count: i64) -> None:
         """So many more texts of this length."""
         out = self._out
         if out is None:
@@ -65,7 +65,7 @@ class Ends:
                 self.total += size * count
                 return
             out = self._out = BytesWriter()
-            out.write(ramp(self._step, self.rows))
+            out.write(equal_ends(self._step, self.rows))
         self.rows += count
         total: i64 = self.total
         while count > 0:
@@ -74,38 +74,38 @@ class Ends:
             count -= 1
         self.total = total
 
-    def octets(self) -> bytes:
+    def encode(self) -> bytes:
         out = self._out
-        return ramp(self._step, self.rows) if out is None else out.getvalue()
+        return equal_ends(self._step, self.rows) if out is None else out.getvalue()
 
 
 @final
-class Texts:
+class TextColumn:
     """A column of octets, none of them null."""
 
     def __init__(self) -> None:
-        self.ends = Ends()
+        self.ends = EndsColumn()
         self._data = BytesWriter()
 
-    def run(self, text: bytes, count: i64) -> None:
+    def add_run(self, text: bytes, count: i64) -> None:
         """So many more rows with this text."""
-        self.ends.run(len(text), count)
+        self.ends.add_run(len(text), count)
         self._data.write(text if count == 1 else text * int(count))
 
-    def octets(self) -> bytes:
+    def encode(self) -> bytes:
         """The texts, one behind the other."""
         return self._data.getvalue()
 
 
 @final
-class Bodies:
+class BodyColumn:
     """Octets of bodies, one behind the other.
 
     Small ones are gathered, so that no object is kept for each.
     """
 
     def __init__(self) -> None:
-        self.ends = Ends()
+        self.ends = EndsColumn()
         self.total: i64 = 0
         self._parts: list[bytes] = []
         self._small = BytesWriter()
@@ -114,7 +114,7 @@ class Bodies:
         """Hot path."""
         size: i64 = len(body)
         self.total += size
-        if size < _SMALL:
+        if size < _SMALL_BODY:
             self._small.write(body)
             return
         self._gather()
@@ -132,14 +132,14 @@ class Bodies:
 
 
 @final
-class Cells:
+class NumberColumn:
     """A column of numbers, none of them null, `width` octets each: 1, 4 or 8."""
 
     def __init__(self, width: i64) -> None:
         self.width: i64 = width
         self._out = BytesWriter()
 
-    def run(self, number: i64, count: i64) -> None:
+    def add_run(self, number: i64, count: i64) -> None:
         """So many more rows with this number."""
         out = self._out
         if count > 2:
@@ -156,12 +156,12 @@ class Cells:
                 out.append(u8(number))
             count -= 1
 
-    def octets(self) -> bytes:
+    def encode(self) -> bytes:
         return self._out.getvalue()
 
 
 @final
-class Sparse:
+class SparseColumn:
     """A column of which most rows are null: only the others are noted. Numbers come as their
     octets, all of one `width`; texts have none."""
 
@@ -170,13 +170,13 @@ class Sparse:
         #: Rows that are not null.
         self.count: i64 = 0
         #: Of each run its first row and how many follow, and what they have.
-        self._places = BytesWriter()
+        self._runs = BytesWriter()
         self._values: list[bytes] = []
 
-    def run(self, first: i64, count: i64, value: bytes) -> None:
+    def add_run(self, first: i64, count: i64, value: bytes) -> None:
         """From this row on so many have this value. Rows come in order."""
-        write_i64_le(self._places, first)
-        write_i64_le(self._places, count)
+        write_i64_le(self._runs, first)
+        write_i64_le(self._runs, count)
         self._values.append(value)
         self.count += count
 
@@ -184,14 +184,14 @@ class Sparse:
         """Nothing is noted any more."""
         if self._values:
             self.count = 0
-            self._places = BytesWriter()
+            self._runs = BytesWriter()
             self._values = []
 
-    def bits(self, rows: i64) -> bytes:
+    def encode_validity(self, rows: i64) -> bytes:
         """Which of so many rows are not null: a bit each."""
         out = BytesWriter()
         out.write(bytes((int(rows) + 7) // 8))
-        places = self._places.getvalue()
+        places = self._runs.getvalue()
         at: i64 = 0
         while at < len(places):
             row = read_i64_le(places, at)
@@ -206,10 +206,10 @@ class Sparse:
                     row += 1
         return out.getvalue()
 
-    def cells(self, rows: i64) -> bytes:
+    def encode_numbers(self, rows: i64) -> bytes:
         """The numbers; zeros where there is none."""
         parts: list[bytes] = []
-        places = self._places.getvalue()
+        places = self._runs.getvalue()
         done: i64 = 0
         at: i64 = 0
         for value in self._values:
@@ -224,20 +224,20 @@ class Sparse:
             parts.append(bytes(int((rows - done) * self.width)))
         return b"".join(parts)
 
-    def texts(self, rows: i64) -> tuple[bytes, bytes]:
+    def encode_texts(self, rows: i64) -> tuple[bytes, bytes]:
         """Where the texts end, and the texts."""
-        ends = Ends()
+        ends = EndsColumn()
         parts: list[bytes] = []
-        places = self._places.getvalue()
+        places = self._runs.getvalue()
         at: i64 = 0
         for value in self._values:
             first = read_i64_le(places, at)
             count = read_i64_le(places, at + 8)
             at += 16
             if first > ends.rows:
-                ends.run(0, first - ends.rows)
-            ends.run(len(value), count)
+                ends.add_run(0, first - ends.rows)
+            ends.add_run(len(value), count)
             parts.append(value if count == 1 else value * int(count))
         if rows > ends.rows:
-            ends.run(0, rows - ends.rows)
-        return ends.octets(), b"".join(parts)
+            ends.add_run(0, rows - ends.rows)
+        return ends.encode(), b"".join(parts)

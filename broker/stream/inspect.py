@@ -16,9 +16,9 @@ from broker.store.contract import Defined
 from broker.store.disk import Disk, File
 from broker.store.findings import CUT, MISSING, QUARANTINED, WRONG, Finding
 from broker.store.inspect import FINE
-from broker.stream.archive import folder
-from broker.stream.finding import Found
-from broker.stream.leftover import strangers, sweep
+from broker.stream.archive import directory_name
+from broker.stream.leftover import find_foreign_files, remove_deleted_streams
+from broker.stream.recovery import StreamRecovery
 
 #: What to do about a finding.
 _ADVICE: Final = {
@@ -34,11 +34,11 @@ def verify(
     root: str,
     definitions: Iterable[tuple[int, Defined]],
     ends: dict[int, int],
-    sure: bool,
+    ends_exact: bool,
 ) -> Iterator[Finding]:
     """A line for each stream, and what is wrong with it. Changes nothing. `ends` says how far the
     log knows each stream, by its number; `sure`: the log has no damage. Raises StoreError."""
-    for finding in _look(Aloof(disk), root, list(definitions), ends, sure):
+    for finding in _recover_streams(ReadOnlyDisk(disk), root, list(definitions), ends, ends_exact):
         if finding.kind in _ADVICE:
             yield Finding(
                 finding.kind,
@@ -56,24 +56,30 @@ def repair(
     root: str,
     definitions: Iterable[tuple[int, Defined]],
     ends: dict[int, int],
-    sure: bool,
+    ends_exact: bool,
 ) -> Iterator[Finding]:
     """Cut, copy aside and note: after that `verify` finds nothing. Raises StoreError."""
-    yield from _look(disk, root, list(definitions), ends, sure)
+    yield from _recover_streams(disk, root, list(definitions), ends, ends_exact)
 
 
-def _look(
-    disk: Disk, root: str, definitions: list[tuple[int, Defined]], ends: dict[int, int], sure: bool
+def _recover_streams(
+    disk: Disk,
+    root: str,
+    definitions: list[tuple[int, Defined]],
+    ends: dict[int, int],
+    ends_exact: bool,
 ) -> Iterator[Finding]:
     queues = [(number, entry) for number, entry in definitions if entry.kind == "queue"]
     for number, entry in queues:
         arguments = entry.definition.get("arguments")
         if not isinstance(arguments, dict) or arguments.get("x-queue-type") != "stream":
             continue
-        directory = f"{root}/{folder(entry.vhost)}/{folder(entry.name)}"
-        found = Found(disk, directory, number, ends.get(number, 0), sure, thorough=True)
+        directory = f"{root}/{directory_name(entry.vhost)}/{directory_name(entry.name)}"
+        found = StreamRecovery(
+            disk, directory, number, ends.get(number, 0), ends_exact, thorough=True
+        )
         yield from found.findings
-        yield from strangers(disk, directory)
+        yield from find_foreign_files(disk, directory)
         segments = found.segments
         yield Finding(
             FINE,
@@ -84,11 +90,15 @@ def _look(
             f"{sum(int(segment.end - segment.base) for segment in segments)} rows up to offset {int(found.end)}, "
             f"{sum(int(segment.size) for segment in segments)} octets",
         )
-    newest = max((number for number, _ in definitions), default=0) if not sure else (1 << 63) - 1
-    yield from sweep(disk, root, [(entry.vhost, entry.name) for _, entry in queues], newest)
+    newest = (
+        max((number for number, _ in definitions), default=0) if not ends_exact else (1 << 63) - 1
+    )
+    yield from remove_deleted_streams(
+        disk, root, [(entry.vhost, entry.name) for _, entry in queues], newest
+    )
 
 
-class Aloof(Disk):
+class ReadOnlyDisk(Disk):
     """Another disk, of which nothing is changed.
 
     What is made is nowhere; what is moved or removed stays.
@@ -96,15 +106,15 @@ class Aloof(Disk):
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._made: dict[str, File] = {}
+        self._created: dict[str, File] = {}
 
     def open(self, path: str, writable: bool) -> File:
-        if path in self._made:
-            return self._made[path]
-        return Nowhere() if writable else self._disk.open(path, False)
+        if path in self._created:
+            return self._created[path]
+        return NullFile() if writable else self._disk.open(path, False)
 
     def create(self, path: str) -> File:
-        file = self._made[path] = Nowhere()
+        file = self._created[path] = NullFile()
         return file
 
     def list(self, directory: str) -> list[str]:
@@ -117,10 +127,10 @@ class Aloof(Disk):
         """It is not needed."""
 
     def rename(self, old: str, new: str) -> None:
-        self._made.pop(old, None)
+        self._created.pop(old, None)
 
     def remove(self, path: str) -> None:
-        self._made.pop(path, None)
+        self._created.pop(path, None)
 
     def remove_directory(self, path: str) -> None:
         """It stays."""
@@ -132,7 +142,7 @@ class Aloof(Disk):
         return self._disk.free(directory)
 
 
-class Nowhere(File):
+class NullFile(File):
     """Takes what is written, and has nothing."""
 
     def read(self, offset: i64, count: i64) -> bytes:

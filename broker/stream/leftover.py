@@ -12,18 +12,20 @@ from __future__ import annotations
 
 from broker.store.disk import Disk, remove_files
 from broker.store.findings import CUT, IGNORED, QUARANTINE, Finding
-from broker.stream.archive import folder
-from broker.stream.arrow import SCHEMA_OCTETS, read_schema
-from broker.stream.finding import LOST, WRITTEN
+from broker.stream.archive import directory_name
+from broker.stream.arrow import SCHEMA_SIZE, read_schema
+from broker.stream.recovery import LOST, WRITTEN
 from broker.stream.segments import SUFFIXES, parse_segment
 
 
-def sweep(disk: Disk, root: str, names: list[tuple[str, str]], newest: int) -> list[Finding]:
+def remove_deleted_streams(
+    disk: Disk, root: str, names: list[tuple[str, str]], newest: int
+) -> list[Finding]:
     """Remove what is left of streams that are deleted; returns what must stay. `names` are those of
     the queues that there are (virtual host and name), `newest` is the last number that the catalog
     knows.
     """
-    kept = {f"{folder(vhost)}/{folder(name)}" for vhost, name in names}
+    kept = {f"{directory_name(vhost)}/{directory_name(name)}" for vhost, name in names}
     here = root.rpartition("/")[2]
     findings: list[Finding] = []
     for vhost in _names(disk, root):
@@ -31,18 +33,20 @@ def sweep(disk: Disk, root: str, names: list[tuple[str, str]], newest: int) -> l
         for name in directories:
             place = f"{vhost}/{name}"
             if place not in kept:
-                findings += _leave(disk, f"{root}/{place}", f"{here}/{place}", newest)
+                findings += _remove_stream(disk, f"{root}/{place}", f"{here}/{place}", newest)
         if not directories:
             remove_files(disk, [f"{root}/{vhost}/"])
     return findings
 
 
-def _leave(disk: Disk, directory: str, place: str, newest: int) -> list[Finding]:
+def _remove_stream(disk: Disk, directory: str, place: str, newest: int) -> list[Finding]:
     """Remove a directory, if nothing is in it but what a deleted stream had."""
     names = _names(disk, directory)
     ours = [name for name in names if name.endswith(SUFFIXES)]
     for name in ours:
-        number = _number(disk, f"{directory}/{name}") if parse_segment(name) is not None else 0
+        number = (
+            _stream_number(disk, f"{directory}/{name}") if parse_segment(name) is not None else 0
+        )
         if number < 0:
             return [
                 Finding(
@@ -74,10 +78,10 @@ def _leave(disk: Disk, directory: str, place: str, newest: int) -> list[Finding]
         if ours
         else []
     )
-    return removed + strangers(disk, directory)
+    return removed + find_foreign_files(disk, directory)
 
 
-def strangers(disk: Disk, directory: str) -> list[Finding]:
+def find_foreign_files(disk: Disk, directory: str) -> list[Finding]:
     """What is in a stream's directory, and of no stream."""
     place = "/".join(directory.split("/")[-3:])
     return [
@@ -87,13 +91,13 @@ def strangers(disk: Disk, directory: str) -> list[Finding]:
     ]
 
 
-def _number(disk: Disk, path: str) -> int:
+def _stream_number(disk: Disk, path: str) -> int:
     """Whose segment it is; 0: of nobody, for nothing was written in it; -1: nobody can say."""
     file = disk.open(path, False)
-    head = read_schema(file.read(0, SCHEMA_OCTETS))
+    head = read_schema(file.read(0, SCHEMA_SIZE))
     if head is not None:
         return head[0]
-    return 0 if file.size() <= SCHEMA_OCTETS else -1
+    return 0 if file.size() <= SCHEMA_SIZE else -1
 
 
 def _names(disk: Disk, directory: str) -> list[str]:

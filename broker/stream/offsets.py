@@ -17,14 +17,14 @@ from mypy_extensions import i64
 
 from broker.errors import PreconditionFailed
 from broker.stream.archive import Archive
-from broker.stream.pages import Pages
+from broker.stream.pages import StreamPages
 
 WORDS: Final = ("first", "last", "next")
 #: Seconds of each unit of an interval.
 _UNITS: Final = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 _INTERVAL: Final = re.compile(r"(\d{1,10})([YMDhms])")
 #: Offsets have 63 bits.
-_MOST: Final = (1 << 63) - 1
+_OFFSET_MAX: Final = (1 << 63) - 1
 
 
 def seconds_of(interval: str) -> int:
@@ -33,8 +33,8 @@ def seconds_of(interval: str) -> int:
     return int(found[1]) * _UNITS[found[2]] if found is not None else -1
 
 
-def resolve(
-    archive: Archive, pages: Pages, wanted: object, end: i64, now_us: i64, thing: str
+def resolve_offset(
+    archive: Archive, pages: StreamPages, wanted: object, end: i64, now_us: i64, thing: str
 ) -> i64:
     """The first offset for a reader that says this; `end` is what comes next.
 
@@ -45,19 +45,19 @@ def resolve(
     if wanted is None or wanted == "next":
         return end
     if wanted == "first":
-        return archive.first
+        return archive.first_offset
     if wanted == "last":
-        return pages.at(archive.end - 1).views[-1].base if archive.rows else archive.end
+        return pages.page_with(archive.end - 1).views[-1].base if archive.rows else archive.end
     if isinstance(wanted, datetime):
-        return since(archive, pages, i64(wanted.timestamp() * 1_000_000))
+        return offset_since(archive, pages, i64(wanted.timestamp() * 1_000_000))
     if isinstance(wanted, str):
         seconds = seconds_of(wanted)
         if seconds >= 0:
-            return since(archive, pages, now_us - i64(seconds) * 1_000_000)
-    if isinstance(wanted, int) and not isinstance(wanted, bool) and 0 <= wanted <= _MOST:
+            return offset_since(archive, pages, now_us - i64(seconds) * 1_000_000)
+    if isinstance(wanted, int) and not isinstance(wanted, bool) and 0 <= wanted <= _OFFSET_MAX:
         offset: i64 = wanted
-        if offset < archive.end and archive.holding(offset) is None:
-            raise archive.missing(offset)
+        if offset < archive.end and archive.segment_with(offset) is None:
+            raise archive.unavailable_error(offset)
         return offset
     raise PreconditionFailed(
         f"invalid arg 'x-stream-offset' for {thing}: {wanted!r} is none of {', '.join(WORDS)}, an offset from 0, "
@@ -65,14 +65,14 @@ def resolve(
     )
 
 
-def since(archive: Archive, pages: Pages, moment: i64) -> i64:
+def offset_since(archive: Archive, pages: StreamPages, moment: i64) -> i64:
     """The first offset that was published at this microsecond or later; the end when none was."""
     for segment in archive.segments:
         if segment.last_at < moment:
             continue
         offset: i64 = segment.offset_before(moment)
         while offset < segment.end:
-            page = pages.at(offset)
+            page = pages.page_with(offset)
             for batch in page.views:
                 row: i64 = 0
                 while row < batch.rows:

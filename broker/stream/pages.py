@@ -13,12 +13,12 @@ from mypy_extensions import i64
 from broker.store.disk import DamagedStore, StoreError
 from broker.store.files import os_error_text
 from broker.stream.archive import Archive
-from broker.stream.arrow import BatchView, needed, view
+from broker.stream.arrow import BatchView, batch_size, view_batch
 from broker.stream.segments import Segment
 
 #: Octets that are read at once, and pages that a stream keeps.
-PAGE: Final[i64] = 256 << 10
-PAGES: Final = 4
+PAGE_SIZE: Final[i64] = 256 << 10
+PAGES_MAX: Final = 4
 
 
 class StreamPage:
@@ -32,7 +32,7 @@ class StreamPage:
         self.place: i64 = 0
 
 
-class Pages:
+class StreamPages:
     """Of one stream; the last one used is the first."""
 
     def __init__(self, archive: Archive) -> None:
@@ -46,11 +46,11 @@ class Pages:
         for segment in self._archive.segments:
             segment.close()
 
-    def forget(self, segments: list[Segment]) -> None:
+    def drop(self, segments: list[Segment]) -> None:
         """These are removed."""
         self._pages = [page for page in self._pages if page.segment not in segments]
 
-    def at(self, offset: i64) -> StreamPage:
+    def page_with(self, offset: i64) -> StreamPage:
         """The page with this offset, which is below the end of the stream.
 
         Raises Gone, StoreError.
@@ -61,23 +61,23 @@ class Pages:
                 if number:
                     pages.insert(0, pages.pop(number))
                 return page
-        segment = self._archive.holding(offset)
+        segment = self._archive.segment_with(offset)
         if segment is None:
-            raise self._archive.missing(offset)
+            raise self._archive.unavailable_error(offset)
         place: i64 = segment.place_of(offset)
         for page in pages:
             if page.segment is segment and page.end == offset:
                 place = page.place  # A reader that goes on.
         page = self._read(segment, place, offset)
         pages.insert(0, page)
-        if len(pages) > PAGES:
+        if len(pages) > PAGES_MAX:
             pages.pop().segment.close()
         return page
 
     def _read(self, segment: Segment, place: i64, offset: i64) -> StreamPage:
         """The batches from that place on, the one with the offset among them."""
         page = StreamPage(segment)
-        size: i64 = PAGE
+        size: i64 = PAGE_SIZE
         while True:
             self.reads += 1
             asked: i64 = min(size, segment.size - place)
@@ -87,11 +87,11 @@ class Pages:
                 raise StoreError(os_error_text(segment.path, "read", error)) from error
             at: i64 = 0
             while True:
-                found = view(data, at)
+                found = view_batch(data, at)
                 if found is None:
                     break
-                if not segment.ours and not found.sound():
-                    raise _damaged(segment, place + at)
+                if not segment.written_here and not found.is_intact():
+                    raise _damage_error(segment, place + at)
                 at = found.end
                 if found.base + found.rows > offset:
                     page.views.append(found)
@@ -101,8 +101,8 @@ class Pages:
                 page.place = place + at
                 return page
             place += at
-            wanted: i64 = needed(data, at)
-            size = max(wanted, PAGE)
+            wanted: i64 = batch_size(data, at)
+            size = max(wanted, PAGE_SIZE)
             # It is none, it ends too late, it is all here and cannot be read, or the file is
             # shorter than it was.
             if (
@@ -111,10 +111,10 @@ class Pages:
                 or len(data) - at >= wanted
                 or len(data) < asked
             ):
-                raise _damaged(segment, place)
+                raise _damage_error(segment, place)
 
 
-def _damaged(segment: Segment, place: i64) -> DamagedStore:
+def _damage_error(segment: Segment, place: i64) -> DamagedStore:
     return DamagedStore(
         f"'{segment.path}' is damaged at {place}: stop the broker, run `trellis store repair`, which puts that aside, and "
         "see to the disk"

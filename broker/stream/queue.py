@@ -22,18 +22,18 @@ from broker.queues.consumer import Consumer, Delivery
 from broker.queues.queue import Queue
 from broker.store.contract import Store, StreamIntake, StreamWrite
 from broker.store.disk import StoreError
-from broker.stream.archive import Archive, Gone, Portion
+from broker.stream.archive import Archive, ArchiveWrite, RowsUnavailable
 from broker.stream.arrow import BatchView
-from broker.stream.pages import Pages
-from broker.stream.rows import Captured, Packets
+from broker.stream.pages import StreamPages
+from broker.stream.rows import CapturedRows, PublishRun
 
 #: Rows that all readers of a stream get in one turn.
 SLICE: Final[i64] = 20_000
 #: Milliseconds between two looks at the age of segments: at most, at least, and this part of the
 #: age that they may have.
-_LOOK_MOST: Final[i64] = 60_000
-_LOOK_LEAST: Final[i64] = 1_000
-_LOOK_PART: Final[i64] = 10
+_CHECK_INTERVAL_MAX: Final[i64] = 60_000
+_CHECK_INTERVAL_MIN: Final[i64] = 1_000
+_CHECKS_PER_AGE: Final[i64] = 10
 
 
 class QueueStreamReader:
@@ -81,69 +81,69 @@ class StreamQueue(Queue):
         super().__init__(vhost, name, agenda, store, True)
         self.arguments = terms
         self.archive = archive
-        self.pages = Pages(archive)
-        self.intake = Intake(self)
+        self.pages = StreamPages(archive)
+        self.pending_rows = PendingRows(self)
         self.readers: list[QueueStreamReader] = []
         #: Rows given to readers.
         self.served: i64 = 0
         self._wall = -1.0
-        self._sealed = 0
-        self._look: Look | None = None
-        self._turn_of = 0
-        archive.pen.segment_octets = terms.segment_bytes
+        self._retained_segments = 0
+        self._retention_check: RetentionCheck | None = None
+        self._next_reader = 0
+        archive.segment_writer.segment_size = terms.segment_bytes
 
     @property
     def end(self) -> i64:
         """The offset of what comes next, durable or not."""
-        return self.intake.captured.end
+        return self.pending_rows.captured.end
 
     # -- in
 
     def put(self, message: Message) -> None:
         """Take a reference: the writer's thread makes rows of it. Hot path: 20 ns."""
-        intake = self.intake
+        intake = self.pending_rows
         captured = intake.captured
         if self.agenda.wall != self._wall or intake.idle:
-            self._note_time(captured)
+            self._record_time(captured)
         captured.items.append(message)
         write_i32_le(captured.routed, i32(message.address.routed))
         captured.end += 1
-        intake.octets += len(message.content)
+        intake.size += len(message.content)
         self.depth += 1
 
-    def put_packets(self, packets: Packets) -> None:
+    def put_run(self, packets: PublishRun) -> None:
         """The same, of a run of publications that nobody took apart."""
-        intake = self.intake
+        intake = self.pending_rows
         captured = intake.captured
         if self.agenda.wall != self._wall or intake.idle:
-            self._note_time(captured)
+            self._record_time(captured)
         captured.items.append(packets)
         write_i32_le(captured.routed, 0)
         captured.end += packets.count
-        intake.octets += len(packets.octets)
+        intake.size += len(packets.packets)
         self.depth += packets.count
 
-    def _note_time(self, captured: Captured) -> None:
+    def _record_time(self, captured: CapturedRows) -> None:
         """A turn has begun, or a batch."""
         self._wall = self.agenda.wall
         captured.times.append((len(captured.items), int(self._wall * 1_000_000)))
-        if self.intake.idle:
-            self.intake.idle = False
-            self.store.add_stream(self.intake)
+        if self.pending_rows.idle:
+            self.pending_rows.idle = False
+            self.store.add_stream(self.pending_rows)
 
     def begin_at(self, end: i64) -> None:
         """It was there before, and goes on with this offset."""
         self.depth = self.archive.rows
         self.archive.end = end
-        self.intake.captured = Captured(end)
-        self._retain()
+        self.pending_rows.captured = CapturedRows(end)
+        self._apply_retention()
 
     # -- out
 
-    def extended(self) -> None:
+    def on_extended(self) -> None:
         """More is durable."""
-        if len(self.archive.segments) != self._sealed:
-            self._retain()
+        if len(self.archive.segments) != self._retained_segments:
+            self._apply_retention()
         if self.readers:
             self.schedule_drain()
 
@@ -164,7 +164,7 @@ class StreamQueue(Queue):
         left: i64 = SLICE
         readers = self.readers
         count: i64 = len(readers)
-        turn: i64 = self._turn_of
+        turn: i64 = self._next_reader
         seen: i64 = 0
         while seen < count and left > 0:
             seen += 1
@@ -178,7 +178,7 @@ class StreamQueue(Queue):
                 and reader.consumer is self.consumers[0]
             ):
                 left -= self._serve(reader, left)
-        self._turn_of = turn
+        self._next_reader = turn
         if left <= 0:
             self._drain_scheduled = True
             self.agenda.later(self)
@@ -189,7 +189,7 @@ class StreamQueue(Queue):
         end: i64 = self.archive.end
         try:
             while given < most and reader.offset < end and reader.ready():
-                for batch in self.pages.at(reader.offset).views:
+                for batch in self.pages.page_with(reader.offset).views:
                     row: i64 = reader.offset - batch.base
                     if row < 0:
                         break
@@ -199,7 +199,7 @@ class StreamQueue(Queue):
                         given += count
                         if row + count < batch.rows:
                             break
-        except (Gone, StoreError) as error:
+        except (RowsUnavailable, StoreError) as error:
             self.readers = [other for other in self.readers if other is not reader]
             reader.fail(str(error))
         self.served += given
@@ -232,16 +232,16 @@ class StreamQueue(Queue):
     def update_arguments(self, terms: QueueArguments) -> None:
         """From now on these hold."""
         self.arguments = terms
-        self.archive.pen.segment_octets = terms.segment_bytes
-        self._retain()
+        self.archive.segment_writer.segment_size = terms.segment_bytes
+        self._apply_retention()
 
-    def _retain(self) -> None:
+    def _apply_retention(self) -> None:
         """Remove the segments that are too old, or too much.
 
         Who wanted to read them is told so when it comes there.
         """
         terms, archive = self.arguments, self.archive
-        self._sealed = len(archive.segments)
+        self._retained_segments = len(archive.segments)
         before: i64 = -1
         if terms.max_age >= 0:
             before = max(i64(self.agenda.wall * 1000) - terms.max_age, 0) * 1000
@@ -249,30 +249,33 @@ class StreamQueue(Queue):
             (EXPIRED, before, -1),
             (OVER_LIMIT, -1, -1 if terms.max_bytes == UNLIMITED else terms.max_bytes),
         ):
-            out = archive.expired(oldest, most)
+            out = archive.take_expired(oldest, most)
             if not out:
                 continue
-            self.pages.forget(out)
+            self.pages.drop(out)
             for segment in out:
                 self.count(fate, int(segment.end - segment.base))
                 self.depth -= segment.end - segment.base
             # The oldest first, each for good: after a crash there is no gap among those that are
             # left.
-            here = f"{archive.pen.directory}/."
+            here = f"{archive.segment_writer.directory}/."
             self.store.discard(
                 [path for segment in out for path in (segment.path, f"{segment.path}.index", here)]
             )
-        if terms.max_age >= 0 and len(archive.segments) > 1 and self._look is None:
-            self._look = Look(self)
+        if terms.max_age >= 0 and len(archive.segments) > 1 and self._retention_check is None:
+            self._retention_check = RetentionCheck(self)
             self.agenda.at(
-                self.agenda.now + min(max(terms.max_age // _LOOK_PART, _LOOK_LEAST), _LOOK_MOST),
-                self._look,
+                self.agenda.now
+                + min(
+                    max(terms.max_age // _CHECKS_PER_AGE, _CHECK_INTERVAL_MIN), _CHECK_INTERVAL_MAX
+                ),
+                self._retention_check,
             )
 
-    def looked(self) -> None:
+    def check_retention(self) -> None:
         """It is time to look at ages again."""
-        self._look = None
-        self._retain()
+        self._retention_check = None
+        self._apply_retention()
 
     def purge(self) -> int:
         """Only when it is deleted."""
@@ -282,14 +285,14 @@ class StreamQueue(Queue):
         return purged
 
     def on_deleted(self) -> int:
-        if self._look is not None:
-            self._look.queue = None
+        if self._retention_check is not None:
+            self._retention_check.queue = None
         self.readers = []
         purged = super().on_deleted()
         self.pages.clear()
         self.discard_all()
-        if self.intake.idle:
-            self.intake.queue = None
+        if self.pending_rows.idle:
+            self.pending_rows.queue = None
         return purged
 
     def discard_all(self) -> None:
@@ -299,20 +302,20 @@ class StreamQueue(Queue):
         self.store.discard(
             [
                 *(path for segment in segments for path in (segment.path, f"{segment.path}.index")),
-                f"{archive.pen.directory}/",
+                f"{archive.segment_writer.directory}/",
             ]
         )
 
 
-class Intake(StreamIntake):
+class PendingRows(StreamIntake):
     """What is put between two batches of the store."""
 
     def __init__(self, queue: StreamQueue) -> None:
         #: None once the queue is gone: neither keeps the other.
         self.queue: StreamQueue | None = queue
         self.number: i64 = 0
-        self.captured = Captured(0)
-        self.octets: i64 = 0
+        self.captured = CapturedRows(0)
+        self.size: i64 = 0
         #: Nothing was put since the last batch.
         self.idle = True
 
@@ -323,41 +326,41 @@ class Intake(StreamIntake):
         return self.captured.end
 
     def pending_bytes(self) -> i64:
-        return self.octets
+        return self.size
 
     def take_write(self) -> StreamWrite:
         captured = self.captured
-        self.captured = Captured(captured.end)
-        size: i64 = self.octets
-        self.octets = 0
+        self.captured = CapturedRows(captured.end)
+        size: i64 = self.size
+        self.size = 0
         self.idle = True
         queue = self.queue
         assert queue is not None
-        return StreamShare(queue, Portion(queue.archive, captured, size))
+        return StreamBatchWrite(queue, ArchiveWrite(queue.archive, captured, size))
 
 
-class StreamShare(StreamWrite):
+class StreamBatchWrite(StreamWrite):
     """A stream's part of a batch."""
 
-    def __init__(self, queue: StreamQueue, portion: Portion) -> None:
+    def __init__(self, queue: StreamQueue, portion: ArchiveWrite) -> None:
         self._queue = queue
-        self._portion = portion
+        self._archive_write = portion
 
     def write(self) -> None:
-        self._portion.write()
+        self._archive_write.write()
 
     def settle(self) -> None:
-        self._portion.settle()
+        self._archive_write.settle()
         queue = self._queue
         if queue.dead:
-            if queue.intake.idle:  # Else the next batch has what was put meanwhile.
-                queue.intake.queue = None
+            if queue.pending_rows.idle:  # Else the next batch has what was put meanwhile.
+                queue.pending_rows.queue = None
             queue.discard_all()
         else:
-            queue.extended()
+            queue.on_extended()
 
 
-class Look(Task):
+class RetentionCheck(Task):
     """Time to look at the age of a stream's segments. A queue that is gone is not kept by it."""
 
     def __init__(self, queue: StreamQueue) -> None:
@@ -365,4 +368,4 @@ class Look(Task):
 
     def run(self) -> None:
         if self.queue is not None:
-            self.queue.looked()
+            self.queue.check_retention()

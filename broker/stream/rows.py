@@ -14,12 +14,12 @@ from librt.strings import BytesWriter, read_i32_le, write_i64_le
 from mypy_extensions import i64, mypyc_attr
 
 from broker.messages.message import Address, Message
-from broker.stream.arrow import Body
-from broker.stream.columns import Bodies, Cells, Sparse, Texts, ramp
+from broker.stream.arrow import BatchBuilder
+from broker.stream.columns import BodyColumn, NumberColumn, SparseColumn, TextColumn, equal_ends
 
 #: Rows, and octets of bodies, of one batch.
-ROWS: Final[i64] = 4_096
-OCTETS: Final[i64] = 256 << 10
+BATCH_ROWS: Final[i64] = 4_096
+BATCH_SIZE: Final[i64] = 256 << 10
 
 #: Properties that have a column, in their order, with the octets of those that are numbers.
 PROPERTIES: Final[dict[str, int]] = {
@@ -38,11 +38,11 @@ PROPERTIES: Final[dict[str, int]] = {
     "cluster_id": 0,
     "headers": 0,
 }
-PLACES: Final = {name: place for place, name in enumerate(PROPERTIES)}
+PROPERTY_COLUMNS: Final = {name: place for place, name in enumerate(PROPERTIES)}
 
 
 @mypyc_attr(acyclic=True)
-class Packets:
+class PublishRun:
     """Publications as they came in, one behind the other, that went to the same listeners.
 
     `described`: with properties.
@@ -51,11 +51,11 @@ class Packets:
     def __init__(
         self, data: bytes, count: i64, publisher: bytes, routed: i64, described: bool
     ) -> None:
-        self.octets = data
+        self.packets = data
         self.count: i64 = count
         self.publisher = publisher
         self.routed: i64 = routed
-        self.described = described
+        self.has_properties = described
 
 
 class HeaderCodec:
@@ -79,27 +79,27 @@ class RowName:
 
     def __init__(self, exchange: bytes, key: bytes) -> None:
         self.exchange = exchange
-        self.topic, self.odd = _clean(key)
+        self.topic, self.raw_key = _as_utf8(key)
 
 
 class StreamRows:
     """Takes publications that have a name and a body, and say no more."""
 
-    def plain(self, name: RowName, body: bytes) -> None:
+    def add_plain(self, name: RowName, body: bytes) -> None:
         raise NotImplementedError
 
 
 class PacketParser:
     """The role of a front end whose publications come in runs. Called in the writer's thread."""
 
-    def open(self, packets: Packets, rows: StreamRows) -> None:
+    def parse(self, packets: PublishRun, rows: StreamRows) -> None:
         """Say name and body of each, in their order.
 
         The same name should be the same object, where that is cheap.
         """
         raise NotImplementedError
 
-    def protocol(self, packets: Packets) -> bytes:
+    def protocol(self, packets: PublishRun) -> bytes:
         """By which they came in."""
         raise NotImplementedError
 
@@ -108,11 +108,11 @@ class RowCodecs:
     """Those of a broker: its front ends say who they are."""
 
     def __init__(self) -> None:
-        self.scribe = HeaderCodec()
-        self.opener = PacketParser()
+        self.header_codec = HeaderCodec()
+        self.packet_parser = PacketParser()
 
 
-class Captured:
+class CapturedRows:
     """What a stream was given since its last batch."""
 
     def __init__(self, base: i64) -> None:
@@ -125,13 +125,13 @@ class Captured:
         self.end: i64 = base
 
 
-class Encoded:
+class EncodedBatch:
     """A batch as octets that nobody changes, `count` rows from offset `base` on, published between
     these microseconds.
     """
 
     def __init__(self, data: bytearray, base: i64, count: i64, first_at: i64, last_at: i64) -> None:
-        self.octets = data
+        self.data = data
         self.base: i64 = base
         self.count: i64 = count
         self.first_at: i64 = first_at
@@ -139,10 +139,10 @@ class Encoded:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Sink:
+class BatchSink:
     """The role of whoever keeps the batches."""
 
-    def keep(self, encoded: Encoded) -> None:
+    def add(self, encoded: EncodedBatch) -> None:
         """The next batch."""
         raise NotImplementedError
 
@@ -155,70 +155,70 @@ class RowWriter(StreamRows):
     or when the batch is full.
     """
 
-    def __init__(self, vhost: str, scribes: RowCodecs) -> None:
+    def __init__(self, vhost: str, codecs: RowCodecs) -> None:
         self._vhost = vhost.encode()
-        self._scribes = scribes
-        self._scribe = scribes.scribe
-        self._sink = Sink()
+        self._codecs = codecs
+        self._header_codec = codecs.header_codec
+        self._sink = BatchSink()
         self._used = False
         #: By exchange and key as addresses have them.
         self._names: dict[bytes, RowName] = {}
         #: Names of exchanges: equal ones are one object.
-        self._exchanges_known: dict[bytes, bytes] = {}
+        self._exchange_names: dict[bytes, bytes] = {}
         self._next: i64 = 0
         self._published: i64 = 0
-        self._properties = [Sparse(width) for width in PROPERTIES.values()]
+        self._properties = [SparseColumn(width) for width in PROPERTIES.values()]
         #: Headers of messages that say nothing, by the size of their body.
         self._plain_headers: dict[int, bytes] = {}
         self._plain_header = _PLAIN  # No header is this one.
         #: The run that is taken apart.
-        self._packets = _NO_PACKETS
-        self._protocol_of_run = b""
-        self._begin()
+        self._run = _NO_RUN
+        self._run_protocol = b""
+        self._begin_batch()
 
-    def _begin(self) -> None:
+    def _begin_batch(self) -> None:
         self._base: i64 = self._next
         self._rows: i64 = 0
         self._first_at: i64 = self._published
-        self._times = Cells(8)
-        self._exchanges = Texts()
-        self._topics = Texts()
-        self._protocols = Texts()
-        self._qualities = Cells(1)
-        self._publishers = Texts()
-        self._routed = Cells(4)
-        self._sizes = Cells(8)
+        self._times = NumberColumn(8)
+        self._exchanges = TextColumn()
+        self._topics = TextColumn()
+        self._protocols = TextColumn()
+        self._qos_column = NumberColumn(1)
+        self._publishers = TextColumn()
+        self._routed = NumberColumn(4)
+        self._sizes = NumberColumn(8)
         for column in self._properties:
             column.clear()
-        self._headers = Texts()
-        self._odd_keys = Sparse()
-        self._bodies = Bodies()
+        self._headers = TextColumn()
+        self._raw_keys = SparseColumn()
+        self._bodies = BodyColumn()
         # The last row's, and since which row.
         self._time: i64 = 0
         self._time_at: i64 = 0
         self._exchange = b""
         self._exchange_at: i64 = 0
-        self._name = _NOBODY
+        self._name = _NO_NAME
         self._name_at: i64 = 0
         self._protocol = b""
         self._publisher = b""
         self._origin_at: i64 = 0
-        self._quality: i64 = 0
-        self._quality_at: i64 = 0
-        self._reached: i64 = 0
-        self._reached_at: i64 = 0
+        self._qos: i64 = 0
+        self._qos_at: i64 = 0
+        self._routed_count: i64 = 0
+        self._routed_at: i64 = 0
         self._header = b""
         self._header_at: i64 = 0
-        self._said: list[tuple[int, bytes]] = []
-        self._said_at: i64 = 0
+        self._row_properties: list[tuple[int, bytes]] = []
+        self._properties_at: i64 = 0
         self._size: i64 = 0
         self._size_at: i64 = 0
 
-    def write(self, captured: Captured, sink: Sink) -> None:
+    def write(self, captured: CapturedRows, sink: BatchSink) -> None:
         """All of it. What was captured is let go."""
         if not self._used:
             self._used = True
-            keep_memory()
+            reserve_heap()
         self._sink = sink
         self._next = captured.base
         routed = captured.routed.getvalue()
@@ -227,11 +227,11 @@ class RowWriter(StreamRows):
         turns: i64 = len(times)
         turn_at: i64 = 0
         self._published = 0
-        self._begin()
-        scribe = self._scribe = self._scribes.scribe
-        opener = self._scribes.opener
+        self._begin_batch()
+        scribe = self._header_codec = self._codecs.header_codec
+        opener = self._codecs.packet_parser
         last: Address | None = None
-        name = _NOBODY
+        name = _NO_NAME
         at: i64 = 0
         count: i64 = len(items)
         while at < count:
@@ -245,8 +245,8 @@ class RowWriter(StreamRows):
                 origin = address.origin
                 if address is not last:
                     last = address
-                    name = self._names.get(address.short_strings) or self._name_of(address)
-                self._add(
+                    name = self._names.get(address.short_strings) or self._row_name(address)
+                self._add_row(
                     name,
                     scribe.header(item),
                     item.encoding.body(item.content),
@@ -255,50 +255,50 @@ class RowWriter(StreamRows):
                     origin.publisher,
                     i64(read_i32_le(routed, 4 * at)),
                 )
-            elif isinstance(item, Packets):
-                self._packets = item
-                self._protocol_of_run = opener.protocol(item)
-                opener.open(item, self)
+            elif isinstance(item, PublishRun):
+                self._run = item
+                self._run_protocol = opener.protocol(item)
+                opener.parse(item, self)
             items[at] = None  # Here it is in the processor's cache.
             at += 1
-        self._finish()
-        self._packets = _NO_PACKETS
-        self._sink = Sink()
+        self._finish_batch()
+        self._run = _NO_RUN
+        self._sink = BatchSink()
 
-    def _name_of(self, address: Address) -> RowName:
-        exchange, _ = _clean(address.exchange.encode("utf-8", "surrogateescape"))
-        if len(self._names) >= _NAMES_MAX:
+    def _row_name(self, address: Address) -> RowName:
+        exchange, _ = _as_utf8(address.exchange.encode("utf-8", "surrogateescape"))
+        if len(self._names) >= _CACHE_MAX:
             self._names.clear()
-            self._exchanges_known.clear()
-        if len(address.topic) >= _CUT:
+            self._exchange_names.clear()
+        if len(address.topic) >= _KEY_MAX:
             return RowName(exchange, address.key.encode("utf-8", "surrogateescape"))
         name = RowName(
-            self._exchanges_known.setdefault(exchange, exchange),
+            self._exchange_names.setdefault(exchange, exchange),
             address.key.encode("utf-8", "surrogateescape"),
         )
         self._names[address.short_strings] = name
         return name
 
-    def plain(self, name: RowName, body: bytes) -> None:
+    def add_plain(self, name: RowName, body: bytes) -> None:
         """A publication of the run that is taken apart. Hot path of the writer."""
         size: i64 = len(body)
         header = self._header
         if size != self._size or header is not self._plain_header:
-            header = self._plain_header = self._header_of(size)
-        packets = self._packets
-        self._add(name, header, body, 0, self._protocol_of_run, packets.publisher, packets.routed)
+            header = self._plain_header = self._plain_header_for(size)
+        packets = self._run
+        self._add_row(name, header, body, 0, self._run_protocol, packets.publisher, packets.routed)
 
-    def _header_of(self, size: i64) -> bytes:
+    def _plain_header_for(self, size: i64) -> bytes:
         """Of a body of this size that was sent at most once, and says no more."""
         header = self._plain_headers.get(int(size))
         if header is None:
             header = _PLAIN + int(size).to_bytes(8, "big") + _PLAIN_FLAGS
-            if len(self._plain_headers) >= _NAMES_MAX:
+            if len(self._plain_headers) >= _CACHE_MAX:
                 self._plain_headers.clear()
             self._plain_headers[int(size)] = header
         return header
 
-    def _add(
+    def _add_row(
         self,
         name: RowName,
         header: bytes,
@@ -318,7 +318,7 @@ class RowWriter(StreamRows):
                 self._end_name(row)
                 self._name = name
                 if name.exchange is not self._exchange:
-                    self._exchanges.run(self._exchange, row - self._exchange_at)
+                    self._exchanges.add_run(self._exchange, row - self._exchange_at)
                     self._exchange = name.exchange
                     self._exchange_at = row
             if header is not self._header:
@@ -330,23 +330,23 @@ class RowWriter(StreamRows):
                 self._end_origin(row)
                 self._protocol = protocol
                 self._publisher = publisher
-            if routed != self._reached:
-                self._routed.run(self._reached, row - self._reached_at)
-                self._reached = routed
-                self._reached_at = row
-            if qos != self._quality:
-                self._qualities.run(self._quality, row - self._quality_at)
-                self._quality = qos
-                self._quality_at = row
+            if routed != self._routed_count:
+                self._routed.add_run(self._routed_count, row - self._routed_at)
+                self._routed_count = routed
+                self._routed_at = row
+            if qos != self._qos:
+                self._qos_column.add_run(self._qos, row - self._qos_at)
+                self._qos = qos
+                self._qos_at = row
             if self._published != self._time:
-                self._times.run(self._time, row - self._time_at)
+                self._times.add_run(self._time, row - self._time_at)
                 self._time = self._published
                 self._time_at = row
         bodies = self._bodies
         bodies.add(body)
         self._rows = row + 1
-        if row + 1 >= ROWS or bodies.total >= OCTETS:
-            self._finish()
+        if row + 1 >= BATCH_ROWS or bodies.total >= BATCH_SIZE:
+            self._finish_batch()
 
     def _first_row(
         self,
@@ -362,84 +362,84 @@ class RowWriter(StreamRows):
         self._name = name
         self._exchange = name.exchange
         self._header = header
-        self._said = self._scribe.properties(header)
+        self._row_properties = self._header_codec.properties(header)
         self._size = size
         self._protocol = protocol
         self._publisher = publisher
-        self._reached = routed
-        self._quality = qos
+        self._routed_count = routed
+        self._qos = qos
 
     def _end_name(self, row: i64) -> None:
         name = self._name
-        self._topics.run(name.topic, row - self._name_at)
-        if name.odd:
-            self._odd_keys.run(self._name_at, row - self._name_at, name.odd)
+        self._topics.add_run(name.topic, row - self._name_at)
+        if name.raw_key:
+            self._raw_keys.add_run(self._name_at, row - self._name_at, name.raw_key)
         self._name_at = row
 
     def _end_header(self, row: i64, header: bytes) -> None:
         """From this row on it is another."""
-        self._headers.run(self._header, row - self._header_at)
+        self._headers.add_run(self._header, row - self._header_at)
         self._header = header
         self._header_at = row
-        said = self._scribe.properties(header)
-        if said is not self._said:
-            self._end_said(row)
-            self._said = said
+        said = self._header_codec.properties(header)
+        if said is not self._row_properties:
+            self._end_properties(row)
+            self._row_properties = said
 
-    def _end_said(self, row: i64) -> None:
-        for place, value in self._said:
-            self._properties[place].run(self._said_at, row - self._said_at, value)
-        self._said_at = row
+    def _end_properties(self, row: i64) -> None:
+        for place, value in self._row_properties:
+            self._properties[place].add_run(self._properties_at, row - self._properties_at, value)
+        self._properties_at = row
 
     def _end_size(self, row: i64) -> None:
-        self._sizes.run(self._size, row - self._size_at)
-        self._bodies.ends.run(self._size, row - self._size_at)
+        self._sizes.add_run(self._size, row - self._size_at)
+        self._bodies.ends.add_run(self._size, row - self._size_at)
         self._size_at = row
 
     def _end_origin(self, row: i64) -> None:
-        self._protocols.run(self._protocol, row - self._origin_at)
-        self._publishers.run(self._publisher, row - self._origin_at)
+        self._protocols.add_run(self._protocol, row - self._origin_at)
+        self._publishers.add_run(self._publisher, row - self._origin_at)
         self._origin_at = row
 
-    def _finish(self) -> None:
+    def _finish_batch(self) -> None:
         """The rows so far are a batch."""
         count: i64 = self._rows
         if count == 0:
             return
         self._end_name(count)
-        self._exchanges.run(self._exchange, count - self._exchange_at)
-        self._headers.run(self._header, count - self._header_at)
-        self._end_said(count)
+        self._exchanges.add_run(self._exchange, count - self._exchange_at)
+        self._headers.add_run(self._header, count - self._header_at)
+        self._end_properties(count)
         self._end_size(count)
         self._end_origin(count)
-        self._routed.run(self._reached, count - self._reached_at)
-        self._qualities.run(self._quality, count - self._quality_at)
-        self._times.run(self._time, count - self._time_at)
+        self._routed.add_run(self._routed_count, count - self._routed_at)
+        self._qos_column.add_run(self._qos, count - self._qos_at)
+        self._times.add_run(self._time, count - self._time_at)
         offsets = BytesWriter()
         offset: i64 = self._base
         while offset < self._base + count:
             write_i64_le(offsets, offset)
             offset += 1
-        body = Body(count)
-        body.numbers(offsets.getvalue())
-        body.numbers(self._times.octets())
-        body.texts(ramp(len(self._vhost), count), self._vhost * int(count))
-        body.texts(self._exchanges.ends.octets(), self._exchanges.octets())
-        body.texts(self._topics.ends.octets(), self._topics.octets())
-        body.texts(self._protocols.ends.octets(), self._protocols.octets())
-        body.numbers(self._qualities.octets())
-        body.texts(self._publishers.ends.octets(), self._publishers.octets())
-        body.numbers(self._routed.octets())
-        body.numbers(self._sizes.octets())
+        body = BatchBuilder(count)
+        body.add_numbers(offsets.getvalue())
+        body.add_numbers(self._times.encode())
+        body.add_texts(equal_ends(len(self._vhost), count), self._vhost * int(count))
+        body.add_texts(self._exchanges.ends.encode(), self._exchanges.encode())
+        body.add_texts(self._topics.ends.encode(), self._topics.encode())
+        body.add_texts(self._protocols.ends.encode(), self._protocols.encode())
+        body.add_numbers(self._qos_column.encode())
+        body.add_texts(self._publishers.ends.encode(), self._publishers.encode())
+        body.add_numbers(self._routed.encode())
+        body.add_numbers(self._sizes.encode())
         for column in self._properties:
-            body.sparse(column)
-        body.texts(self._headers.ends.octets(), self._headers.octets())
-        body.sparse(self._odd_keys)
-        body.long_texts(self._bodies.ends.octets(), self._bodies.parts(), self._bodies.total)
-        encoded = Encoded(body.batch(), self._base, count, self._first_at, self._time)
+            body.add_sparse(column)
+        body.add_texts(self._headers.ends.encode(), self._headers.encode())
+        body.add_sparse(self._raw_keys)
+        body.add_long_texts(self._bodies.ends.encode(), self._bodies.parts(), self._bodies.total)
+        encoded = EncodedBatch(body.build(), self._base, count, self._first_at, self._time)
         self._next += count
-        self._begin()
-        self._sink.keep(encoded)
+        self._begin_batch()
+        self._sink.add(encoded)
 
 
 #: Class and weight of a content header; flags and properties of one that was sent at most once, and
@@ -448,24 +448,24 @@ _PLAIN: Final = b"\x00\x3c\x00\x00"
 _PLAIN_FLAGS: Final = b"\x10\x00\x01"
 #: Names that are remembered (headers, too), and from how many octets of a key on they are not: an
 #: address cuts it there.
-_NAMES_MAX: Final = 1_024
-_CUT: Final = 255
+_CACHE_MAX: Final = 1_024
+_KEY_MAX: Final = 255
 
 
 #: Octets that are asked for once.
-_ROOM: Final = 8 << 20
+_RESERVED_SIZE: Final = 8 << 20
 
 
-def keep_memory() -> None:
+def reserve_heap() -> None:
     """Have the C library keep the memory that a batch takes for the next one. What is free at the
     end of its heap it gives back to the kernel, which zeroes every page anew: that was half of what
     a row cost. How much it keeps follows from the largest block that was ever given back (twice
     that, in glibc); one that nobody writes into costs nothing. Elsewhere this means nothing.
     """
-    bytes(_ROOM)
+    bytes(_RESERVED_SIZE)
 
 
-def _clean(data: bytes) -> tuple[bytes, bytes]:
+def _as_utf8(data: bytes) -> tuple[bytes, bytes]:
     """As UTF-8, and the octets themselves where they are none."""
     try:
         data.decode()
@@ -474,5 +474,5 @@ def _clean(data: bytes) -> tuple[bytes, bytes]:
     return data, b""
 
 
-_NOBODY: Final = RowName(b"", b"")
-_NO_PACKETS: Final = Packets(b"", 0, b"", 0, False)
+_NO_NAME: Final = RowName(b"", b"")
+_NO_RUN: Final = PublishRun(b"", 0, b"", 0, False)

@@ -21,10 +21,10 @@ from mypy_extensions import i64
 
 from broker.store.disk import Disk, File, TooNew
 from broker.store.files import open_for_reading
-from broker.stream.arrow import SCHEMA_OCTETS
+from broker.stream.arrow import SCHEMA_SIZE
 
 #: Octets of a segment between two places that its index knows.
-STRIDE: Final[i64] = 64 << 10
+INDEX_STRIDE: Final[i64] = 64 << 10
 
 #: How names of files end that belong to a stream.
 SUFFIXES: Final = (".arrow", ".arrow.index", ".arrow.index.tmp")
@@ -33,7 +33,7 @@ _NAME: Final = re.compile(r"(\d{10})-(\d{20})\.arrow")
 _MAGIC: Final = b"TSIX"
 _VERSION: Final = 1
 _HEAD: Final = struct.Struct("<4sIqqqqq")
-_SUM: Final = struct.Struct("<Q")
+_CHECKSUM: Final = struct.Struct("<Q")
 
 
 def segment_name(epoch: int, base: int) -> str:
@@ -58,14 +58,14 @@ class Segment:
         self.epoch = epoch
         self.base: i64 = base
         self.end: i64 = base
-        self.size: i64 = SCHEMA_OCTETS
+        self.size: i64 = SCHEMA_SIZE
         #: Microseconds between which its rows were published.
         self.first_at: i64 = 0
         self.last_at: i64 = 0
         #: Never written again.
         self.full = False
         #: This process wrote it: what is read of it need not be checked.
-        self.ours = False
+        self.written_here = False
         self._offsets: array[int] = array("q")
         self._places: array[int] = array("q")
         self._times: array[int] = array("q")
@@ -75,11 +75,11 @@ class Segment:
     def name(self) -> str:
         return self.path.rpartition("/")[2]
 
-    def grow(
+    def add_batch(
         self, base: i64, count: i64, place: i64, size: i64, first_at: i64, last_at: i64
     ) -> None:
         """A batch stands behind the others."""
-        if not self._places or place - self._places[-1] >= STRIDE:
+        if not self._places or place - self._places[-1] >= INDEX_STRIDE:
             self._offsets.append(base)
             self._places.append(place)
             self._times.append(first_at)
@@ -92,14 +92,14 @@ class Segment:
     def place_of(self, offset: i64) -> i64:
         """Where a batch begins, at or before the one that holds the offset."""
         at = bisect_right(self._offsets, offset)
-        return SCHEMA_OCTETS if at == 0 else self._places[at - 1]
+        return SCHEMA_SIZE if at == 0 else self._places[at - 1]
 
     def offset_before(self, moment: i64) -> i64:
         """An offset of a batch before which nothing was published at that microsecond, or later."""
         at = bisect_right(self._times, moment - 1)
         return self.base if at == 0 else self._offsets[at - 1]
 
-    def places(self) -> list[int]:
+    def batch_places(self) -> list[int]:
         """Where batches begin: those that an index would say."""
         return list(self._places)
 
@@ -115,7 +115,7 @@ class Segment:
 
     # -- its index
 
-    def index(self) -> bytes:
+    def encode_index(self) -> bytes:
         marks = b"".join(
             struct.pack("<qqq", *mark)
             for mark in zip(self._offsets, self._places, self._times, strict=True)
@@ -132,25 +132,25 @@ class Segment:
             )
             + marks
         )
-        return size + _SUM.pack(crc32(size))
+        return size + _CHECKSUM.pack(crc32(size))
 
-    def take_index(self, data: bytes, size: int) -> bool:
+    def load_index(self, data: bytes, size: int) -> bool:
         """Know what an index says; False when it is not whole, or not that of a file of this size.
 
         Raises TooNew.
         """
-        if len(data) < _HEAD.size + _SUM.size or _SUM.unpack(data[-_SUM.size :])[0] != crc32(
-            data[: -_SUM.size]
-        ):
+        if len(data) < _HEAD.size + _CHECKSUM.size or _CHECKSUM.unpack(data[-_CHECKSUM.size :])[
+            0
+        ] != crc32(data[: -_CHECKSUM.size]):
             return False
         magic, version, end, known, first_at, last_at, count = _HEAD.unpack_from(data)
-        if magic != _MAGIC or known > size or len(data) != _HEAD.size + 24 * count + _SUM.size:
+        if magic != _MAGIC or known > size or len(data) != _HEAD.size + 24 * count + _CHECKSUM.size:
             return False
         if version > _VERSION:
             raise TooNew(
                 f"'{self.path}.index' has version {version}, and this version knows {_VERSION}"
             )
-        for offset, place, moment in struct.iter_unpack("<qqq", data[_HEAD.size : -_SUM.size]):
+        for offset, place, moment in struct.iter_unpack("<qqq", data[_HEAD.size : -_CHECKSUM.size]):
             self._offsets.append(offset)
             self._places.append(place)
             self._times.append(moment)

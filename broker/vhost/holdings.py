@@ -326,7 +326,7 @@ class Holdings(BackgroundHost):
         if self.topology is not None:
             self.topology.declared(kind_of(queue), name)
         if isinstance(queue, StreamQueue):
-            self.streams.number(queue, int(queue.number), False)
+            self.streams.assign_number(queue, int(queue.number), False)
             self.find_journals()
             self.watch_topology()
         self.changed()
@@ -340,7 +340,7 @@ class Holdings(BackgroundHost):
         if terms.stream:
             queue = stream = self.streams.make(self.name, name, self.agenda, terms)
             if number > 0:
-                self.streams.number(stream, int(number), True)
+                self.streams.assign_number(stream, int(number), True)
         elif terms.ranked:
             queue = PriorityQueue(self.name, name, self.agenda, self.store, durable, terms, self)
         elif not terms.needs_only_plain_queue:

@@ -16,7 +16,7 @@ class AmqpFront(Front):
     def __init__(self, broker: Broker, options: AmqpOptions | None = None) -> None:
         super().__init__("amqp091", broker)
         self.options = options or AmqpOptions()
-        broker.streams.scribes.scribe = AmqpHeaderCodec()
+        broker.streams.codecs.header_codec = AmqpHeaderCodec()
 
     def connect(self, peer: Peer) -> Connection:
         return AmqpConnection(self, peer, self.options)

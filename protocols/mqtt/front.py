@@ -17,7 +17,7 @@ class MqttFront(MqttService):
     def __init__(self, broker: Broker, options: MqttOptions | None = None) -> None:
         super().__init__(broker, options or MqttOptions())
         self._reviewing_all: AllSessionsReauthorization | None = None
-        broker.streams.scribes.opener = MqttPacketParser()
+        broker.streams.codecs.packet_parser = MqttPacketParser()
 
     def connect(self, peer: Peer) -> Connection:
         return MqttConnection(self, peer)

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
 from broker.store.disk import RealDisk
-from broker.stream.arrow import SCHEMA_OCTETS, view
+from broker.stream.arrow import SCHEMA_SIZE, view_batch
 from broker.stream.segments import Segment
 from pyspark_trellis import segments
 from pyspark_trellis.errors import PipelineError
@@ -76,7 +76,7 @@ def test_damage_is_named_with_file_and_offset_however_few_columns_are_read(tmp_p
     [piece] = Directory(str(tmp_path)).pieces(0, 21)
     [path] = tmp_path.iterdir()
     whole = path.read_bytes()
-    begin = end_of(whole, SCHEMA_OCTETS)
+    begin = end_of(whole, SCHEMA_SIZE)
     end = end_of(whole, begin)
     for at in (*range(begin, begin + 2_000, 7), end - 1):
         damage(path, at)
@@ -99,7 +99,7 @@ def test_damage_is_named_with_file_and_offset_however_few_columns_are_read(tmp_p
 
 def end_of(octets: bytes, at: int) -> int:
     """Where a batch ends, as the broker knows it."""
-    found = view(octets, at)
+    found = view_batch(octets, at)
     assert found is not None
     return int(found.end)
 
@@ -118,7 +118,7 @@ def test_wherever_a_segment_is_torn_it_ends_with_its_last_whole_batch(tmp_path: 
         octets[:whole] + bytes(4096)
     )  # The file grew, and the machine failed before it was written.
     assert Directory(str(tmp_path)).bounds() == (0, 5, 1)
-    for end in range(0, SCHEMA_OCTETS, 97):
+    for end in range(0, SCHEMA_SIZE, 97):
         writer.path.write_bytes(octets[:end])
         assert Directory(str(tmp_path)).bounds() == (0, 0, 0)
 
@@ -137,12 +137,12 @@ def test_a_full_segment_is_known_by_its_index_and_its_batches_are_not_looked_at(
     for base in range(0, 3000, 100):
         place = writer.path.stat().st_size
         writer.write(some(100, base))
-        known.grow(base, 100, place, writer.path.stat().st_size - place, 1, 1)
+        known.add_batch(base, 100, place, writer.path.stat().st_size - place, 1, 1)
     writer.finish()
     scanned = Directory(str(tmp_path))
     assert scanned.bounds() == (0, 3000, 1)
     index = writer.path.with_name(f"{writer.path.name}.index")
-    index.write_bytes(known.index())
+    index.write_bytes(known.encode_index())
     indexed = Directory(str(tmp_path))
     assert indexed.bounds() == scanned.bounds()
     for low, high in ((0, 3000), (1234, 1235), (2999, 3000), (50, 2950)):

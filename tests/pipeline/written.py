@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from broker.stream.arrow import END_OF_STREAM, schema
+from broker.stream.arrow import END_OF_STREAM, encode_schema
 from pyspark_trellis.bench import summed
 
 #: As the broker writes it.
-SCHEMA: Final = pa.ipc.read_schema(pa.BufferReader(schema(1, 1, 0)))
+SCHEMA: Final = pa.ipc.read_schema(pa.BufferReader(encode_schema(1, 1, 0)))
 START: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 _DEFAULTS: Final = {
     "vhost": "/",
@@ -51,7 +51,7 @@ class Writer:
     def __init__(self, directory: Path, epoch: int = 1, base: int = 0) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / f"{epoch:010d}-{base:020d}.arrow"
-        self.path.write_bytes(schema(1, epoch, base))
+        self.path.write_bytes(encode_schema(1, epoch, base))
 
     def write(self, rows: Sequence[Row], torn: int = 0) -> None:
         """Append a batch, but for the last `torn` octets."""

@@ -15,7 +15,7 @@ from broker.store.disk import RealDisk
 from broker.store.findings import Finding
 from broker.store.opening import CATALOG, LOG, STREAMS
 from broker.stream import inspect as streams
-from broker.stream.arrow import SCHEMA_OCTETS
+from broker.stream.arrow import SCHEMA_SIZE
 from tests.store.homes import Home
 from tests.streams.test_restart import bodies, fill, segments
 from tests.streams.test_stream_queues import consume, declare, offsets
@@ -96,13 +96,13 @@ def flip(path: Path, at: int) -> None:
 
 def in_a_full_segment(home: Home) -> str:
     path = segments(home)[1]
-    flip(path, int(SCHEMA_OCTETS) + 2_500)
+    flip(path, int(SCHEMA_SIZE) + 2_500)
     return path.name
 
 
 def in_the_last_segment(home: Home) -> str:
     path = segments(home)[-1]
-    flip(path, int(SCHEMA_OCTETS) + 2_500)
+    flip(path, int(SCHEMA_SIZE) + 2_500)
     return path.name
 
 
@@ -181,7 +181,7 @@ def test_rows_behind_damage_are_kept(home: Home) -> None:
     path = segments(home)[2]
     first = int(path.name[11:31])
     in_a_full_segment(home)
-    flip(path, int(SCHEMA_OCTETS) + 2_500)
+    flip(path, int(SCHEMA_SIZE) + 2_500)
     look(home.directory, repairing=True)
     there = numbers(home)
     assert first not in there and first + 1 in there
@@ -217,7 +217,7 @@ def test_what_belongs_to_nobody_is_told_and_stays(home: Home) -> None:
 def test_a_segment_that_nobody_knows_stays(home: Home) -> None:
     left = home.directory / STREAMS / "%2F" / "q" / segments(home)[0].name
     left.parent.mkdir()
-    left.write_bytes(b"x" * (int(SCHEMA_OCTETS) + 1))
+    left.write_bytes(b"x" * (int(SCHEMA_SIZE) + 1))
     [finding] = look(home.directory, True)
     assert (
         finding.kind == "ignored"

@@ -11,9 +11,9 @@ import pytest
 from librt.strings import write_i32_le
 
 from broker.messages.message import Address, Message
-from broker.stream.archive import Archive, Portion
-from broker.stream.finding import Found
-from broker.stream.rows import Captured, RowCodecs
+from broker.stream.archive import Archive, ArchiveWrite
+from broker.stream.recovery import StreamRecovery
+from broker.stream.rows import CapturedRows, RowCodecs
 from protocols.amqp.codec.journal_codec import AmqpHeaderCodec
 from tests.store.simulated import SimulatedDisk
 from tests.streams.tables import rows_in
@@ -26,8 +26,8 @@ def body(number: int) -> bytes:
     return b"%d" % number + bytes(number * 37 % 900)
 
 
-def captured(base: int, count: int) -> Captured:
-    made = Captured(base)
+def captured(base: int, count: int) -> CapturedRows:
+    made = CapturedRows(base)
     made.times = [(0, 1_700_000_000_000_000 + base)]
     for number in range(base, base + count):
         made.items.append(Message(Address("", "s"), content(body(number)), FRAMES, 1))
@@ -38,14 +38,14 @@ def captured(base: int, count: int) -> Captured:
 
 def archive(disk: SimulatedDisk) -> Archive:
     scribes = RowCodecs()
-    scribes.scribe = AmqpHeaderCodec()
+    scribes.header_codec = AmqpHeaderCodec()
     made = Archive(disk, "/data/streams", "/", "s", 7, scribes)
-    made.pen.segment_octets = 9_000
+    made.segment_writer.segment_size = 9_000
     return made
 
 
-def judge(disk: SimulatedDisk, end: int) -> Found:
-    found = Found(disk, DIRECTORY, 7, end)
+def judge(disk: SimulatedDisk, end: int) -> StreamRecovery:
+    found = StreamRecovery(disk, DIRECTORY, 7, end)
     assert all(finding.kind == "cut" for finding in found.findings), [
         str(finding) for finding in found.findings
     ]
@@ -66,7 +66,7 @@ def test_the_rows_that_the_log_knows_of_survive(seed: int) -> None:
     end = 0
     for _ in range(random.randrange(2, 9)):
         count = random.randrange(1, 9)
-        portion = Portion(stream, captured(end, count), 0)
+        portion = ArchiveWrite(stream, captured(end, count), 0)
         end += count
         portion.write()
         portion.settle()
@@ -105,7 +105,7 @@ def interrupted(disk: SimulatedDisk, end: int, after: int) -> bool:
 
     disk.refuse = count
     try:
-        Found(disk, DIRECTORY, 7, end)
+        StreamRecovery(disk, DIRECTORY, 7, end)
     except Gone:
         return False
     finally:
@@ -120,9 +120,9 @@ def test_a_start_that_ends_anywhere_is_made_good_by_the_next_one(damage: bool, k
     random = Random(repr((damage, kept)))
     disk = SimulatedDisk()
     stream = archive(disk)
-    stream.pen.segment_octets = 1 << 20
+    stream.segment_writer.segment_size = 1 << 20
     for base in range(0, 40, 5):
-        portion = Portion(stream, captured(base, 5), 0)
+        portion = ArchiveWrite(stream, captured(base, 5), 0)
         portion.write()
         portion.settle()
     [path] = disk.names
@@ -137,7 +137,7 @@ def test_a_start_that_ends_anywhere_is_made_good_by_the_next_one(damage: bool, k
         ended = interrupted(disk, end, after)
         for _ in range(2):
             disk = disk.crashed(random, kept)
-            found = Found(disk, DIRECTORY, 7, end)
+            found = StreamRecovery(disk, DIRECTORY, 7, end)
             rows = [
                 row for segment in found.segments for row in rows_in(disk.contents()[segment.path])
             ]
@@ -179,7 +179,7 @@ def test_a_disk_that_refuses_leaves_the_stream_whole(operation: str) -> None:
         end = 0
         poisoned = False
         for _ in range(6):
-            portion = Portion(stream, captured(end, 5), 0)
+            portion = ArchiveWrite(stream, captured(end, 5), 0)
             for _ in range(3):
                 try:
                     portion.write()
@@ -202,7 +202,7 @@ def test_a_start_on_a_full_disk_finds_all_rows() -> None:
     disk = SimulatedDisk()
     stream = archive(disk)
     for base in range(0, 30, 5):
-        portion = Portion(stream, captured(base, 5), 0)
+        portion = ArchiveWrite(stream, captured(base, 5), 0)
         portion.write()
         portion.settle()
     disk.refuse = lambda operation, path: errno.ENOSPC if operation in ("write", "create") else 0

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.store.backup import back_up
-from broker.stream.arrow import SCHEMA_OCTETS
+from broker.stream.arrow import SCHEMA_SIZE
 from broker.stream.template import BUFFERS, LENGTH
 from tests.clients import Amqp, World
 from tests.store.homes import Home
@@ -118,7 +118,7 @@ def test_a_damaged_segment_is_put_aside_and_named_and_what_follows_is_read(tmp_p
     home.crash()
     [first, second, *_] = segments(home)
     data = bytearray(second.read_bytes())
-    data[SCHEMA_OCTETS + 2_500] ^= 1
+    data[SCHEMA_SIZE + 2_500] ^= 1
     second.write_bytes(data)
     (tmp_path / f"d/streams/%2F/s/{second.name}.index").unlink()
     home = Home(tmp_path / "d")
@@ -151,7 +151,7 @@ def test_damage_that_only_a_reader_meets_is_an_error(tmp_path: Path) -> None:
     home.crash()
     first = segments(home)[0]
     data = bytearray(first.read_bytes())
-    data[SCHEMA_OCTETS + 2_500] ^= 1
+    data[SCHEMA_SIZE + 2_500] ^= 1
     first.write_bytes(data)
     home = Home(tmp_path / "d")
     code, text = reason(consume(home.amqp(), 0))
@@ -170,9 +170,9 @@ def test_a_full_segment_that_lost_its_end_or_makes_no_sense_is_an_error(
     home.crash()
     data = bytearray(segments(home)[0].read_bytes())
     if harm == "cut":
-        del data[int(SCHEMA_OCTETS) :]
+        del data[int(SCHEMA_SIZE) :]
     else:
-        at = int(SCHEMA_OCTETS + (LENGTH if harm == "rows" else BUFFERS + 16))
+        at = int(SCHEMA_SIZE + (LENGTH if harm == "rows" else BUFFERS + 16))
         data[at : at + 8] = bytes(8) if harm == "rows" else b"\x08" + bytes(7)
     segments(home)[0].write_bytes(data)
     home = Home(tmp_path / "d")
@@ -334,7 +334,7 @@ def test_a_reader_gets_every_row_or_an_error(
             told += offsets(frames)
             frames = reader.send(spec.Basic.Ack(len(told))) if offsets(frames) else []
             if reader.connection.channels.get(1) is None:
-                assert "is gone" in reason(frames)[1] and len(told) < queue.archive.first
+                assert "is gone" in reason(frames)[1] and len(told) < queue.archive.first_offset
                 return
     assert told == list(range(len(told)))
     world.fates()

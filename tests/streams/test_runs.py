@@ -13,9 +13,9 @@ from librt.strings import write_i32_le
 
 from broker.messages.message import PLAIN, Address, Message, Origin
 from broker.store.values import dump
-from broker.stream.arrow import view
-from broker.stream.columns import Sparse, ramp
-from broker.stream.rows import PLACES, Captured, Packets, RowCodecs, RowWriter
+from broker.stream.arrow import view_batch
+from broker.stream.columns import SparseColumn, equal_ends
+from broker.stream.rows import PROPERTY_COLUMNS, CapturedRows, PublishRun, RowCodecs, RowWriter
 from broker.stream.template import COLUMNS
 from protocols.amqp.codec.journal_codec import AmqpHeaderCodec
 from protocols.amqp.codec.properties import split_properties
@@ -121,7 +121,7 @@ def header_of(body: bytes, mode: int) -> bytes:
     return b"\x00\x3c\x00\x00" + len(body).to_bytes(8, "big") + b"\x10\x00" + bytes([mode])
 
 
-def play(steps: list[Any], captured: Captured) -> list[dict[str, Any]]:
+def play(steps: list[Any], captured: CapturedRows) -> list[dict[str, Any]]:
     """Capture this; returns the rows to come."""
     rows: list[dict[str, Any]] = []
     now = 1_700_000_000_000_000
@@ -137,7 +137,7 @@ def play(steps: list[Any], captured: Captured) -> list[dict[str, Any]]:
                     mqtt_publish(key.replace(".", "/"), (b"\0" if described else b"") + body)
                     for key, body in packets
                 )
-                captured.items.append(Packets(data, len(packets), publisher, routed, described))
+                captured.items.append(PublishRun(data, len(packets), publisher, routed, described))
                 write_i32_le(captured.routed, 0)
                 made += [
                     expected_row(
@@ -190,17 +190,17 @@ def test_a_table_is_the_same_however_much_its_rows_have_in_common(
     portions: list[list[Any]],
 ) -> None:
     scribes = RowCodecs()
-    scribes.scribe, scribes.opener = AmqpHeaderCodec(), MqttPacketParser()
+    scribes.header_codec, scribes.packet_parser = AmqpHeaderCodec(), MqttPacketParser()
     writer, kept = RowWriter("v", scribes), Kept()
     rows: list[dict[str, Any]] = []
     for steps in portions:  # One writer writes them all: what it remembers must not tell.
-        captured = Captured(len(rows))
+        captured = CapturedRows(len(rows))
         rows += play(steps, captured)
         writer.write(captured, kept)
         assert captured.items == [None] * len(captured.items)
     for number, row in enumerate(rows):
         row["offset"] = number
-    read = table([one.octets for one in kept.encoded])
+    read = table([one.data for one in kept.encoded])
     instants = {"published_at": pa.int64(), "timestamp": pa.int64()}
     for name in COLUMNS:
         column = read.column(name)
@@ -209,10 +209,10 @@ def test_a_table_is_the_same_however_much_its_rows_have_in_common(
         ], name
     next_offset = 0
     for one in kept.encoded:
-        found = view(bytes(one.octets), 0)
+        found = view_batch(bytes(one.data), 0)
         assert (
             found is not None
-            and found.sound()
+            and found.is_intact()
             and (found.base, found.rows) == (next_offset, one.count)
         )
         times = [row["published_at"] for row in rows[next_offset : next_offset + one.count]]
@@ -232,25 +232,27 @@ RUNS = st.lists(
 def test_a_column_with_nulls_is_what_pyarrow_would_make(
     runs: list[tuple[int, int, bytes]], behind: int
 ) -> None:
-    texts, numbers = Sparse(), Sparse(8)
+    texts, numbers = SparseColumn(), SparseColumn(8)
     values: list[bytes | None] = []
     for gap, count, value in runs:
         values += [None] * gap
-        texts.run(len(values), count, value)
-        numbers.run(len(values), count, value.ljust(8, b"\1"))
+        texts.add_run(len(values), count, value)
+        numbers.add_run(len(values), count, value.ljust(8, b"\1"))
         values += [value] * count
     values += [None] * behind
     rows = len(values)
-    ends, octets = texts.texts(rows)
+    ends, octets = texts.encode_texts(rows)
     made = pa.Array.from_buffers(
         pa.binary(),
         rows,
-        [pa.py_buffer(texts.bits(rows)), pa.py_buffer(ends), pa.py_buffer(octets)],
+        [pa.py_buffer(texts.encode_validity(rows)), pa.py_buffer(ends), pa.py_buffer(octets)],
     )
     made.validate(full=True)
     assert made.to_pylist() == values
     cells = pa.Array.from_buffers(
-        pa.int64(), rows, [pa.py_buffer(numbers.bits(rows)), pa.py_buffer(numbers.cells(rows))]
+        pa.int64(),
+        rows,
+        [pa.py_buffer(numbers.encode_validity(rows)), pa.py_buffer(numbers.encode_numbers(rows))],
     )
     assert cells.to_pylist() == [
         None if value is None else int.from_bytes(value.ljust(8, b"\1"), "little")
@@ -261,7 +263,7 @@ def test_a_column_with_nulls_is_what_pyarrow_would_make(
 @settings(deadline=None)
 @given(step=st.integers(0, 100_000), rows=st.integers(0, 500) | st.just(5_000))
 def test_ends_of_texts_of_one_length(step: int, rows: int) -> None:
-    assert ramp(step, rows) == b"".join(
+    assert equal_ends(step, rows) == b"".join(
         ((step * row) & 0xFFFFFFFF).to_bytes(4, "little") for row in range(rows + 1)
     )
 
@@ -269,19 +271,19 @@ def test_ends_of_texts_of_one_length(step: int, rows: int) -> None:
 def test_names_that_share_a_place_are_told_apart() -> None:
     """Far more names than the opener has places for."""
     opener, scribes, kept = MqttPacketParser(), RowCodecs(), Kept()
-    scribes.scribe, scribes.opener = AmqpHeaderCodec(), opener
+    scribes.header_codec, scribes.packet_parser = AmqpHeaderCodec(), opener
     names = [f"n/{number}/{'x' * (number % 23)}" for number in range(3_000)] + [
         f"{number}" for number in range(1_500)
     ]
-    captured = Captured(0)
+    captured = CapturedRows(0)
     captured.times = [(0, 1)]
     for turn in (names, names[::-1]):
         captured.items.append(
-            Packets(b"".join(mqtt_publish(name, b"") for name in turn), len(turn), b"", 0, False)
+            PublishRun(b"".join(mqtt_publish(name, b"") for name in turn), len(turn), b"", 0, False)
         )
         write_i32_le(captured.routed, 0)
     RowWriter("v", scribes).write(captured, kept)
-    read = table([one.octets for one in kept.encoded]).column("topic").to_pylist()
+    read = table([one.data for one in kept.encoded]).column("topic").to_pylist()
     assert read == [name.replace("/", ".") for turn in (names, names[::-1]) for name in turn]
 
 
@@ -306,14 +308,16 @@ def columns_of(data: bytes) -> list[tuple[int, bytes]]:
     found = []
     for name, kind, value in split_properties(data):
         if kind == "text":
-            found.append((PLACES[name], value[1:].decode("utf-8", "replace").encode()))
+            found.append((PROPERTY_COLUMNS[name], value[1:].decode("utf-8", "replace").encode()))
         elif kind == "table":
             try:
-                found.append((PLACES[name], dump(read_table(value, 0, len(value))[0]).encode()))
+                found.append(
+                    (PROPERTY_COLUMNS[name], dump(read_table(value, 0, len(value))[0]).encode())
+                )
             except (ValueError, TypeError):
                 continue
         else:
-            found.append((PLACES[name], value[::-1]))
+            found.append((PROPERTY_COLUMNS[name], value[::-1]))
     return sorted(found)
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from librt.strings import write_i32_le
 
 from broker.messages.message import Address, Message, Origin
-from broker.stream.arrow import END_OF_STREAM, BatchView, schema, view
-from broker.stream.columns import Sparse
-from broker.stream.rows import Captured, Encoded, RowCodecs, RowWriter, Sink
+from broker.stream.arrow import END_OF_STREAM, BatchView, encode_schema, view_batch
+from broker.stream.columns import SparseColumn
+from broker.stream.rows import BatchSink, CapturedRows, EncodedBatch, RowCodecs, RowWriter
 from broker.stream.template import COLUMNS
 from protocols.amqp.codec.contents import frames_of
 from protocols.amqp.codec.journal_codec import AmqpHeaderCodec
@@ -36,13 +36,13 @@ def content(body: bytes, **properties: Any) -> bytes:
     return data[8 + int.from_bytes(data[3:7], "big") :]
 
 
-class Kept(Sink):
+class Kept(BatchSink):
     """Batches as they are made."""
 
     def __init__(self) -> None:
-        self.encoded: list[Encoded] = []
+        self.encoded: list[EncodedBatch] = []
 
-    def keep(self, encoded: Encoded) -> None:
+    def add(self, encoded: EncodedBatch) -> None:
         self.encoded.append(encoded)
 
 
@@ -51,10 +51,10 @@ def encode(
     routed: list[int],
     base: int = 0,
     times: list[tuple[int, int]] | None = None,
-) -> list[Encoded]:
+) -> list[EncodedBatch]:
     scribes = RowCodecs()
-    scribes.scribe = AmqpHeaderCodec()
-    captured = Captured(base)
+    scribes.header_codec = AmqpHeaderCodec()
+    captured = CapturedRows(base)
     captured.items = list(messages)
     captured.times = times or [(0, 1_700_000_000_000_000)]
     for number in routed:
@@ -65,7 +65,9 @@ def encode(
 
 
 def table(batches: Sequence[bytes | bytearray], end: bytes = END_OF_STREAM) -> pa.Table:
-    read = pa.ipc.open_stream(io.BytesIO(schema(5, 6, 7) + b"".join(batches) + end)).read_all()
+    read = pa.ipc.open_stream(
+        io.BytesIO(encode_schema(5, 6, 7) + b"".join(batches) + end)
+    ).read_all()
     read.validate(full=True)
     return read
 
@@ -140,19 +142,19 @@ def test_equal_tables(rows: list[dict[str, Any]], base: int) -> None:
             }
         )
     encoded = encode(messages, [row["routed"] for row in rows], base)
-    read = table([one.octets for one in encoded])
+    read = table([one.data for one in encoded])
     columns = [
         pa.array([row[name] for row in expected], kind) for name, kind, _ in arrow_template.COLUMNS
     ]
     assert read.equals(pa.Table.from_arrays(columns, schema=read.schema))
-    found = view(bytes(encoded[0].octets), 0)
-    assert found is not None and found.sound() and found.end == len(encoded[0].octets)
+    found = view_batch(bytes(encoded[0].data), 0)
+    assert found is not None and found.is_intact() and found.end == len(encoded[0].data)
     assert {name: found.value(name, 0) for name in COLUMNS} == expected[0]
 
 
 def test_a_key_that_is_no_text_is_kept_beside_its_likeness() -> None:
     message = Message(Address("", "a\udcffb"), content(b""), FRAMES, 0)
-    [row] = table([encode([message], [0])[0].octets]).to_pylist()
+    [row] = table([encode([message], [0])[0].data]).to_pylist()
     assert (row["topic"], row["routing_key"]) == ("a\ufffdb", b"a\xffb")
 
 
@@ -160,7 +162,7 @@ def test_a_batch_has_a_bound_and_the_next_goes_on_behind_it() -> None:
     messages = [Message(Address("", "k"), content(bytes(60_000)), FRAMES, 0) for _ in range(10)]
     encoded = encode(messages, [1] * 10, 3, [(0, 10), (4, 20)])
     assert [(one.base, one.count) for one in encoded] == [(3, 5), (8, 5)]
-    read = table([one.octets for one in encoded])
+    read = table([one.data for one in encoded])
     assert read.column("offset").to_pylist() == list(range(3, 13))
     assert read.column("published_at").cast(pa.int64()).to_pylist() == [10] * 4 + [20] * 6
 
@@ -171,39 +173,41 @@ def test_the_first_rows_of_a_batch_are_a_batch() -> None:
         Message(Address("", f"k{n}"), content(b"%d" % n, **said), FRAMES, 0)
         for n, said in enumerate(given)
     ]
-    whole = bytes(encode(messages, [0] * 3)[0].octets)
+    whole = bytes(encode(messages, [0] * 3)[0].data)
     part = BatchView(whole, 0).first_rows(2)
-    assert BatchView(part, 0).sound() and table([part]).equals(
+    assert BatchView(part, 0).is_intact() and table([part]).equals(
         table([whole]).slice(0, 2).combine_chunks()
     )
 
 
 def test_any_octet_that_is_another_is_noticed() -> None:
-    data = bytes(encode([Message(Address("e", "k"), content(b"body"), FRAMES, 1)], [1])[0].octets)
+    data = bytes(encode([Message(Address("e", "k"), content(b"body"), FRAMES, 1)], [1])[0].data)
     for at in range(8, len(data), 3):
         changed = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
-        found = view(changed, 0)
-        assert found is None or not found.sound() or found.end != len(data)
+        found = view_batch(changed, 0)
+        assert found is None or not found.is_intact() or found.end != len(data)
 
 
 def test_a_column_of_which_all_or_nothing_is_null() -> None:
     for rows in ([], [0, 1, 2]):
-        column = Sparse()
+        column = SparseColumn()
         for row in rows:
-            column.run(row, 1, b"x")
-        assert column.count == len(rows) and column.bits(9) == bytes([7 if rows else 0, 0])
+            column.add_run(row, 1, b"x")
+        assert column.count == len(rows) and column.encode_validity(9) == bytes(
+            [7 if rows else 0, 0]
+        )
     messages = [Message(Address("", "k"), content(b"", app_id="a"), FRAMES, 0) for _ in range(9)]
-    read = table([encode(messages, [0] * 9)[0].octets])
+    read = table([encode(messages, [0] * 9)[0].data])
     assert read.column("app_id").null_count == 0 and read.column("user_id").null_count == 9
 
 
 def test_a_torn_end_leaves_all_batches_before_it() -> None:
     encoded = [
-        encode([Message(Address("", "k"), content(b"%d" % n), FRAMES, 0)], [0], n)[0].octets
+        encode([Message(Address("", "k"), content(b"%d" % n), FRAMES, 0)], [0], n)[0].data
         for n in range(3)
     ]
-    data = schema(1, 1, 0) + b"".join(encoded)
-    whole = len(schema(1, 1, 0)) + len(encoded[0]) + len(encoded[1])
+    data = encode_schema(1, 1, 0) + b"".join(encoded)
+    whole = len(encode_schema(1, 1, 0)) + len(encoded[0]) + len(encoded[1])
     for size in range(whole, len(data), 7):
         reader = pa.ipc.open_stream(io.BytesIO(data[:size]))
         assert [reader.read_next_batch().column("body").to_pylist() for _ in range(2)] == [

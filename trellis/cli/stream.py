@@ -18,7 +18,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from broker.stream.arrow import END_OF_STREAM, SCHEMA_OCTETS, BatchView, view
+from broker.stream.arrow import END_OF_STREAM, SCHEMA_SIZE, BatchView, view_batch
 from broker.stream.template import COLUMNS
 from trellis.cli.client import add_asking, authorised, base_of, credentials, fetch, said_by
 from trellis.cli.parsing import (
@@ -202,17 +202,17 @@ class StreamSource:
             if at >= stop:
                 return
             octets = self.ask("streams/segment", {**named, "segment": segment["name"]})
-            place = int(SCHEMA_OCTETS)
+            place = int(SCHEMA_SIZE)
             while at < stop:
-                batch = view(octets, place)
-                if batch is None or not batch.sound():
+                batch = view_batch(octets, place)
+                if batch is None or not batch.is_intact():
                     raise CommandError(
                         f"segment '{segment['name']}' of stream '{arguments.queue}' cannot be read at {place}"
                     )
                 base, rows = int(batch.base), int(batch.rows)
                 place = int(batch.end)
                 if base + rows > at:
-                    yield octets[: int(SCHEMA_OCTETS)], batch, at - base, min(stop - base, rows)
+                    yield octets[: int(SCHEMA_SIZE)], batch, at - base, min(stop - base, rows)
                     at = min(base + rows, stop)
 
     def _check_there(self, first: int | None) -> None:
@@ -343,7 +343,7 @@ def _as_parquet() -> Callable[[StreamSource, BinaryIO], int]:
         count = 0
         writer: Any = None
         for schema, batch, first, end in source.batches():
-            octets = schema + batch.octets[batch.at : batch.end] + END_OF_STREAM
+            octets = schema + batch.data[batch.at : batch.end] + END_OF_STREAM
             rows = (
                 pa.ipc.open_stream(octets)
                 .read_all()
@@ -384,7 +384,7 @@ def replay_rows(arguments: argparse.Namespace) -> int:
                     at = int(batch.base) + row
                     key = (
                         batch.text("topic", row)
-                        if batch.null("routing_key", row)
+                        if batch.is_null("routing_key", row)
                         else batch.text("routing_key", row)
                     )
                     if (

@@ -83,10 +83,10 @@ def list_streams(broker: Broker, identity: Identity) -> list[Row]:
                     {
                         "vhost": vhost.name,
                         "name": queue.name,
-                        "first": int(archive.first),
+                        "first": int(archive.first_offset),
                         "durable": int(archive.end),
                         "messages": int(archive.rows),
-                        "bytes": int(archive.octets),
+                        "bytes": int(archive.size),
                         "segments": len(archive.segments),
                         "epoch": archive.epoch,
                         "readers": len(queue.readers),
@@ -104,8 +104,8 @@ def list_segments(broker: Broker, identity: Identity, query: Mapping[str, str]) 
     _check_parameters(query, "offset")
     archive = _find_archive(broker, identity, query)
     wanted = _number(query, "offset", -1)
-    if 0 <= wanted < int(archive.end) and archive.holding(wanted) is None:
-        raise StreamRefusal(410, str(archive.missing(wanted)))
+    if 0 <= wanted < int(archive.end) and archive.segment_with(wanted) is None:
+        raise StreamRefusal(410, str(archive.unavailable_error(wanted)))
     return [
         {
             "name": segment.name,
@@ -136,7 +136,7 @@ def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> 
         raise StreamRefusal(
             410 if name.endswith(".arrow") else 404,
             f"segment '{name}' of stream '{archive.name}' in vhost '{archive.vhost}' "
-            f"is not there (any more): the first offset there is {int(archive.first)}",
+            f"is not there (any more): the first offset there is {int(archive.first_offset)}",
         )
     size = int(segment.size)
     start, end = _number(query, "start", 0), _number(query, "end", size)

@@ -374,7 +374,7 @@ def _streams(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> None:
     page.gauge(
         "trellis_stream_bytes",
         "Octets of their segments",
-        sum(int(stream.archive.octets) for stream in streams),
+        sum(int(stream.archive.size) for stream in streams),
     )
     page.gauge(
         "trellis_stream_segments",

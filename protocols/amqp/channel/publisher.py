@@ -37,7 +37,7 @@ from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.confirms import Confirms
 from protocols.amqp.channel.connection_interface import ChannelConnection
 from protocols.amqp.channel.receiver import ChannelReceiver
-from protocols.amqp.channel.transaction import Transaction, TransactedPublication
+from protocols.amqp.channel.transaction import TransactedPublication, Transaction
 from protocols.amqp.codec.assembly import Assembly
 from protocols.amqp.codec.contents import (
     NUMBERED,

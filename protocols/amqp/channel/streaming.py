@@ -18,9 +18,9 @@ from broker.messages.message import PLAIN, Address, Message
 from broker.messages.outlet import LARGE_BODY
 from broker.queues.consumer import Delivery
 from broker.store.disk import StoreError
-from broker.stream.archive import Gone
+from broker.stream.archive import RowsUnavailable
 from broker.stream.arrow import FIRST_BUFFER, BatchView
-from broker.stream.offsets import resolve
+from broker.stream.offsets import resolve_offset
 from broker.stream.queue import QueueStreamReader, StreamQueue
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.connection_interface import ChannelConnection
@@ -80,16 +80,16 @@ class AmqpStreamConsumer(QueueStreamReader):
         pool = consumer.pool
         outlet = consumer.outlet
         unacked = self._unacked
-        octets = batch.octets
-        exchange_ends: i64 = batch.place(_EXCHANGE + 1)
-        exchange_data: i64 = batch.place(_EXCHANGE + 2)
-        topic_ends: i64 = batch.place(_TOPIC + 1)
-        topic_data: i64 = batch.place(_TOPIC + 2)
-        header_ends: i64 = batch.place(_HEADER + 1)
-        header_data: i64 = batch.place(_HEADER + 2)
-        body_ends: i64 = batch.place(_BODY + 1)
-        body_data: i64 = batch.place(_BODY + 2)
-        odd = not batch.null_free("routing_key")
+        octets = batch.data
+        exchange_ends: i64 = batch.buffer_start(_EXCHANGE + 1)
+        exchange_data: i64 = batch.buffer_start(_EXCHANGE + 2)
+        topic_ends: i64 = batch.buffer_start(_TOPIC + 1)
+        topic_data: i64 = batch.buffer_start(_TOPIC + 2)
+        header_ends: i64 = batch.buffer_start(_HEADER + 1)
+        header_data: i64 = batch.buffer_start(_HEADER + 2)
+        body_ends: i64 = batch.buffer_start(_BODY + 1)
+        body_data: i64 = batch.buffer_start(_BODY + 2)
+        odd = not batch.has_no_nulls("routing_key")
         method = self._method
         overhead: i64 = len(method) + 11
         rows: i64 = batch.rows
@@ -116,7 +116,7 @@ class AmqpStreamConsumer(QueueStreamReader):
                 topic_data + i64(read_i32_le(octets, topic_ends + at)) : topic_data
                 + i64(read_i32_le(octets, topic_ends + at + 4))
             ]
-            if odd and not batch.null("routing_key", row):
+            if odd and not batch.is_null("routing_key", row):
                 key = batch.text("routing_key", row)
             if len(key) > 255:
                 key = key[:255]
@@ -221,7 +221,7 @@ def begin(queue: StreamQueue, vhost: VirtualHost, wanted: object) -> i64:
     """The offset at which a consumer begins. Raises PreconditionFailed, AmqpError."""
     now_us = i64(vhost.agenda.wall * 1_000_000)
     try:
-        return resolve(
+        return resolve_offset(
             queue.archive,
             queue.pages,
             wanted,
@@ -229,5 +229,5 @@ def begin(queue: StreamQueue, vhost: VirtualHost, wanted: object) -> i64:
             now_us,
             f"queue '{queue.name}' in vhost '{vhost.name}'",
         )
-    except (Gone, StoreError) as error:
+    except (RowsUnavailable, StoreError) as error:
         raise AmqpError(406, str(error)) from error

@@ -11,7 +11,7 @@ from mypy_extensions import i64
 
 from broker.messages.message import PLAIN, AmendedEncoding, Message
 from broker.store.values import dump
-from broker.stream.rows import PLACES, HeaderCodec
+from broker.stream.rows import PROPERTY_COLUMNS, HeaderCodec
 from protocols.amqp.codec.contents import Frames
 from protocols.amqp.codec.properties import LAYOUT, amended, write_properties
 from protocols.amqp.codec.tables import read_table
@@ -25,12 +25,12 @@ _FRAME: Final = 7
 #: Of each property, in the order of its flag: its place, and its octets; or what it is.
 _TEXT: Final[i64] = -1
 _TABLE: Final[i64] = -2
-_PLACES: Final = [PLACES[name] for name, _ in LAYOUT]
+_PLACES: Final = [PROPERTY_COLUMNS[name] for name, _ in LAYOUT]
 _WIDTHS: Final[list[i64]] = [
     {"text": _TEXT, "table": _TABLE, "octet": 1, "time": 8}[kind] for _, kind in LAYOUT
 ]
 #: Headers have the last column, and not the last flag.
-_LAST: Final = PLACES["headers"]
+_LAST: Final = PROPERTY_COLUMNS["headers"]
 #: Headers whose columns are remembered: publishers repeat themselves.
 _KNOWN_MAX: Final = 1_024
 _KNOWN_OCTETS: Final = 256

@@ -10,7 +10,7 @@ from librt.strings import read_i16_be, read_i64_le
 from mypy_extensions import i64
 
 from broker.messages.message import SWAP_SEPARATORS
-from broker.stream.rows import PacketParser, Packets, RowName, StreamRows
+from broker.stream.rows import PacketParser, PublishRun, RowName, StreamRows
 
 _EXCHANGE: Final = b"amq.topic"
 #: Names that are remembered, each in a place that follows from its octets; longer ones are not.
@@ -40,11 +40,11 @@ class MqttPacketParser(PacketParser):
         #: Names that are too short to be compared eight octets at a time.
         self._short: dict[bytes, RowName] = {}
 
-    def open(self, packets: Packets, rows: StreamRows) -> None:
-        octets = packets.octets
+    def parse(self, packets: PublishRun, rows: StreamRows) -> None:
+        octets = packets.packets
         size: i64 = len(octets)
         at: i64 = 0
-        behind: i64 = 1 if packets.described else 0
+        behind: i64 = 1 if packets.has_properties else 0
         while at < size:
             at += 1
             length: i64 = 0
@@ -57,7 +57,7 @@ class MqttPacketParser(PacketParser):
                 shift += 7
             end: i64 = at + length
             mark: i64 = at + 2 + (i64(read_i16_be(octets, at)) & 0xFFFF)
-            rows.plain(self._name(octets, at, mark), octets[mark + behind : end])
+            rows.add_plain(self._name(octets, at, mark), octets[mark + behind : end])
             at = end
 
     def _name(self, octets: bytes, start: i64, end: i64) -> RowName:
@@ -97,5 +97,5 @@ class MqttPacketParser(PacketParser):
         name = self._short[octets] = RowName(_EXCHANGE, octets.translate(SWAP_SEPARATORS))
         return name
 
-    def protocol(self, packets: Packets) -> bytes:
-        return b"mqtt50" if packets.described else b"mqtt311"
+    def protocol(self, packets: PublishRun) -> bytes:
+        return b"mqtt50" if packets.has_properties else b"mqtt311"

@@ -14,7 +14,7 @@ from broker.store.contract import Defined, StoreEntry, Undefined, WriteBatch
 from broker.store.durable import DurableStore
 from broker.store.opening import OpenedStore
 from broker.store.state import State
-from broker.stream.queue import Intake
+from broker.stream.queue import PendingRows
 from tests.store.simulation.ledger import DISK, Complain
 
 
@@ -33,7 +33,7 @@ class Journal:
         self.durable = 0
         self.begun = 0
         #: Who is told what a batch takes for streams, and how far these are after a start.
-        self.taken: Callable[[Intake], None] = lambda intake: None
+        self.taken: Callable[[PendingRows], None] = lambda intake: None
         self.extended: Callable[[dict[int, int]], None] = lambda ends: None
 
     def recovered(self, opened: OpenedStore) -> None:
@@ -132,7 +132,7 @@ class WatchedStore(DurableStore):
 
     def take(self) -> WriteBatch:
         for stream in self.streams:
-            assert isinstance(stream, Intake)
+            assert isinstance(stream, PendingRows)
             self.journal.taken(stream)
         return super().take()
 

@@ -12,8 +12,8 @@ from pamqp.header import ContentHeader
 
 from broker.messages.message import Message
 from broker.routing.topology_stream import TOPOLOGY
-from broker.stream.arrow import SCHEMA_OCTETS, view
-from broker.stream.queue import Intake, StreamQueue
+from broker.stream.arrow import SCHEMA_SIZE, view_batch
+from broker.stream.queue import PendingRows, StreamQueue
 from tests.clients import marshal, publication
 from tests.store.simulated import SimulatedDisk
 from tests.store.simulation.amqp import Amqp
@@ -49,7 +49,7 @@ class Rows:
         self._complain = complain
         self.by_stream: dict[int, list[bytes]] = {}
 
-    def taken(self, intake: Intake) -> None:
+    def taken(self, intake: PendingRows) -> None:
         """A batch takes what was put since the last one."""
         captured, rows = intake.captured, self.by_stream.setdefault(int(intake.number), [])
         if captured.base != len(rows):
@@ -75,7 +75,7 @@ class Rows:
     def check(self, disk: SimulatedDisk, queue: StreamQueue) -> list[bytes]:
         """A stream that is back is what was put; returns its rows."""
         archive, rows = queue.archive, self.by_stream.get(int(queue.number), [])
-        found, at = read_rows(disk, queue), int(archive.first)
+        found, at = read_rows(disk, queue), int(archive.first_offset)
         if archive.end != len(rows):
             self._complain(
                 DISK, f"stream {queue.name} ends with {archive.end}, and should with {len(rows)}"
@@ -102,10 +102,10 @@ def read_rows(disk: SimulatedDisk, queue: StreamQueue) -> list[tuple[int, bytes]
     found: list[tuple[int, bytes]] = []
     for segment in queue.archive.segments:
         data = bytes(disk.names[segment.path].now[: int(segment.size)])
-        at: i64 = SCHEMA_OCTETS
+        at: i64 = SCHEMA_SIZE
         while at < len(data):
-            batch = view(data, at)
-            assert batch is not None and batch.sound(), f"{segment.path} at {at}"
+            batch = view_batch(data, at)
+            assert batch is not None and batch.is_intact(), f"{segment.path} at {at}"
             found += [
                 (int(batch.base) + row, batch.text("body", row)) for row in range(int(batch.rows))
             ]
