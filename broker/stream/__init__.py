@@ -1,18 +1,26 @@
-"""Streams: queues that remember (docs/streams.md). What is published there is written once and read
-from any offset, often.
+"""Streams: queues that keep their messages, for any number of readers (docs/streams.md).
 
-    put(message) --> StreamQueue --take--> Portion.write [writer thread] --> rows --> arrow --> archive (segments)
-                          |                     | the log's sync                                  |
-                     readers <-- pages <------- written: durable offset <-------------------------+
+A message published to a stream is written once as a row, and can be read from any offset, any
+number of times, until retention removes it.
 
-Reading order:
+    put(message) --> StreamQueue --take_write--> ArchiveWrite.write [writer thread]
+                          |                      rows --> arrow --> archive (segments)
+                          |                      then the log's sync, then settle: the end moves
+                     readers <-- pages <-------- segments
 
-    template     octets that pyarrow writes                arrow        record batches, written and read with them
-    columns      columns, written by runs of equal rows    rows         messages as rows
-    segments     files: `<epoch>-<base offset>.arrow`, their index
-    archive      the segments of one stream                finding      reading them at a start
-    leftover     those of deleted streams                  inspect      looking into all of them, for `trellis store`
-    pages        what several readers read at once         offsets      where a reader begins
-    queue        the queue itself, and its readers         streams      all streams of a broker
-    topology     what is recorded of bindings
+Modules, in reading order:
+
+    template     bytes of a schema and a record batch, as pyarrow writes them
+    arrow        record batches of Arrow's IPC format: build and read
+    columns      columns of a batch that is built, from runs of equal values
+    rows         converts messages to rows
+    segments     files `<epoch>-<base offset>.arrow` and their indexes
+    archive      the segments of one stream
+    recovery     reads the segments of a stream when the broker starts
+    leftover     removes the files of deleted streams
+    inspect      `trellis store verify` and `repair` for streams
+    pages        pieces of segments, read once for several readers
+    offsets      resolves the offset at which a reader begins
+    queue        the queue, and its readers
+    streams      all streams of a broker
 """

@@ -1,11 +1,12 @@
-"""The segments of one stream: what was written and is durable, and the pen that writes on.
+"""The archive of one stream: its durable segments, and the writer that appends to the last one.
 
-    Portion.write (writer's thread)   rows --> batches --> the pen: append, sync; a full segment is finished, the next begun
-    Portion.settle (loop's thread)    segments grow, the durable offset moves
+    ArchiveWrite.write    in the writer's thread: rows --> batches --> SegmentWriter.append, sync;
+                          a full segment is finished, and the next one created
+    ArchiveWrite.settle   in the event loop: the segments grow, the durable end moves
 
-The pen touches files only; the list of segments belongs to the loop's thread. A stream is durable
-up to the offset that the log says (store contract, Extended): what stands behind it in a segment
-was promised to nobody.
+The SegmentWriter only writes files; the list of segments belongs to the event loop. A stream is
+durable up to the end in the log (StreamExtended in the store's contract). Rows behind that end were
+never confirmed to a publisher.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from broker.stream.arrow import END_OF_STREAM, SCHEMA_SIZE, encode_schema
 from broker.stream.rows import BatchSink, CapturedRows, EncodedBatch, RowCodecs, RowWriter
 from broker.stream.segments import SUFFIXES, Segment, parse_segment, segment_name
 
-#: Octets after which a segment is full, if nobody says otherwise.
+#: Default size at which a segment is full, in bytes.
 SEGMENT_SIZE: Final = 64 << 20
-#: Letters of a name that stands as it is for a directory.
+#: Length of a name above which its directory's name is cut and gets a checksum.
 _NAME_MAX: Final = 120
 
 
 def directory_name(name: str) -> str:
-    """A directory's name for a virtual host or a queue: unique, and harmless."""
+    """Return the unique directory name for a virtual host or a queue, safe in a path."""
     made = quote(name, safe="")
     if made.startswith("."):
         made = "%2E" + made[1:]
@@ -44,7 +45,7 @@ def directory_name(name: str) -> str:
 
 
 class WrittenBatch:
-    """A batch was written: where, and what is known of it. Its octets are let go."""
+    """A batch that was written: its segment, its place in the file, its rows. It keeps no data."""
 
     def __init__(self, segment: Segment, place: i64, encoded: EncodedBatch) -> None:
         self.segment = segment
@@ -56,45 +57,45 @@ class WrittenBatch:
         self.last_at: i64 = encoded.last_at
 
     def add_to(self, segment: Segment) -> None:
-        """The segment has it from now on."""
+        """Add the batch to a segment's figures and index."""
         segment.add_batch(self.base, self.count, self.place, self.size, self.first_at, self.last_at)
 
 
 class SegmentWriter:
-    """Writes the segments of one stream; lives in the writer's thread."""
+    """A writer of the segments of one stream. Used by the writer's thread only."""
 
     def __init__(self, disk: Disk, root: str, vhost: str, name: str, number: int) -> None:
         self.disk = disk
         self.directory = f"{root}/{directory_name(vhost)}/{directory_name(name)}"
         self.number = number
-        #: Octets after which a segment is full.
+        #: Size at which a segment is full, in bytes.
         self.segment_size: i64 = SEGMENT_SIZE
         self.epoch = 0
-        #: The stream is new: what is in its directory is of one that had its name before.
+        #: True if the stream is new: files in its directory are of a deleted stream of that name.
         self.is_new = False
         self.poisoned = ""
         self._root = root
-        #: The segment that is written, and what is known of it here.
+        #: The active segment, and its figures including batches that are not durable yet.
         self._segment: Segment | None = None
         self._written: Segment | None = None
         self._file: File | None = None
         self._unsynced = False
 
     def append(self, encoded: EncodedBatch) -> WrittenBatch:
-        """Write a batch to the end.
+        """Write a batch to the end of the stream.
 
-        Raises WriteFailed, when it may be appended again later; Poisoned.
+        Raise WriteFailed if the batch can be appended again later, Poisoned if it cannot.
         """
         self._check()
-        segment, shadow, file = self._segment, self._written, self._file
+        segment, written, file = self._segment, self._written, self._file
         if (
             segment is None
-            or shadow is None
+            or written is None
             or file is None
-            or (shadow.end > shadow.base and shadow.size + len(encoded.data) > self.segment_size)
+            or (written.end > written.base and written.size + len(encoded.data) > self.segment_size)
         ):
-            segment, shadow, file = self._roll(encoded.base)
-        place: i64 = shadow.size
+            segment, written, file = self._roll(encoded.base)
+        place: i64 = written.size
         self._unsynced = True
         try:
             file.write(place, memoryview(encoded.data))
@@ -103,14 +104,14 @@ class SegmentWriter:
             try:
                 file.truncate(place)
             except OSError as failure:
-                self._poison(f"{reason}, and cannot cut it back: {failure.strerror or failure}")
+                self._poison(f"{reason}, and cannot truncate it: {failure.strerror or failure}")
             raise WriteFailed(reason, error.errno or 0) from error
         placed = WrittenBatch(segment, place, encoded)
-        placed.add_to(shadow)
+        placed.add_to(written)
         return placed
 
     def sync(self) -> None:
-        """Returns when everything appended is durable. Raises Poisoned."""
+        """Make everything appended durable. Raise Poisoned."""
         self._check()
         file, segment = self._file, self._segment
         if not self._unsynced or file is None or segment is None:
@@ -122,19 +123,19 @@ class SegmentWriter:
         self._unsynced = False
 
     def finish(self) -> None:
-        """End the segment that is written, with its index. Raises StoreError."""
-        segment, shadow, file = self._segment, self._written, self._file
+        """Finish the active segment, and write its index. Raise StoreError."""
+        segment, written, file = self._segment, self._written, self._file
         self._segment = self._written = self._file = None
-        if segment is None or shadow is None or file is None or self.poisoned:
+        if segment is None or written is None or file is None or self.poisoned:
             return
         try:
-            file.write(shadow.size, END_OF_STREAM)
+            file.write(written.size, END_OF_STREAM)
             file.sync()
             self._unsynced = False
-            write_index(self.disk, shadow)
+            write_index(self.disk, written)
         except OSError as error:
-            # All its rows are as they were; a start finds out what the index would say, and that it
-            # ends there.
+            # All rows are durable. The next start finds the end of the segment, and makes the
+            # index.
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 self._poison(os_error_text(segment.path, "finish", error))
 
@@ -145,11 +146,11 @@ class SegmentWriter:
     def _check(self) -> None:
         if self.poisoned:
             raise Poisoned(
-                f"{self.poisoned}. The store writes nothing any more: see to the disk, then start the broker again"
+                f"{self.poisoned}. The store is stopped: repair the disk, then restart the broker"
             )
 
     def _roll(self, base: i64) -> tuple[Segment, Segment, File]:
-        """Begin a segment: durable, with its name, before anything is written in it."""
+        """Create the next segment and make it durable, before any batch is written to it."""
         self.finish()
         try:
             if self.epoch == 0:
@@ -181,9 +182,11 @@ class SegmentWriter:
         return self._segment, self._written, file
 
     def _begin_epoch(self) -> None:
-        """The directory is there, and the epoch is later than all in it: those of a queue that had
-        this name, too. What that one left goes, for good when the first segment comes: it may have
-        had the same number, if nobody was promised that.
+        """Make the directory, and choose an epoch above all epochs in it.
+
+        Remove the files of a deleted stream of this name. The sync of the directory with the first
+        segment makes that durable. The deleted stream may have had the same number, if its
+        declaration was never confirmed.
         """
         parts = self.directory[len(self._root) + 1 :].split("/")
         path = self._root
@@ -202,7 +205,7 @@ class SegmentWriter:
 
 
 def write_index(disk: Disk, segment: Segment) -> None:
-    """Keep the index of a full segment beside it. Raises OSError."""
+    """Write the index of a full segment beside it. Raise OSError."""
     path = f"{segment.path}.index"
     directory = path.rpartition("/")[0]
     temporary = f"{path}.tmp"
@@ -216,8 +219,10 @@ def write_index(disk: Disk, segment: Segment) -> None:
 
 
 class BatchAppender(BatchSink):
-    """Gives batches to the pen as they are made, so that few octets are held at a time. Once one
-    could not be written, those behind it wait with it."""
+    """A sink that writes each batch as soon as it is built, to hold little data at a time.
+
+    Once a write failed, the batch and those behind it wait for `flush`.
+    """
 
     def __init__(self, pen: SegmentWriter) -> None:
         self.written: list[WrittenBatch] = []
@@ -230,19 +235,19 @@ class BatchAppender(BatchSink):
             try:
                 self.flush()
             except WriteFailed:
-                return  # `go_on` is tried once more when all is made, and then it is said.
+                return  # ArchiveWrite.write flushes again at the end, and raises then.
 
     def flush(self) -> None:
-        """Write what waits. Raises WriteFailed."""
+        """Write the batches that wait. Raise WriteFailed."""
         while self.unwritten:
             self.written.append(self._segment_writer.append(self.unwritten[0]))
             del self.unwritten[0]
 
 
 class ArchiveWrite(StreamWrite):
-    """What one batch of the store has for one stream.
+    """The rows of one stream in one batch of the store.
 
-    `write` may be called again after it raised WriteFailed.
+    `write` may be repeated after WriteFailed.
     """
 
     def __init__(self, archive: Archive, captured: CapturedRows, size: i64) -> None:
@@ -253,7 +258,7 @@ class ArchiveWrite(StreamWrite):
         self._appender = BatchAppender(archive.segment_writer)
 
     def write(self) -> None:
-        """In the writer's thread."""
+        """Write the rows and sync them. Runs in the writer's thread."""
         captured, self._captured = self._captured, None
         if captured is not None:
             self.archive.row_writer.write(captured, self._appender)
@@ -261,15 +266,12 @@ class ArchiveWrite(StreamWrite):
         self.archive.segment_writer.sync()
 
     def settle(self) -> None:
-        """It is durable: in the loop's thread."""
+        """Add the durable rows to the archive. Runs in the event loop's thread."""
         self.archive.extend(self._appender.written)
 
 
 class RowsUnavailable(Exception):
-    """The rows asked for are not there any more, or are lost.
-
-    `first` is the next offset that is there.
-    """
+    """Rows were removed by retention, or are lost. `next_offset` is the next available one."""
 
     def __init__(self, text: str, first: i64) -> None:
         super().__init__(text)
@@ -277,9 +279,9 @@ class RowsUnavailable(Exception):
 
 
 class Archive:
-    """Segments in the order of their offsets, none before `first`, the last one being written.
+    """The durable segments of a stream in the order of their offsets; the last one may be active.
 
-    Belongs to the loop's thread.
+    Used by the event loop's thread only.
     """
 
     def __init__(
@@ -290,70 +292,75 @@ class Archive:
         self.vhost = vhost
         self.number = number
         self.segments: list[Segment] = []
-        #: The offset after the last durable row.
+        #: The durable end: the offset of the last durable row + 1.
         self.end: i64 = 0
         self.segment_writer = SegmentWriter(disk, root, vhost, name, number)
         self.row_writer = RowWriter(vhost, codecs)
-        #: Rows that are durable and that nobody removed.
+        #: Number of rows, and size of the segments in bytes.
         self.rows: i64 = 0
         self.size: i64 = 0
 
     @property
     def first_offset(self) -> i64:
-        """The first offset that is there; `end` when none is."""
+        """The first offset with a row; `end` if there is no row."""
         return self.segments[0].base if self.segments else self.end
 
     @property
     def epoch(self) -> int:
+        """The epoch of the last segment; 0 if there is none."""
         return self.segments[-1].epoch if self.segments else 0
 
     def restore(self, segments: list[Segment]) -> None:
-        """These were there when the broker stopped."""
+        """Set the segments that were found at the start of the broker."""
         self.segments = segments
         self.rows = sum(int(segment.end - segment.base) for segment in segments)
         self.size = sum(int(segment.size) for segment in segments)
 
     def extend(self, placed: list[WrittenBatch]) -> None:
-        """These batches are durable."""
+        """Add batches that are durable."""
         segments = self.segments
-        for one in placed:
-            segment = one.segment
+        for batch in placed:
+            segment = batch.segment
             if not segments or segments[-1] is not segment:
                 if segments:
                     segments[-1].full = True
                 segment.written_here = True
                 segments.append(segment)
                 self.size += SCHEMA_SIZE
-            one.add_to(segment)
-            self.rows += one.count
-            self.size += one.size
-            self.end = one.base + one.count
+            batch.add_to(segment)
+            self.rows += batch.count
+            self.size += batch.size
+            self.end = batch.base + batch.count
 
     def segment_with(self, offset: i64) -> Segment | None:
-        """The segment with this offset; None when it is not there (yet, any more, or lost)."""
+        """Return the segment with an offset; None if no row has this offset."""
         at = bisect_right(self.segments, offset, key=_base)
         segment = self.segments[at - 1] if at else None
         return segment if segment is not None and offset < segment.end else None
 
     def unavailable_error(self, offset: i64) -> RowsUnavailable:
-        """Why an offset below the end is not there."""
+        """Return the error that says why an offset below the end has no row."""
         at = bisect_right(self.segments, offset, key=_base)
         after: i64 = self.segments[at].base if at < len(self.segments) else self.end
-        thing = f"offset {offset} of stream '{self.name}' in vhost '{self.vhost}'"
+        subject = f"offset {offset} of stream '{self.name}' in vhost '{self.vhost}'"
         if at == 0:
             return RowsUnavailable(
-                f"{thing} is gone: retention has removed what came before offset {after}, the first there is",
+                f"{subject} is gone: retention removed all rows before offset {after}, which is the"
+                " first available one",
                 after,
             )
         return RowsUnavailable(
-            f"{thing} is lost: what could not be read is in its quarantine; it goes on with offset {after}",
+            f"{subject} is lost: its segment was damaged, and is in the quarantine; the next"
+            f" available offset is {after}",
             after,
         )
 
     def take_expired(self, before: i64, most: i64) -> list[Segment]:
-        """Take out the full segments whose last row is older than that microsecond, and then, from
-        the oldest on, those beyond so many octets. (-1: no bound.) Never the last one. Their files
-        are the caller's to remove.
+        """Remove and return the segments that retention drops, oldest first, never the last one.
+
+        These are segments whose last row was published before the time `before` (us), and the
+        oldest ones while the stream is larger than `most` bytes. -1 means no limit. The caller
+        removes the files.
         """
         out: list[Segment] = []
         while len(self.segments) > 1:

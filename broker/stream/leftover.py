@@ -1,11 +1,12 @@
-"""What is left in the directory of all streams of those that are deleted.
+"""Removal of the files that deleted streams left.
 
-    STREAMS/VHOST/QUEUE/    no stream of that name, its segments say a number that the catalog knows: deleted, they go
-                            ... a number beyond the end of a catalog that lost its end: they stay, and are told
-                            a quarantine with copies: it stays; and so does what is no file of a stream
+A stream is deleted in the catalog first, and its files are removed with the same batch. A crash in
+between leaves files, which the next start removes. For each directory STREAMS/VHOST/QUEUE/ without
+a stream of that name:
 
-A stream is deleted in the catalog first; its files go with the same batch, unless the process ends
-between.
+- The catalog covers the number in its segments: the stream is deleted, remove them.
+- The number is beyond the end of a catalog that lost its end: report the files and leave them.
+- Copies in the quarantine, and files that are no files of a stream, are never removed.
 """
 
 from __future__ import annotations
@@ -21,18 +22,19 @@ from broker.stream.segments import SUFFIXES, parse_segment
 def remove_deleted_streams(
     disk: Disk, root: str, names: list[tuple[str, str]], newest: int
 ) -> list[Finding]:
-    """Remove what is left of streams that are deleted; returns what must stay. `names` are those of
-    the queues that there are (virtual host and name), `newest` is the last number that the catalog
-    knows.
+    """Remove the files of deleted streams, and return findings about them and about other files.
+
+    `names` are (virtual host, name) of all existing queues. `newest` is the last number that the
+    catalog covers.
     """
-    kept = {f"{directory_name(vhost)}/{directory_name(name)}" for vhost, name in names}
+    existing = {f"{directory_name(vhost)}/{directory_name(name)}" for vhost, name in names}
     here = root.rpartition("/")[2]
     findings: list[Finding] = []
     for vhost in _names(disk, root):
         directories = _names(disk, f"{root}/{vhost}")
         for name in directories:
             place = f"{vhost}/{name}"
-            if place not in kept:
+            if place not in existing:
                 findings += _remove_stream(disk, f"{root}/{place}", f"{here}/{place}", newest)
         if not directories:
             remove_files(disk, [f"{root}/{vhost}/"])
@@ -40,10 +42,10 @@ def remove_deleted_streams(
 
 
 def _remove_stream(disk: Disk, directory: str, place: str, newest: int) -> list[Finding]:
-    """Remove a directory, if nothing is in it but what a deleted stream had."""
+    """Remove the files of a deleted stream, and its directory if nothing else is in it."""
     names = _names(disk, directory)
-    ours = [name for name in names if name.endswith(SUFFIXES)]
-    for name in ours:
+    stream_files = [name for name in names if name.endswith(SUFFIXES)]
+    for name in stream_files:
         number = (
             _stream_number(disk, f"{directory}/{name}") if parse_segment(name) is not None else 0
         )
@@ -54,7 +56,7 @@ def _remove_stream(disk: Disk, directory: str, place: str, newest: int) -> list[
                     f"{place}/{name}",
                     0,
                     0,
-                    "there is no such stream, and nobody can say whose it is: move it away",
+                    "no stream of that name exists, and the file's schema is damaged: move it away",
                 )
             ]
         if number > newest:
@@ -64,35 +66,45 @@ def _remove_stream(disk: Disk, directory: str, place: str, newest: int) -> list[
                     place,
                     0,
                     0,
-                    f"there is no such stream; one was declared at position {number}, behind {newest}, the "
-                    "end of the catalog: the next start removes it",
+                    f"no stream of that name exists; one was declared at position {number}, behind"
+                    f" {newest}, the end of the catalog: the next start removes it",
                 )
             ]
-    kept = f"{directory}/{QUARANTINE}"
-    notes = [f"{kept}/{name}" for name in _names(disk, kept) if name.startswith((LOST, WRITTEN))]
+    quarantine = f"{directory}/{QUARANTINE}"
+    notes = [
+        f"{quarantine}/{name}"
+        for name in _names(disk, quarantine)
+        if name.startswith((LOST, WRITTEN))
+    ]
     remove_files(
-        disk, [*(f"{directory}/{name}" for name in ours), *notes, f"{kept}/", f"{directory}/"]
+        disk,
+        [
+            *(f"{directory}/{name}" for name in stream_files),
+            *notes,
+            f"{quarantine}/",
+            f"{directory}/",
+        ],
     )
     removed = (
-        [Finding(CUT, place, 0, 0, f"{len(ours)} files of a stream that is deleted")]
-        if ours
+        [Finding(CUT, place, 0, 0, f"{len(stream_files)} files of a deleted stream")]
+        if stream_files
         else []
     )
     return removed + find_foreign_files(disk, directory)
 
 
 def find_foreign_files(disk: Disk, directory: str) -> list[Finding]:
-    """What is in a stream's directory, and of no stream."""
+    """Report the files in a stream's directory that are no files of a stream."""
     place = "/".join(directory.split("/")[-3:])
     return [
-        Finding(IGNORED, f"{place}/{name}", 0, 0, "no file of a stream: move it away")
+        Finding(IGNORED, f"{place}/{name}", 0, 0, "not a file of a stream: move it away")
         for name in _names(disk, directory)
         if not name.endswith(SUFFIXES) and name != QUARANTINE
     ]
 
 
 def _stream_number(disk: Disk, path: str) -> int:
-    """Whose segment it is; 0: of nobody, for nothing was written in it; -1: nobody can say."""
+    """Return the stream's number in a segment; 0 for an empty segment, -1 for a damaged schema."""
     file = disk.open(path, False)
     head = read_schema(file.read(0, SCHEMA_SIZE))
     if head is not None:

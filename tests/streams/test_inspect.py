@@ -221,7 +221,7 @@ def test_a_segment_that_nobody_knows_stays(home: Home) -> None:
     [finding] = look(home.directory, True)
     assert (
         finding.kind == "ignored"
-        and "nobody can say whose it is" in finding.reason
+        and "schema is damaged: move it away" in finding.reason
         and left.exists()
     )
 
