@@ -1,12 +1,13 @@
-"""Record batches of Arrow's IPC format, as octets: written by patching a template, read where they
-stand.
+"""Record batches of Arrow's IPC format: built by patching a template, read in place.
 
-    message   FFFFFFFF | size of the metadata i32 | metadata (template.BATCH, patched) | buffers, each padded to 8 octets
-    metadata  rows, and of each column its nulls; of each buffer where it begins and its length; crc32 of the message
+    message   FFFFFFFF | size of the metadata i32 | metadata (template.BATCH, patched) |
+              buffers, each padded to 8 bytes
+    metadata  number of rows; number of nulls of each column; start and length of each buffer;
+              CRC-32 of the message
 
-All columns have the same order in every segment (template.COLUMNS), so a buffer is found by its
-number. All numbers are little-endian. The checksum stands in the batch's own metadata (`crc32`),
-which Arrow's tools pass over.
+All segments have the same columns in the same order (template.COLUMNS), so buffers are found by
+number. All numbers are little-endian. The checksum is custom metadata of the batch (`crc32`), which
+Arrow's tools ignore.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ from broker.stream.template import (
     SUM,
 )
 
-#: Octets of a schema, and of a batch before its buffers.
+#: Size of a schema, and of a batch before its buffers, in bytes.
 SCHEMA_SIZE: Final[i64] = len(SCHEMA)
 BATCH_HEADER_SIZE: Final[i64] = len(BATCH)
-#: Ends a stream of batches.
+#: The end marker behind the batches of a full segment.
 END_OF_STREAM: Final = b"\xff\xff\xff\xff\0\0\0\0"
 
 _CHECKSUM_DIGITS: Final[i64] = 8
 _NUMBER_DIGITS: Final[i64] = 20
-#: Buffers begin at multiples of 8 octets.
+#: Buffers begin at multiples of 8 bytes.
 _PADDING: Final = [bytes(count) for count in range(8)]
-#: Kinds of columns: their widths in octets; texts have two buffers of data.
-_TEXT: Final = 0
+#: Widths of the columns of numbers, in bytes. The other columns are texts, with one buffer for
+#: their ends and one for their bytes.
 _WIDTHS: Final = {
     "offset": 8,
     "published_at": 8,
@@ -67,14 +68,14 @@ def _first_buffers() -> dict[str, int]:
     return found
 
 
-#: Column -> number of its first buffer, which says what is null.
+#: Column -> number of its first buffer, the bitmap of values that are not null.
 FIRST_BUFFER: Final = _first_buffers()
 _OFFSETS_BUFFER: Final[i64] = FIRST_BUFFER["offset"] + 1
 _TIMES_BUFFER: Final[i64] = FIRST_BUFFER["published_at"] + 1
 
 
 def encode_schema(stream: int, epoch: int, base: int) -> bytes:
-    """How a segment begins: whose it is, which epoch, and its first offset."""
+    """Return the schema of a segment, with its stream's number, its epoch and its first offset."""
     data = bytearray(SCHEMA)
     for at, value in ((SCHEMA_STREAM, stream), (SCHEMA_EPOCH, epoch), (SCHEMA_BASE, base)):
         data[at : at + _NUMBER_DIGITS] = b"%020d" % value
@@ -82,9 +83,7 @@ def encode_schema(stream: int, epoch: int, base: int) -> bytes:
 
 
 def read_schema(data: bytes) -> tuple[int, int, int] | None:
-    """(stream, epoch, base) of a segment that begins so; None when it does not begin like one of
-    ours.
-    """
+    """Return (stream, epoch, base) from the first bytes of a segment; None if it has another start."""
     if len(data) < SCHEMA_SIZE:
         return None
     try:
@@ -99,16 +98,16 @@ def read_schema(data: bytes) -> tuple[int, int, int] | None:
 
 
 class BatchBuilder:
-    """The buffers of a batch that is made, in the order of the columns, all for so many `rows`."""
+    """A builder of one batch of `rows` rows. Columns must be added in their order."""
 
     def __init__(self, rows: i64) -> None:
         self.rows: i64 = rows
         self._nodes = BytesWriter()
         self._table = BytesWriter()
-        #: The first is where the metadata will stand.
+        #: The metadata, which `build` sets, and the buffers.
         self._parts: list[bytes | bytearray] = [b""]
         self._size: i64 = 0
-        #: Of a column in which all is null: which are not, and where its texts end.
+        #: The bitmap and the ends of a text column that has only nulls.
         self._no_bits = bytes((int(rows) + 7) // 8)
         self._no_ends = bytes(4 * (int(rows) + 1))
 
@@ -117,7 +116,7 @@ class BatchBuilder:
         write_i64_le(self._nodes, nulls)
 
     def _add_buffer(self, data: bytes) -> None:
-        """The next buffer."""
+        """Add the next buffer."""
         size: i64 = len(data)
         write_i64_le(self._table, self._size)
         write_i64_le(self._table, size)
@@ -129,20 +128,20 @@ class BatchBuilder:
             self._size += size + rest
 
     def add_numbers(self, data: bytes) -> None:
-        """A column of numbers."""
+        """Add a column of numbers without nulls."""
         self._add_node(0)
         self._add_buffer(b"")
         self._add_buffer(data)
 
     def add_texts(self, ends: bytes, data: bytes) -> None:
-        """A column of octets."""
+        """Add a column of texts without nulls."""
         self._add_node(0)
         self._add_buffer(b"")
         self._add_buffer(ends)
         self._add_buffer(data)
 
     def add_long_texts(self, ends: bytes, parts: list[bytes], size: i64) -> None:
-        """A column of octets, `size` in all, that come in parts."""
+        """Add a column of texts without nulls whose bytes, `size` in all, come in parts."""
         self._add_node(0)
         self._add_buffer(b"")
         self._add_buffer(ends)
@@ -155,7 +154,7 @@ class BatchBuilder:
         self._size += size + rest
 
     def add_sparse(self, column: SparseColumn) -> None:
-        """A column with nulls."""
+        """Add a column with nulls."""
         nulls: i64 = self.rows - column.count
         self._add_node(nulls)
         self._add_buffer(
@@ -171,12 +170,12 @@ class BatchBuilder:
             self._add_buffer(self._no_ends)
             self._add_buffer(b"")
         else:
-            ends, octets = column.encode_texts(self.rows)
+            ends, texts = column.encode_texts(self.rows)
             self._add_buffer(ends)
-            self._add_buffer(octets)
+            self._add_buffer(texts)
 
     def build(self) -> bytearray:
-        """The message with all of it."""
+        """Return the complete message."""
         meta = bytearray(BATCH)
         _patch(meta, BODY, self._size)
         _patch(meta, LENGTH, self.rows)
@@ -184,8 +183,8 @@ class BatchBuilder:
         meta[BUFFERS : BUFFERS + len(table)] = table
         meta[NODES : NODES + len(nodes)] = nodes
         self._parts[0] = meta
-        # Put together once, where the checksum can still be written: bodies are most of what a
-        # stream costs.
+        # Join once, into a bytearray to which the checksum can be written: copying bodies is most
+        # of the cost of a stream.
         message = bytearray().join(self._parts)
         message[SUM : SUM + _CHECKSUM_DIGITS] = b"%08x" % crc32(message)
         return message
@@ -196,15 +195,15 @@ def _patch(meta: bytearray, at: i64, number: i64) -> None:
 
 
 def _with_checksum(meta: bytearray, body: bytes) -> bytes:
-    """The message with its checksum; the metadata has zeros there."""
+    """Return a message with its checksum; `meta` must have zeros in its place."""
     meta[SUM : SUM + _CHECKSUM_DIGITS] = b"%08x" % crc32(body, crc32(meta))
     return bytes(meta) + body
 
 
 class BatchView:
-    """A batch where it stands in octets: `rows` from offset `base` on.
+    """A batch read in place, at index `at` of `data`: `rows` rows from offset `base` on.
 
-    `end` is where the next message begins.
+    `end` is the index behind the batch.
     """
 
     def __init__(self, data: bytes, at: i64) -> None:
@@ -218,20 +217,20 @@ class BatchView:
         )
 
     def buffer_start(self, buffer: i64) -> i64:
-        """Where a buffer begins, by its number."""
+        """Return the index in `data` of a buffer."""
         return self.buffers_start + read_i64_le(self.data, self.at + BUFFERS + 16 * buffer)
 
     def published_at(self, row: i64) -> i64:
-        """In microseconds."""
+        """Return the time when a row was published, in microseconds."""
         return read_i64_le(self.data, self.buffer_start(_TIMES_BUFFER) + 8 * row)
 
     def has_no_nulls(self, column: str) -> bool:
-        """Whether there is something in every row."""
+        """True if no row of a column is null."""
         first: i64 = FIRST_BUFFER[column]
         return read_i64_le(self.data, self.at + BUFFERS + 16 * first + 8) == 0
 
     def is_null(self, column: str, row: i64) -> bool:
-        """Whether there is nothing."""
+        """True if the value of a column is null in a row."""
         first: i64 = FIRST_BUFFER[column]
         if self.has_no_nulls(column):
             return False
@@ -239,27 +238,25 @@ class BatchView:
         return bits >> (row & 7) & 1 == 0
 
     def text(self, column: str, row: i64) -> bytes:
-        """The octets of a text; none for a null."""
-        octets = self.data
+        """Return the bytes of a text; empty for null."""
+        data = self.data
         ends: i64 = self.buffer_start(i64(FIRST_BUFFER[column]) + 1) + 4 * row
-        data: i64 = self.buffer_start(i64(FIRST_BUFFER[column]) + 2)
-        return octets[
-            data + i64(read_i32_le(octets, ends)) : data + i64(read_i32_le(octets, ends + 4))
-        ]
+        texts: i64 = self.buffer_start(i64(FIRST_BUFFER[column]) + 2)
+        return data[texts + i64(read_i32_le(data, ends)) : texts + i64(read_i32_le(data, ends + 4))]
 
     def value(self, column: str, row: i64) -> object:
-        """What pyarrow would say; instants are numbers, in the column's unit."""
+        """Return a value as pyarrow does, except that times are numbers in the column's unit."""
         if self.is_null(column, row):
             return None
-        width = _WIDTHS.get(column, _TEXT)
-        if width:
+        width = _WIDTHS.get(column)
+        if width is not None:
             at: i64 = self.buffer_start(i64(FIRST_BUFFER[column]) + 1) + width * row
             return int.from_bytes(self.data[at : at + width], "little", signed=width > 1)
         data = self.text(column, row)
         return data if column in ("content_header", "routing_key", "body") else data.decode()
 
     def is_intact(self) -> bool:
-        """Whether the checksum is right."""
+        """True if the checksum of the batch is right."""
         meta = bytearray(self.data[self.at : self.buffers_start])
         found = bytes(meta[SUM : SUM + _CHECKSUM_DIGITS])
         meta[SUM : SUM + _CHECKSUM_DIGITS] = b"00000000"
@@ -268,8 +265,9 @@ class BatchView:
         )
 
     def first_rows(self, count: i64) -> bytes:
-        """The same message with only its first rows: what follows them in the buffers is not looked
-        at any more.
+        """Return a message with only the first `count` rows.
+
+        The buffers still have the values of the other rows, which readers ignore.
         """
         meta = bytearray(self.data[self.at : self.buffers_start])
         meta[SUM : SUM + _CHECKSUM_DIGITS] = b"00000000"
@@ -287,22 +285,24 @@ class BatchView:
 
 
 def view_batch(data: bytes, at: i64) -> BatchView | None:
-    """The batch that begins there; None when it is not all here, or is none."""
+    """Return the batch at an index; None if there is no complete batch."""
     size: i64 = len(data)
     if at + BATCH_HEADER_SIZE > size or data[at : at + 8] != BATCH[:8]:
         return None
     body: i64 = read_i64_le(data, at + BODY)
     if body < 8 or body > size - at - BATCH_HEADER_SIZE or read_i64_le(data, at + LENGTH) <= 0:
         return None
-    if (
-        read_i64_le(data, at + BUFFERS + 16 * _OFFSETS_BUFFER) != 0
-    ):  # The offsets are the first of all buffers.
+    # The offsets are the first buffer.
+    if read_i64_le(data, at + BUFFERS + 16 * _OFFSETS_BUFFER) != 0:
         return None
     return BatchView(data, at)
 
 
 def batch_size(data: bytes, at: i64) -> i64:
-    """Octets of the batch that begins there, as far as can be told; 0 when it is none."""
+    """Return the size of the batch at an index in bytes; 0 if there is no batch.
+
+    If its header is incomplete, return the size of a header.
+    """
     if at + BATCH_HEADER_SIZE > len(data):
         return BATCH_HEADER_SIZE
     body: i64 = read_i64_le(data, at + BODY)

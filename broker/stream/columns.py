@@ -1,9 +1,10 @@
-"""Columns of a batch that is being made, written by runs: what is the same in many rows next to
-each other is said once.
+"""Columns of a batch that is being built.
 
-Ends       where texts end          Texts      texts, of which none is null
-Cells      numbers, none null       Bodies     texts that may be long
-Sparse     of which most are null
+Values are added in runs: a value that is equal in consecutive rows is added once.
+
+    EndsColumn      the ends of texts          TextColumn     texts, none null
+    NumberColumn    numbers, none null         BodyColumn     texts that may be long
+    SparseColumn    mostly nulls
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from typing import Final, final
 from librt.strings import BytesWriter, read_i64_le, write_i32_le, write_i64_le
 from mypy_extensions import i32, i64, u8
 
-#: Ends of texts that are all of one length are kept, for so many lengths, and rows at least.
+#: Ends of texts of equal length are cached, for this many lengths, with at least this many rows.
 _EQUAL_ENDS_MAX: Final = 64
 _EQUAL_ENDS_ROWS: Final[i64] = 4_096
-#: Octets of a body that is kept as it is.
+#: Bodies below this size are copied into a common buffer, in bytes.
 _SMALL_BODY: Final[i64] = 2_048
 _equal_ends: Final[dict[int, bytes]] = {}
 
 
 def equal_ends(step: i64, rows: i64) -> bytes:
-    """Where so many texts of one length end, and before them where the first begins."""
+    """Return the encoded ends of `rows` texts of equal length `step`, with a leading 0."""
     if step == 0:
         return bytes(int(4 * (rows + 1)))
     known = _equal_ends.get(int(step))
@@ -45,17 +46,17 @@ def equal_ends(step: i64, rows: i64) -> bytes:
 
 @final
 class EndsColumn:
-    """The lengths of texts, as Arrow writes them."""
+    """The ends of the texts of a column, as Arrow encodes them."""
 
     def __init__(self) -> None:
         self.rows: i64 = 0
         self.total: i64 = 0
-        #: As long as all have one length, nothing else is noted.
+        #: The common length of all texts, while `_out` is None.
         self._step: i64 = 0
         self._out: BytesWriter | None = None
 
     def add_run(self, size: i64, count: i64) -> None:
-        """So many more texts of this length."""
+        """Add `count` texts with a length of `size` bytes."""
         out = self._out
         if out is None:
             if self.rows == 0:
@@ -75,33 +76,34 @@ class EndsColumn:
         self.total = total
 
     def encode(self) -> bytes:
+        """Return the encoded ends."""
         out = self._out
         return equal_ends(self._step, self.rows) if out is None else out.getvalue()
 
 
 @final
 class TextColumn:
-    """A column of octets, none of them null."""
+    """A column of texts, none of them null."""
 
     def __init__(self) -> None:
         self.ends = EndsColumn()
         self._data = BytesWriter()
 
     def add_run(self, text: bytes, count: i64) -> None:
-        """So many more rows with this text."""
+        """Add `count` rows with a text."""
         self.ends.add_run(len(text), count)
         self._data.write(text if count == 1 else text * int(count))
 
     def encode(self) -> bytes:
-        """The texts, one behind the other."""
+        """Return the concatenated texts."""
         return self._data.getvalue()
 
 
 @final
 class BodyColumn:
-    """Octets of bodies, one behind the other.
+    """A column of message bodies.
 
-    Small ones are gathered, so that no object is kept for each.
+    Small bodies are copied into a common buffer, so that no object is kept for each.
     """
 
     def __init__(self) -> None:
@@ -111,7 +113,7 @@ class BodyColumn:
         self._small = BytesWriter()
 
     def add(self, body: bytes) -> None:
-        """Hot path."""
+        """Add a body. Hot path."""
         size: i64 = len(body)
         self.total += size
         if size < _SMALL_BODY:
@@ -126,21 +128,21 @@ class BodyColumn:
             self._small.truncate(0)
 
     def parts(self) -> list[bytes]:
-        """All of them."""
+        """Return the bodies as a list of parts to be concatenated."""
         self._gather()
         return self._parts
 
 
 @final
 class NumberColumn:
-    """A column of numbers, none of them null, `width` octets each: 1, 4 or 8."""
+    """A column of numbers, none of them null, with a `width` of 1, 4 or 8 bytes."""
 
     def __init__(self, width: i64) -> None:
         self.width: i64 = width
         self._out = BytesWriter()
 
     def add_run(self, number: i64, count: i64) -> None:
-        """So many more rows with this number."""
+        """Add `count` rows with a number."""
         out = self._out
         if count > 2:
             out.write(
@@ -157,38 +159,41 @@ class NumberColumn:
             count -= 1
 
     def encode(self) -> bytes:
+        """Return the encoded numbers."""
         return self._out.getvalue()
 
 
 @final
 class SparseColumn:
-    """A column of which most rows are null: only the others are noted. Numbers come as their
-    octets, all of one `width`; texts have none."""
+    """A column in which most rows are null; only the other rows take memory.
+
+    Values are bytes. Numbers are encoded with the same `width` in bytes; texts have the width 0.
+    """
 
     def __init__(self, width: i64 = 0) -> None:
         self.width: i64 = width
-        #: Rows that are not null.
+        #: Number of rows that are not null.
         self.count: i64 = 0
-        #: Of each run its first row and how many follow, and what they have.
+        #: For each run: its first row and its number of rows, and the value.
         self._runs = BytesWriter()
         self._values: list[bytes] = []
 
     def add_run(self, first: i64, count: i64, value: bytes) -> None:
-        """From this row on so many have this value. Rows come in order."""
+        """Add a run of `count` rows with a value. Runs must come in the order of rows."""
         write_i64_le(self._runs, first)
         write_i64_le(self._runs, count)
         self._values.append(value)
         self.count += count
 
     def clear(self) -> None:
-        """Nothing is noted any more."""
+        """Remove all runs."""
         if self._values:
             self.count = 0
             self._runs = BytesWriter()
             self._values = []
 
     def encode_validity(self, rows: i64) -> bytes:
-        """Which of so many rows are not null: a bit each."""
+        """Return the bitmap of the rows that are not null."""
         out = BytesWriter()
         out.write(bytes((int(rows) + 7) // 8))
         places = self._runs.getvalue()
@@ -207,7 +212,7 @@ class SparseColumn:
         return out.getvalue()
 
     def encode_numbers(self, rows: i64) -> bytes:
-        """The numbers; zeros where there is none."""
+        """Return the encoded numbers, with 0 for null."""
         parts: list[bytes] = []
         places = self._runs.getvalue()
         done: i64 = 0
@@ -225,7 +230,7 @@ class SparseColumn:
         return b"".join(parts)
 
     def encode_texts(self, rows: i64) -> tuple[bytes, bytes]:
-        """Where the texts end, and the texts."""
+        """Return the encoded ends and the concatenated texts, with empty texts for null."""
         ends = EndsColumn()
         parts: list[bytes] = []
         places = self._runs.getvalue()

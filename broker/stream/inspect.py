@@ -1,8 +1,7 @@
-"""Looking into the streams of a stopped broker: verify, repair. The commands print what these
-yield.
+"""Verification and repair of the streams of a stopped broker, for `trellis store`.
 
-verify    does what a start would do, on a disk where nothing comes to pass, and reads full
-segments, too repair    does that
+    verify    run the recovery of all streams on a read-only disk, reading full segments too
+    repair    run the same recovery on the real disk
 """
 
 from __future__ import annotations
@@ -20,12 +19,13 @@ from broker.stream.archive import directory_name
 from broker.stream.leftover import find_foreign_files, remove_deleted_streams
 from broker.stream.recovery import StreamRecovery
 
-#: What to do about a finding.
+#: Advice for each kind of finding.
 _ADVICE: Final = {
-    CUT: "a start cuts it",
-    QUARANTINED: "`trellis store repair` copies the file to quarantine/ beside it, and keeps what can be read",
-    MISSING: "get the file back from a backup, or let `trellis store repair` note the gap",
-    WRONG: "`trellis store repair` makes it anew",
+    CUT: "the next start of the broker cuts it",
+    QUARANTINED: "`trellis store repair` copies the file to quarantine/ beside it, and keeps the"
+    " intact batches",
+    MISSING: "restore the file from a backup, or let `trellis store repair` note the gap",
+    WRONG: "`trellis store repair` writes it again",
 }
 
 
@@ -36,8 +36,11 @@ def verify(
     ends: dict[int, int],
     ends_exact: bool,
 ) -> Iterator[Finding]:
-    """A line for each stream, and what is wrong with it. Changes nothing. `ends` says how far the
-    log knows each stream, by its number; `sure`: the log has no damage. Raises StoreError."""
+    """Yield a finding for each stream and for each problem, without changing anything.
+
+    `ends` has the durable end of each stream in the log, by number. `ends_exact` is False if the
+    log is damaged. Raise StoreError.
+    """
     for finding in _recover_streams(ReadOnlyDisk(disk), root, list(definitions), ends, ends_exact):
         if finding.kind in _ADVICE:
             yield Finding(
@@ -58,7 +61,10 @@ def repair(
     ends: dict[int, int],
     ends_exact: bool,
 ) -> Iterator[Finding]:
-    """Cut, copy aside and note: after that `verify` finds nothing. Raises StoreError."""
+    """Recover all streams, and yield the findings. After that `verify` finds no problem.
+
+    Raise StoreError.
+    """
     yield from _recover_streams(disk, root, list(definitions), ends, ends_exact)
 
 
@@ -87,8 +93,8 @@ def _recover_streams(
             0,
             0,
             f"{len(segments)} segments, "
-            f"{sum(int(segment.end - segment.base) for segment in segments)} rows up to offset {int(found.end)}, "
-            f"{sum(int(segment.size) for segment in segments)} octets",
+            f"{sum(int(segment.end - segment.base) for segment in segments)} rows up to offset "
+            f"{int(found.end)}, {sum(int(segment.size) for segment in segments)} bytes",
         )
     newest = (
         max((number for number, _ in definitions), default=0) if not ends_exact else (1 << 63) - 1
@@ -99,9 +105,9 @@ def _recover_streams(
 
 
 class ReadOnlyDisk(Disk):
-    """Another disk, of which nothing is changed.
+    """A read-only view of another disk.
 
-    What is made is nowhere; what is moved or removed stays.
+    Created files are null files; renames and removals of other files are ignored.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -124,7 +130,7 @@ class ReadOnlyDisk(Disk):
             return []
 
     def make_directory(self, path: str) -> None:
-        """It is not needed."""
+        """Do nothing."""
 
     def rename(self, old: str, new: str) -> None:
         self._created.pop(old, None)
@@ -133,32 +139,32 @@ class ReadOnlyDisk(Disk):
         self._created.pop(path, None)
 
     def remove_directory(self, path: str) -> None:
-        """It stays."""
+        """Do nothing."""
 
     def sync_directory(self, path: str) -> None:
-        """Nothing was changed."""
+        """Do nothing."""
 
     def free(self, directory: str) -> i64:
         return self._disk.free(directory)
 
 
 class NullFile(File):
-    """Takes what is written, and has nothing."""
+    """A file that is always empty: writes are ignored."""
 
     def read(self, offset: i64, count: i64) -> bytes:
         return b""
 
     def write(self, offset: i64, data: bytes | memoryview) -> None:
-        """That was all."""
+        """Do nothing."""
 
     def sync(self) -> None:
-        """There is nothing."""
+        """Do nothing."""
 
     def truncate(self, size: i64) -> None:
-        """There is nothing."""
+        """Do nothing."""
 
     def size(self) -> i64:
         return 0
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""

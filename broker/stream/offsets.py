@@ -1,10 +1,11 @@
-"""Where a reader of a stream begins: what `x-stream-offset` may say, and the offset that this means
-now.
+"""The offset at which a reader of a stream begins, from its consumer's `x-stream-offset`.
 
-first, last, next     the first row there is, the last batch, what comes from now on (if nothing is
-said) a number              that offset
-a timestamp           the first row that was published then or later
-30s, 5m, 1h, 7D, ...  the same, so long ago (Y, M, D, h, m, s, as RabbitMQ)
+first                   the first available row
+last                    the first row of the last batch
+next, or no argument    the next row to be published
+a number                that offset
+a timestamp             the first row published at that time or later
+30s, 5m, 1h, 7D, ...    the first row published within that time (Y, M, D, h, m, s, as RabbitMQ)
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from broker.errors import PreconditionFailed
 from broker.stream.archive import Archive
 from broker.stream.pages import StreamPages
 
+#: Words that `x-stream-offset` may be.
 WORDS: Final = ("first", "last", "next")
-#: Seconds of each unit of an interval.
+#: The units of an interval in seconds.
 _UNITS: Final = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 _INTERVAL: Final = re.compile(r"(\d{1,10})([YMDhms])")
 #: Offsets have 63 bits.
@@ -28,7 +30,7 @@ _OFFSET_MAX: Final = (1 << 63) - 1
 
 
 def seconds_of(interval: str) -> int:
-    """Seconds of `1h` and the like; -1 for what is no interval."""
+    """Return an interval such as `1h` in seconds; -1 if the text is not an interval."""
     found = _INTERVAL.fullmatch(interval)
     return int(found[1]) * _UNITS[found[2]] if found is not None else -1
 
@@ -36,11 +38,12 @@ def seconds_of(interval: str) -> int:
 def resolve_offset(
     archive: Archive, pages: StreamPages, wanted: object, end: i64, now_us: i64, thing: str
 ) -> i64:
-    """The first offset for a reader that says this; `end` is what comes next.
+    """Return the offset at which a reader with the argument `wanted` begins.
 
-    Raises PreconditionFailed, Gone, StoreError.
+    `end` is the offset of the next row, `now_us` the time in microseconds, `thing` the queue in
+    words for errors. Raise PreconditionFailed, RowsUnavailable, or StoreError.
     """
-    if isinstance(wanted, bytes):  # A text that the client calls octets: RabbitMQ does not mind.
+    if isinstance(wanted, bytes):  # RabbitMQ accepts texts of AMQP's type byte array, too.
         wanted = wanted.decode(errors="replace")
     if wanted is None or wanted == "next":
         return end
@@ -60,13 +63,13 @@ def resolve_offset(
             raise archive.unavailable_error(offset)
         return offset
     raise PreconditionFailed(
-        f"invalid arg 'x-stream-offset' for {thing}: {wanted!r} is none of {', '.join(WORDS)}, an offset from 0, "
-        "a timestamp, or an interval such as '1h' (Y, M, D, h, m, s)"
+        f"invalid arg 'x-stream-offset' for {thing}: {wanted!r} is none of {', '.join(WORDS)}, an"
+        " offset from 0, a timestamp, or an interval such as '1h' (Y, M, D, h, m, s)"
     )
 
 
 def offset_since(archive: Archive, pages: StreamPages, moment: i64) -> i64:
-    """The first offset that was published at this microsecond or later; the end when none was."""
+    """Return the first offset published at `moment` (us) or later; the end if there is none."""
     for segment in archive.segments:
         if segment.last_at < moment:
             continue

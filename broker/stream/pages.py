@@ -1,7 +1,6 @@
-"""Pages: a piece of a segment, read once for all readers that are near each other.
+"""Pages: pieces of segments, each read once for all readers that are near each other.
 
-A stream keeps a few pages while somebody reads it. A reader keeps none: one that is slow holds no
-memory.
+A stream caches a few pages while it has readers. A slow reader holds no memory.
 """
 
 from __future__ import annotations
@@ -16,13 +15,16 @@ from broker.stream.archive import Archive
 from broker.stream.arrow import BatchView, batch_size, view_batch
 from broker.stream.segments import Segment
 
-#: Octets that are read at once, and pages that a stream keeps.
+#: Number of bytes read at once, and most pages that a stream caches.
 PAGE_SIZE: Final[i64] = 256 << 10
 PAGES_MAX: Final = 4
 
 
 class StreamPage:
-    """Batches, read. `end` is the offset behind them, and `place` where that is in the segment."""
+    """Some batches of a segment, with the rows from `base` up to `end`.
+
+    `place` is the place behind the batches in the segment.
+    """
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
@@ -33,7 +35,7 @@ class StreamPage:
 
 
 class StreamPages:
-    """Of one stream; the last one used is the first."""
+    """The page cache of one stream. The page used last comes first."""
 
     def __init__(self, archive: Archive) -> None:
         self.reads = 0
@@ -41,19 +43,19 @@ class StreamPages:
         self._pages: list[StreamPage] = []
 
     def clear(self) -> None:
-        """Nobody reads any more."""
+        """Drop all pages and open files, since the stream has no reader any more."""
         self._pages = []
         for segment in self._archive.segments:
             segment.close()
 
     def drop(self, segments: list[Segment]) -> None:
-        """These are removed."""
+        """Drop the pages of removed segments."""
         self._pages = [page for page in self._pages if page.segment not in segments]
 
     def page_with(self, offset: i64) -> StreamPage:
-        """The page with this offset, which is below the end of the stream.
+        """Return the page with an offset, which must be below the end of the stream.
 
-        Raises Gone, StoreError.
+        Raise RowsUnavailable, or StoreError.
         """
         pages = self._pages
         for number, page in enumerate(pages):
@@ -67,7 +69,7 @@ class StreamPages:
         place: i64 = segment.place_of(offset)
         for page in pages:
             if page.segment is segment and page.end == offset:
-                place = page.place  # A reader that goes on.
+                place = page.place  # The reader continues behind this page.
         page = self._read(segment, place, offset)
         pages.insert(0, page)
         if len(pages) > PAGES_MAX:
@@ -75,7 +77,7 @@ class StreamPages:
         return page
 
     def _read(self, segment: Segment, place: i64, offset: i64) -> StreamPage:
-        """The batches from that place on, the one with the offset among them."""
+        """Read the batches from a place on, up to the one with the offset at least."""
         page = StreamPage(segment)
         size: i64 = PAGE_SIZE
         while True:
@@ -101,14 +103,14 @@ class StreamPages:
                 page.place = place + at
                 return page
             place += at
-            wanted: i64 = batch_size(data, at)
-            size = max(wanted, PAGE_SIZE)
-            # It is none, it ends too late, it is all here and cannot be read, or the file is
-            # shorter than it was.
+            needed: i64 = batch_size(data, at)
+            size = max(needed, PAGE_SIZE)
+            # There is no batch, it ends behind the segment, it is complete but invalid, or the file
+            # is shorter than before.
             if (
-                wanted == 0
-                or place + wanted > segment.size
-                or len(data) - at >= wanted
+                needed == 0
+                or place + needed > segment.size
+                or len(data) - at >= needed
                 or len(data) < asked
             ):
                 raise _damage_error(segment, place)
@@ -116,6 +118,6 @@ class StreamPages:
 
 def _damage_error(segment: Segment, place: i64) -> DamagedStore:
     return DamagedStore(
-        f"'{segment.path}' is damaged at {place}: stop the broker, run `trellis store repair`, which puts that aside, and "
-        "see to the disk"
+        f"'{segment.path}' is damaged at byte {place}: stop the broker, run `trellis store repair`,"
+        " which quarantines the damage, and check the disk"
     )

@@ -1,13 +1,12 @@
-"""A stream at a start: its segments are found, what nobody was promised is cut, and what cannot be
-read is put aside.
+"""Recovery of a stream when the broker starts.
 
-    names --> schema --> index, or all batches with their checksums --> segments, in order
-                                                                        what stands behind the durable offset is cut
+For each segment: check the schema; load the index, or read all batches with their checksums; cut
+the rows behind the durable end, which were never confirmed.
 
-Where a segment is damaged, a copy of it goes to `quarantine/`, and the sound batches behind the
-damage into segments of their own, before the damage goes. Offsets that are lost are noted there too
-(`lost-STREAM-FROM-TO`, a file without octets): so that they are told once; and how far a stream is
-of which a damaged log knows less (`written-STREAM-END`).
+A damaged segment is copied to `quarantine/`. Its intact batches behind the damage are copied to new
+segments before the damage is removed. Empty files in the quarantine are notes for later starts:
+`lost-STREAM-FROM-TO` for lost offsets, so that they are reported once, and `written-STREAM-END` for
+the end of a stream of which a damaged log has an earlier end.
 """
 
 from __future__ import annotations
@@ -34,23 +33,23 @@ from broker.stream.arrow import (
 )
 from broker.stream.segments import Segment, parse_segment, segment_name
 
-#: Octets that are read at once.
+#: Number of bytes read at once.
 _READ_SIZE: Final[i64] = 1 << 20
 _INDEX: Final = ".index"
-#: Directories from that of all streams to a stream's.
+#: Number of directories from that of all streams to that of one stream.
 _DEPTH: Final = 3
-#: How names of notes begin.
+#: Beginnings of the names of notes.
 LOST: Final = "lost-"
 WRITTEN: Final = "written-"
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-#: Beyond any offset.
+#: A number above all offsets.
 _NO_END: Final[i64] = (1 << 63) - 1
 
 
 class StreamRecovery:
-    """The segments of one stream, and what was not as it should be.
+    """The result of recovering one stream: its segments, findings, and its end.
 
-    `end` is the offset of what comes next.
+    `end` is the offset of the next row.
     """
 
     def __init__(
@@ -62,16 +61,17 @@ class StreamRecovery:
         ends_exact: bool = True,
         thorough: bool = False,
     ) -> None:
-        """`end` is the durable offset, as the log says; it is `sure` unless the log is damaged:
-        then everything that can be read stays. `thorough`: full segments are read too, whatever
-        their index says. Raises StoreError.
+        """Recover the stream. Raise StoreError.
+
+        `end` is the durable end in the log. If `ends_exact` is False, the log was damaged, and all
+        intact rows are kept. If `thorough`, full segments are read too, instead of their indexes.
         """
         self.segments: list[Segment] = []
         self.findings: list[Finding] = []
         self.end: i64 = end
         self._disk = disk
         self._directory = directory
-        #: As findings say it: from the directory of all streams on.
+        #: The last part of the path, for findings: streams, virtual host, queue.
         self._place = "/".join(directory.split("/")[-3:])
         self._quarantine = Quarantine(disk, directory)
         self._stream = stream
@@ -82,11 +82,11 @@ class StreamRecovery:
         self._ends_exact = ends_exact
         self._thorough = thorough
         self._epoch = 0
-        #: Where the first file begins.
+        #: The first offset of the first file.
         self._first_offset: i64 = _NO_END
-        #: Segments by their names, as (base, epoch).
+        #: (base, epoch) -> file name of a segment.
         self._segment_names: dict[tuple[int, int], str] = {}
-        #: Offsets from which on rows are lost, as was told already.
+        #: First offsets of gaps that are reported already.
         self._reported_gaps: set[int] = set()
         try:
             self._recover()
@@ -121,7 +121,7 @@ class StreamRecovery:
         self._report_gaps(last)
 
     def _report_gaps(self, last: i64) -> None:
-        """Say which offsets are not there, once."""
+        """Report the offsets without rows, once."""
         gaps = [
             (int(one.end), int(other.base), one.name)
             for one, other in pairwise(self.segments)
@@ -142,14 +142,15 @@ class StreamRecovery:
                     name,
                     f"the stream ends with offset {start}, and was written up to {end}"
                     if end == self.end
-                    else f"offsets {start} to {end - 1} are not there",
+                    else f"offsets {start} to {end - 1} are missing",
                 )
 
     def _mark(self, mark: str) -> bool:
-        """Whether an earlier start noted this; a later one knows it then, if there is room for a
-        file.
+        """Leave a note for later starts. Return True if an earlier start left it.
+
+        A full disk is ignored.
         """
-        # The stream's directory may be what is lost.
+        # The stream's directory may be missing.
         path, *below = self._directory.rsplit("/", _DEPTH)
         for part in below:
             self._disk.make_directory(f"{path}/{part}")
@@ -163,10 +164,10 @@ class StreamRecovery:
             return False
 
     def _report(
-        self, what: str, name: str, reason: str, at: int = 0, size: int = 0, copy: str = ""
+        self, kind: str, name: str, reason: str, at: int = 0, size: int = 0, copy: str = ""
     ) -> None:
         self.findings.append(
-            Finding(what, f"{self._place}/{name}" if name else self._place, at, size, reason, copy)
+            Finding(kind, f"{self._place}/{name}" if name else self._place, at, size, reason, copy)
         )
 
     def _recover_segment(self, epoch: int, base: int, name: str, names: set[str]) -> None:
@@ -175,26 +176,26 @@ class StreamRecovery:
         size = int(file.size())
         head = read_schema(file.read(0, SCHEMA_SIZE))
         if head is None and size <= int(SCHEMA_SIZE) and (base, epoch) == max(self._segment_names):
-            self._remove(path, names)  # The crash came before its first batch.
+            self._remove(path, names)  # The crash came before the first batch.
             return
         if head is not None and head[0] != self._stream:
-            self._remove(path, names)  # Of a queue that had this name before, and is deleted.
+            self._remove(path, names)  # The file is of a deleted queue of this name.
             return
         if base < int(self._cut_offset):
             self._first_offset = min(self._first_offset, base)
         if head is None or head[1:] != (epoch, base):
             self._reported_gaps.add(int(self.segments[-1].end) if self.segments else base)
-            self._move_to_quarantine(name, "its schema is none of this stream's")
+            self._move_to_quarantine(name, "its schema is damaged, or that of another segment")
             return
         segment = Segment(disk, path, epoch, base)
         if base >= int(self._cut_offset):
-            self._report(CUT, name, "a segment that was promised to nobody", 0, size)
+            self._report(CUT, name, "a segment that was never confirmed", 0, size)
             self._remove(path, names)
             return
         index = f"{name}{_INDEX}"
         indexed = index in names and self._load_index(segment, index, size)
         if index in names and not indexed:
-            self._report(WRONG, index, "it cannot be read, and is made anew")
+            self._report(WRONG, index, "it is damaged, and is written again")
         if indexed and segment.end <= self._cut_offset and not self._thorough:
             self._add(segment)
             return
@@ -209,7 +210,7 @@ class StreamRecovery:
             self.segments.append(segment)
 
     def _scan(self, known: Segment, file: File, size: int, name: str, indexed: bool) -> None:
-        """Read all of it. `known` is what its index says, if it is `indexed`."""
+        """Read a whole segment. `known` has the figures from its index, if it is `indexed`."""
         segment = Segment(self._disk, known.path, known.epoch, int(known.base))
         place = SCHEMA_SIZE
         walk = BatchScan(file, place, size)
@@ -241,34 +242,35 @@ class StreamRecovery:
             segment.full = True
             self._add(segment)
             return
-        parts: list[Segment] = []
+        salvaged: list[Segment] = []
         if (
             segment.end < self._cut_offset
             and not ends
             and not self._is_continued(segment)
             and not self._is_torn_end(segment, file, place, size)
         ):
-            parts = self._salvage(
+            salvaged = self._salvage(
                 segment, file, name, place, size, known.batch_places() if indexed else []
             )
         elif not ends:
             self._report(
-                CUT, name, "a batch that was promised to nobody", int(place), int(size - place)
+                CUT, name, "a batch that was never confirmed", int(place), int(size - place)
             )
         elif indexed and known.end <= self._cut_offset:
             self._report(
-                WRONG, f"{name}{_INDEX}", "it does not say what the segment has, and is made anew"
+                WRONG, f"{name}{_INDEX}", "it does not match the segment, and is written again"
             )
         if segment.end > segment.base:
             self._finish(segment, place)
         else:
             self._remove(segment.path, {f"{name}{_INDEX}"})
-        for part in parts:
+        for part in salvaged:
             self._finish(part, part.size)
 
     def _is_torn_end(self, segment: Segment, file: File, place: i64, size: int) -> bool:
-        """Whether it is the end of the last segment, of which nobody can say any more what was
-        promised.
+        """True if the bad data is the torn end of the last segment.
+
+        Only asked for if the log was damaged, so that the durable end is unknown.
         """
         if self._ends_exact or max(self._segment_names) != (int(segment.base), segment.epoch):
             return False
@@ -279,21 +281,22 @@ class StreamRecovery:
     def _salvage(
         self, segment: Segment, file: File, name: str, place: i64, size: int, marks: list[int]
     ) -> list[Segment]:
-        """What is sound behind the damage goes into segments of its own, which the caller finishes.
-        They are there before the damage goes: if the process ends between, a start does this again.
-        `marks` are places of batches, as the index knows them.
+        """Copy the intact batches behind damage to new segments, and return these.
+
+        The caller finishes them, and then removes the damage: after a crash in between, the next
+        start does this again. `marks` are the places of batches in the index.
         """
         start = segment.end
         copy = self._quarantine.copy(file, 0, size, f"{name}-{place}-{size - place}.bad")
         self._reported_gaps.add(int(start))
-        parts: list[Segment] = []
+        salvaged: list[Segment] = []
         walk = BatchScan(file, place, size)
         found = walk.find(start, marks)
         while found is not None and found.base + found.rows <= self._cut_offset:
-            if not parts or found.base != parts[-1].end:
-                self._sync_last(parts)
-                parts.append(self._new_segment(segment, int(found.base)))
-            part = parts[-1]
+            if not salvaged or found.base != salvaged[-1].end:
+                self._sync_last(salvaged)
+                salvaged.append(self._new_segment(segment, int(found.base)))
+            part = salvaged[-1]
             data = found.data[found.at : found.end]
             self._disk.open(part.path, True).write(part.size, data)
             part.add_batch(
@@ -305,34 +308,35 @@ class StreamRecovery:
                 found.published_at(found.rows - 1),
             )
             found = walk.find(part.end, marks)
-        self._sync_last(parts)
+        self._sync_last(salvaged)
         lost = (
-            f"what was there from offset {start} on is lost"
-            if not parts
+            f"all rows from offset {start} on are lost"
+            if not salvaged
             else (
-                f"offsets {start} to {parts[0].base - 1} are lost, and what could be read behind them has files of its own"
+                f"offsets {start} to {salvaged[0].base - 1} are lost, and the rows behind them are in"
+                " new segments"
             )
         )
         self._report(
             QUARANTINED,
             name,
-            f"no batch with a right checksum stands at {place}: {lost}",
+            f"there is no batch with a right checksum at byte {place}: {lost}",
             int(place),
             int(size - place),
             copy,
         )
-        return parts
+        return salvaged
 
-    def _sync_last(self, parts: list[Segment]) -> None:
-        if parts:
-            self._disk.open(parts[-1].path, True).sync()
+    def _sync_last(self, salvaged: list[Segment]) -> None:
+        if salvaged:
+            self._disk.open(salvaged[-1].path, True).sync()
 
     def _new_segment(self, segment: Segment, base: int) -> Segment:
-        """A new segment for what stands in this one from an offset on."""
+        """Create a segment for the rows of another segment from an offset on."""
         for other in [
             one for one in self._segment_names if one[0] == base and one[1] > segment.epoch
         ]:
-            # An earlier start came so far, and no further.
+            # An earlier start was interrupted here.
             self._remove(
                 f"{self._directory}/{self._segment_names[other]}",
                 {f"{self._segment_names[other]}{_INDEX}"},
@@ -348,8 +352,11 @@ class StreamRecovery:
         return part
 
     def _is_continued(self, segment: Segment) -> bool:
-        """Whether another segment has what follows: then what stands here behind the last batch is
-        the end that could not be written, or what an earlier start cut off."""
+        """True if another segment has the rows behind this one.
+
+        Then bad data at the end of this one is an end marker that could not be written, or what an
+        earlier start cut off.
+        """
         own = (int(segment.base), segment.epoch)
         return any(
             one != own and one[1] >= segment.epoch and one[0] == int(segment.end)
@@ -357,15 +364,15 @@ class StreamRecovery:
         )
 
     def _cut_batch(self, segment: Segment, batch: BatchView, place: i64, size: int) -> None:
-        """Only the first rows of a batch were promised.
+        """Cut a batch of which only the first rows were confirmed.
 
-        They go into a segment of their own before the batch goes.
+        Copy these rows to a new segment before removing the batch.
         """
         rows = self._cut_offset - batch.base
         self._report(
             CUT,
             segment.name,
-            "the end of a batch that was promised to nobody",
+            "the end of a batch that was never confirmed",
             int(place),
             int(size - place),
         )
@@ -391,7 +398,7 @@ class StreamRecovery:
             self._finish(part, part.size)
 
     def _finish(self, segment: Segment, place: i64) -> None:
-        """It is never written again: it ends there."""
+        """Finish a segment that ends at a place, and write its index."""
         file = self._disk.open(segment.path, True)
         file.truncate(place)
         try:
@@ -399,7 +406,7 @@ class StreamRecovery:
         except OSError as error:
             if error.errno not in _DISK_FULL:
                 raise
-            file.truncate(place)  # It can do without; the next start tries again.
+            file.truncate(place)  # The end marker is optional; the next start tries again.
         file.sync()
         file.close()
         segment.full = True
@@ -423,25 +430,25 @@ class StreamRecovery:
         self._disk.remove(path)
 
     def _move_to_quarantine(self, name: str, reason: str) -> None:
-        """Move a whole file to the quarantine."""
+        """Move a whole file to the quarantine, and report that."""
         size = int(self._disk.open(f"{self._directory}/{name}", False).size())
         self._report(QUARANTINED, name, reason, 0, size, self._quarantine.move(name))
 
 
 class BatchScan:
-    """The sound batches of a segment's file, from a place on."""
+    """A scan over the intact batches of a segment's file, from a place on."""
 
     def __init__(self, file: File, place: i64, size: i64) -> None:
-        #: Where the next one is looked for.
+        #: The place of the next batch.
         self.place: i64 = place
         self._file = file
         self._size: i64 = size
         self._data = b""
-        #: Where the octets that were read begin in the file.
+        #: The place of `_data` in the file.
         self._start: i64 = place
 
     def next(self) -> BatchView | None:
-        """The batch that begins here; None when there is none with a right checksum."""
+        """Return the batch at `place`; None if there is no batch with a right checksum."""
         while True:
             at: i64 = self.place - self._start
             found = view_batch(self._data, at)
@@ -450,19 +457,20 @@ class BatchScan:
                     return None
                 self.place = self._start + found.end
                 return found
-            had: i64 = len(self._data) - at
-            wanted: i64 = batch_size(self._data, at) if had > 0 else _READ_SIZE
-            if wanted == 0 or had >= wanted or self.place + had >= self._size:
+            available: i64 = len(self._data) - at
+            needed: i64 = batch_size(self._data, at) if available > 0 else _READ_SIZE
+            if needed == 0 or available >= needed or self.place + available >= self._size:
                 return None
-            self._data = self._file.read(self.place, max(wanted, _READ_SIZE))
+            self._data = self._file.read(self.place, max(needed, _READ_SIZE))
             self._start = self.place
-            if len(self._data) <= had:
+            if len(self._data) <= available:
                 return None
 
     def find(self, least: i64, marks: list[int]) -> BatchView | None:
-        """The next one that has rows from an offset on, or later ones. Behind damage it is looked
-        for only where the damaged one says that it ends, and at `marks`: octets like those of a
-        batch may stand in a message.
+        """Return the next batch whose first offset is `least` or higher, also behind damage.
+
+        Behind a damaged batch, search only at the end that its header says and at the places in
+        `marks`, because a message may contain bytes that look like a batch.
         """
         while self.place < self._size:
             here = self.place
@@ -470,11 +478,11 @@ class BatchScan:
             if found is not None and found.base >= least:
                 return found
             if found is None:
-                said = here + batch_size(self._file.read(here, BATCH_HEADER_SIZE), 0)
-                self.place = said
-                if said == here or said >= self._size or self.next() is None:
-                    said = min((mark for mark in marks if mark > here), default=self._size)
-                self.place = said
+                end_place = here + batch_size(self._file.read(here, BATCH_HEADER_SIZE), 0)
+                self.place = end_place
+                if end_place == here or end_place >= self._size or self.next() is None:
+                    end_place = min((mark for mark in marks if mark > here), default=self._size)
+                self.place = end_place
         return None
 
 

@@ -1,11 +1,14 @@
-"""Segments: the files of a stream, and what is known of each.
+"""Segments: the files of a stream, and their indexes.
 
-    <epoch>-<base offset>.arrow          schema, batch, batch, ...; end of stream once it is full
-    <epoch>-<base offset>.arrow.index    beside a full one: where some of its batches begin
+    <epoch>-<base offset>.arrow          schema, batch, batch, ...; end marker once it is full
+    <epoch>-<base offset>.arrow.index    places of some batches, beside a full segment
 
-An index: "TSIX", version u32, and then of the segment end, size, first and last time (us), how many
-marks, of each mark the offset and the place; then the CRC-32 of all that as u64. Every number takes
-8 octets, little-endian.
+An offset is the number of a row in its stream. A place is the byte position of a batch in its
+segment.
+
+Format of an index: "TSIX", version u32; end, size, first and last time (us) of the segment; number
+of entries; for each entry offset, place and time (us); CRC-32 of all that as u64. Numbers without a
+width have 8 bytes. All are little-endian.
 """
 
 from __future__ import annotations
@@ -23,10 +26,10 @@ from broker.store.disk import Disk, File, TooNew
 from broker.store.files import open_for_reading
 from broker.stream.arrow import SCHEMA_SIZE
 
-#: Octets of a segment between two places that its index knows.
+#: Least distance between two batches in the index, in bytes.
 INDEX_STRIDE: Final[i64] = 64 << 10
 
-#: How names of files end that belong to a stream.
+#: Endings of the names of a stream's files.
 SUFFIXES: Final = (".arrow", ".arrow.index", ".arrow.index.tmp")
 
 _NAME: Final = re.compile(r"(\d{10})-(\d{20})\.arrow")
@@ -37,19 +40,20 @@ _CHECKSUM: Final = struct.Struct("<Q")
 
 
 def segment_name(epoch: int, base: int) -> str:
+    """Return the file name of a segment."""
     return f"{epoch:010d}-{base:020d}.arrow"
 
 
 def parse_segment(name: str) -> tuple[int, int] | None:
-    """(epoch, base) of a segment's name; None when it is none."""
-    found = _NAME.fullmatch(name)
-    return None if found is None else (int(found[1]), int(found[2]))
+    """Return (epoch, base) from a file name; None if it is not a segment's name."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else (int(match[1]), int(match[2]))
 
 
 class Segment:
-    """A file with the rows from `base` up to, not including, `end`.
+    """A segment: a file with the rows from offset `base` up to, but not including, `end`.
 
-    `size` is what is durable of it.
+    `size` is the size of its durable part in bytes.
     """
 
     def __init__(self, disk: Disk, path: str, epoch: int, base: int) -> None:
@@ -59,12 +63,12 @@ class Segment:
         self.base: i64 = base
         self.end: i64 = base
         self.size: i64 = SCHEMA_SIZE
-        #: Microseconds between which its rows were published.
+        #: Times when the first and the last row were published, in microseconds.
         self.first_at: i64 = 0
         self.last_at: i64 = 0
-        #: Never written again.
+        #: True if the segment is never written again.
         self.full = False
-        #: This process wrote it: what is read of it need not be checked.
+        #: True if this process wrote the segment. Then its checksums need not be checked.
         self.written_here = False
         self._offsets: array[int] = array("q")
         self._places: array[int] = array("q")
@@ -73,12 +77,13 @@ class Segment:
 
     @property
     def name(self) -> str:
+        """The name of the file."""
         return self.path.rpartition("/")[2]
 
     def add_batch(
         self, base: i64, count: i64, place: i64, size: i64, first_at: i64, last_at: i64
     ) -> None:
-        """A batch stands behind the others."""
+        """Add a batch to the figures and, at times, to the index."""
         if not self._places or place - self._places[-1] >= INDEX_STRIDE:
             self._offsets.append(base)
             self._places.append(place)
@@ -90,37 +95,38 @@ class Segment:
         self.last_at = max(self.last_at, last_at)
 
     def place_of(self, offset: i64) -> i64:
-        """Where a batch begins, at or before the one that holds the offset."""
+        """Return the place of a batch at or before the one with an offset."""
         at = bisect_right(self._offsets, offset)
         return SCHEMA_SIZE if at == 0 else self._places[at - 1]
 
     def offset_before(self, moment: i64) -> i64:
-        """An offset of a batch before which nothing was published at that microsecond, or later."""
+        """Return an offset before which all rows were published before `moment` (us)."""
         at = bisect_right(self._times, moment - 1)
         return self.base if at == 0 else self._offsets[at - 1]
 
     def batch_places(self) -> list[int]:
-        """Where batches begin: those that an index would say."""
+        """Return the places of the batches in the index."""
         return list(self._places)
 
     def file(self) -> File:
-        """Open for reading. Raises StoreError."""
+        """Return the file, open for reading. Raise StoreError."""
         if self._file is None:
             self._file = open_for_reading(self.disk, self.path)
         return self._file
 
     def close(self) -> None:
-        """Close the file when nobody reads it any more."""
+        """Drop the open file: it is closed when its last reader drops it too."""
         self._file = None
 
-    # -- its index
+    # -- index
 
     def encode_index(self) -> bytes:
-        marks = b"".join(
-            struct.pack("<qqq", *mark)
-            for mark in zip(self._offsets, self._places, self._times, strict=True)
+        """Return the index in its file format."""
+        entries = b"".join(
+            struct.pack("<qqq", *entry)
+            for entry in zip(self._offsets, self._places, self._times, strict=True)
         )
-        size = (
+        data = (
             _HEAD.pack(
                 _MAGIC,
                 _VERSION,
@@ -130,14 +136,14 @@ class Segment:
                 self.last_at,
                 len(self._offsets),
             )
-            + marks
+            + entries
         )
-        return size + _CHECKSUM.pack(crc32(size))
+        return data + _CHECKSUM.pack(crc32(data))
 
     def load_index(self, data: bytes, size: int) -> bool:
-        """Know what an index says; False when it is not whole, or not that of a file of this size.
+        """Load an index. Return False if it is damaged or belongs to a file of another size.
 
-        Raises TooNew.
+        Raise TooNew for an unknown version.
         """
         if len(data) < _HEAD.size + _CHECKSUM.size or _CHECKSUM.unpack(data[-_CHECKSUM.size :])[
             0

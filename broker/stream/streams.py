@@ -1,6 +1,4 @@
-"""All streams of a broker: where they are kept, how far the log says they are, and who makes rows
-of messages.
-"""
+"""All streams of a broker: creates them, restores them at the start, holds their codecs."""
 
 from __future__ import annotations
 
@@ -18,24 +16,24 @@ from broker.stream.rows import RowCodecs
 
 
 class Streams:
-    """Made once for a broker, on the disk of its store."""
+    """The streams of a broker, on the disk of its store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.codecs = RowCodecs()
-        #: Rows that readers of deleted streams were given.
+        #: Number of rows delivered to readers of streams that are deleted now.
         self.served: i64 = 0
-        #: What was not as it should be at the start.
+        #: Findings of the start: damaged, missing or removed files.
         self.findings: list[Finding] = []
 
     def make(self, vhost: str, name: str, agenda: Agenda, terms: QueueArguments) -> StreamQueue:
-        """A stream that nobody has numbered yet."""
+        """Return a new stream, which has no number yet."""
         store = self._store
         archive = Archive(store.stream_disk, store.stream_root, vhost, name, 0, self.codecs)
         return StreamQueue(vhost, name, agenda, store, terms, archive)
 
     def assign_number(self, queue: StreamQueue, number: int, known: bool) -> None:
-        """The stream has this number; it is new, or was there before. Raises StoreError."""
+        """Set the number of a stream. If it is `known`, recover its segments. Raise StoreError."""
         archive = queue.archive
         queue.number = queue.pending_rows.number = archive.number = (
             archive.segment_writer.number
@@ -56,8 +54,11 @@ class Streams:
             queue.begin_at(found.end)
 
     def remove_deleted(self, names: list[tuple[str, str]], newest: int) -> None:
-        """Remove what is left of streams that are deleted: `names` are the (virtual host, name) of
-        all that are not, `newest` is the last number that the catalog knows."""
+        """Remove the files of deleted streams.
+
+        `names` are (virtual host, name) of all existing queues. `newest` is the last number that
+        the catalog covers.
+        """
         self.findings += remove_deleted_streams(
             self._store.stream_disk, self._store.stream_root, names, newest
         )
