@@ -120,7 +120,7 @@ def module() -> str:
         "",
         "from mypy_extensions import i64",
         "",
-        "#: Indexes of numbers in the bytes of a record batch, and of numbers in those of the schema.",
+        "#: Indexes of numbers in the bytes of a record batch and of the schema.",
     ]
     lines += [f"{name}: Final[i64] = {value}" for name, value in slots.items()]
     lines += ["#: Names of the columns, in their order.", "COLUMNS: Final = ("]

@@ -83,7 +83,7 @@ def encode_schema(stream: int, epoch: int, base: int) -> bytes:
 
 
 def read_schema(data: bytes) -> tuple[int, int, int] | None:
-    """Return (stream, epoch, base) from the first bytes of a segment; None if it has another start."""
+    """Return (stream, epoch, base) from the start of a segment; None if it is damaged."""
     if len(data) < SCHEMA_SIZE:
         return None
     try:

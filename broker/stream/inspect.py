@@ -1,7 +1,7 @@
 """Verification and repair of the streams of a stopped broker, for `trellis store`.
 
-    verify    run the recovery of all streams on a read-only disk, reading full segments too
-    repair    run the same recovery on the real disk
+verify    run the recovery of all streams on a read-only disk, reading full segments too
+repair    run the same recovery on the real disk
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The stream as a queue: what is put there stays until retention removes it, and each consumer
-reads it all.
+"""The queue of type stream: messages stay until retention removes them, for all readers.
 
-    put --> Captured --take--> Portion --written--> archive, its end moves --> readers, each at its own offset
+    put --> CapturedRows --take_write--> ArchiveWrite --settle--> archive: its end moves
+                                                                       --> readers, by offset
 
-A reader takes what is durable only. Acks give its consumer credit, and mean nothing else: nothing
-ever comes back.
+Readers get durable rows only. An acknowledgement gives its consumer credit and nothing else:
+nothing is ever requeued.
 """
 
 from __future__ import annotations
@@ -27,44 +27,44 @@ from broker.stream.arrow import BatchView
 from broker.stream.pages import StreamPages
 from broker.stream.rows import CapturedRows, PublishRun
 
-#: Rows that all readers of a stream get in one turn.
+#: Most rows that the readers of a stream get in one turn of the event loop.
 SLICE: Final[i64] = 20_000
-#: Milliseconds between two looks at the age of segments: at most, at least, and this part of the
-#: age that they may have.
+#: Time between two retention checks: at most and at least, in ms, and within these bounds the
+#: maximum age of segments divided by this number.
 _CHECK_INTERVAL_MAX: Final[i64] = 60_000
 _CHECK_INTERVAL_MIN: Final[i64] = 1_000
 _CHECKS_PER_AGE: Final[i64] = 10
 
 
 class QueueStreamReader:
-    """A consumer of a stream, and how far it has read; front ends subclass it."""
+    """A consumer of a stream, and the offset that it reads next. Front ends subclass it."""
 
     def __init__(self, consumer: Consumer, offset: i64) -> None:
         self.consumer = consumer
         self.offset: i64 = offset
 
     def ready(self) -> bool:
-        """Whether it takes a row now."""
+        """True if the consumer can take a row now."""
         consumer = self.consumer
         pool = consumer.pool
         return consumer.credit > 0 and (pool is None or pool.credit > 0) and consumer.outlet.open()
 
     def serve(self, batch: BatchView, row: i64) -> i64:
-        """Write rows from this one on out while it is ready; returns how many.
+        """Deliver rows of a batch, from `row` on, while the consumer is ready.
 
-        Must not call the core.
+        Return their number. Must not call the core.
         """
         raise NotImplementedError
 
     def fail(self, reason: str) -> None:
-        """It cannot go on: tell its client."""
+        """Close the consumer with an error, because the stream cannot be read on."""
         raise NotImplementedError
 
 
 class StreamQueue(Queue):
     """A queue of type stream.
 
-    `depth` is the rows that are there, those not durable yet among them.
+    `depth` is the number of rows, including those that are not durable yet.
     """
 
     hash_kind: ClassVar[str] = "StreamQueue"
@@ -84,7 +84,7 @@ class StreamQueue(Queue):
         self.pages = StreamPages(archive)
         self.pending_rows = PendingRows(self)
         self.readers: list[QueueStreamReader] = []
-        #: Rows given to readers.
+        #: Number of rows delivered to readers.
         self.served: i64 = 0
         self._wall = -1.0
         self._retained_segments = 0
@@ -94,13 +94,13 @@ class StreamQueue(Queue):
 
     @property
     def end(self) -> i64:
-        """The offset of what comes next, durable or not."""
+        """The offset of the next row to be published."""
         return self.pending_rows.captured.end
 
     # -- in
 
     def put(self, message: Message) -> None:
-        """Take a reference: the writer's thread makes rows of it. Hot path: 20 ns."""
+        """Add a message, which the writer's thread converts to a row. Hot path: 20 ns."""
         intake = self.pending_rows
         captured = intake.captured
         if self.agenda.wall != self._wall or intake.idle:
@@ -112,7 +112,7 @@ class StreamQueue(Queue):
         self.depth += 1
 
     def put_run(self, packets: PublishRun) -> None:
-        """The same, of a run of publications that nobody took apart."""
+        """Add a run of publications, which the writer's thread parses. Hot path."""
         intake = self.pending_rows
         captured = intake.captured
         if self.agenda.wall != self._wall or intake.idle:
@@ -124,7 +124,7 @@ class StreamQueue(Queue):
         self.depth += packets.count
 
     def _record_time(self, captured: CapturedRows) -> None:
-        """A turn has begun, or a batch."""
+        """Record the time of publication, at the first row of a turn or of a batch."""
         self._wall = self.agenda.wall
         captured.times.append((len(captured.items), int(self._wall * 1_000_000)))
         if self.pending_rows.idle:
@@ -132,7 +132,7 @@ class StreamQueue(Queue):
             self.store.add_stream(self.pending_rows)
 
     def begin_at(self, end: i64) -> None:
-        """It was there before, and goes on with this offset."""
+        """Continue a stream that was recovered, with the next row at an offset."""
         self.depth = self.archive.rows
         self.archive.end = end
         self.pending_rows.captured = CapturedRows(end)
@@ -141,14 +141,14 @@ class StreamQueue(Queue):
     # -- out
 
     def on_extended(self) -> None:
-        """More is durable."""
+        """Apply retention and serve the readers, after more rows became durable."""
         if len(self.archive.segments) != self._retained_segments:
             self._apply_retention()
         if self.readers:
             self.schedule_drain()
 
     def attach(self, reader: QueueStreamReader) -> None:
-        """A consumer that is subscribed already begins to read."""
+        """Begin to serve a reader, whose consumer is subscribed already."""
         self.readers.append(reader)
         self.schedule_drain()
 
@@ -159,7 +159,7 @@ class StreamQueue(Queue):
             self.pages.clear()
 
     def run(self) -> None:
-        """Serve every reader that is ready, up to the end of what is durable."""
+        """Serve every reader that is ready, up to the durable end."""
         self._drain_scheduled = False
         left: i64 = SLICE
         readers = self.readers
@@ -184,7 +184,7 @@ class StreamQueue(Queue):
             self.agenda.later(self)
 
     def _serve(self, reader: QueueStreamReader, most: i64) -> i64:
-        """Give a reader what it takes; returns how many rows."""
+        """Serve one reader, with `most` rows or a batch more; return the number of rows."""
         given: i64 = 0
         end: i64 = self.archive.end
         try:
@@ -206,15 +206,15 @@ class StreamQueue(Queue):
         return given
 
     def take(self, consumer: Consumer) -> Delivery | None:
-        raise AssertionError("a stream is consumed")
+        raise AssertionError("basic.get is refused for streams")
 
-    # -- settled: credit is all that this means
+    # -- settlements, which only give credit
 
     def settle(self, message: Message) -> None:
         self.acknowledged_reads()
 
     def acknowledged_reads(self) -> None:
-        """A consumer has credit again."""
+        """Serve the readers again, after a consumer got credit."""
         if not self._drain_scheduled and self.readers:
             self.schedule_drain()
 
@@ -227,18 +227,18 @@ class StreamQueue(Queue):
     def unrepresentable(self, message: Message) -> None:
         self.acknowledged_reads()
 
-    # -- what is removed
+    # -- retention and deletion
 
     def update_arguments(self, terms: QueueArguments) -> None:
-        """From now on these hold."""
+        """Apply changed arguments: size of segments and retention."""
         self.arguments = terms
         self.archive.segment_writer.segment_size = terms.segment_bytes
         self._apply_retention()
 
     def _apply_retention(self) -> None:
-        """Remove the segments that are too old, or too much.
+        """Remove segments that are too old or exceed the maximum size.
 
-        Who wanted to read them is told so when it comes there.
+        A reader whose offset is removed gets an error when it reads on.
         """
         terms, archive = self.arguments, self.archive
         self._retained_segments = len(archive.segments)
@@ -256,8 +256,7 @@ class StreamQueue(Queue):
             for segment in out:
                 self.count(fate, int(segment.end - segment.base))
                 self.depth -= segment.end - segment.base
-            # The oldest first, each for good: after a crash there is no gap among those that are
-            # left.
+            # Oldest first, with a sync of the directory after each: a crash must not leave a gap.
             here = f"{archive.segment_writer.directory}/."
             self.store.discard(
                 [path for segment in out for path in (segment.path, f"{segment.path}.index", here)]
@@ -273,12 +272,12 @@ class StreamQueue(Queue):
             )
 
     def check_retention(self) -> None:
-        """It is time to look at ages again."""
+        """Apply retention again, because segments have become older."""
         self._retention_check = None
         self._apply_retention()
 
     def purge(self) -> int:
-        """Only when it is deleted."""
+        """Count all rows as purged. Called only when the stream is deleted."""
         purged = int(self.depth)
         self.count(PURGED, purged)
         self.depth = 0
@@ -296,7 +295,7 @@ class StreamQueue(Queue):
         return purged
 
     def discard_all(self) -> None:
-        """It is deleted: its files go, and its directory."""
+        """Remove the files and the directory of the deleted stream."""
         archive = self.archive
         segments, archive.segments = archive.segments, []
         self.store.discard(
@@ -308,15 +307,15 @@ class StreamQueue(Queue):
 
 
 class PendingRows(StreamIntake):
-    """What is put between two batches of the store."""
+    """The rows of a stream that wait for the next batch of the store."""
 
     def __init__(self, queue: StreamQueue) -> None:
-        #: None once the queue is gone: neither keeps the other.
+        #: None once the queue is deleted, to break the reference cycle.
         self.queue: StreamQueue | None = queue
         self.number: i64 = 0
         self.captured = CapturedRows(0)
         self.size: i64 = 0
-        #: Nothing was put since the last batch.
+        #: True if no row was added since the last batch.
         self.idle = True
 
     def stream_number(self) -> i64:
@@ -340,7 +339,7 @@ class PendingRows(StreamIntake):
 
 
 class StreamBatchWrite(StreamWrite):
-    """A stream's part of a batch."""
+    """The rows of a stream in one batch of the store. When durable, readers are served."""
 
     def __init__(self, queue: StreamQueue, portion: ArchiveWrite) -> None:
         self._queue = queue
@@ -353,7 +352,7 @@ class StreamBatchWrite(StreamWrite):
         self._archive_write.settle()
         queue = self._queue
         if queue.dead:
-            if queue.pending_rows.idle:  # Else the next batch has what was put meanwhile.
+            if queue.pending_rows.idle:  # Else the next batch has rows that were added meanwhile.
                 queue.pending_rows.queue = None
             queue.discard_all()
         else:
@@ -361,7 +360,7 @@ class StreamBatchWrite(StreamWrite):
 
 
 class RetentionCheck(Task):
-    """Time to look at the age of a stream's segments. A queue that is gone is not kept by it."""
+    """A scheduled retention check of a stream. `queue` is None once the stream is deleted."""
 
     def __init__(self, queue: StreamQueue) -> None:
         self.queue: StreamQueue | None = queue

@@ -313,8 +313,8 @@ class StreamRecovery:
             f"all rows from offset {start} on are lost"
             if not salvaged
             else (
-                f"offsets {start} to {salvaged[0].base - 1} are lost, and the rows behind them are in"
-                " new segments"
+                f"offsets {start} to {salvaged[0].base - 1} are lost, and the rows behind them are"
+                " in new segments"
             )
         )
         self._report(

@@ -1,9 +1,9 @@
-"""Messages as rows of an Arrow table: what a stream takes over from the loop, and how its writer
-makes batches of it.
+"""Conversion of messages to rows of Arrow record batches.
 
-Captured   what was put: messages, or runs of packets that nobody took apart; how many queues each
-went to; and when Scribe     the role of a front end: the content header of a message, and its
-properties as columns
+CapturedRows   messages and runs of publications, collected in the event loop
+RowWriter      builds batches of rows from them, in the writer's thread
+HeaderCodec    interface of a front end: a message's content header, and its properties
+PacketParser   interface of a front end: splits a run of packets into publications
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from broker.messages.message import Address, Message
 from broker.stream.arrow import BatchBuilder
 from broker.stream.columns import BodyColumn, NumberColumn, SparseColumn, TextColumn, equal_ends
 
-#: Rows, and octets of bodies, of one batch.
+#: Most rows of one batch, and size of its bodies at which it is full, in bytes.
 BATCH_ROWS: Final[i64] = 4_096
 BATCH_SIZE: Final[i64] = 256 << 10
 
-#: Properties that have a column, in their order, with the octets of those that are numbers.
+#: Properties that have a column, in their order, with the width of numbers in bytes (texts: 0).
 PROPERTIES: Final[dict[str, int]] = {
     "content_type": 0,
     "content_encoding": 0,
@@ -43,9 +43,9 @@ PROPERTY_COLUMNS: Final = {name: place for place, name in enumerate(PROPERTIES)}
 
 @mypyc_attr(acyclic=True)
 class PublishRun:
-    """Publications as they came in, one behind the other, that went to the same listeners.
+    """Consecutive publications of one client, unparsed, which were routed to the same subscribers.
 
-    `described`: with properties.
+    `has_properties` is True for packets that have MQTT 5 properties.
     """
 
     def __init__(
@@ -59,22 +59,28 @@ class PublishRun:
 
 
 class HeaderCodec:
-    """The role of front ends: how a message stands in a stream. Called in the writer's thread."""
+    """Encoder of a message's properties for streams, implemented by a front end.
+
+    Called in the writer's thread.
+    """
 
     def header(self, message: Message) -> bytes:
-        """Class, weight, size, flags and properties, as a reader of queues would get them."""
+        """Return the AMQP content header: class, weight, size, flags, properties."""
         raise NotImplementedError
 
     def properties(self, header: bytes) -> list[tuple[int, bytes]]:
-        """(place in PROPERTIES, octets) of those that are there, places rising. Texts are UTF-8;
-        numbers little-endian, as wide as they are there. Never raises."""
+        """Return (index in PROPERTIES, value) of the properties in a header, indexes rising.
+
+        Texts are UTF-8; numbers are little-endian, with the width in PROPERTIES. Never raises.
+        """
         raise NotImplementedError
 
 
 @final
 class RowName:
-    """What messages were published to, as rows say it: `odd` are the octets of a key that is no
-    UTF-8.
+    """The exchange and the topic of a publication, in UTF-8.
+
+    `raw_key` has the bytes of a routing key that is not UTF-8; else it is empty.
     """
 
     def __init__(self, exchange: bytes, key: bytes) -> None:
@@ -83,29 +89,33 @@ class RowName:
 
 
 class StreamRows:
-    """Takes publications that have a name and a body, and say no more."""
+    """A receiver of publications without properties."""
 
     def add_plain(self, name: RowName, body: bytes) -> None:
+        """Add a row for a publication."""
         raise NotImplementedError
 
 
 class PacketParser:
-    """The role of a front end whose publications come in runs. Called in the writer's thread."""
+    """Parser of runs of publications, implemented by a front end.
+
+    Called in the writer's thread.
+    """
 
     def parse(self, packets: PublishRun, rows: StreamRows) -> None:
-        """Say name and body of each, in their order.
+        """Call `rows.add_plain` for each publication in a run, in order.
 
-        The same name should be the same object, where that is cheap.
+        Equal names should be the same object where that is cheap.
         """
         raise NotImplementedError
 
     def protocol(self, packets: PublishRun) -> bytes:
-        """By which they came in."""
+        """Return the name of the protocol of a run."""
         raise NotImplementedError
 
 
 class RowCodecs:
-    """Those of a broker: its front ends say who they are."""
+    """The header codec and the packet parser of a broker, set by its front ends."""
 
     def __init__(self) -> None:
         self.header_codec = HeaderCodec()
@@ -113,21 +123,23 @@ class RowCodecs:
 
 
 class CapturedRows:
-    """What a stream was given since its last batch."""
+    """The publications that a stream got since its last batch, from offset `base` on."""
 
     def __init__(self, base: i64) -> None:
         self.base: i64 = base
+        #: Messages and PublishRuns.
         self.items: list[object] = []
-        #: Of each: how many queues it went to.
+        #: For each item, the number of queues to which it was routed.
         self.routed = BytesWriter()
-        #: (index of an item, microseconds): from here on things were published then.
+        #: (index, time in microseconds): items from that index on were published at that time.
         self.times: list[tuple[int, int]] = []
         self.end: i64 = base
 
 
 class EncodedBatch:
-    """A batch as octets that nobody changes, `count` rows from offset `base` on, published between
-    these microseconds.
+    """An encoded batch: `count` rows from offset `base` on.
+
+    `first_at` and `last_at` are the publishing times of its first and last row, in microseconds.
     """
 
     def __init__(self, data: bytearray, base: i64, count: i64, first_at: i64, last_at: i64) -> None:
@@ -140,19 +152,19 @@ class EncodedBatch:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class BatchSink:
-    """The role of whoever keeps the batches."""
+    """A receiver of encoded batches."""
 
     def add(self, encoded: EncodedBatch) -> None:
-        """The next batch."""
+        """Take the next batch."""
         raise NotImplementedError
 
 
 class RowWriter(StreamRows):
-    """Makes batches of what one stream captured.
+    """A builder of the batches of one stream.
 
-    Rows that stand next to each other have much in common. So of each column only this is noted:
-    what the last row had, and since which row; it is written when another value comes (`_end_...`),
-    or when the batch is full.
+    Consecutive rows often have equal values. So for each column the writer keeps the value of the
+    last row and the first row of its run. It writes the run when a row has another value
+    (`_end_...` methods) or the batch is full.
     """
 
     def __init__(self, vhost: str, codecs: RowCodecs) -> None:
@@ -161,17 +173,18 @@ class RowWriter(StreamRows):
         self._header_codec = codecs.header_codec
         self._sink = BatchSink()
         self._used = False
-        #: By exchange and key as addresses have them.
+        #: Exchange and key, encoded as in Address.short_strings -> name.
         self._names: dict[bytes, RowName] = {}
-        #: Names of exchanges: equal ones are one object.
+        #: Names of exchanges, so that equal ones are one object.
         self._exchange_names: dict[bytes, bytes] = {}
         self._next: i64 = 0
         self._published: i64 = 0
         self._properties = [SparseColumn(width) for width in PROPERTIES.values()]
-        #: Headers of messages that say nothing, by the size of their body.
+        #: Size of a body -> header of a publication without properties.
         self._plain_headers: dict[int, bytes] = {}
-        self._plain_header = _PLAIN  # No header is this one.
-        #: The run that is taken apart.
+        #: The last of these headers. (_PLAIN is not a complete header, so no row has it.)
+        self._plain_header = _PLAIN
+        #: The run that is being parsed.
         self._run = _NO_RUN
         self._run_protocol = b""
         self._begin_batch()
@@ -193,7 +206,7 @@ class RowWriter(StreamRows):
         self._headers = TextColumn()
         self._raw_keys = SparseColumn()
         self._bodies = BodyColumn()
-        # The last row's, and since which row.
+        # The values of the last row, and the first rows of their runs.
         self._time: i64 = 0
         self._time_at: i64 = 0
         self._exchange = b""
@@ -215,7 +228,7 @@ class RowWriter(StreamRows):
         self._size_at: i64 = 0
 
     def write(self, captured: CapturedRows, sink: BatchSink) -> None:
-        """All of it. What was captured is let go."""
+        """Build batches of captured rows, and pass them to a sink. Empty `captured.items`."""
         if not self._used:
             self._used = True
             reserve_heap()
@@ -228,8 +241,8 @@ class RowWriter(StreamRows):
         turn_at: i64 = 0
         self._published = 0
         self._begin_batch()
-        scribe = self._header_codec = self._codecs.header_codec
-        opener = self._codecs.packet_parser
+        header_codec = self._header_codec = self._codecs.header_codec
+        packet_parser = self._codecs.packet_parser
         last: Address | None = None
         name = _NO_NAME
         at: i64 = 0
@@ -248,7 +261,7 @@ class RowWriter(StreamRows):
                     name = self._names.get(address.short_strings) or self._row_name(address)
                 self._add_row(
                     name,
-                    scribe.header(item),
+                    header_codec.header(item),
                     item.encoding.body(item.content),
                     item.qos,
                     origin.protocol,
@@ -257,9 +270,9 @@ class RowWriter(StreamRows):
                 )
             elif isinstance(item, PublishRun):
                 self._run = item
-                self._run_protocol = opener.protocol(item)
-                opener.parse(item, self)
-            items[at] = None  # Here it is in the processor's cache.
+                self._run_protocol = packet_parser.protocol(item)
+                packet_parser.parse(item, self)
+            items[at] = None  # Free the message while it is in the processor's cache.
             at += 1
         self._finish_batch()
         self._run = _NO_RUN
@@ -280,7 +293,7 @@ class RowWriter(StreamRows):
         return name
 
     def add_plain(self, name: RowName, body: bytes) -> None:
-        """A publication of the run that is taken apart. Hot path of the writer."""
+        """Add a publication of the run that is being parsed. Hot path of the writer."""
         size: i64 = len(body)
         header = self._header
         if size != self._size or header is not self._plain_header:
@@ -289,7 +302,7 @@ class RowWriter(StreamRows):
         self._add_row(name, header, body, 0, self._run_protocol, packets.publisher, packets.routed)
 
     def _plain_header_for(self, size: i64) -> bytes:
-        """Of a body of this size that was sent at most once, and says no more."""
+        """Return the header of a QoS 0 publication without properties, by the size of its body."""
         header = self._plain_headers.get(int(size))
         if header is None:
             header = _PLAIN + int(size).to_bytes(8, "big") + _PLAIN_FLAGS
@@ -308,7 +321,7 @@ class RowWriter(StreamRows):
         publisher: bytes,
         routed: i64,
     ) -> None:
-        """A row. Hot path of the writer: what is as it was in the row before costs a comparison."""
+        """Add a row. Hot path of the writer: a value equal to the last row's costs a comparison."""
         row: i64 = self._rows
         size: i64 = len(body)
         if row == 0:
@@ -377,14 +390,14 @@ class RowWriter(StreamRows):
         self._name_at = row
 
     def _end_header(self, row: i64, header: bytes) -> None:
-        """From this row on it is another."""
+        """End the run of a header before a row, and begin one with another header."""
         self._headers.add_run(self._header, row - self._header_at)
         self._header = header
         self._header_at = row
-        said = self._header_codec.properties(header)
-        if said is not self._row_properties:
+        properties = self._header_codec.properties(header)
+        if properties is not self._row_properties:
             self._end_properties(row)
-            self._row_properties = said
+            self._row_properties = properties
 
     def _end_properties(self, row: i64) -> None:
         for place, value in self._row_properties:
@@ -402,7 +415,7 @@ class RowWriter(StreamRows):
         self._origin_at = row
 
     def _finish_batch(self) -> None:
-        """The rows so far are a batch."""
+        """Build a batch of the rows so far, and pass it to the sink."""
         count: i64 = self._rows
         if count == 0:
             return
@@ -442,31 +455,33 @@ class RowWriter(StreamRows):
         self._sink.add(encoded)
 
 
-#: Class and weight of a content header; flags and properties of one that was sent at most once, and
-#: says no more.
+#: Class and weight of a content header, and flags and properties of a transient message (delivery
+#: mode 1) without other properties.
 _PLAIN: Final = b"\x00\x3c\x00\x00"
 _PLAIN_FLAGS: Final = b"\x10\x00\x01"
-#: Names that are remembered (headers, too), and from how many octets of a key on they are not: an
-#: address cuts it there.
+#: Most names, and most headers, that are cached; and the size of a key in bytes from which on its
+#: name is not cached, because Address.short_strings has only the beginning of the key.
 _CACHE_MAX: Final = 1_024
 _KEY_MAX: Final = 255
 
 
-#: Octets that are asked for once.
+#: Size of the block that `reserve_heap` allocates once, in bytes.
 _RESERVED_SIZE: Final = 8 << 20
 
 
 def reserve_heap() -> None:
-    """Have the C library keep the memory that a batch takes for the next one. What is free at the
-    end of its heap it gives back to the kernel, which zeroes every page anew: that was half of what
-    a row cost. How much it keeps follows from the largest block that was ever given back (twice
-    that, in glibc); one that nobody writes into costs nothing. Elsewhere this means nothing.
+    """Make the C library keep freed memory for the next batch, by freeing one large block.
+
+    glibc returns free memory at the end of its heap to the kernel, which clears each page before it
+    is used again; that was half of the cost of a row. It keeps twice the size of the largest block
+    that was ever freed. A block that is never written takes no memory. Other C libraries ignore
+    this.
     """
     bytes(_RESERVED_SIZE)
 
 
 def _as_utf8(data: bytes) -> tuple[bytes, bytes]:
-    """As UTF-8, and the octets themselves where they are none."""
+    """Return a name as UTF-8, and its original bytes if they are not UTF-8, else empty bytes."""
     try:
         data.decode()
     except UnicodeDecodeError:

@@ -11,7 +11,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-#: Indexes of numbers in the bytes of a record batch, and of numbers in those of the schema.
+#: Indexes of numbers in the bytes of a record batch and of the schema.
 BODY: Final[i64] = 48
 LENGTH: Final[i64] = 136
 NODES: Final[i64] = 1328

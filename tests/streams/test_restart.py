@@ -134,7 +134,7 @@ def test_a_damaged_segment_is_put_aside_and_named_and_what_follows_is_read(tmp_p
     assert (
         code == 406
         and f"offset {lost} of stream 's' in vhost '/' is lost" in text
-        and f"goes on with offset {goes_on}" in text
+        and f"next available offset is {goes_on}" in text
     )
     code, text = reason(consume(home.amqp(), 0))
     assert code == 406 and "is lost" in text, "a reader that comes to the gap is told"
