@@ -18,8 +18,8 @@ from matching.grammar import swap
 from protocols.connection import EXPELLED
 from protocols.mqtt.codec.reasons import NOT_AUTHORISED
 from protocols.mqtt.codec.topics import EXCHANGE, SHARE
-from protocols.mqtt.connection.login import MqttClient
 from protocols.mqtt.connection.service import MqttService
+from protocols.mqtt.session.interfaces import SessionConnection
 from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.sys_topics import ROOT
 
@@ -47,7 +47,7 @@ def judge(identity: Identity, topic_filter: str, vhost: str) -> int:
 def review_session(service: MqttService, session: Session) -> None:
     """Whoever it belongs to may have other rights than before, or be nobody any more."""
     outlet = session.outlet
-    if isinstance(outlet, MqttClient):
+    if isinstance(outlet, SessionConnection):
         outlet.review()
     elif session.vhost.closing:
         _give_up(service, session)
@@ -102,8 +102,8 @@ class SessionReauthorization(Task):
         outlet = session.outlet
         if self._names:
             session.vhost.agenda.later(self)
-        elif self._lost and isinstance(outlet, MqttClient):
-            outlet.disconnect(
+        elif self._lost and isinstance(outlet, SessionConnection):
+            outlet.close_with(
                 NOT_AUTHORISED, EXPELLED, f"{self._lost} subscriptions are not allowed any more"
             )
 
