@@ -8,6 +8,7 @@
     state              close sends   abort sends   reject sends   on_closed sends   each releases
     AWAITING_CONNECT   nothing       nothing       CONNACK        nothing           the login
     AUTHENTICATING     nothing       nothing       CONNACK        nothing           the login
+    OPENING            nothing       nothing       CONNACK        nothing           the session
     CONNECTED          DISCONNECT    nothing       DISCONNECT     nothing           the session
     CLOSED             nothing       nothing       nothing        nothing           nothing
 
@@ -32,11 +33,12 @@ from protocols.mqtt.codec.reasons import (
 )
 
 #: States of a connection: no CONNECT was read; the authenticator's verdict is missing; the session
-#: exists; the connection has ended.
+#: is attached, and the CONNACK waits for the store; the CONNACK is sent; the connection has ended.
 AWAITING_CONNECT: Final = 0
 AUTHENTICATING: Final = 1
-CONNECTED: Final = 2
-CLOSED: Final = 3
+OPENING: Final = 2
+CONNECTED: Final = 3
+CLOSED: Final = 4
 
 #: Packets that a verb sends. A DISCONNECT exists in level 5 only, and a CONNACK of an older level
 #: only if a return code fits the reason.
@@ -66,6 +68,7 @@ class ClosingRow:
 CLOSING: Final = {
     AWAITING_CONNECT: ClosingRow(NO_PACKET, CONNACK_PACKET, RELEASE_LOGIN),
     AUTHENTICATING: ClosingRow(NO_PACKET, CONNACK_PACKET, RELEASE_LOGIN),
+    OPENING: ClosingRow(NO_PACKET, CONNACK_PACKET, RELEASE_SESSION),
     CONNECTED: ClosingRow(DISCONNECT_PACKET, DISCONNECT_PACKET, RELEASE_SESSION),
     CLOSED: ClosingRow(NO_PACKET, NO_PACKET, RELEASE_NOTHING),
 }

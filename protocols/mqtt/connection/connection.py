@@ -35,6 +35,8 @@ from protocols.mqtt.connection.closing import (
     CLOSE_CODES,
     CLOSED,
     CLOSING,
+    CONNECTED,
+    OPENING,
     RELEASE_NOTHING,
     RELEASE_SESSION,
     last_packet,
@@ -80,7 +82,7 @@ class MqttConnection(SessionConnection):
         self.service = front
         #: The front end gives a new connection its Login.
         self.handler: InputHandler = _IGNORED
-        #: AWAITING_CONNECT, AUTHENTICATING, CONNECTED or CLOSED.
+        #: AWAITING_CONNECT, AUTHENTICATING, OPENING, CONNECTED or CLOSED.
         self.state = AWAITING_CONNECT
         #: The protocol level; 0 before the CONNECT.
         self.level = 0
@@ -154,9 +156,13 @@ class MqttConnection(SessionConnection):
 
     def resume_input(self) -> None:
         super().resume_input()
-        if self.session is not None:
-            self.session.suback_pending = False
-            self.session.resume_retained()
+        session = self.session
+        if session is not None:
+            if self.state == OPENING:
+                self.state = CONNECTED
+                session.start_deliveries()  # The CONNACK is written [MQTT-3.2.0-1].
+            session.suback_pending = False
+            session.resume_retained()
 
     def resume_deliveries(self) -> None:
         if self.session is not None:

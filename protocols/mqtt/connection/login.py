@@ -66,13 +66,12 @@ from protocols.mqtt.codec.reasons import (
 from protocols.mqtt.codec.reasons import NOT_AUTHORISED as NOT_AUTHORISED_5
 from protocols.mqtt.codec.topics import EXCHANGE, SHARE
 from protocols.mqtt.connection.authentication import EnhancedAuthentication
-from protocols.mqtt.connection.closing import AUTHENTICATING, CONNECTED
+from protocols.mqtt.connection.closing import AUTHENTICATING, OPENING
 from protocols.mqtt.connection.connection import InputHandler, MqttConnection
 from protocols.mqtt.connection.level4 import Level4Handler
 from protocols.mqtt.connection.level5 import Level5Handler
 from protocols.mqtt.connection.reauthorization import assume
 from protocols.mqtt.connection.service import NAMES
-from protocols.mqtt.session.interfaces import SessionConnection
 from protocols.mqtt.session.publish_writer import PublishWriter
 from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.wills import will_of
@@ -264,7 +263,7 @@ class Login(InputHandler):
         connection.client_id = client_id
         connection.context = context
         connection.session = session
-        connection.state = CONNECTED
+        connection.state = OPENING
         writer: PublishWriter | None = None
         if connection.level == LEVEL_5:
             connection.handler = Level5Handler(connection, connect.expiry, self._authentication)
@@ -284,8 +283,8 @@ class Login(InputHandler):
         keep_alive = connection.keep_alive
         connection.deadline = connection.agenda.now + keep_alive * 1500 if keep_alive else 0
         assume(session, context.identity)
-        connection.reply_when_durable(ticket, answer)
         session.attach(connection, writer)
+        connection.reply_when_durable(ticket, answer)
 
     def _take_over(
         self,
@@ -302,9 +301,8 @@ class Login(InputHandler):
         session = sessions.find(vhost, client_id)
         if session is None:
             return None
-        other = session.outlet
-        if isinstance(other, SessionConnection):
-            other.close_with(SESSION_TAKEN_OVER, "taken_over")
+        if session.connection is not None:
+            session.connection.close_with(SESSION_TAKEN_OVER, "taken_over")
             session = sessions.find(vhost, client_id)
             if session is None:
                 return None

@@ -19,7 +19,6 @@ from protocols.connection import EXPELLED
 from protocols.mqtt.codec.reasons import NOT_AUTHORISED
 from protocols.mqtt.codec.topics import EXCHANGE, SHARE
 from protocols.mqtt.connection.service import MqttService
-from protocols.mqtt.session.interfaces import SessionConnection
 from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.sys_topics import ROOT
 
@@ -46,9 +45,8 @@ def judge(identity: Identity, topic_filter: str, vhost: str) -> int:
 
 def review_session(service: MqttService, session: Session) -> None:
     """Whoever it belongs to may have other rights than before, or be nobody any more."""
-    outlet = session.outlet
-    if isinstance(outlet, SessionConnection):
-        outlet.review()
+    if session.connection is not None:
+        session.connection.review()
     elif session.vhost.closing:
         _give_up(service, session)
     elif session.named:
@@ -99,11 +97,10 @@ class SessionReauthorization(Task):
             partly |= self._review(name)
         if partly:
             session.vhost.changed()
-        outlet = session.outlet
         if self._names:
             session.vhost.agenda.later(self)
-        elif self._lost and isinstance(outlet, SessionConnection):
-            outlet.close_with(
+        elif self._lost and session.connection is not None:
+            session.connection.close_with(
                 NOT_AUTHORISED, EXPELLED, f"{self._lost} subscriptions are not allowed any more"
             )
 

@@ -22,7 +22,12 @@ from protocols.mqtt.codec.packets import DUP, PUBREL, write_answer
 from protocols.mqtt.codec.topics import valid_topic_name
 from protocols.mqtt.session.deadlines import Deadline
 from protocols.mqtt.session.inflight import IDENTIFIERS, NOWHERE, InboxConsumer, identifier, write
-from protocols.mqtt.session.interfaces import DelayedWillTask, SessionRegistry, SharedSubscription
+from protocols.mqtt.session.interfaces import (
+    DelayedWillTask,
+    SessionConnection,
+    SessionRegistry,
+    SharedSubscription,
+)
 from protocols.mqtt.session.publish_writer import PublishWriter
 from protocols.mqtt.session.subscription_options import Addressed
 from protocols.mqtt.session.subscriptions import BACKLOGGED, NO_MEMBERSHIPS, SessionSubscriptions
@@ -69,6 +74,8 @@ class Session(SessionSubscriptions):
         self.user = ""
         self.named = False
         self.identity: Identity | None = None
+        #: Its client's connection, before and after the CONNACK. The `outlet` is there after it.
+        self.connection: SessionConnection | None = None
         #: Seconds that it outlives its connection.
         self.expiry = 0
         #: Where it is listed, while it lives.
@@ -131,11 +138,16 @@ class Session(SessionSubscriptions):
 
     # -- its connection comes and goes
 
-    def attach(self, outlet: Outlet, pen: PublishWriter | None = None) -> None:
-        """Resend what is in flight, in order, then go on with the inbox [MQTT-4.4.0-1]."""
-        self.outlet = outlet
-        self.writer = pen
+    def attach(self, connection: SessionConnection, writer: PublishWriter | None) -> None:
+        """Take a new connection, which receives nothing before `start_deliveries`."""
+        self.connection = connection
+        self.writer = writer
         self._choose_relay_format()
+
+    def start_deliveries(self) -> None:
+        """Resend the messages in flight, in order, then deliver those of the inbox [MQTT-4.4.0-1]."""
+        outlet = self.outlet = self.connection
+        assert outlet is not None
         self._resendable = self.receive_maximum
         for membership in self.memberships.values():
             self._sharing = True
@@ -209,6 +221,7 @@ class Session(SessionSubscriptions):
 
     def detach(self) -> None:
         """The connection is gone, the session stays."""
+        self.connection = None
         self.outlet = None
         self.writer = None
         if self._consumer is not None:
@@ -434,7 +447,7 @@ class Session(SessionSubscriptions):
         return {
             "client_id": self.name,
             "vhost": self.vhost.name,
-            "connected": self.outlet is not None,
+            "connected": self.connection is not None,
             "persistent": self.persistent,
             "subscriptions": self.subscription_count,
             "inbox": self.inbox.name,

@@ -189,7 +189,7 @@ class Sessions(SessionRegistry):
             session.stored_will = None
             away = (
                 0
-                if session.outlet is not None
+                if session.connection is not None
                 else int(self._agenda.wall * 1000) - int(self._agenda.now - session.away_since)
             )
             self.note(session, away, None)
