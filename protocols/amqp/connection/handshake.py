@@ -90,13 +90,15 @@ class Handshake:
         }
         return spec.Connection.Start(0, 9, properties, mechanisms(self._peer), "en_US")
 
-    def on_start_ok(self, method: spec.Connection.StartOk) -> Credentials:
-        """Read the client's properties, and return its credentials. Raises AmqpError."""
-        properties: Any = method.client_properties
-        self.client = ClientProperties(properties or {})
+    def on_start_ok(self, method: Any) -> Credentials:
+        """Read the client's properties, and return its credentials. Raises AmqpError.
+
+        `method` is a Connection.StartOk. It is declared as Any because its `response` is bytes, and
+        pamqp declares str: compiled code checks declared types.
+        """
+        self.client = ClientProperties(method.client_properties or {})
         self.mechanism = str(method.mechanism)
-        response: Any = method.response  # It is bytes, although pamqp declares str.
-        login = credentials(method.mechanism, response, self._peer)
+        login = credentials(method.mechanism, method.response, self._peer)
         self.user = login.user or ""
         return login
 
@@ -121,10 +123,13 @@ class Handshake:
         self.channel_max = negotiate(method.channel_max, options.channel_max, "channel_max", 1)
         self.heartbeat = method.heartbeat
 
-    def on_update_secret(self, method: spec.Connection.UpdateSecret) -> Credentials:
-        """Return the credentials of a client that sends a new password or token."""
-        secret: Any = method.new_secret  # It is bytes, although pamqp declares str.
-        return Credentials(self.user, secret, "/", self._peer.address, self._peer.local)
+    def on_update_secret(self, method: Any) -> Credentials:
+        """Return the credentials of a client that sends a new password or token.
+
+        `method` is a Connection.UpdateSecret, declared as Any because `new_secret` is bytes.
+        """
+        peer = self._peer
+        return Credentials(self.user, method.new_secret, "/", peer.address, peer.local)
 
     def renew(self, identity: Identity | None) -> bool:
         """Replace the identity by one of the same user; return False if it is of another user."""
