@@ -157,10 +157,10 @@ def test_topic_permissions_are_regular_expressions_in_which_names_have_no_meanin
 @pytest.mark.parametrize(
     ("rules", "said"),
     [
-        (["permit all #"], "'permit all #' is not such as"),
+        (["permit all #"], "'permit all #' is not a rule such as"),
         (["allow all a/#/b"], "must be the last level"),
-        (["allow all"], "not such as"),
-        (["allow all #"] * (RULES_MAX + 1), "the most is 200"),
+        (["allow all"], "not a rule such as"),
+        (["allow all #"] * (RULES_MAX + 1), "the limit is 200"),
         (["allow all " + "a/" * 300], "must not have more than"),
     ],
 )
@@ -170,7 +170,7 @@ def test_what_is_no_rule_is_refused_and_said(rules: list[str], said: str) -> Non
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:
-    with pytest.raises(PreconditionFailed, match="no regular expression"):
+    with pytest.raises(PreconditionFailed, match="not a regular expression"):
         UserPermissions("u", "/", ("(", "", ""))
 
 

@@ -560,7 +560,10 @@ def test_what_is_declared_in_the_place_of_something_refused_has_none_of_its_bind
             Defined("/", "binding", "b", {"source": 98, "destination": -4, "key": ""}),
             "source, number 98",
         ),
-        (Defined("/", "binding", "b", {"source": 1, "destination": 1, "key": ""}), "no exchange"),
+        (
+            Defined("/", "binding", "b", {"source": 1, "destination": 1, "key": ""}),
+            "not an exchange",
+        ),
         (Defined("/", "binding", "b", WAY | {"grammar": "stomp"}), "grammar"),
         (
             Defined("/", "binding", "b", WAY | {"source": -5, "arguments": {"x-match": "some"}}),
