@@ -343,7 +343,7 @@ def test_a_binding_key_may_hold_any_octets(tmp_path: Path) -> None:
                 b"\0\0" + short("q") + short("amq.direct") + short(key) + b"\0" + long(b""),
             )
         )
-        answers = split(client.read_octets())
+        answers = split(client.read_bytes())
         assert [answer.payload[:4] for answer in answers] == [b"\0\x32\0\x15"]
     before = bindings(world)
     assert len(before) == 3

@@ -368,7 +368,8 @@ def test_a_policy_of_streams_is_set_from_the_command_line(served: Served) -> Non
         "policies", "set", "wrong", "^s$", '{"max-age": "7x"}', "--apply-to", "streams"
     )
     assert (
-        wrong.returncode == 1 and "'7x' is not an age such as '7D' (Y, M, D, h, m, s)" in wrong.stderr
+        wrong.returncode == 1
+        and "'7x' is not an age such as '7D' (Y, M, D, h, m, s)" in wrong.stderr
     )
     assert served.trellis("policies", "clear", "short").returncode == 0
 
