@@ -373,7 +373,7 @@ def test_no_ack_consumers_stand_outside_the_global_prefetch_and_leave_nothing_be
         client.send(B.Consume(queue="q", consumer_tag="n", no_ack=True))
         client.send(B.Cancel("n"))
     assert state(client) == (0, 0)
-    pool = client.connection.channels[1].receiver.pool
+    pool = client.connection.channels.open[1].receiver.pool
     assert pool.consumers == [] and pool.credit == 1
 
 

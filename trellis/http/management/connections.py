@@ -76,7 +76,7 @@ def connection_row(connection: Connection, node: str) -> Row:
         row["peer_cert_subject"] = connection.peer.certificate
     if isinstance(connection, AmqpConnection):
         row |= {
-            "channels": len(connection.channels),
+            "channels": len(connection.channels.open),
             "channel_max": int(connection.handshake.channel_max),
             "frame_max": int(connection.frame_max),
             "timeout": int(connection.handshake.heartbeat),
@@ -180,7 +180,7 @@ def _channels(call: Call) -> list[tuple[AmqpConnection, Channel]]:
         (connection, channel)
         for connection in _seen(call)
         if isinstance(connection, AmqpConnection)
-        for channel in list(connection.channels.values())
+        for channel in list(connection.channels.open.values())
     ]
 
 
