@@ -1,6 +1,4 @@
-"""A broker process for tests: started on free ports, stopped by SIGTERM, and checked for a clean
-end.
-"""
+"""A broker process for tests: started on free ports, and checked for a clean stop."""
 
 from __future__ import annotations
 

@@ -85,44 +85,44 @@ class Rule:
         `hides_dollar` is True if a leading wildcard of the filter does not match topics that begin
         with `$`.
         """
-        mine = self.words
-        if not mine or hides_dollar and mine[0].startswith("$") and words[0] in ("+", "#"):
+        own = self.words
+        if not own or hides_dollar and own[0].startswith("$") and words[0] in ("+", "#"):
             return False
-        size: i64 = len(mine)
+        size: i64 = len(own)
         other: i64 = len(words)
         at: i64 = 0
         while at < size and at < other:
-            if mine[at] == "#" or words[at] == "#":
+            if own[at] == "#" or words[at] == "#":
                 return True
-            if mine[at] != words[at] and mine[at] != "+" and words[at] != "+":
+            if own[at] != words[at] and own[at] != "+" and words[at] != "+":
                 return False
             at += 1
-        return size == other or at < size and mine[at] == "#" or at < other and words[at] == "#"
+        return size == other or at < size and own[at] == "#" or at < other and words[at] == "#"
 
     def covers(self, words: list[str]) -> bool:
         """True if the rule matches all topics that the filter matches."""
-        mine = self.words
-        size: i64 = len(mine)
+        own = self.words
+        size: i64 = len(own)
         other: i64 = len(words)
         at: i64 = 0
         while at < size and at < other:
-            if mine[at] == "#":
+            if own[at] == "#":
                 return True
-            if words[at] == "#" or mine[at] != words[at] and mine[at] != "+":
+            if words[at] == "#" or own[at] != words[at] and own[at] != "+":
                 return False
             at += 1
-        return size == other or at < size and mine[at] == "#"
+        return size == other or at < size and own[at] == "#"
 
     def matches(self, words: list[str]) -> bool:
         """True if the rule matches a topic, given as its words."""
-        mine = self.words
-        size: i64 = len(mine)
+        own = self.words
+        size: i64 = len(own)
         other: i64 = len(words)
         at: i64 = 0
         while at < size:
-            if mine[at] == "#":
+            if own[at] == "#":
                 return True
-            if at >= other or mine[at] != words[at] and mine[at] != "+":
+            if at >= other or own[at] != words[at] and own[at] != "+":
                 return False
             at += 1
         return size == other and size > 0

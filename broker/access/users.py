@@ -37,8 +37,8 @@ class User(Identity):
         self._by_vhost: dict[str, UserPermissions] = {}
 
     def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
-        rights = self._by_vhost.get(vhost)
-        return None if rights is None else rights.identity(client_id)
+        permissions = self._by_vhost.get(vhost)
+        return None if permissions is None else permissions.identity(client_id)
 
     def grant(
         self,
@@ -53,7 +53,7 @@ class User(Identity):
         PreconditionFailed, and then changes nothing.
         """
         before = self._by_vhost.get(vhost)
-        rights = UserPermissions(self.name, vhost, permission or ("", "", ""), rules, topics)
+        permissions = UserPermissions(self.name, vhost, permission or ("", "", ""), rules, topics)
         changed = (
             self.permissions.get(vhost) != permission
             or self.rules.get(vhost, []) != list(rules)
@@ -72,7 +72,7 @@ class User(Identity):
         else:
             self.permissions[vhost] = permission
             if before is None or not before.equals(permission, rules, topics):
-                self._by_vhost[vhost] = rights
+                self._by_vhost[vhost] = permissions
         return True
 
     def copy_permissions(self, other: User) -> None:

@@ -212,11 +212,11 @@ class DefinitionsRestore:
             )
         elif kind == "queue":
             arguments = _table(definition, "arguments")
-            terms = QueueArguments(
+            queue_arguments = QueueArguments(
                 name, vhost.name, arguments, vhost.policies.arguments(name, arguments)
             )
             self._by_number[vhost.name, number] = vhost.add_queue(
-                name, True, _flag(definition, "auto_delete"), terms, number
+                name, True, _flag(definition, "auto_delete"), queue_arguments, number
             )
         elif kind == "session":
             self._by_number[vhost.name, number] = self._sessions.restore(

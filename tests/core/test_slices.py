@@ -1,6 +1,4 @@
-"""Work in slices: a large object is deleted at once, and its memory and bindings follow in later
-turns.
-"""
+"""Work in slices: a large object is deleted at once, its bindings and memory in later turns."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The store's contract: growing positions, counted tickets, one notice per waiter, idempotent
-settling.
-"""
+"""The store's contract: growing positions, counted tickets, idempotent settling."""
 
 from __future__ import annotations
 
