@@ -52,7 +52,7 @@ class Level4Handler(PacketHandler):
             packet_id = reader.packet_id()
             reader.end()
             ticket = Ticket(replies)
-            if session.release(packet_id, ticket):
+            if session.pubrec(packet_id, ticket):
                 replies.give(PUBREL << 4 | 2, packet_id, ticket)
         elif first == PUBREL << 4 | 2:
             packet_id = reader.packet_id()
@@ -63,7 +63,7 @@ class Level4Handler(PacketHandler):
         elif first == PUBCOMP << 4:
             packet_id = reader.packet_id()
             reader.end()
-            session.complete(packet_id)
+            session.pubcomp(packet_id)
         elif first == SUBSCRIBE << 4 | 2:
             return COLD * subscribe(
                 connection, session, context.identity, self.service, reader, connection.level

@@ -110,13 +110,13 @@ class Level5Handler(PacketHandler):
             return COLD * unsubscribe(connection, session, self.service, reader, connection.level)
         if first == PUBACK << 4:
             answer = read_acknowledgement(reader, PUBACK)
-            if not session.puback(answer.packet_id) and session.holds(answer.packet_id):
+            if not session.puback(answer.packet_id) and session.is_in_flight(answer.packet_id):
                 raise MalformedPacket("PUBACK of a QoS 2 publication", code=PROTOCOL_ERROR)
         elif first == PUBREC << 4:
             self._on_pubrec(session, reader)
         elif first == PUBREL << 4 | 2:
             answer = read_acknowledgement(reader, PUBREL)
-            known = answer.packet_id in session.received
+            known = answer.packet_id in session.in_flight.received
             ticket = Ticket(self.replies)
             session.release_packet_id(answer.packet_id, ticket)
             self.replies.give_code(
@@ -126,7 +126,7 @@ class Level5Handler(PacketHandler):
                 SUCCESS if known else PACKET_IDENTIFIER_NOT_FOUND,
             )
         elif first == PUBCOMP << 4:
-            session.complete(read_acknowledgement(reader, PUBCOMP).packet_id)
+            session.pubcomp(read_acknowledgement(reader, PUBCOMP).packet_id)
         elif first == PINGREQ << 4:
             reader.end()
             connection.out.write(PINGRESP)
@@ -146,13 +146,13 @@ class Level5Handler(PacketHandler):
         answer = read_acknowledgement(reader, PUBREC)
         if answer.code >= UNSPECIFIED:
             session.refuse(answer.packet_id)  # [MQTT-4.3.3-6]: there is no PUBREL.
-        elif not session.holds(answer.packet_id):
+        elif not session.is_in_flight(answer.packet_id):
             self.replies.give_code(
                 PUBREL << 4 | 2, answer.packet_id, None, PACKET_IDENTIFIER_NOT_FOUND
             )
         else:
             ticket = Ticket(self.replies)
-            if not session.release(answer.packet_id, ticket):
+            if not session.pubrec(answer.packet_id, ticket):
                 raise MalformedPacket("PUBREC of a QoS 1 publication", code=PROTOCOL_ERROR)
             self.replies.give(PUBREL << 4 | 2, answer.packet_id, ticket)
 

@@ -72,7 +72,7 @@ from protocols.mqtt.connection.level4 import Level4Handler
 from protocols.mqtt.connection.level5 import Level5Handler
 from protocols.mqtt.connection.reauthorization import assume
 from protocols.mqtt.connection.service import NAMES
-from protocols.mqtt.session.publish_writer import PublishWriter
+from protocols.mqtt.session.publish_writer import Level4Writer, Level5Writer, PublishWriter
 from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.wills import will_of
 
@@ -264,18 +264,18 @@ class Login(InputHandler):
         connection.context = context
         connection.session = session
         connection.state = OPENING
-        writer: PublishWriter | None = None
         if connection.level == LEVEL_5:
             connection.handler = Level5Handler(connection, connect.expiry, self._authentication)
             answer = connack5(present, SUCCESS, self._granted(connect, client_id, expiry, data))
             largest = connect.maximum_packet_size
             connection.send_max = largest if largest < PACKET_MAX else 0
-            writer = PublishWriter(
+            writer: PublishWriter = Level5Writer(
                 connection, connection.agenda, connection.send_max, connect.topic_alias_maximum
             )
             session.receive_maximum = min(service.options.receive_maximum, connect.receive_maximum)
         else:
             connection.handler = Level4Handler(connection)
+            writer = Level4Writer(connection)
             answer = connack(present, ACCEPTED)
             session.receive_maximum = service.options.receive_maximum
         self._connect = None

@@ -294,8 +294,8 @@ class PacketHandler(InputHandler):
         packet_id: i64 = reader.packet_id() if qos else 0
         properties = self.publish_properties(reader)
         topic = self.full_topic(topic, properties)
-        if qos == EXACTLY_ONCE and packet_id in session.received:
-            known = session.received[packet_id]
+        if qos == EXACTLY_ONCE and packet_id in session.in_flight.received:
+            known = session.in_flight.received[packet_id]
             if known is not None:
                 known.waiter = replies  # The first copy may have come over an older connection.
             replies.give(_PUBREC, packet_id, known)
@@ -323,7 +323,7 @@ class PacketHandler(InputHandler):
             replies.give_code(_PUBACK, packet_id, ticket, code)
         elif qos == EXACTLY_ONCE:
             if code < UNSPECIFIED and ticket.outstanding == 0:
-                session.received[packet_id] = None
+                session.in_flight.received[packet_id] = None
             replies.give_code(_PUBREC, packet_id, ticket, code)
         return COLD + route.plan.weight
 
@@ -366,7 +366,10 @@ class PacketHandler(InputHandler):
 
     def _exceeds_receive_maximum(self, session: Session) -> bool:
         """True if the client may send no more publications before it has acknowledgements."""
-        return len(session.received) + self.replies.waiting >= self.service.options.receive_maximum
+        return (
+            len(session.in_flight.received) + self.replies.waiting
+            >= self.service.options.receive_maximum
+        )
 
 
 def _is_text(payload: bytes) -> bool:

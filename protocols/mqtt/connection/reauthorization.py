@@ -71,7 +71,7 @@ def assume(session: Session, identity: Identity) -> None:
     session.identity = identity
     if session.delayed_will is not None:
         session.delayed_will.review(identity)
-    if session.subscription_count or session.memberships:
+    if len(session.subscriptions) or session.subscriptions.memberships:
         SessionReauthorization(session, identity).run()
 
 
@@ -81,7 +81,7 @@ class SessionReauthorization(Task):
     def __init__(self, session: Session, identity: Identity) -> None:
         self._session = session
         self._identity = identity
-        self._names = [*session.subscriptions, *session.memberships]
+        self._names = [*session.subscriptions, *session.subscriptions.memberships]
         self._names.reverse()
         self._lost = 0
 
@@ -108,12 +108,12 @@ class SessionReauthorization(Task):
         """Whether topics are, or were, told one by one."""
         session = self._session
         verdict = judge(self._identity, name, session.vhost.name)
-        if name in session.memberships:
+        if name in session.subscriptions.memberships:
             if verdict != READ_ALL:
                 self._lost += 1
                 session.leave_group(name, None)
             return False
-        binding = session.subscription(name)
+        binding = session.subscriptions.get(name)
         if binding is None:
             return False
         before = PARTLY in binding.arguments
