@@ -1,5 +1,6 @@
-"""The broker's core: virtual hosts, exchanges, bindings, queues, messages, store. It knows no
-protocol.
+"""The broker's core: virtual hosts, exchanges, bindings, queues, messages, store.
+
+The core knows no protocol.
 
 Publishing has a cold and a hot side. On the cold side a Planner takes an identity, an exchange and
 a routing key, and computes all that can be known before a message arrives: the destinations, the

@@ -1,6 +1,4 @@
-"""The broker: its virtual hosts, and the parts that these share: clock, store, users, limits,
-alarms.
-"""
+"""The broker: its virtual hosts, and the parts that they share."""
 
 from __future__ import annotations
 
@@ -95,16 +93,16 @@ class Broker:
 
         An empty string means that it may.
         """
-        most = self.limits.vhost_connections
-        if 0 < most <= vhost.contexts.users:
+        limit = self.limits.vhost_connections
+        if 0 < limit <= vhost.contexts.users:
             return (
                 f"access to vhost '{vhost.name}' refused for user '{user}': "
-                f"connection limit ({most}) is reached"
+                f"connection limit ({limit}) is reached"
             )
-        most = self.limits.user_connections
-        if 0 < most <= sum(one.contexts.by_name.get(user, 0) for one in self.vhosts.values()):
+        limit = self.limits.user_connections
+        if 0 < limit <= sum(other.contexts.by_name.get(user, 0) for other in self.vhosts.values()):
             return (
-                f"connection refused for user '{user}': user connection limit ({most}) is reached"
+                f"connection refused for user '{user}': user connection limit ({limit}) is reached"
             )
         return ""
 
@@ -121,7 +119,9 @@ class VirtualHostRemoval(Task):
         for queue in list(islice(vhost.queues.values(), DELETIONS_PER_SLICE)):
             vhost.delete_queue(queue)
         for exchange in [
-            one for one in islice(vhost.exchanges.values(), DELETIONS_PER_SLICE) if one.number >= 0
+            exchange
+            for exchange in islice(vhost.exchanges.values(), DELETIONS_PER_SLICE)
+            if exchange.number >= 0
         ]:
             vhost.delete_exchange(exchange.name)
         for name in list(vhost.policies.by_name):
@@ -129,7 +129,7 @@ class VirtualHostRemoval(Task):
         # The front ends close the sessions and connections: `closing` tells them.
         done = (
             not vhost.queues
-            and all(one.number < 0 for one in vhost.exchanges.values())
+            and all(exchange.number < 0 for exchange in vhost.exchanges.values())
             and not vhost.subscribers
             and not vhost.contexts.users
             and vhost.retained.clear(DELETIONS_PER_SLICE)

@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority, and what it signs, in files that last as long as the test."""
+"""A certificate authority for tests: it signs certificates into files of a temporary directory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import trustme
 
 
 class Authority:
-    """Signs certificates into a directory. Files hold the key, then the certificate."""
+    """A certificate authority that signs into a directory. Each file holds the key, then the
+    certificate.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -26,7 +28,7 @@ class Authority:
         ends: datetime | None = None,
         file: str = "",
     ) -> Path:
-        """A certificate for these names (addresses and e-mail too), and its key, in one file."""
+        """Sign a certificate for these names (also addresses or e-mail); return the file."""
         path = self._directory / (file or f"{common_name or names[0]}.pem")
         made = self._ca.issue_cert(*names, common_name=common_name, not_after=ends)
         made.private_key_and_cert_chain_pem.write_to_path(path)
@@ -35,7 +37,7 @@ class Authority:
     def client(
         self, certificate: Path | None = None, newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
     ) -> ssl.SSLContext:
-        """What a client trusts: this authority; and what it shows."""
+        """Return the TLS context of a client that trusts this authority and shows `certificate`."""
         context = ssl.create_default_context(cafile=str(self.file))
         context.maximum_version = newest
         if certificate is not None:

@@ -1,6 +1,4 @@
-"""A real broker process for tests: started on free ports, stopped by SIGTERM, and held to a clean
-end.
-"""
+"""A broker process for tests: started on free ports, and checked for a clean stop."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ import sys
 import tempfile
 from typing import Final, NamedTuple
 
-#: Settings that let any number of brokers run side by side and leave nothing behind.
+#: Flags with which any number of brokers run side by side and leave no files.
 _FLAGS: Final = (
     "--config",
     os.devnull,
@@ -31,30 +29,29 @@ _STOP: Final = 20
 
 
 def command(*flags: str) -> list[str]:
-    """`python -m trellis serve` with this Python.
+    """Return the command line of `python -m trellis serve` with this Python.
 
-    Further `flags` come after those that every broker here has, and win.
+    The `flags` stand after the flags that every broker of the tests has, and override them.
     """
     return [sys.executable, "-m", "trellis", "serve", *_FLAGS, *flags]
 
 
 def environment() -> dict[str, str]:
-    """Ours, without settings of brokers."""
+    """Return the environment of the tests without settings of a broker."""
     return {name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")}
 
 
 class Address(NamedTuple):
-    """Where a listener is."""
+    """The address of a listener."""
 
     host: str
     port: int
 
 
 class BrokerProcess:
-    """`python -m trellis serve` with this Python: the source, or the wheel that is installed for
-    it.
+    """A running `python -m trellis serve` with this Python: from source, or the installed wheel.
 
-    Further `flags` come after those that every broker here has, and win over them.
+    The `flags` stand after the flags that every broker of the tests has, and override them.
     """
 
     def __init__(self, *flags: str) -> None:
@@ -87,7 +84,7 @@ class BrokerProcess:
 
     @property
     def amqp_url(self) -> str:
-        """With guest's name and password, for the virtual host `/`."""
+        """The AMQP URL of the virtual host `/` for the user guest."""
         return self.amqp_url_of("guest", "guest")
 
     def amqp_url_of(self, user: str, password: str) -> str:
@@ -95,13 +92,15 @@ class BrokerProcess:
 
     @property
     def log(self) -> str:
-        """What it wrote on stderr so far."""
+        """The log that the broker has written to stderr so far."""
         return os.pread(self._stderr.fileno(), os.fstat(self._stderr.fileno()).st_size, 0).decode(
             errors="replace"
         )
 
     def stop(self) -> None:
-        """SIGTERM: it must end with exit code 0, without having written a traceback or an error."""
+        """Send SIGTERM, and check that the broker exits with code 0 and logged no error or
+        traceback.
+        """
         self.process.send_signal(signal.SIGTERM)
         try:
             code = self.process.wait(_STOP)
@@ -116,7 +115,7 @@ class BrokerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """End it at once, if it still runs, and let go of its pipes."""
+        """Kill the broker if it still runs, and close its pipes."""
         self.process.kill()
         self.process.wait()
         assert self.process.stdout is not None

@@ -1,6 +1,4 @@
-"""Clients for the tests: they write octets into the real front ends on a real core, and read octets
-back.
-"""
+"""Clients for tests that exchange bytes with the real front ends on a real core, in one process."""
 
 from __future__ import annotations
 
@@ -33,9 +31,9 @@ Answer = Callable[[Verdict], None]
 
 
 class Guests(Authenticator):
-    """Everybody is in who is listed here and says `guest` for a password.
+    """An authenticator that admits the listed users with the password `guest`.
 
-    `hold` keeps the verdicts back.
+    While `hold` is True, verdicts are held back until `decide`.
     """
 
     def __init__(self) -> None:
@@ -59,14 +57,18 @@ class Guests(Authenticator):
         return self.identities.get(user)
 
     def decide(self) -> None:
+        """Give the verdicts that were held back."""
         held, self.held = self.held, []
         for answer, verdict in held:
             answer(verdict)
 
 
 class World:
-    """One broker and the connections to it. `read` plays the server's turn; `durable` is when the
-    disk answers: at the end of every turn, unless `slow_disk` is set."""
+    """One broker and its connections, driven by the test instead of an event loop.
+
+    `answer` plays the server's turn. At the end of every turn the store becomes durable, unless
+    `slow_disk` is set; then `durable` does it.
+    """
 
     def __init__(
         self,
@@ -77,7 +79,7 @@ class World:
     ) -> None:
         serial = itertools.count(1)
         self.guests = Guests()
-        #: A MemoryStore, where nobody gave another one.
+        #: A MemoryStore, unless the test passes another store.
         self.store: Any = store or MemoryStore()
         self.broker = Broker(self.store, self.guests, lambda: f"id-{next(serial)}", limits)
         self.broker.agenda.advance(1_000, 1_700_000_000.0)
@@ -88,23 +90,24 @@ class World:
         self._batches: list[WriteBatch] = []
 
     def turn(self) -> None:
+        """Run the tasks of one turn, and make the store durable."""
         self.broker.agenda.turn()
         if not self.slow_disk:
             self.store.sync()
             self.broker.agenda.turn()
 
     def review(self) -> None:
-        """Rights have changed."""
+        """Authorize all connections and sessions again, because permissions have changed."""
         self.amqp_front.review()
         self.mqtt_front.review()
         self.turn()
 
     def durable(self) -> None:
-        """The disk answers."""
+        """Make the store durable, as if the disk had answered."""
         self.store.sync()
 
     def settle(self, *connections: Connection) -> None:
-        """Turns until nobody has anything left to do."""
+        """Run turns until neither the broker nor these connections have work left."""
         busy = True
         while busy or not self.broker.agenda.idle:
             self.turn()
@@ -115,16 +118,17 @@ class World:
                     busy = True
 
     def answer(self, connection: Connection) -> bytes:
-        """What a connection says until it has nothing left to do."""
+        """Return the bytes that a connection sends until it has no work left."""
         self.turn()
-        octets = connection.data_to_send()
+        data = connection.data_to_send()
         while connection.behind and not connection.stalled and not connection.finished:
             connection.resume()
             self.turn()
-            octets += connection.data_to_send()
-        return octets
+            data += connection.data_to_send()
+        return data
 
     def sleep(self, milliseconds: int) -> None:
+        """Advance the clock, and run a turn."""
         agenda = self.broker.agenda
         agenda.advance(int(agenda.now) + milliseconds, agenda.wall + milliseconds / 1000)
         self.turn()
@@ -157,8 +161,10 @@ class World:
         return self.mqtt_front.connect(Peer())
 
     def fates(self) -> dict[str, int]:
-        """Fates of messages, none forgotten; asserts that they sum to what came in, and copies to
-        what was made.
+        """Return how many messages ended with each fate.
+
+        It asserts that the fates add up to the received messages, and the copies to the copies
+        made.
         """
         ingress = list(self.vhost.contexts.ingress_counters().values())
         fates = {fate: sum(one.fates[at] for one in ingress) for at, fate in enumerate(FATES)}
@@ -169,7 +175,7 @@ class World:
         return {fate: count for fate, count in fates.items() if count}
 
     def copies(self) -> dict[str, int]:
-        """Fates of copies."""
+        """Return how many copies of messages ended with each fate."""
         census = self.vhost.totals().whole()
         return {fate: census.fates[at] for at, fate in enumerate(COPY_FATES) if census.fates[at]}
 
@@ -215,9 +221,9 @@ class Amqp:
         return self.read()
 
     def queue(self, name: str, exchange: str = "", key: str = "", **arguments: Any) -> None:
-        """Declare a queue, and bind it where an exchange is given.
+        """Declare a queue, and bind it if an exchange is given.
 
-        Arguments are written with `_` for `-`.
+        Queue arguments are keywords, with `_` for `-`.
         """
         durable = bool(arguments.pop("durable", False))
         self.send(
@@ -230,11 +236,11 @@ class Amqp:
         if exchange:
             self.send(spec.Queue.Bind(queue=name, exchange=exchange, routing_key=key))
 
-    def read_octets(self) -> bytes:
+    def read_bytes(self) -> bytes:
         return self.world.answer(self.connection)
 
     def read(self) -> list[Any]:
-        return unmarshal(self.read_octets())
+        return unmarshal(self.read_bytes())
 
     def bodies(self, frames: list[Any] | None = None) -> list[bytes]:
         return [
@@ -261,8 +267,8 @@ class Mqtt:
         self.connection.receive_data(connect_packet(name, clean, will, user, will_flags))
         self.greeting = self.read()
 
-    def send(self, octets: bytes) -> bytes:
-        self.connection.receive_data(octets)
+    def send(self, data: bytes) -> bytes:
+        self.connection.receive_data(data)
         return self.read()
 
     def subscribe(self, topic_filter: str, qos: int) -> bytes:
@@ -284,12 +290,12 @@ def start_ok(user: str, password: str, mechanism: str = "PLAIN", **capabilities:
     return marshal(0, spec.Connection.StartOk(properties, mechanism, f"\0{user}\0{password}"))
 
 
-def unmarshal(octets: bytes) -> list[Any]:
+def unmarshal(data: bytes) -> list[Any]:
     frames = []
-    while octets:
-        size, _, frame = pamqp.frame.unmarshal(octets)
+    while data:
+        size, _, frame = pamqp.frame.unmarshal(data)
         frames.append(frame)
-        octets = octets[size:]
+        data = data[size:]
     return frames
 
 
@@ -323,11 +329,11 @@ def text(value: str) -> bytes:
 
 
 def packet(first: int, body: bytes) -> bytes:
-    length, octets = len(body), b""
+    length, size_bytes = len(body), b""
     while length >= 128:
-        octets += bytes([length & 127 | 128])
+        size_bytes += bytes([length & 127 | 128])
         length >>= 7
-    return bytes([first]) + octets + bytes([length]) + body
+    return bytes([first]) + size_bytes + bytes([length]) + body
 
 
 def connect_packet(
@@ -337,7 +343,7 @@ def connect_packet(
     user: str = "",
     will_flags: int = 0,
 ) -> bytes:
-    """A CONNECT; `user` is `name:password`, `will_flags` the QoS and retain bits of a will."""
+    """Return a CONNECT packet; `user` is `name/password`, `will_flags` the QoS and retain bits."""
     flags = (2 if clean else 0) | (4 | will_flags if will else 0) | (0xC0 if user else 0)
     payload = text(name) + (
         text(will[0]) + len(will[1]).to_bytes(2, "big") + will[1] if will else b""

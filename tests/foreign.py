@@ -1,4 +1,4 @@
-"""Is what a foreign client needs installed here?"""
+"""The programs of foreign clients: where they are installed, and skipping tests without them."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ from pathlib import Path
 
 import pytest
 
-#: Where npm puts what runs on Node, by runtime.
+#: Directories into which npm installs the packages of each Node runtime.
 _INSTALLED = {name: Path(__file__).parent / name / "node_modules" for name in ("node", "browser")}
 
-#: The programs a foreign client needs. A name that is not here is itself the program.
+#: The programs of each runtime. A name that is not listed is itself the program.
 _PROGRAMS = {
     "node": ("node",),
     "browser": ("node",),
     "mosquitto": ("mosquitto_pub", "mosquitto_sub"),
 }
 
-#: The oldest Node that it runs on.
+#: The oldest version of Node on which each runtime works.
 _OLDEST_NODE = {"node": 18, "browser": 20}
 
 
 def _missing(name: str) -> str:
-    """What is missing of the runtime `name`, and what to do about it; an empty string when nothing
-    is.
-    """
+    """Return what is missing for the runtime `name`, and how to install it; empty if nothing is."""
     for program in _PROGRAMS.get(name, (name,)):
         if shutil.which(program) is None:
             return f"{program} is not on PATH"
@@ -37,17 +35,17 @@ def _missing(name: str) -> str:
         ).stdout.strip()
         major = re.match(r"v(\d+)", version)
         if major is None or int(major[1]) < _OLDEST_NODE[name]:
-            return f"node is {version}, what is in tests/{name} needs {_OLDEST_NODE[name]}"
+            return f"node is {version}, and tests/{name} needs version {_OLDEST_NODE[name]}"
         if not _INSTALLED[name].is_dir():
-            return f"what tests/{name} names is not installed (cd tests/{name} && npm ci)"
+            return f"the packages of tests/{name} are not installed (cd tests/{name} && npm ci)"
     return ""
 
 
 def require(name: str) -> str:
-    """Path of the runtime `name` (of its first program). Without it the test is skipped.
+    """Return the path of the runtime `name` (of its first program); skip the test if it is missing.
 
-    It fails instead if the environment variable TRELLIS_REQUIRE names the runtime, or says `all`: a
-    list of names separated by spaces or commas.
+    The test fails instead if the environment variable TRELLIS_REQUIRE names the runtime, or is
+    `all`. Its value is a list of names separated by spaces or commas.
     """
     missing = _missing(name)
     if missing:

@@ -1,7 +1,8 @@
-"""Who somebody is, what they may touch, and the role that finds it out.
+"""Identities of users and their permissions, and the interface of the authenticator.
 
-A front end hands Credentials to the Authenticator given from above and stops reading; the verdict
-comes at once or later, on the same thread. Nothing here hashes, looks up or waits.
+A front end passes the Credentials of a client to the Authenticator, and stops reading from the
+client. The verdict arrives at once or later, on the same thread. Nothing in this module hashes,
+looks up a user or waits.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from mypy_extensions import mypyc_attr
 
 from broker.errors import AccessRefused
 
-#: What of a filter's topics an identity may hear.
+#: Results of `read_scope`: how much of a filter's topics a user may read.
 READ_NONE: Final = 0
 READ_SOME: Final = 1
 READ_ALL: Final = 2
@@ -22,41 +23,46 @@ READ_ALL: Final = 2
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Identity:
-    """A user, and which names it may configure, write to and read from: regular expressions that
-    are found somewhere in a name, as in RabbitMQ (`^orders$` is that name alone, an empty one none;
-    `.` is any character, for names may hold any).
+    """A user, and the names that the user may configure, write to and read from.
 
-    Verdicts live in plans: an Identity is never changed, it is replaced.
+    The permissions are regular expressions, as in RabbitMQ: one is permitted if it is found
+    anywhere in a name. `^orders$` permits that name alone, an empty one permits no name, and `.`
+    matches any character, because a name may contain any.
+
+    Plans keep the results of permission checks. Therefore an Identity never changes; if permissions
+    change, another Identity replaces it.
     """
 
     def __init__(
         self, name: str, configure: str = ".*", write: str = ".*", read: str = ".*"
     ) -> None:
         self.name = name
-        #: May define what belongs to no one user: vhosts, users, policies.
+        #: True if the user may define objects of the whole broker: virtual hosts, users, policies.
         self.administrator = False
-        #: What RabbitMQ's tools ask for: administrator, monitoring, policymaker, management.
+        #: The user's tags, with RabbitMQ's meaning: administrator, monitoring, policymaker,
+        #: management.
         self.tags: list[str] = []
-        #: Whether it is whoever gives no name.
+        #: True if this is the identity of clients that give no user name.
         self.anonymous = False
-        #: When it is nobody any more, in seconds of the wall clock; 0 for never.
+        #: Time at which the identity expires, in seconds since the epoch; 0 for never.
         self.expires = 0.0
-        #: How much more work its verdicts are than those of others.
+        #: Cost of a permission check relative to that of an identity without topic rules.
         self.weight = 1
         self._configure = pattern_of(configure)
         self._write = pattern_of(write)
         self._read = pattern_of(read)
 
     def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
-        """Who this is in a virtual host: the same object each time, for routes are kept by it.
+        """Return the user's identity in a virtual host, or None if the user may not enter it.
 
-        None: nobody who may enter.
+        It returns the same object each time, because routes are cached by identity.
         """
         return self
 
     def may(self, operation: str, kind: str, name: str, vhost: str) -> None:
-        """Raises AccessRefused unless the operation (configure, write, read) on the exchange or
-        queue is allowed.
+        """Raise AccessRefused unless the user may do `operation` (configure, write, read).
+
+        `kind` and `name` name the exchange or queue.
         """
         rule = (
             self._configure
@@ -67,54 +73,64 @@ class Identity:
         )
         if not rule.search(name):
             raise AccessRefused(
-                f"{operation} access to {kind} '{name}' in vhost '{vhost}' refused for user '{self.name}'"
+                f"{operation} access to {kind} '{name}' in vhost '{vhost}' "
+                f"refused for user '{self.name}'"
             )
 
     def may_publish(self, topic: bytes) -> bool:
-        """Whether a publication under this topic is allowed, beyond what `may` says of its
-        exchange.
-        """
+        """True if the user's topic rules permit a message with this topic."""
         return True
 
     def may_subscribe(self, topic_filter: str) -> bool:
-        """Whether a subscription by this filter (words separated by `/`, wildcards `+` and a last
-        `#`) is allowed, beyond what `may` says of its exchange."""
+        """True if the user's topic rules permit a subscription to all topics of this filter.
+
+        The filter is an MQTT filter: words separated by `/`, with the wildcards `+` and a last `#`.
+        """
         return True
 
     def may_route(self, exchange: str, key: str, topic: bytes) -> bool:
-        """The same of a publication to a topic exchange by this key, which is spelled `topic` in
-        MQTT. Cold: asked when a route is found."""
+        """True if the user may publish to a topic exchange with this routing key.
+
+        `topic` is the MQTT form of the key. Called once for each route, not for each message.
+        """
         return self.may_publish(topic)
 
     def read_scope(self, exchange: str, key: str, topic_filter: str, hides_dollar: bool) -> int:
-        """How much of what a binding of a topic exchange takes it may hear: ALL, SOME or NONE. The
-        key is spelled `topic_filter` in MQTT; `hides` says whether a leading wildcard takes no
-        topics that begin with `$`.
+        """Return how much of a binding's messages the user may read: READ_ALL, READ_SOME or
+        READ_NONE.
+
+        `topic_filter` is the MQTT form of the binding key. `hides_dollar` is True if a leading
+        wildcard of the filter does not match topics that begin with `$`, as in MQTT.
         """
         return READ_ALL if self.may_subscribe(topic_filter) else READ_NONE
 
     def may_read(self, topic: bytes) -> bool:
-        """One topic of a filter of which it may hear SOME. Cold: asked when a route is found."""
+        """True if the user may read messages with this topic.
+
+        Called if the user may read a part of a filter only, once for each route, not for each
+        message.
+        """
         return True
 
 
 def pattern_of(text: str) -> re.Pattern[str]:
-    """A permission's regular expression; an empty one matches the empty name alone.
+    """Return the regular expression of a permission; an empty one matches only the empty name.
 
     Raises re.error.
     """
     return re.compile(text or "^$", re.DOTALL)
 
 
-#: The broker itself, which may do everything: what it publishes, somebody was allowed to ask for.
+#: The identity of the broker itself, which may do everything: the client that caused a message of
+#: the broker was checked before.
 INTERNAL: Final = Identity("")
 
 
 class Credentials:
-    """What a client says of itself before it is let in. `user` is None when it says nothing.
+    """The login data of a client. `user` is None if the client gave no user name.
 
-    `local` is whether it comes from a loopback address, `client_id` the name it chose for itself,
-    if its protocol has such names.
+    `local` is True if the client connects from a loopback address. `client_id` is the client
+    identifier, for protocols that have one.
     """
 
     def __init__(
@@ -132,15 +148,19 @@ class Credentials:
         self.address = address
         self.local = local
         self.client_id = client_id
-        #: Whether the transport has proven who `user` is, by a certificate that we trust: no
-        #: password is needed.
+        #: True if a trusted TLS certificate proves that the client is `user`: no password is
+        #: needed.
         self.proven = False
-        #: Whether a page of somebody else speaks, in a browser whose user knows nothing of it.
+        #: True if a web page of another origin opened the connection, in a browser whose user may
+        #: not know of it.
         self.foreign = False
 
 
 class Verdict:
-    """The answer: an identity, or why not. `busy` says that a later try may succeed."""
+    """The result of a login: an identity, or the reason of the refusal.
+
+    `busy` is True if a later attempt may succeed.
+    """
 
     def __init__(self, identity: Identity | None, reason: str = "", busy: bool = False) -> None:
         self.identity = identity
@@ -149,9 +169,7 @@ class Verdict:
 
 
 class AuthStep:
-    """What an enhanced authentication says next: more `data` for the client, or the verdict, with
-    last data for it.
-    """
+    """A step of an enhanced authentication: data for the client, or the verdict with last data."""
 
     def __init__(self, verdict: Verdict | None, data: bytes) -> None:
         self.verdict = verdict
@@ -160,44 +178,47 @@ class AuthStep:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class AuthConversation:
-    """An enhanced authentication of one client, from its first data to the verdict."""
+    """An enhanced authentication of one client, such as SCRAM, from first data to the verdict."""
 
     def respond(self, data: bytes, answer: Callable[[AuthStep], None]) -> None:
-        """What the client said; calls `answer` exactly once, now or in a later turn, on the
-        broker's thread.
+        """Process data of the client.
+
+        It calls `answer` exactly once, now or in a later turn, on the broker's thread.
         """
         raise NotImplementedError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Authenticator:
-    """The role.
-
-    Implementations call `answer` exactly once, now or in a later turn, on the broker's thread.
-    """
+    """The interface of authentication, which the server implements."""
 
     def authenticate(self, credentials: Credentials, answer: Callable[[Verdict], None]) -> None:
+        """Check the credentials of a client.
+
+        It calls `answer` exactly once, now or in a later turn, on the broker's thread.
+        """
         raise NotImplementedError
 
     def start_conversation(self, method: str, credentials: Credentials) -> AuthConversation | None:
-        """Begin an enhanced authentication by this method, such as SCRAM-SHA-1; None where it is
-        not known.
+        """Begin an enhanced authentication by a method such as SCRAM-SHA-1.
+
+        Return None if the method is unknown.
         """
         return None
 
     def renew(self, identity: Identity) -> Identity | None:
-        """Who is that now whom a verdict named: the same object, if nothing has changed.
+        """Return the present identity of a user who logged in before.
 
-        None: nobody any more.
+        It is the same object if nothing has changed, and None if the user no longer exists.
         """
         return identity
 
     def identity_of(self, user: str) -> Identity | None:
-        """Who has this name: for what a client left here, who is away.
+        """Return the identity of a user by name, to check what an absent client left behind.
 
-        None where names alone say nothing.
+        Return None if the authenticator does not know users by name.
         """
         return None
 
     def close(self) -> None:
-        """The broker stops: nobody asks any more."""
+        """Release resources, because the broker stops."""

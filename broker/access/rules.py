@@ -1,23 +1,24 @@
-"""Rules about topics, one language for every protocol: in order, each allows or denies, publishing
-or subscribing or both.
+"""Topic rules: an access control list of topics, in one language for AMQP and MQTT.
 
     allow publish sensors/{username}/#
     deny all internal/#
     allow all #
 
-The first rule that matches a topic decides; what none matches is denied. Filters are written as
-MQTT writes them (`/`, `+`, a last `#`), and in a rule a wildcard stands for every word, one that
-begins with `$` too. `{username}`, `{vhost}` and `{client_id}` stand for those of whoever asks.
+Each rule allows or denies publishing, subscribing or both (`all`). The first rule that matches a
+topic decides; a topic that no rule matches is denied. Filters have MQTT's form (`/`, `+`, a last
+`#`). In a rule a wildcard matches every word, also one that begins with `$`. `{username}`,
+`{vhost}` and `{client_id}` stand for the names of the client.
 
-What a subscription takes is compared with the rules once, when it comes:
+A subscription is compared with the rules once, when the client subscribes:
 
-    rules that have a topic in common with it, up to the first one that is about all of it
-        all allow -----> ALL     allowed
-        all deny ------> NONE    refused
-        some, some ----> SOME    allowed where that can be told topic by topic, when a route is resolved: never per message
+    the rules that overlap its filter, up to the first rule that covers the filter
+        all of them allow -----> READ_ALL     permitted
+        all of them deny ------> READ_NONE    refused
+        some allow, some deny -> READ_SOME    permitted if the protocol can check each topic, which
+                                              is done when a route is resolved, not for each message
 
-RabbitMQ's topic permissions stand beside them: regular expressions about the routing keys of one
-exchange, for publishing (write) and binding (read). Both must allow.
+RabbitMQ's topic permissions apply as well: regular expressions on the routing keys of one exchange,
+for publishing (write) and binding (read). A message must be permitted by both.
 """
 
 from __future__ import annotations
@@ -34,27 +35,30 @@ from broker.eviction import evict_oldest
 from matching.grammar import MQTT, InvalidPattern
 
 _ACTIONS: Final = {"publish": (True, False), "subscribe": (False, True), "all": (True, True)}
-#: What would change the meaning of a filter, if it stood in a name.
+#: Characters that a name must not contain if it replaces a variable in a filter.
 _NOT_IN_WORDS: Final = ("/", "+", "#", "\0")
-#: Rules of one user in one virtual host, and levels of one of their filters.
+#: Number of rules of one user in one virtual host, and of levels of a rule's filter.
 RULES_MAX: Final = 200
 LEVELS_MAX: Final = 200
-#: Clients of one user whose rights are remembered, where these name the client; and which part of
-#: them makes room.
+#: Number of clients of one user whose identities are cached, if rules name the client; and the part
+#: (one in so many) that is evicted when the cache is full.
 CLIENT_IDENTITIES_MAX: Final = 1_000
 EVICTED_PART: Final = 16
 
-#: Of an exchange: what its keys must match to be published to, and to be bound by.
+#: By exchange: the patterns that a routing key must match for publishing, and a binding key for
+#: binding.
 TopicPermissions = Mapping[str, tuple[str, str]]
 
 
 class Rule:
-    """One of them, for one user, virtual host and client. Raises ValueError."""
+    """One rule, for one user, virtual host and client. Raises ValueError."""
 
     def __init__(self, text: str, user: str, vhost: str, client_id: str = "") -> None:
         words = text.split(maxsplit=2)
         if len(words) != 3 or words[0] not in ("allow", "deny") or words[1] not in _ACTIONS:
-            raise ValueError(f"'{text}' is not such as: allow publish sensors/{{username}}/#")
+            raise ValueError(
+                f"'{text}' is not a rule such as 'allow publish sensors/{{username}}/#'"
+            )
         self.allow = words[0] == "allow"
         self.publish, self.subscribe = _ACTIONS[words[1]]
         topic_filter = words[2]
@@ -66,64 +70,66 @@ class Rule:
             if variable in topic_filter and (
                 not value or any(mark in value for mark in _NOT_IN_WORDS)
             ):
-                # A name that cannot be a word: nobody's topic is allowed by it, and everybody's
-                # denied.
+                # The name cannot be a word of a topic. A rule that allows then matches no topic,
+                # and a rule that denies matches the topics of every name.
                 topic_filter = "" if self.allow else topic_filter.replace(variable, "+")
             topic_filter = topic_filter.replace(variable, value)
         if topic_filter:
             MQTT.check(topic_filter, LEVELS_MAX)
-        #: What it is about; nothing, if there is no word.
+        #: The words of the filter; empty if the rule matches no topic.
         self.words: list[str] = topic_filter.split("/") if topic_filter else []
 
     def overlaps(self, words: list[str], hides_dollar: bool) -> bool:
-        """Whether it has a topic in common with a filter, whose leading wildcard `hides` topics
-        that begin with `$`.
+        """True if the rule and the filter have a topic in common.
+
+        `hides_dollar` is True if a leading wildcard of the filter does not match topics that begin
+        with `$`.
         """
-        mine = self.words
-        if not mine or hides_dollar and mine[0].startswith("$") and words[0] in ("+", "#"):
+        own = self.words
+        if not own or hides_dollar and own[0].startswith("$") and words[0] in ("+", "#"):
             return False
-        size: i64 = len(mine)
+        size: i64 = len(own)
         other: i64 = len(words)
         at: i64 = 0
         while at < size and at < other:
-            if mine[at] == "#" or words[at] == "#":
+            if own[at] == "#" or words[at] == "#":
                 return True
-            if mine[at] != words[at] and mine[at] != "+" and words[at] != "+":
+            if own[at] != words[at] and own[at] != "+" and words[at] != "+":
                 return False
             at += 1
-        return size == other or at < size and mine[at] == "#" or at < other and words[at] == "#"
+        return size == other or at < size and own[at] == "#" or at < other and words[at] == "#"
 
     def covers(self, words: list[str]) -> bool:
-        """Whether it is about all topics that the filter takes."""
-        mine = self.words
-        size: i64 = len(mine)
+        """True if the rule matches all topics that the filter matches."""
+        own = self.words
+        size: i64 = len(own)
         other: i64 = len(words)
         at: i64 = 0
         while at < size and at < other:
-            if mine[at] == "#":
+            if own[at] == "#":
                 return True
-            if words[at] == "#" or mine[at] != words[at] and mine[at] != "+":
+            if words[at] == "#" or own[at] != words[at] and own[at] != "+":
                 return False
             at += 1
-        return size == other or at < size and mine[at] == "#"
+        return size == other or at < size and own[at] == "#"
 
     def matches(self, words: list[str]) -> bool:
-        """Whether it is about one topic, whose words are never wildcards."""
-        mine = self.words
-        size: i64 = len(mine)
+        """True if the rule matches a topic, given as its words."""
+        own = self.words
+        size: i64 = len(own)
         other: i64 = len(words)
         at: i64 = 0
         while at < size:
-            if mine[at] == "#":
+            if own[at] == "#":
                 return True
-            if at >= other or mine[at] != words[at] and mine[at] != "+":
+            if at >= other or own[at] != words[at] and own[at] != "+":
                 return False
             at += 1
         return size == other and size > 0
 
 
 class RestrictedIdentity(Identity):
-    """Somebody to whom rules about topics apply."""
+    """An identity whose topics are restricted by rules or topic permissions."""
 
     def __init__(
         self,
@@ -135,7 +141,7 @@ class RestrictedIdentity(Identity):
         topics: dict[str, tuple[re.Pattern[str], re.Pattern[str]]],
     ) -> None:
         super().__init__(name, configure, write, read)
-        #: None: there are no rules, and all is allowed.
+        #: None if there are no rules: then every topic is permitted.
         self._rules = rules
         self._topics = topics
         self.weight = 1 + len(rules or ())
@@ -189,10 +195,7 @@ class RestrictedIdentity(Identity):
 
 
 class UserPermissions:
-    """What one user may do in one virtual host, as it is written.
-
-    Raises PreconditionFailed for what is written wrong.
-    """
+    """Permissions and topic rules of one user in one virtual host. Raises PreconditionFailed."""
 
     def __init__(
         self,
@@ -208,11 +211,11 @@ class UserPermissions:
                 pattern_of(_substitute(pattern, user, vhost, ""))
             except (re.error, RecursionError, OverflowError) as error:
                 raise PreconditionFailed(
-                    f"permission {about}: '{pattern}' is no regular expression ({error})"
+                    f"permission {about}: '{pattern}' is not a regular expression: {error}"
                 ) from None
         if len(rules) > RULES_MAX:
             raise PreconditionFailed(
-                f"rules {about}: {len(rules)} of them; the most is {RULES_MAX}"
+                f"rules {about}: there are {len(rules)}; the limit is {RULES_MAX}"
             )
         for text in rules:
             try:
@@ -232,7 +235,10 @@ class UserPermissions:
         self._client_identities: dict[str, Identity] = {}
 
     def identity(self, client_id: str) -> Identity:
-        """Who the user is there: the same object each time, for routes are kept by it."""
+        """Return the user's identity for a client.
+
+        It returns the same object each time, because routes are cached by identity.
+        """
         if self._shared_identity is not None:
             return self._shared_identity
         known = self._client_identities.get(client_id)
@@ -249,7 +255,8 @@ class UserPermissions:
         try:
             rules = [Rule(text, self.user, self.vhost, client_id) for text in self.rules]
         except ValueError:
-            rules = []  # With a name this long it would be no rule any more: nothing is allowed.
+            # The client identifier makes a filter too long: no topic is permitted.
+            rules = []
         topics = {
             exchange: (
                 pattern_of(_substitute(write_to, self.user, self.vhost, client_id)),
@@ -264,7 +271,7 @@ class UserPermissions:
     def equals(
         self, permission: tuple[str, str, str], rules: Sequence[str], topics: TopicPermissions
     ) -> bool:
-        """Whether that is what is written here."""
+        """True if these are the same permissions, rules and topic permissions."""
         return (
             self.permission == permission
             and self.rules == tuple(rules)
@@ -273,11 +280,9 @@ class UserPermissions:
 
 
 def _substitute(pattern: str, user: str, vhost: str, client_id: str) -> str:
-    """A regular expression with names in the places of variables; in them no character has a
-    meaning of its own.
-    """
+    """Replace the variables in a regular expression by names, in which no character is special."""
     for variable, value in (("{username}", user), ("{vhost}", vhost), ("{client_id}", client_id)):
         if variable in pattern:
-            # A name that is not there is nobody's: such a pattern matches nothing.
+            # An absent name matches nothing.
             pattern = pattern.replace(variable, re.escape(value) if value else "(?!)")
     return pattern

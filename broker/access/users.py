@@ -1,11 +1,11 @@
-"""Users that the broker keeps itself, made at run time or imported, beside those of the settings.
-What their passwords are worth, the top floor says.
+"""Users and permissions that the broker stores itself, beside the users of the settings.
 
-    user         name -> password hash, tags                                             kept under the virtual host HOME
-    permission   vhost, name -> configure, write, read; ordered rules about topics; topic permissions by exchange
+    user         name -> password hash, tags                              stored under USERS_VHOST
+    permission   virtual host, name -> configure, write, read; topic rules; topic permissions
 
-Whoever changes one of them has its connections and sessions looked at again: `changed` is called
-with the user's name.
+Users are created at run time over HTTP or by imported definitions. The server checks passwords.
+After a change, each function in `Users.changed` is called with the user's name, so that the user's
+connections and sessions are authorized again.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from broker.access.rules import TopicPermissions, UserPermissions
 from broker.errors import PreconditionFailed
 from broker.store.contract import Defined, Store, Ticket, Undefined
 
-#: The virtual host under which users are kept, who belong to none.
+#: The virtual host under which the store keeps users, because they belong to none.
 USERS_VHOST = "/"
 
 
 class User(Identity):
-    """One of them. In a virtual host it is another Identity, where it has permissions."""
+    """A user of the broker; in each virtual host that the user may enter, another Identity."""
 
     def __init__(self, name: str, password_hash: str, tags: list[str]) -> None:
         super().__init__(name, "^$", "^$", "^$")
         self.password_hash = password_hash
         self.tags = tags
         self.administrator = "administrator" in tags
-        #: By virtual host. Rules and topic permissions may be there before a permission is; they
-        #: hold with it.
+        #: By virtual host. Rules and topic permissions may be set before a permission; they apply
+        #: once there is one.
         self.permissions: dict[str, tuple[str, str, str]] = {}
         self.rules: dict[str, list[str]] = {}
         self.topics: dict[str, dict[str, tuple[str, str]]] = {}
         self._by_vhost: dict[str, UserPermissions] = {}
 
     def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
-        rights = self._by_vhost.get(vhost)
-        return None if rights is None else rights.identity(client_id)
+        permissions = self._by_vhost.get(vhost)
+        return None if permissions is None else permissions.identity(client_id)
 
     def grant(
         self,
@@ -47,10 +47,13 @@ class User(Identity):
         rules: Sequence[str],
         topics: TopicPermissions,
     ) -> bool:
-        """What it may do from now on in a virtual host; no permission is nothing at all. Returns
-        whether that is new. Raises PreconditionFailed, and changes nothing then."""
+        """Replace the user's permissions and rules in a virtual host.
+
+        If `permission` is None, the user may not enter it. Return True if something changed. Raises
+        PreconditionFailed, and then changes nothing.
+        """
         before = self._by_vhost.get(vhost)
-        rights = UserPermissions(self.name, vhost, permission or ("", "", ""), rules, topics)
+        permissions = UserPermissions(self.name, vhost, permission or ("", "", ""), rules, topics)
         changed = (
             self.permissions.get(vhost) != permission
             or self.rules.get(vhost, []) != list(rules)
@@ -69,11 +72,11 @@ class User(Identity):
         else:
             self.permissions[vhost] = permission
             if before is None or not before.equals(permission, rules, topics):
-                self._by_vhost[vhost] = rights
+                self._by_vhost[vhost] = permissions
         return True
 
     def copy_permissions(self, other: User) -> None:
-        """It may do what the other one may."""
+        """Take over the permissions of another user object."""
         self.permissions, self.rules, self.topics, self._by_vhost = (
             other.permissions,
             other.rules,
@@ -83,28 +86,29 @@ class User(Identity):
 
     @property
     def vhosts(self) -> set[str]:
-        """Where something is written about it."""
+        """The virtual hosts in which the user has permissions or rules."""
         return {*self.permissions, *self.rules, *self.topics}
 
 
 class Users:
-    """All of them, by their names."""
+    """All users that the broker stores, by name."""
 
     def __init__(self, store: Store) -> None:
         self.by_name: dict[str, User] = {}
-        #: Who wants to know that a user of this name may do other things than before, or is no
-        #: more.
+        #: Functions that are called with a user's name after its permissions changed or it was
+        #: deleted.
         self.changed: list[Callable[[str], None]] = []
         self._store = store
 
     def _notify(self, name: str) -> None:
+        """Call the functions that wait for changes of a user."""
         for tell in self.changed:
             tell(name)
 
     def define(
         self, name: str, password_hash: str, tags: list[str], ticket: Ticket | None = None
     ) -> User:
-        """Add a user, or change it: its permissions stay."""
+        """Create a user, or change it; its permissions stay. Return the user."""
         row: dict[str, object] = {"password_hash": password_hash, "tags": list(tags)}
         known = self.by_name.get(name)
         if known is not None and known.password_hash == password_hash and known.tags == tags:
@@ -115,7 +119,7 @@ class Users:
         return user
 
     def remove(self, name: str, ticket: Ticket | None = None) -> bool:
-        """Delete a user, with all that is written about it; whether it was there."""
+        """Delete a user and all its permissions; return True if it existed."""
         user = self.by_name.pop(name, None)
         if user is None:
             return False
@@ -134,9 +138,9 @@ class Users:
         read: str,
         ticket: Ticket | None = None,
     ) -> bool:
-        """Say what a user may do in a virtual host; whether that is new.
+        """Set what a user may configure, write and read in a virtual host.
 
-        Raises PreconditionFailed.
+        Return True if the user had no permission there. Raises PreconditionFailed.
         """
         user = self._user(vhost, name)
         fresh = vhost not in user.permissions
@@ -151,7 +155,10 @@ class Users:
         return fresh
 
     def remove_permission(self, vhost: str, name: str, ticket: Ticket | None = None) -> bool:
-        """It may not enter the virtual host any more; whether it might."""
+        """Forbid a user to enter a virtual host; return True if it was permitted.
+
+        The user's rules there stay, and apply again with a new permission.
+        """
         user = self.by_name.get(name)
         if user is None or vhost not in user.permissions:
             return False
@@ -163,7 +170,10 @@ class Users:
     def set_rules(
         self, vhost: str, name: str, rules: Sequence[str], ticket: Ticket | None = None
     ) -> None:
-        """Its rules about topics from now on; none at all allow all. Raises PreconditionFailed."""
+        """Set a user's topic rules in a virtual host; an empty list permits every topic.
+
+        Raises PreconditionFailed.
+        """
         user = self._user(vhost, name)
         self._grant(
             user, vhost, user.permissions.get(vhost), rules, user.topics.get(vhost, {}), ticket
@@ -177,9 +187,9 @@ class Users:
         patterns: tuple[str, str] | None,
         ticket: Ticket | None = None,
     ) -> bool:
-        """Its topic permission for an exchange from now on, None for none; whether there was none.
+        """Set a user's topic permission for an exchange, or remove it if `patterns` is None.
 
-        Raises PreconditionFailed.
+        Return True if there was none before. Raises PreconditionFailed.
         """
         user = self._user(vhost, name)
         topics = dict(user.topics.get(vhost, {}))
@@ -192,12 +202,13 @@ class Users:
         return known is None
 
     def remove_vhost(self, vhost: str, ticket: Ticket | None = None) -> None:
-        """The virtual host is gone, and what users may do there."""
+        """Delete all permissions and rules of a virtual host, because it was deleted."""
         for user in self.by_name.values():
             if vhost in user.vhosts:
                 self._remove_all(user, vhost, ticket)
 
     def _remove_all(self, user: User, vhost: str, ticket: Ticket | None) -> None:
+        """Delete a user's permissions and rules in one virtual host."""
         user.grant(vhost, None, (), {})
         self._store.append(Undefined(vhost, "permission", user.name), ticket)
 
@@ -210,6 +221,7 @@ class Users:
         topics: TopicPermissions,
         ticket: Ticket | None,
     ) -> None:
+        """Apply and store a user's permissions in one virtual host, and notify of the change."""
         if not user.grant(vhost, permission, rules, topics):
             return
         row: dict[str, object] = {}
@@ -233,10 +245,10 @@ class Users:
             raise PreconditionFailed(f"permission in vhost '{vhost}': there is no user '{name}'")
         return user
 
-    # -- what was there before
+    # -- at a start
 
     def add(self, name: str, row: Mapping[str, object]) -> User:
-        """A user that is defined now, or was before."""
+        """Create or replace a user without storing it, as at a start."""
         known = self.by_name.get(name)
         tags = row.get("tags")
         user = User(
@@ -250,7 +262,7 @@ class Users:
         return user
 
     def add_permission(self, vhost: str, name: str, row: Mapping[str, object]) -> None:
-        """What was written before about a user. Raises PreconditionFailed."""
+        """Apply a stored permission at a start. Raises PreconditionFailed."""
         user = self.by_name.get(name)
         if user is None:
             raise PreconditionFailed(f"there is no user '{name}'")

@@ -1,10 +1,12 @@
-"""Definitions as RabbitMQ writes them into a JSON file: taken in, and given out.
+"""Import and export of definitions in RabbitMQ's JSON format.
 
-    {users, vhosts, permissions, topic_permissions, policies, exchanges, queues, bindings}      each a list of tables
-    {topic_rules}                                                                               ours: ordered rules about topics
+    {users, vhosts, permissions, topic_permissions, policies, exchanges, queues, bindings}
+    {topic_rules}   an extension of Trellis: ordered topic rules
 
-What is there already and the same is left alone; what differs, or is not understood, is reported
-and the rest taken.
+Each section is a list of objects.
+
+The import is idempotent: an object that exists with the same properties is left alone. An object
+that differs, or is invalid, is reported, and the others are imported.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from broker.vhost.vhost import VirtualHost
 
 Row = Mapping[str, object]
 
-#: Lists that are taken in, in the order that each needs.
+#: The sections that are imported, in the order of their dependencies.
 SECTIONS: Final = (
     "vhosts",
     "users",
@@ -37,12 +39,12 @@ SECTIONS: Final = (
     "queues",
     "bindings",
 )
-#: Lists of RabbitMQ's that mean nothing here; they are reported where they hold something.
+#: Sections of RabbitMQ that have no effect here; a section that is not empty is reported.
 UNSUPPORTED: Final = ("parameters", "global_parameters", "operator_policies")
 
 
 class ImportReport:
-    """What came of it: how many of each are taken, and what is not, in words."""
+    """The result of an import: the number of imported objects by section, and the refusals."""
 
     def __init__(self) -> None:
         self.imported: dict[str, int] = {}
@@ -55,40 +57,45 @@ def import_(
     check_hash: Callable[[str, str], str],
     ticket: Ticket | None = None,
 ) -> ImportReport:
-    """Take in what a decoded JSON document says. `check_hash` takes RabbitMQ's names of a hash and
-    its algorithm and gives the hash as accounts keep it, or raises ValueError."""
-    imported = ImportReport()
+    """Import the definitions of a decoded JSON document.
+
+    `check_hash` gets a password hash and the name of its algorithm as RabbitMQ writes them, and
+    returns the hash as the broker stores it; it raises ValueError if the hash is invalid.
+    """
+    report = ImportReport()
     if not isinstance(document, dict):
         raise PreconditionFailed(
-            "definitions are a JSON object with lists named " + ", ".join(SECTIONS)
+            "definitions must be a JSON object with lists named " + ", ".join(SECTIONS)
         )
-    importing = _Import(broker, check_hash, ticket)
+    import_run = _Import(broker, check_hash, ticket)
     for section in SECTIONS:
         rows = document.get(section, [])
         if not isinstance(rows, list):
-            imported.refused.append(f"{section}: not a list")
+            report.refused.append(f"{section}: not a list")
             continue
         for at, row in enumerate(rows):
             try:
                 if not isinstance(row, dict):
                     raise PreconditionFailed("not an object")
-                importing.take(section, row)
+                import_run.add(section, row)
             except (BrokerError, ValueError) as error:
                 name = (
                     row.get("name", row.get("user", row.get("source", "")))
                     if isinstance(row, dict)
                     else ""
                 )
-                imported.refused.append(f"{section}[{at}] {name!r}: {error}")
+                report.refused.append(f"{section}[{at}] {name!r}: {error}")
             else:
-                imported.imported[section] = imported.imported.get(section, 0) + 1
+                report.imported[section] = report.imported.get(section, 0) + 1
     for section in UNSUPPORTED:
         if document.get(section):
-            imported.refused.append(f"{section}: this broker has nothing that these would be")
-    return imported
+            report.refused.append(f"{section}: not supported by this broker")
+    return report
 
 
 class _Import:
+    """An import into one broker."""
+
     def __init__(
         self, broker: Broker, check_hash: Callable[[str, str], str], ticket: Ticket | None
     ) -> None:
@@ -96,12 +103,12 @@ class _Import:
         self._check_hash = check_hash
         self._ticket = ticket
 
-    def take(self, section: str, row: Row) -> None:
-        """Raises BrokerError, ValueError."""
+    def add(self, section: str, row: Row) -> None:
+        """Import one object of a section. Raises BrokerError or ValueError."""
         if section == "vhosts":
             self._broker.create_vhost(_text(row, "name"), self._ticket)
         elif section == "users":
-            self._take_user(row)
+            self._add_user(row)
         elif section == "permissions":
             self._vhost(row)
             self._broker.users.set_permission(
@@ -125,7 +132,7 @@ class _Import:
             self._vhost(row)
             rules = row.get("rules")
             if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
-                raise PreconditionFailed(f"its 'rules' is {rules!r}, not a list of texts")
+                raise PreconditionFailed(f"'rules' is {rules!r}, not a list of strings")
             self._broker.users.set_rules(
                 _text(row, "vhost"), _text(row, "user"), [str(rule) for rule in rules], self._ticket
             )
@@ -153,9 +160,9 @@ class _Import:
                 self._ticket,
             )
         else:
-            self._take_binding(row)
+            self._add_binding(row)
 
-    def _take_user(self, row: Row) -> None:
+    def _add_user(self, row: Row) -> None:
         tags = row.get("tags", [])
         if isinstance(tags, str):
             tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
@@ -169,11 +176,13 @@ class _Import:
             self._ticket,
         )
 
-    def _take_binding(self, row: Row) -> None:
+    def _add_binding(self, row: Row) -> None:
         vhost = self._vhost(row)
         source, name = _text(row, "source"), _text(row, "destination")
         if not source:
-            raise PreconditionFailed("the default exchange needs no bindings")
+            raise PreconditionFailed(
+                "the default exchange leads to every queue, and takes no bindings"
+            )
         target: Destination = (
             vhost.exchange(name) if row.get("destination_type") == "exchange" else vhost.queue(name)
         )
@@ -192,7 +201,7 @@ class _Import:
 
 
 def export(broker: Broker, show_hash: Callable[[str], tuple[str, str]]) -> dict[str, list[Row]]:
-    """A document of all that lasts, by sections. `show_hash` is the inverse of `check_hash`."""
+    """Return all durable definitions by section. `show_hash` is the inverse of `check_hash`."""
     document: dict[str, list[Row]] = {section: [] for section in SECTIONS}
     for section, row in export_rows(broker, show_hash):
         document[section].append(row)
@@ -202,8 +211,9 @@ def export(broker: Broker, show_hash: Callable[[str], tuple[str, str]]) -> dict[
 def export_rows(
     broker: Broker, show_hash: Callable[[str], tuple[str, str]]
 ) -> Iterator[tuple[str, Row]]:
-    """The same row by row, each with its section: there may be many, and others want a turn between
-    them.
+    """Yield all durable definitions one by one, each with its section.
+
+    There may be many of them, so a caller can let other work run in between.
     """
     vhosts = list(broker.vhosts.values())
     users = list(broker.users.by_name.values())
@@ -265,14 +275,15 @@ def export_rows(
                     },
                 )
         for exchange in list(vhost.exchanges.values()):
-            for mine in list(exchange.bindings.values()):
-                for binding in list(mine.values()):
+            for bindings in list(exchange.bindings.values()):
+                for binding in list(bindings.values()):
                     row = _binding_row(vhost, exchange, binding)
                     if row is not None:
                         yield "bindings", row
 
 
 def _is_durable(exchange: Exchange) -> bool:
+    """True if the exchange is durable and not predeclared."""
     return exchange.options.durable and exchange.number > 0
 
 
@@ -290,7 +301,7 @@ def _exchange_row(vhost: VirtualHost, exchange: Exchange) -> Row:
 
 
 def _binding_row(vhost: VirtualHost, exchange: Exchange, binding: Binding) -> Row | None:
-    """None for one that does not last."""
+    """Return the binding as an object of the document, or None if it is not durable."""
     target = binding.destination
     kind = (
         "queue"
@@ -312,19 +323,19 @@ def _binding_row(vhost: VirtualHost, exchange: Exchange, binding: Binding) -> Ro
 def _text(row: Row, field: str) -> str:
     value = row.get(field)
     if not isinstance(value, str):
-        raise PreconditionFailed(f"its '{field}' is {value!r}, not a text")
+        raise PreconditionFailed(f"'{field}' is {value!r}, not a string")
     return value
 
 
 def _flag(row: Row, field: str) -> bool:
     value = row.get(field, False)
     if not isinstance(value, bool):
-        raise PreconditionFailed(f"its '{field}' is {value!r}, not true or false")
+        raise PreconditionFailed(f"'{field}' is {value!r}, not true or false")
     return value
 
 
 def _table(row: Row, field: str) -> dict[str, object]:
     value = row.get(field, {})
     if not isinstance(value, dict):
-        raise PreconditionFailed(f"its '{field}' is {value!r}, not an object")
+        raise PreconditionFailed(f"'{field}' is {value!r}, not an object")
     return value

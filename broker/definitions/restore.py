@@ -1,9 +1,9 @@
-"""From stored definitions to a living broker: the second half of a start.
+"""Restoring a broker at a start, after the store was opened: definitions first, then messages.
 
-    (number, Defined) in the order of numbers --> exchanges, queues, sessions --> what leads from one to another
+    (number, Defined) --> exchanges, queues, sessions --> bindings and subscriptions --> messages
 
-What does not fit any more (a matcher that is not allowed now, an argument that is refused now) is
-reported, and stays in the store: when it fits again, it is back.
+A definition that is invalid now (a matcher that is no longer allowed, an argument that a newer
+version refuses) is reported, and stays in the store: once it is valid again, it is restored.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from matching.grammar import AMQP, MQTT
 Definition = Mapping[str, object]
 
 #: Kinds of definitions that are restored first. A queue is created with the policies of its virtual
-#: host, and a permission needs its user. Both may have higher numbers, because a definition that was
-#: changed gets a new number.
+#: host, and a permission needs its user. Both may have higher numbers, because a definition that
+#: was changed gets a new number.
 _FIRST: Final = ("vhost", "policy", "user")
 _GRAMMARS: Final = {grammar.name: grammar for grammar in (AMQP, MQTT)}
 
 
 class SessionRestorer:
-    """The role of the front end that sessions belong to."""
+    """The interface of the front end that owns sessions."""
 
     def restore(
         self, vhost: VirtualHost, name: str, number: i64, definition: Definition
     ) -> Subscriber:
-        """A session that was there before: nobody is connected to it. Raises BrokerError."""
+        """Restore a session without a connection, and return it. Raises BrokerError."""
         raise NotImplementedError
 
     def restore_subscription(self, session: Subscriber, binding: Binding) -> None:
-        """It had this subscription, which is bound already."""
+        """Add a subscription to a session; its binding is restored already."""
         raise NotImplementedError
 
     def restore_inbox(
@@ -59,24 +59,26 @@ class SessionRestorer:
         positions: array[int],
         pubrec_received: set[int],
     ) -> None:
-        """These messages waited for it, or were in its client's hands; it said that it has those
-        `pubrec_received`.
+        """Restore the messages that waited in a session's inbox, or were sent to its client.
+
+        `pubrec_received` are the positions of messages that the client has acknowledged with a
+        PUBREC.
         """
         raise NotImplementedError
 
     def restore_received(self, session: Subscriber, identifiers: list[int]) -> None:
-        """Its client sent messages under these packet identifiers, which are held."""
+        """Restore the packet identifiers of QoS 2 messages that await the client's PUBREL."""
         raise NotImplementedError
 
     def finish_restore(self) -> None:
-        """That was all."""
+        """Complete the restore, after everything was restored."""
         raise NotImplementedError
 
 
 class RefusedDefinition:
-    """A definition that does not fit any more.
+    """A definition that could not be restored, and why.
 
-    The messages of a queue or session that is refused are still wanted.
+    Messages of a queue or session that is refused stay in the store.
     """
 
     def __init__(self, number: int, entry: Defined, reason: str) -> None:
@@ -88,21 +90,19 @@ class RefusedDefinition:
 
 
 class RestoreReport:
-    """What came of it: how many of each kind are back, and what is not."""
+    """The result of a restore: counts of restored objects by kind, and the refused definitions."""
 
     def __init__(self) -> None:
         self.restored: dict[str, int] = {}
         self.refused: list[RefusedDefinition] = []
-        #: Copies of messages that are back, and those whose queue is refused.
+        #: Number of message copies that were restored, and of copies whose queue was refused.
         self.copies = 0
         self.orphaned = 0
         self.retained = 0
 
 
 def restore_broker(broker: Broker, opened: OpenedStore, sessions: SessionRestorer) -> RestoreReport:
-    """Restore all that was in a data directory: what the definitions say, and who held which
-    message.
-    """
+    """Restore everything that a data directory contains: definitions and messages."""
     restoring = DefinitionsRestore(broker, sessions)
     first = [numbered for numbered in opened.definitions if numbered[1].kind in _FIRST]
     others = [numbered for numbered in opened.definitions if numbered[1].kind not in _FIRST]
@@ -116,7 +116,10 @@ def restore_broker(broker: Broker, opened: OpenedStore, sessions: SessionRestore
 
 
 class DefinitionsRestore:
-    """Knows by their numbers what is back, for bindings know their ends by these."""
+    """A restore in progress.
+
+    It finds destinations by number, because stored bindings name their source and destination so.
+    """
 
     def __init__(self, broker: Broker, sessions: SessionRestorer) -> None:
         self.report = RestoreReport()
@@ -127,11 +130,12 @@ class DefinitionsRestore:
             self._add_predeclared(vhost)
 
     def _add_predeclared(self, vhost: VirtualHost) -> None:
-        """What is there from the beginning."""
+        """Add the exchanges that every virtual host has from the beginning."""
         for exchange in vhost.exchanges.values():
             self._by_number[vhost.name, int(exchange.number)] = exchange
 
     def add(self, number: int, entry: Defined) -> None:
+        """Restore one definition, or report why it is refused."""
         report = self.report
         try:
             self._restore(number, entry)
@@ -141,7 +145,7 @@ class DefinitionsRestore:
             report.restored[entry.kind] = report.restored.get(entry.kind, 0) + 1
 
     def restore_messages(self, opened: OpenedStore) -> None:
-        """Give the queues, sessions and topics what they held."""
+        """Restore the messages of queues and sessions, and the retained messages."""
         store, survivors, report = opened.store, opened.survivors, self.report
         pubrec_received = survivors.pubrec_received_by_queue()
         held = survivors.copies.by_queue()
@@ -150,9 +154,8 @@ class DefinitionsRestore:
             for queue in [*vhost.queues.values(), *vhost.delays.values()]:
                 positions = held.pop(queue.number, None)
                 if isinstance(queue, StreamQueue):
-                    found += int(queue.depth) + sum(
-                        queue.fates()
-                    )  # What retention found to be too much was there, too.
+                    # Retention may have removed rows at the start: they were found, too.
+                    found += int(queue.depth) + sum(queue.fates())
                 elif positions is not None:
                     found += len(positions)
                     queue.restore(positions, 1)
@@ -196,7 +199,7 @@ class DefinitionsRestore:
         if kind == "exchange":
             if name in vhost.exchanges:
                 raise PreconditionFailed(
-                    f"there is an exchange '{name}' in vhost '{vhost.name}' already"
+                    f"exchange '{name}' in vhost '{vhost.name}' exists already"
                 )
             options = ExchangeOptions(
                 True,
@@ -209,11 +212,11 @@ class DefinitionsRestore:
             )
         elif kind == "queue":
             arguments = _table(definition, "arguments")
-            terms = QueueArguments(
+            queue_arguments = QueueArguments(
                 name, vhost.name, arguments, vhost.policies.arguments(name, arguments)
             )
             self._by_number[vhost.name, number] = vhost.add_queue(
-                name, True, _flag(definition, "auto_delete"), terms, number
+                name, True, _flag(definition, "auto_delete"), queue_arguments, number
             )
         elif kind == "session":
             self._by_number[vhost.name, number] = self._sessions.restore(
@@ -228,16 +231,16 @@ class DefinitionsRestore:
         elif kind == "permission":
             self._broker.users.add_permission(vhost.name, name, definition)
         elif kind != "vhost":
-            raise PreconditionFailed(f"nobody knows what a {kind} is")
+            raise PreconditionFailed(f"unknown kind of definition '{kind}'")
 
     def _bind(self, vhost: VirtualHost, definition: Definition) -> None:
         source = self._destination(vhost, definition, "source")
         destination = self._destination(vhost, definition, "destination")
         if not isinstance(source, Exchange):
-            raise PreconditionFailed(f"its source, '{source.name}', is no exchange")
+            raise PreconditionFailed(f"its source '{source.name}' is not an exchange")
         grammar = _GRAMMARS.get(_text(definition, "grammar"))
         if grammar is None:
-            raise PreconditionFailed(f"nobody knows its grammar, {definition['grammar']!r}")
+            raise PreconditionFailed(f"its grammar {definition['grammar']!r} is unknown")
         binding = Binding(
             _text(definition, "key"),
             destination,
@@ -253,7 +256,7 @@ class DefinitionsRestore:
         number = _number(definition, field)
         end = self._by_number.get((vhost.name, number))
         if end is None:
-            raise PreconditionFailed(f"its {field}, number {number}, is not there")
+            raise PreconditionFailed(f"its {field}, number {number}, does not exist")
         return end
 
 
@@ -290,4 +293,4 @@ def _table(definition: Definition, field: str) -> dict[str, object]:
 
 
 def _invalid(field: str, value: object) -> PreconditionFailed:
-    return PreconditionFailed(f"its {field} is {value!r}")
+    return PreconditionFailed(f"its {field} is {value!r}, which is not valid")

@@ -1,7 +1,7 @@
-"""Fates of message copies: each copy that was put into a queue, or meant for one, ends with one
-fate.
+"""Fates of message copies.
 
-The server counts the copies of each fate, and exports them as a metric (docs/metrics.md).
+Each copy that was put into a queue, or was meant for one, ends with exactly one fate. The server
+counts the copies of each fate, and exports the counts as a metric (docs/metrics.md).
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import Final
 
 from mypy_extensions import i64
 
-#: Fates, as positions in the list that `Queue.fates` returns.
+# Each number is a position in the list that `Queue.fates` returns.
+
 #: A consumer acknowledged the message.
 ACKNOWLEDGED: Final[i64] = 0
 #: The message was delivered to a consumer that need not acknowledge it.

@@ -1,8 +1,7 @@
-"""A queue with arguments: time to live, length limits, overflow, dead letters, expiry, delivery
-limit.
+"""The queue with arguments: time to live, length limits, overflow, dead letters, expiry.
 
-Each message that a limit discards ends with a fate. If the queue has a dead letter exchange, the
-virtual host publishes the message there; why it became a dead letter is one of DEAD_LETTER_REASONS.
+A message that a limit discards ends with a fate. If the queue has a dead letter exchange, the
+virtual host publishes the message there, with one of DEAD_LETTER_REASONS as the reason.
 """
 
 from __future__ import annotations
@@ -112,19 +111,19 @@ class LimitedQueue(Queue):
         return [returned.message for returned in self._returned] + self._waiting.items()
 
     def accepts(self, message: Message) -> bool:
-        """True if the queue has room for the message, or drops its oldest message instead of
-        refusing.
+        """True if the queue takes the message, possibly by dropping its oldest one.
 
         A message that is not accepted is counted by `refuse`, and its publisher gets a negative
         confirm.
         """
-        terms = self.arguments
+        arguments = self.arguments
         return (
-            not terms.reject_publish
-            or self.depth < terms.max_length
+            not arguments.reject_publish
+            or self.depth < arguments.max_length
             and (
-                terms.max_bytes == UNLIMITED
-                or self.waiting_bytes + message.encoding.size(message.content) <= terms.max_bytes
+                arguments.max_bytes == UNLIMITED
+                or self.waiting_bytes + message.encoding.size(message.content)
+                <= arguments.max_bytes
             )
         )
 
@@ -185,10 +184,10 @@ class LimitedQueue(Queue):
 
     def _trim(self) -> bool:
         """Drop messages from the head while the queue is over its limits; True if it was."""
-        terms = self.arguments
+        arguments = self.arguments
         before: i64 = self.depth
         while self.depth > 0 and (
-            self.depth > terms.max_length or self.waiting_bytes > terms.max_bytes
+            self.depth > arguments.max_length or self.waiting_bytes > arguments.max_bytes
         ):
             self.drop_head(OVER_LIMIT)
         return self.depth < before

@@ -1,8 +1,7 @@
-"""Policies: arguments that an operator sets for all queues and exchanges whose name matches a
-pattern.
+"""Policies: arguments for all queues and exchanges whose name matches a pattern.
 
-They have RabbitMQ's format. Of all policies that match a name, only the one with the highest
-priority applies.
+An operator sets them; they have RabbitMQ's format. Of all policies that match a name, only the one
+with the highest priority applies.
 """
 
 from __future__ import annotations
@@ -105,14 +104,16 @@ class Policy:
         }
 
 
-def _check_arguments(name: str, vhost: str, terms: Mapping[str, object]) -> None:
+def _check_arguments(name: str, vhost: str, arguments: Mapping[str, object]) -> None:
     """Check that a queue or a stream accepts these arguments. Raises PreconditionFailed."""
     of_streams = {
         argument: value
-        for argument, value in terms.items()
+        for argument, value in arguments.items()
         if argument in ("x-max-age", "x-stream-max-segment-size-bytes")
     }
-    others = {argument: value for argument, value in terms.items() if argument not in of_streams}
+    others = {
+        argument: value for argument, value in arguments.items() if argument not in of_streams
+    }
     QueueArguments(name, vhost, {"x-queue-type": "stream", **of_streams})
     QueueArguments(name, vhost, {"x-dead-letter-exchange": "", **others})
 

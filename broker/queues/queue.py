@@ -95,8 +95,8 @@ class Queue(MessageSource):
         return int(self._max_length)
 
     @max_length.setter
-    def max_length(self, most: int) -> None:
-        self._max_length = most
+    def max_length(self, limit: int) -> None:
+        self._max_length = limit
         self._set_overflow_depth()
 
     # -- in

@@ -6,6 +6,7 @@ from broker.broker import Broker
 from protocols.connection import Connection, Peer
 from protocols.mqtt.codec.journal_codec import MqttPacketParser
 from protocols.mqtt.connection.connection import MqttConnection
+from protocols.mqtt.connection.login import Login
 from protocols.mqtt.connection.reauthorization import AllSessionsReauthorization
 from protocols.mqtt.connection.service import MqttService
 from protocols.mqtt.options import MqttOptions
@@ -20,7 +21,9 @@ class MqttFront(MqttService):
         broker.streams.codecs.packet_parser = MqttPacketParser()
 
     def connect(self, peer: Peer) -> Connection:
-        return MqttConnection(self, peer)
+        connection = MqttConnection(self, peer)
+        connection.handler = Login(connection)
+        return connection
 
     def review(self) -> None:
         """Sessions whose clients are away, too."""

@@ -1,4 +1,4 @@
-"""The agenda: what is deferred runs once, in order, bounded by turns."""
+"""The agenda: deferred tasks run once, in order, and bounded by turns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from broker.agenda import TURN_TASKS, Agenda, Task
 
 
 class Note(Task):
-    """Writes its name down; then does something with the agenda, if told to."""
+    """A task that notes its name, and adds itself again if `agenda` is given."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ def test_tasks_run_once_in_the_order_in_which_they_were_added() -> None:
     assert agenda.idle
 
 
-def test_a_task_that_comes_back_at_once_is_cut_off_and_goes_on_next_turn() -> None:
+def test_a_task_that_adds_itself_again_runs_at_most_turn_tasks_times_per_turn() -> None:
     agenda, notes, wakes = Agenda(), list[str](), list[int]()
     agenda.wake = lambda: wakes.append(1)
     agenda.add(Note(notes, "again", agenda))
@@ -53,7 +53,7 @@ def test_a_task_that_comes_back_at_once_is_cut_off_and_goes_on_next_turn() -> No
     assert len(notes) == 2 * TURN_TASKS
 
 
-def test_a_slice_leaves_the_rest_of_the_turn_to_others() -> None:
+def test_a_task_added_for_later_runs_once_per_turn() -> None:
     agenda, notes = Agenda(), list[str]()
     agenda.add(Note(notes, "slice", agenda, later=True))
     agenda.turn()
@@ -62,7 +62,7 @@ def test_a_slice_leaves_the_rest_of_the_turn_to_others() -> None:
     assert notes == ["slice", "slice"]
 
 
-def test_a_task_that_fails_takes_no_other_with_it() -> None:
+def test_a_task_that_fails_does_not_prevent_the_others() -> None:
     agenda, notes = Agenda(), list[str]()
     for name in "abc":
         agenda.add(Note(notes, name, fails=name == "b"))
@@ -73,7 +73,7 @@ def test_a_task_that_fails_takes_no_other_with_it() -> None:
     assert notes == ["a", "b", "c"]
 
 
-def test_timers_come_due_when_the_clock_is_moved_in_the_order_of_their_times() -> None:
+def test_timers_run_in_the_order_of_their_times_when_the_clock_advances() -> None:
     agenda, notes = Agenda(), list[str]()
     agenda.advance(1_000, 5.0)
     agenda.at(3_000, Note(notes, "late"))

@@ -18,7 +18,7 @@ def test_a_virtual_host_with_its_limit_of_queues_refuses_another_one() -> None:
     vhost = World(limits).vhost
     for name in ("one", "two", "one"):
         vhost.declare_queue(name)
-    with pytest.raises(NotAllowed, match="cannot declare queue 'three'.*limit of 2 queues"):
+    with pytest.raises(NotAllowed, match=r"cannot declare queue 'three'.*limit of 2 queues"):
         vhost.declare_queue("three")
     vhost.delete_queue(vhost.queue("one"))
     vhost.declare_queue("three")
@@ -30,7 +30,7 @@ def test_a_virtual_host_with_its_limit_of_exchanges_refuses_another_one() -> Non
     limits.exchanges = len(vhost.exchanges) + 1
     for _ in range(2):
         vhost.declare_exchange("one", "direct", ExchangeOptions())
-    with pytest.raises(NotAllowed, match=f"'two'.*limit of {limits.exchanges} exchanges"):
+    with pytest.raises(NotAllowed, match=rf"'two'.*limit of {limits.exchanges} exchanges"):
         vhost.declare_exchange("two", "direct", ExchangeOptions())
     vhost.delete_exchange("one")
     vhost.declare_exchange("two", "direct", ExchangeOptions())

@@ -1,4 +1,4 @@
-"""Alarms come in order, and cancelled ones do not: beside a sorted list."""
+"""Deadlines: compared with a sorted list, timers run in order, and cancelled ones do not run."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from protocols.mqtt.session.deadlines import Deadline, Deadlines
 
 
 class Note(Task):
-    """Writes down that its time came."""
+    """A task that notes its number."""
 
-    def __init__(self, number: int, told: list[int]) -> None:
+    def __init__(self, number: int, ran: list[int]) -> None:
         self._number = number
-        self._told = told
+        self._ran = ran
 
     def run(self) -> None:
-        self._told.append(self._number)
+        self._ran.append(self._number)
 
 
 @given(
@@ -25,30 +25,30 @@ class Note(Task):
         st.tuples(st.sampled_from(["set", "cancel", "wait"]), st.integers(0, 50)), max_size=300
     )
 )
-def test_alarms_come_in_the_order_of_their_times_and_then_as_they_were_set(
+def test_timers_run_in_the_order_of_their_times_and_then_as_they_were_set(
     steps: list[tuple[str, int]],
 ) -> None:
     agenda = Agenda()
     deadlines = Deadlines(agenda)
-    told: list[int] = []
+    ran: list[int] = []
     alarms: dict[int, Deadline] = {}
     due: list[tuple[int, int]] = []
-    for number, (what, much) in enumerate([*steps, ("wait", 100)]):
+    for number, (step, value) in enumerate([*steps, ("wait", 100)]):
         now = int(agenda.now)
-        if what == "set":
-            alarms[number] = deadlines.at(now + much, Note(number, told))
-            due.append((now + much, number))
-        elif what == "cancel" and alarms:
-            chosen = sorted(alarms)[much % len(alarms)]
+        if step == "set":
+            alarms[number] = deadlines.at(now + value, Note(number, ran))
+            due.append((now + value, number))
+        elif step == "cancel" and alarms:
+            chosen = sorted(alarms)[value % len(alarms)]
             deadlines.cancel(alarms.pop(chosen))
             due = [one for one in due if one[1] != chosen]
-        elif what == "wait":
-            expected = [one for when, one in sorted(due) if when <= now + much]
-            agenda.advance(now + much, 0.0)
+        elif step == "wait":
+            expected = [one for when, one in sorted(due) if when <= now + value]
+            agenda.advance(now + value, 0.0)
             while not agenda.idle:
                 agenda.turn()
-            assert told == expected
-            told.clear()
-            due = [one for one in due if one[0] > now + much]
+            assert ran == expected
+            ran.clear()
+            due = [one for one in due if one[0] > now + value]
             alarms = {one: alarm for one, alarm in alarms.items() if one not in expected}
         assert len(deadlines) == len(due)

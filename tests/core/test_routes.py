@@ -1,6 +1,4 @@
-"""Gates and plans: what is kept, what goes, and that every publication is counted whatever happens
-to its route.
-"""
+"""Routes and plans: caching, eviction, and counting every message whatever happens to its route."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ def world_with(routes: int, contexts: int = 1_000) -> World:
     return World(limits)
 
 
-def test_a_full_route_cache_makes_room_and_forgets_no_publication() -> None:
+def test_a_full_route_cache_evicts_routes_and_loses_no_count() -> None:
     world = world_with(routes=32)
     writer = world.mqtt("w")
     for number in range(200):
@@ -28,7 +26,7 @@ def test_a_full_route_cache_makes_room_and_forgets_no_publication() -> None:
     assert world.fates() == {"unroutable": 200}
 
 
-def test_keys_of_queues_that_are_gone_do_not_fill_the_cache() -> None:
+def test_routes_to_deleted_queues_do_not_fill_the_cache() -> None:
     world = World()
     client = world.amqp()
     [context] = [context for context in world.vhost.contexts if context.front == "amqp091"]
@@ -41,7 +39,7 @@ def test_keys_of_queues_that_are_gone_do_not_fill_the_cache() -> None:
     assert world.fates() == {"routed": 20, "unroutable": 20}
 
 
-def test_names_above_512_octets_are_not_cached_and_are_counted() -> None:
+def test_topics_above_512_bytes_are_not_cached_and_are_counted() -> None:
     world = World()
     reader, writer = world.mqtt("r"), world.mqtt("w")
     reader.subscribe("#", 0)
@@ -51,7 +49,7 @@ def test_names_above_512_octets_are_not_cached_and_are_counted() -> None:
     assert world.fates() == {"routed": 3}
 
 
-def test_topics_to_the_same_destinations_share_a_plan_and_a_binding_retires_it() -> None:
+def test_topics_to_the_same_destinations_share_a_plan_and_a_new_binding_retires_it() -> None:
     world = World()
     reader, writer = world.mqtt("r"), world.mqtt("w")
     reader.subscribe("room/#", 0)
@@ -64,7 +62,7 @@ def test_topics_to_the_same_destinations_share_a_plan_and_a_binding_retires_it()
     assert world.copies() == {"auto_acknowledged": 101}
 
 
-def test_a_crowd_of_listeners_gets_the_same_octets_in_the_same_order_as_a_few() -> None:
+def test_many_subscribers_get_the_same_bytes_in_the_same_order_as_a_few() -> None:
     world = World()
     readers = [world.mqtt(f"r{number}") for number in range(300)]
     for reader in readers:
@@ -84,7 +82,7 @@ def test_a_crowd_of_listeners_gets_the_same_octets_in_the_same_order_as_a_few() 
     assert world.fates() == {"routed": 7}
 
 
-def test_gates_nobody_uses_end_when_there_are_many_and_their_counts_stay() -> None:
+def test_unused_publish_contexts_are_removed_above_the_limit_and_their_counts_stay() -> None:
     world = world_with(routes=100, contexts=3)
     for number in range(10):
         world.guests.identities[f"user-{number}"] = Identity(f"user-{number}")
@@ -96,7 +94,7 @@ def test_gates_nobody_uses_end_when_there_are_many_and_their_counts_stay() -> No
     assert world.vhost.contexts.ingress_counters()["mqtt311"].received == 10
 
 
-def test_a_will_is_counted_though_its_gate_is_left() -> None:
+def test_a_will_is_counted_though_its_publish_context_is_no_longer_used() -> None:
     world = world_with(routes=100, contexts=0)
     client = world.mqtt("c", will=("gone", b"x"))
     client.connection.on_closed()

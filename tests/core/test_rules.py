@@ -1,4 +1,4 @@
-"""What do ordered rules allow? Against every topic of a small world."""
+"""Topic rules, compared with every topic of a small set."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def ruled(
 
 
 def decides(rules: list[str], topic: str, action: str) -> bool:
-    """The definition: the first rule that is about the topic.
+    """Return the decision by definition: the first rule that matches the topic decides.
 
-    A wildcard of a rule stands for every word.
+    A wildcard of a rule matches every word.
     """
     for text in rules:
         what, actions, topic_filter = text.split(maxsplit=2)
@@ -70,21 +70,23 @@ RULES = st.lists(
 def test_rules_decide_as_each_topic_is_decided(rules: list[str], topic_filter: str) -> None:
     if not rules:
         return
-    who = ruled(*rules)
+    identity = ruled(*rules)
     taken = [topic for topic in TOPICS if MQTT.matches(topic_filter, topic)]
     allowed = [topic for topic in taken if decides(rules, topic, "subscribe")]
-    verdict = who.read_scope("amq.topic", "", topic_filter, True)
+    verdict = identity.read_scope("amq.topic", "", topic_filter, True)
     if verdict == READ_ALL:
         assert allowed == taken
     elif verdict == READ_NONE:
         assert not allowed
-    assert [topic for topic in taken if who.may_read(topic.encode())] == allowed
+    assert [topic for topic in taken if identity.may_read(topic.encode())] == allowed
     for topic in TOPICS:
-        assert who.may_route("amq.topic", "", topic.encode()) == decides(rules, topic, "publish")
+        assert identity.may_route("amq.topic", "", topic.encode()) == decides(
+            rules, topic, "publish"
+        )
 
 
 @given(RULES, FILTERS)
-def test_a_binding_key_takes_topics_that_begin_with_a_dollar_too(
+def test_a_binding_key_matches_topics_that_begin_with_a_dollar_too(
     rules: list[str], topic_filter: str
 ) -> None:
     if not rules:
@@ -112,70 +114,72 @@ def test_a_binding_key_takes_topics_that_begin_with_a_dollar_too(
         (["allow all #"], "$SYS/#", READ_ALL),
     ],
 )
-def test_a_filter_is_allowed_refused_or_allowed_in_part(
+def test_a_filter_is_permitted_refused_or_permitted_in_part(
     rules: list[str], topic_filter: str, verdict: int
 ) -> None:
     assert ruled(*rules).read_scope("amq.topic", "", topic_filter, True) == verdict
 
 
-def test_variables_stand_for_names_and_a_name_that_is_no_word_for_nobodys_topic() -> None:
+def test_variables_stand_for_names_and_a_name_that_is_not_a_word_matches_no_topic() -> None:
     rules = (
         "allow publish {username}/{vhost}/{client_id}/#",
         "deny subscribe private/{client_id}",
         "allow subscribe #",
     )
-    who = UserPermissions("u", "v", (".*", ".*", ".*"), rules)
-    mine, others = who.identity("c"), who.identity("+")
-    assert mine is who.identity("c")
-    assert mine.may_publish(b"u/v/c/x")
-    assert not mine.may_publish(b"u/v/d/x")
-    assert not others.may_publish(b"u/v/+/x")
-    assert mine.read_scope("", "", "private/d", True) == READ_ALL
-    assert others.read_scope("", "", "private/d", True) == READ_NONE
+    permissions = UserPermissions("u", "v", (".*", ".*", ".*"), rules)
+    own, other = permissions.identity("c"), permissions.identity("+")
+    assert own is permissions.identity("c")
+    assert own.may_publish(b"u/v/c/x")
+    assert not own.may_publish(b"u/v/d/x")
+    assert not other.may_publish(b"u/v/+/x")
+    assert own.read_scope("", "", "private/d", True) == READ_ALL
+    assert other.read_scope("", "", "private/d", True) == READ_NONE
 
 
-def test_a_name_that_is_too_long_for_a_rule_may_nothing() -> None:
-    who = UserPermissions("u", "/", (".*", ".*", ".*"), ["allow all {client_id}/#", "allow all #"])
-    assert who.identity("c").may_publish(b"x")
-    assert not who.identity("c" * 65_536).may_publish(b"x")
+def test_a_client_whose_name_is_too_long_for_a_rule_has_no_permission() -> None:
+    permissions = UserPermissions(
+        "u", "/", (".*", ".*", ".*"), ["allow all {client_id}/#", "allow all #"]
+    )
+    assert permissions.identity("c").may_publish(b"x")
+    assert not permissions.identity("c" * 65_536).may_publish(b"x")
     with pytest.raises(PreconditionFailed, match="must be the last level"):
         UserPermissions("u", "/", (".*", ".*", ".*"), ["allow all #/{client_id}"])
 
 
-def test_topic_permissions_are_regular_expressions_in_which_names_have_no_meaning() -> None:
-    who = UserPermissions(
+def test_topic_permissions_are_regular_expressions_in_which_names_are_literal() -> None:
+    permissions = UserPermissions(
         "u.", "/", (".*", ".*", ".*"), (), {"amq.topic": (r"^{username}\.", "^{client_id}$")}
     )
-    assert who.identity("c").may_route("amq.topic", "u..x", b"u//x")
-    assert not who.identity("c").may_route("amq.topic", "ux.x", b"ux/x")
-    assert who.identity("c").may_route("other", "ux.x", b"ux/x")
-    assert who.identity("c").read_scope("amq.topic", "c", "c", True) == READ_ALL
-    assert who.identity(".*").read_scope("amq.topic", "c", "c", True) == READ_NONE
-    assert who.identity("").read_scope("amq.topic", "", "c", True) == READ_NONE
+    assert permissions.identity("c").may_route("amq.topic", "u..x", b"u//x")
+    assert not permissions.identity("c").may_route("amq.topic", "ux.x", b"ux/x")
+    assert permissions.identity("c").may_route("other", "ux.x", b"ux/x")
+    assert permissions.identity("c").read_scope("amq.topic", "c", "c", True) == READ_ALL
+    assert permissions.identity(".*").read_scope("amq.topic", "c", "c", True) == READ_NONE
+    assert permissions.identity("").read_scope("amq.topic", "", "c", True) == READ_NONE
 
 
 @pytest.mark.parametrize(
-    ("rules", "said"),
+    ("rules", "reason"),
     [
-        (["permit all #"], "'permit all #' is not such as"),
+        (["permit all #"], "'permit all #' is not a rule such as"),
         (["allow all a/#/b"], "must be the last level"),
-        (["allow all"], "not such as"),
-        (["allow all #"] * (RULES_MAX + 1), "the most is 200"),
+        (["allow all"], "not a rule such as"),
+        (["allow all #"] * (RULES_MAX + 1), "the limit is 200"),
         (["allow all " + "a/" * 300], "must not have more than"),
     ],
 )
-def test_what_is_no_rule_is_refused_and_said(rules: list[str], said: str) -> None:
-    with pytest.raises(PreconditionFailed, match=said):
+def test_an_invalid_rule_is_refused_with_its_reason(rules: list[str], reason: str) -> None:
+    with pytest.raises(PreconditionFailed, match=reason):
         UserPermissions("u", "/", ("", "", ""), rules)
 
 
-def test_a_pattern_that_is_none_is_refused() -> None:
-    with pytest.raises(PreconditionFailed, match="no regular expression"):
+def test_an_invalid_regular_expression_is_refused() -> None:
+    with pytest.raises(PreconditionFailed, match="not a regular expression"):
         UserPermissions("u", "/", ("(", "", ""))
 
 
-def test_the_most_rules_cost_one_pass_over_their_words() -> None:
-    """Hostile ones too: nothing in a rule or a filter makes a comparison longer than its words."""
+def test_a_comparison_with_a_rule_is_one_pass_over_its_words() -> None:
+    """No rule or filter, however hostile, makes a comparison longer than its words."""
     rule = Rule("allow all " + "/".join(["+"] * 199) + "/b", "u", "/")
     steps = 0
 

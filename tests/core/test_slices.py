@@ -1,6 +1,4 @@
-"""What is large leaves in slices: it is gone at once for everybody, and its memory and bindings
-follow.
-"""
+"""Work in slices: a large object is deleted at once, its bindings and memory in later turns."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from protocols.amqp.channel.exclusive_queues import CLEARED
 from tests.clients import World, marshal, mqtt_publish, publication
 
 
-def test_a_deleted_queue_is_gone_at_once_and_its_bindings_follow() -> None:
+def test_a_queue_is_deleted_at_once_and_its_bindings_are_removed_in_slices() -> None:
     world = World()
     client = world.amqp()
     client.queue("q")
@@ -39,7 +37,7 @@ def test_a_deleted_queue_is_gone_at_once_and_its_bindings_follow() -> None:
     assert world.fates() == {"unroutable": 1}
 
 
-def test_bindings_with_long_keys_leave_in_smaller_slices() -> None:
+def test_bindings_with_long_keys_are_removed_in_smaller_slices() -> None:
     world = World()
     client = world.amqp()
     client.queue("q")
@@ -59,9 +57,7 @@ def test_bindings_with_long_keys_leave_in_smaller_slices() -> None:
     assert list(exchange) == []
 
 
-def test_plans_that_are_wrong_now_ask_for_care_at_once_and_let_go_of_their_queues_in_slices() -> (
-    None
-):
+def test_stale_plans_take_the_slow_path_at_once_and_release_their_queues_in_slices() -> None:
     world = World()
     client = world.amqp()
     many = 2 * PLANS + 100
@@ -103,9 +99,7 @@ def test_a_queue_declared_again_keeps_the_bindings_made_since() -> None:
     assert [binding.key for binding in world.vhost.exchange("amq.topic")] == ["a.1999"]
 
 
-def test_a_purged_queue_is_empty_at_once_and_its_persistent_messages_leave_the_store_in_slices() -> (
-    None
-):
+def test_a_purge_empties_a_queue_at_once_and_releases_stored_messages_in_slices() -> None:
     world = World()
     client = world.amqp()
     client.queue("q", durable=True)
@@ -121,7 +115,7 @@ def test_a_purged_queue_is_empty_at_once_and_its_persistent_messages_leave_the_s
     assert world.copies() == {"purged": many}
 
 
-def test_many_expired_messages_go_in_slices() -> None:
+def test_many_expired_messages_are_discarded_in_slices() -> None:
     world = World()
     client = world.amqp()
     client.queue("q", x_message_ttl=100)
@@ -137,7 +131,7 @@ def test_many_expired_messages_go_in_slices() -> None:
     assert world.copies() == {"expired": many}
 
 
-def test_retained_messages_are_sent_in_slices_while_others_are_served() -> None:
+def test_retained_messages_are_sent_in_slices() -> None:
     world = World()
     writer, reader = world.mqtt("w"), world.mqtt("r")
     writer.connection.receive_data(
@@ -149,12 +143,12 @@ def test_retained_messages_are_sent_in_slices_while_others_are_served() -> None:
     while sum(turns) < 1_200 and len(turns) < 10:
         turns.append(reader.connection.data_to_send().count(b"t/"))
         world.broker.agenda.turn()
-    # The topics are indexed first, 1,000 a turn.
+    # The topics are indexed first, 1,000 in each turn.
     assert turns == [0, 0, 500, 500, 200] or turns == [0, 500, 500, 200]
     assert world.copies()["auto_acknowledged"] == 1_200
 
 
-def test_a_deleted_exchange_is_gone_at_once_and_its_bindings_follow() -> None:
+def test_an_exchange_is_deleted_at_once_and_its_bindings_are_removed_in_slices() -> None:
     world = World()
     client = world.amqp()
     client.send(spec.Exchange.Declare(exchange="x", exchange_type="topic"))
@@ -173,7 +167,7 @@ def test_a_deleted_exchange_is_gone_at_once_and_its_bindings_follow() -> None:
     assert list(exchange) == []
 
 
-def test_many_exclusive_queues_go_in_slices_and_soon() -> None:
+def test_many_exclusive_queues_are_deleted_in_slices() -> None:
     world = World()
     client, other = world.amqp(), world.amqp()
     client.send(

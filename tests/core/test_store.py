@@ -1,4 +1,4 @@
-"""The store's contract: positions grow, tickets count, waiters hear once, settling is idempotent."""
+"""The store's contract: growing positions, counted tickets, idempotent settling."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from broker.store.contract import (
 from broker.store.memory import MemoryStore
 
 
-class Ear(Waiter):
+class CountingWaiter(Waiter):
     def __init__(self) -> None:
-        self.heard = 0
+        self.calls = 0
 
     def settled(self) -> None:
-        self.heard += 1
+        self.calls += 1
 
 
 def message() -> Message:
@@ -35,7 +35,7 @@ def test_positions_grow_and_entries_are_applied_at_once() -> None:
     assert store.state.messages[first].queues == [2]
 
 
-def test_settling_twice_or_what_is_not_there_changes_nothing() -> None:
+def test_settling_is_idempotent() -> None:
     store = MemoryStore()
     position = store.append(MessageStored("/", message(), [1, 2]), None)
     for _ in range(2):
@@ -47,29 +47,29 @@ def test_settling_twice_or_what_is_not_there_changes_nothing() -> None:
 
 
 def test_a_ticket_is_settled_when_all_its_appends_are_durable() -> None:
-    store, ear = MemoryStore(), Ear()
-    ticket = Ticket(ear)
+    store, waiter = MemoryStore(), CountingWaiter()
+    ticket = Ticket(waiter)
     store.append(MessageStored("/", message(), [1]), ticket)
     first = store.take()
     store.append(RetainedSet("/", "k", message()), ticket)
     first.write()
     store.written(first)
-    assert (ticket.outstanding, ear.heard) == (1, 0)
+    assert (ticket.outstanding, waiter.calls) == (1, 0)
     store.sync()
-    assert (ticket.outstanding, ear.heard) == (0, 1)
+    assert (ticket.outstanding, waiter.calls) == (0, 1)
 
 
-def test_a_waiter_with_many_tickets_in_one_batch_hears_once_when_all_are_settled() -> None:
+def test_a_waiter_with_many_tickets_in_one_batch_is_called_once_when_all_are_settled() -> None:
     store = MemoryStore()
 
-    class Looking(Waiter):
+    class RecordingWaiter(Waiter):
         def __init__(self) -> None:
             self.seen: list[list[int]] = []
 
         def settled(self) -> None:
             self.seen.append([int(ticket.outstanding) for ticket in tickets])
 
-    waiter = Looking()
+    waiter = RecordingWaiter()
     tickets = [Ticket(waiter) for _ in range(3)]
     for ticket in tickets:
         store.append(MessageStored("/", message(), [1]), ticket)
@@ -77,26 +77,26 @@ def test_a_waiter_with_many_tickets_in_one_batch_hears_once_when_all_are_settled
     assert waiter.seen == [[0, 0, 0]]
 
 
-def test_somebody_is_asked_to_take_the_batch_once_and_again_when_it_becomes_urgent() -> None:
-    class Nobody(Waiter):
+def test_a_batch_is_requested_once_and_again_when_it_becomes_urgent() -> None:
+    class IdleWaiter(Waiter):
         def settled(self) -> None:
             pass
 
-    store, asked = MemoryStore(), list[bool]()
-    store.request_batch = lambda: asked.append(store.urgent)
+    store, requests = MemoryStore(), list[bool]()
+    store.request_batch = lambda: requests.append(store.urgent)
     for _ in range(3):
         store.append(Undefined("/", "queue", "q"), None)
-    assert asked == [False]
+    assert requests == [False]
     store.sync()
-    for ticket in (None, Ticket(Nobody()), Ticket(Nobody()), None):
+    for ticket in (None, Ticket(IdleWaiter()), Ticket(IdleWaiter()), None):
         store.append(Undefined("/", "queue", "q"), ticket)
-    assert asked == [False, False, True]
+    assert requests == [False, False, True]
     store.sync()
-    store.append(Undefined("/", "queue", "q"), Ticket(Nobody()))
-    assert asked == [False, False, True, True]
+    store.append(Undefined("/", "queue", "q"), Ticket(IdleWaiter()))
+    assert requests == [False, False, True, True]
 
 
-def test_definitions_are_kept_by_vhost_kind_and_name() -> None:
+def test_definitions_are_stored_by_virtual_host_kind_and_name() -> None:
     store = MemoryStore()
     store.append(Defined("/", "queue", "q", {"auto_delete": False}), None)
     store.append(Defined("/", "exchange", "q", {}), None)

@@ -80,7 +80,7 @@ class Home(World):
             there[f"messages of session {session.name}"] = [
                 one.body for one in publications(client.greeting)
             ]
-            there[f"identifiers of session {session.name}"] = sorted(session.received)
+            there[f"identifiers of session {session.name}"] = sorted(session.in_flight.received)
         kept = {f"to.{topic}": self.vhost.retained.get(f"to.{topic}") for topic in range(TOPICS)}
         there["retained"] = [
             (key, message.body) for key, message in kept.items() if message is not None

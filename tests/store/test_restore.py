@@ -343,7 +343,7 @@ def test_a_binding_key_may_hold_any_octets(tmp_path: Path) -> None:
                 b"\0\0" + short("q") + short("amq.direct") + short(key) + b"\0" + long(b""),
             )
         )
-        answers = split(client.read_octets())
+        answers = split(client.read_bytes())
         assert [answer.payload[:4] for answer in answers] == [b"\0\x32\0\x15"]
     before = bindings(world)
     assert len(before) == 3
@@ -560,7 +560,10 @@ def test_what_is_declared_in_the_place_of_something_refused_has_none_of_its_bind
             Defined("/", "binding", "b", {"source": 98, "destination": -4, "key": ""}),
             "source, number 98",
         ),
-        (Defined("/", "binding", "b", {"source": 1, "destination": 1, "key": ""}), "no exchange"),
+        (
+            Defined("/", "binding", "b", {"source": 1, "destination": 1, "key": ""}),
+            "not an exchange",
+        ),
         (Defined("/", "binding", "b", WAY | {"grammar": "stomp"}), "grammar"),
         (
             Defined("/", "binding", "b", WAY | {"source": -5, "arguments": {"x-match": "some"}}),

@@ -218,7 +218,7 @@ def test_what_is_given_out_is_taken_in_elsewhere_and_again() -> None:
         (
             "policies",
             {"vhost": "/", "name": "p", "pattern": "(", "definition": {"max-length": 1}},
-            "no regular expression",
+            "not a regular expression",
         ),
         (
             "topic_permissions",
@@ -228,9 +228,9 @@ def test_what_is_given_out_is_taken_in_elsewhere_and_again() -> None:
         (
             "topic_rules",
             {"user": "ann", "vhost": "/", "rules": "allow all #"},
-            "not a list of texts",
+            "not a list of strings",
         ),
-        ("operator_policies", {"name": "p"}, "nothing that these would be"),
+        ("operator_policies", {"name": "p"}, "not supported by this broker"),
     ],
 )
 def test_what_is_not_understood_is_named_and_the_rest_taken(

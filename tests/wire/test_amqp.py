@@ -208,7 +208,7 @@ def test_content_relayed_to_another_channel_number_carries_that_number() -> None
     reader.send(spec.Channel.Open(), channel=9)
     reader.send(spec.Basic.Consume(queue="q", consumer_tag="t", no_ack=True), channel=9)
     publisher.publish("", "q", b"hello")
-    octets = reader.read_octets()
+    octets = reader.read_bytes()
     assert octets.endswith(marshal(9, pamqp.body.ContentBody(b"hello")))
 
 
@@ -326,7 +326,7 @@ def test_a_choked_reader_gets_the_rest_after_the_flush() -> None:
     )
     slices = []
     while client.world.vhost.queues["q"].depth:
-        slices.append(len(client.read_octets()))
+        slices.append(len(client.read_bytes()))
     assert len(slices) == 4 and max(slices) < 400_000
 
 

@@ -31,7 +31,7 @@ def problems(settings: Settings) -> Iterator[Problem]:
 
 
 def _matchers(settings: Settings) -> Iterator[Problem]:
-    """Every allowed algorithm can be loaded, and the default is one of them."""
+    """Every allowed algorithm is installed, and the default is one of them."""
     default, allowed = settings.matcher.default, settings.matcher.allowed
     if default not in allowed:
         words = ", ".join(allowed)
@@ -41,7 +41,7 @@ def _matchers(settings: Settings) -> Iterator[Problem]:
     for algorithm in algorithms():
         if algorithm.name in allowed:
             try:
-                algorithm.load()
+                algorithm.check()
             except ImportError as error:
                 keys = ("matcher.allowed", "matcher.default")
                 problem = f"{algorithm.name} cannot be loaded: {error}"

@@ -17,7 +17,7 @@ from broker.routing.publish_context import PublishContext
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.confirms import Confirms
-from protocols.amqp.channel.connection_interface import ChannelConnection
+from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.publisher import ChannelPublisher
 from protocols.amqp.channel.receiver import ChannelReceiver
 from protocols.amqp.channel.transaction import Transaction
@@ -33,7 +33,7 @@ class Channel:
         self,
         vhost: VirtualHost,
         context: PublishContext,
-        connection: ChannelConnection,
+        connection: ConnectionInterface,
         number: i64,
         frame_max: i64,
         cancel_notify: bool,

@@ -1,4 +1,4 @@
-"""The interface through which a channel, its publisher and its receiver use their connection.
+"""The interface through which channels and the handshake use their connection.
 
 AmqpConnection implements it. The rooms form a chain without a cycle: `connection/` imports
 `channel/`, and `channel/` knows its connection by this base class alone. A base class costs one
@@ -13,22 +13,31 @@ import pamqp.base
 from mypy_extensions import i64
 
 from broker.messages.outlet import LARGE_BODY
+from broker.routing.publish_context import PublishContext
+from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.exclusive_queues import ExclusiveQueues
 from protocols.amqp.errors import AmqpError
-from protocols.connection import Connection, ConnectionRegistry, Peer
+from protocols.connection import HELD_MAX, Connection, ConnectionRegistry, Peer
 
 
-class ChannelConnection(Connection):
-    """An AMQP connection as its channels see it."""
+class ConnectionInterface(Connection):
+    """An AMQP connection as its parts see it."""
 
-    def __init__(self, front: ConnectionRegistry, peer: Peer) -> None:
+    def __init__(self, front: ConnectionRegistry, peer: Peer, state: str) -> None:
         super().__init__(front, peer)
+        #: One of the constants in connection/states.py.
+        self.state = state
+        #: Virtual host and publish context; None before connection.open.
+        self.vhost: VirtualHost | None = None
+        self.context: PublishContext | None = None
+        #: Size of the largest frame, in bytes.
+        self.frame_max: i64 = HELD_MAX
         #: Queues that only this connection may use, and that are deleted with it.
         self.exclusive_queues = ExclusiveQueues()
 
     @abstractmethod
     def send(self, number: i64, method: pamqp.base.Frame) -> None:
-        """Write a method on the channel with this number."""
+        """Write a method on the channel with this number; 0 is the connection itself."""
         raise NotImplementedError
 
     def write_content(self, content: bytes) -> None:
@@ -49,4 +58,28 @@ class ChannelConnection(Connection):
     @abstractmethod
     def close_channel(self, number: i64, error: AmqpError, method: i64) -> None:
         """Close one channel with channel.close, which names the error and the failed method."""
+        raise NotImplementedError
+
+    @property
+    @abstractmethod
+    def open_channels(self) -> int:
+        """Number of open channels."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def release_resources(self) -> None:
+        """End all channels, delete the exclusive queues, and leave the publish context.
+
+        Called when the connection closes, and again when it ends.
+        """
+        raise NotImplementedError
+
+    @abstractmethod
+    def reject(self, reason: str) -> None:
+        """Refuse a client that has not logged in: its protocol header, or its credentials."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def fail_connection(self, error: AmqpError) -> None:
+        """Close the connection after a hard error in the method that is being handled."""
         raise NotImplementedError

@@ -35,7 +35,7 @@ from broker.routing.route import REFUSED, REPEATED, TOO_LARGE, UNROUTABLE, CcRou
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.confirms import Confirms
-from protocols.amqp.channel.connection_interface import ChannelConnection
+from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.receiver import ChannelReceiver
 from protocols.amqp.channel.transaction import TransactedPublication, Transaction
 from protocols.amqp.codec.assembly import Assembly
@@ -68,7 +68,7 @@ class ChannelPublisher:
         self,
         vhost: VirtualHost,
         context: PublishContext,
-        connection: ChannelConnection,
+        connection: ConnectionInterface,
         number: i64,
         frames: Frames,
         receiver: ChannelReceiver,

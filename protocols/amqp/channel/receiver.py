@@ -19,7 +19,7 @@ from broker.errors import AccessRefused
 from broker.queues.consumer import CreditPool, Delivery
 from broker.queues.queue import Queue
 from broker.vhost.vhost import VirtualHost
-from protocols.amqp.channel.connection_interface import ChannelConnection
+from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.consumer import AmqpConsumer, ConsumerOwner, reject, requeue, settle
 from protocols.amqp.channel.transaction import ACKED, REJECTED, REQUEUED, Transaction
 from protocols.amqp.codec.contents import DIRECT, Frames, content_for
@@ -35,7 +35,7 @@ class ChannelReceiver(ConsumerOwner):
     def __init__(
         self,
         vhost: VirtualHost,
-        connection: ChannelConnection,
+        connection: ConnectionInterface,
         number: i64,
         frames: Frames,
         cancel_notify: bool,

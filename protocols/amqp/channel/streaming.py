@@ -23,7 +23,7 @@ from broker.stream.arrow import FIRST_BUFFER, BatchView
 from broker.stream.offsets import resolve_offset
 from broker.stream.queue import QueueStreamReader, StreamQueue
 from broker.vhost.vhost import VirtualHost
-from protocols.amqp.channel.connection_interface import ChannelConnection
+from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.consumer import AmqpConsumer
 from protocols.amqp.codec.frames import FRAME_END, OVERHEAD
 from protocols.amqp.codec.properties import split_properties
@@ -53,7 +53,7 @@ class AmqpStreamConsumer(QueueStreamReader):
         self,
         consumer: AmqpConsumer,
         offset: i64,
-        connection: ChannelConnection,
+        connection: ConnectionInterface,
         unacked: Window,
     ) -> None:
         super().__init__(consumer, offset)

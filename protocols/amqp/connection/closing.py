@@ -30,8 +30,8 @@ Every end is counted once, with the reason that the first verb gave:
     abort       handshake_timeout, heartbeat_timeout, too_much_before_login, reads_nothing
     on_closed   client, lost, or a reason of the layers below (TLS, WebSocket)
 
-A channel has three states: open (it is in AmqpConnection.channels), closing (its number is in
-Closing.channels until the client's channel.close-ok), and closed.
+A channel has three states: open (it is in ChannelTable.open), closing (its number is in
+ChannelTable.closing until the client's channel.close-ok), and closed.
 
     state     close_channel                 client's channel.close    connection ends
     open      channel.close, -> closing     close-ok, -> closed       -> closed
@@ -43,11 +43,15 @@ from __future__ import annotations
 
 from typing import Final
 
+import pamqp.commands as spec
 from librt.strings import read_i32_be
 from mypy_extensions import i64
 
-from protocols.amqp.codec.frames import FRAME_END, METHOD, OVERHEAD
+from protocols.amqp.channel.connection_interface import ConnectionInterface
+from protocols.amqp.codec.frames import FRAME_END, METHOD, OVERHEAD, close_connection
 from protocols.amqp.connection import states
+from protocols.amqp.connection.handshake import GREETING
+from protocols.amqp.errors import AmqpError
 
 #: Time for which a closing connection waits for connection.close-ok, in milliseconds.
 CLOSING_MS: Final = 5_000
@@ -79,6 +83,7 @@ _ACTIONS: Final = {
     states.CLOSED: (NOTHING, NOTHING),
 }
 
+_START_OK: Final[i64] = 10 << 16 | 11
 _CONNECTION_CLOSE: Final[i64] = 10 << 16 | 50
 _CONNECTION_CLOSE_OK: Final[i64] = 10 << 16 | 51
 
@@ -90,30 +95,52 @@ def action(state: str, verb: str) -> str:
 
 
 class Closing:
-    """The closing part of one connection: the input it still waits for.
-
-    `channels` are the numbers of the channels whose channel.close-ok has not come. While the
-    connection is in state `closing`, `read` looks for the end of it in the input.
-    """
+    """The closing part of one connection. The connection is a parameter, to avoid a cycle."""
 
     def __init__(self) -> None:
-        self.channels: set[int] = set()
         #: True once the input cannot be divided into frames any more: all of it is ignored then.
         self.unreadable = False
-        #: True once `read` has met the client's own connection.close.
-        self.close_received = False
-        #: True once `read` has met connection.close-ok.
-        self.close_ok_received = False
-        #: Size of the incomplete frame at which `read` has stopped, in bytes.
-        self.need: i64 = 0
 
-    def read(self, data: bytes, start: i64, frame_max: i64) -> i64:
-        """Skip frames up to connection.close-ok or connection.close.
+    def close(
+        self, connection: ConnectionInterface, reason: str, error: AmqpError, method: i64
+    ) -> None:
+        """Close a connection with an error that is about a method, or about none (0)."""
+        todo = action(connection.state, CLOSE)
+        if todo == SEND_CLOSE:
+            connection.out.write(close_connection(error, method))
+            _enter_closing(connection, reason, CLOSING_MS)
+            connection.release_resources()
+            if connection.stalled:
+                connection.resume_input()  # The input that waits may contain the client's close.
+            connection.touch()
+        elif todo == END:
+            connection.abort(reason)
+            connection.touch()
+
+    def reject(
+        self, connection: ConnectionInterface, reason: str, refusal: AmqpError | None
+    ) -> None:
+        """Refuse a client that has not logged in.
+
+        `refusal` is the error for its connection.start-ok, or None if the client cannot read it.
+        """
+        todo = action(connection.state, REJECT)
+        if todo == SEND_HEADER:
+            connection.out.write(GREETING)
+            connection.abort(reason)
+        elif todo == SEND_REFUSAL and refusal is not None:
+            self.close(connection, reason, refusal, _START_OK)
+        elif todo == SEND_REFUSAL:
+            _enter_closing(connection, reason, REFUSAL_MS)
+
+    def await_close_ok(self, connection: ConnectionInterface, data: bytes, start: i64) -> i64:
+        """Skip the input of a closing connection up to connection.close-ok or connection.close.
 
         Return the position of the first byte that is still needed.
         """
         size: i64 = len(data)
         position: i64 = start
+        frame_max: i64 = connection.frame_max
         while size - position >= OVERHEAD and not self.unreadable:
             length: i64 = i64(read_i32_be(data, position + 3))
             end: i64 = position + length + OVERHEAD
@@ -126,13 +153,20 @@ class Closing:
                 self.unreadable = True
                 break
             if end > size:
-                self.need = end - position
+                connection.need = end - position
                 return position
             if data[position] == METHOD and length >= 4:
                 method: i64 = i64(read_i32_be(data, position + 7))
-                self.close_received = method == _CONNECTION_CLOSE
-                self.close_ok_received = method == _CONNECTION_CLOSE_OK
-                if self.close_received or self.close_ok_received:
+                if method == _CONNECTION_CLOSE:
+                    connection.send(0, spec.Connection.CloseOk())
+                if method in (_CONNECTION_CLOSE, _CONNECTION_CLOSE_OK):
+                    connection.on_closed(connection.reason)
                     return size
             position = end
         return size if self.unreadable else position
+
+
+def _enter_closing(connection: ConnectionInterface, reason: str, wait_ms: i64) -> None:
+    connection.state = states.CLOSING
+    connection.reason = reason
+    connection.deadline = connection.agenda.now + wait_ms

@@ -1,8 +1,8 @@
 """The handshake: protocol header, login, tuning (AMQP 0-9-1, 2.2.4 and 4.2). states.py has its steps.
 
-A Handshake reads the client's methods and keeps their outcome: the client's properties, its user
-and identity, and the limits that both sides have agreed on. It does no input or output:
-AmqpConnection sends the methods, asks the authenticator, and changes the state.
+A Handshake handles the client's methods, and keeps their outcome: the client's properties, its user
+and identity, and the limits that both sides have agreed on. The connection is a parameter of its
+methods, so that the two do not form a cycle of references.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from typing import Any, Final
 import pamqp.commands as spec
 from mypy_extensions import i64
 
-from broker.access.identity import Credentials, Identity
+from broker.access.identity import Authenticator, Credentials, Identity, Verdict
+from broker.vhost.vhost import VirtualHost
+from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.codec.frames import FRAME_MIN
 from protocols.amqp.codec.tables import read_table
+from protocols.amqp.connection import states
 from protocols.amqp.errors import AmqpError
 from protocols.amqp.options import AmqpOptions
 from protocols.connection import Peer
@@ -71,13 +74,26 @@ class Handshake:
         self.user = ""
         #: None until the login is accepted.
         self.identity: Identity | None = None
-        self.frame_max: i64 = 0
         self.channel_max: i64 = 0
         #: Interval of the heartbeats, in seconds; 0 for none.
         self.heartbeat: i64 = 0
         self._peer = peer
 
-    def start(self, cluster: str) -> spec.Connection.Start:
+    # -- protocol header, login
+
+    def on_header(self, connection: ConnectionInterface, data: bytes) -> i64:
+        """Handle the protocol header; return its size, or 0 if it is incomplete or rejected."""
+        size: i64 = len(GREETING)
+        if len(data) < size and (GREETING.startswith(data) or GREETING_8.startswith(data)):
+            return 0
+        if data[:size] not in (GREETING, GREETING_8):
+            connection.reject("protocol_error")
+            return 0
+        connection.state = states.START
+        connection.send(0, self._start(connection.front.broker.name))
+        return size
+
+    def _start(self, cluster: str) -> spec.Connection.Start:
         """Return connection.start, which names the broker and the mechanisms."""
         properties: Any = {
             "product": "Trellis",
@@ -90,22 +106,55 @@ class Handshake:
         }
         return spec.Connection.Start(0, 9, properties, mechanisms(self._peer), "en_US")
 
-    def on_start_ok(self, method: spec.Connection.StartOk) -> Credentials:
-        """Read the client's properties, and return its credentials. Raises AmqpError."""
-        properties: Any = method.client_properties
-        self.client = ClientProperties(properties or {})
-        self.mechanism = str(method.mechanism)
-        response: Any = method.response  # It is bytes, although pamqp declares str.
-        login = credentials(method.mechanism, response, self._peer)
-        self.user = login.user or ""
-        return login
+    def on_method(self, connection: ConnectionInterface, name: str, method: Any) -> None:
+        """Handle a method of the handshake, or connection.update-secret. Raises AmqpError.
 
-    def accept(self, identity: Identity) -> spec.Connection.Tune:
-        """Finish the login with the identity of the user, and return connection.tune."""
-        self.identity = identity
-        self.user = identity.name  # A token may name another user than the client did.
-        options = self.options
-        return spec.Connection.Tune(options.channel_max, options.frame_max, options.heartbeat)
+        `method` is declared as Any because pamqp declares str for some fields that are bytes, and
+        compiled code checks declared types.
+        """
+        if connection.state == states.RUNNING and name == "Connection.UpdateSecret":
+            self._on_update_secret(connection, method)
+            return
+        connection.state = states.after(connection.state, name)
+        if name == "Connection.StartOk":
+            self._on_start_ok(connection, method)
+        elif name == "Connection.TuneOk":
+            self._on_tune_ok(connection, method)
+        else:
+            self._on_open(connection, method)
+
+    def _on_start_ok(self, connection: ConnectionInterface, method: Any) -> None:
+        """Read the client's properties, and have its credentials checked. Raises AmqpError."""
+        self.client = ClientProperties(method.client_properties or {})
+        self.mechanism = str(method.mechanism)
+        login = credentials(method.mechanism, method.response, self._peer)
+        self.user = login.user or ""
+        connection.stall()
+        connection.front.broker.authenticator.authenticate(
+            login, lambda verdict: self._on_verdict(connection, verdict)
+        )
+
+    def _on_verdict(self, connection: ConnectionInterface, verdict: Verdict) -> None:
+        """Continue or reject a login whose credentials have been checked."""
+        if connection.finished or connection.state != states.VERDICT:
+            return  # The broker is shutting down, or the client has gone.
+        identity, front = verdict.identity, connection.front
+        if identity is None:
+            front.count_login("busy" if verdict.busy else "refused")
+            connection.reject("login_refused")
+        else:
+            front.count_login("accepted")
+            connection.admitted = True
+            connection.remember(identity)
+            connection.state = states.TUNE
+            self.identity = identity
+            self.user = identity.name  # A token may name another user than the client did.
+            options = self.options
+            connection.frame_max = options.frame_max
+            connection.send(
+                0, spec.Connection.Tune(options.channel_max, options.frame_max, options.heartbeat)
+            )
+        connection.resume_input()
 
     def refusal(self) -> AmqpError:
         """Return the error for a refused login."""
@@ -114,25 +163,85 @@ class Handshake:
             f"Login was refused using authentication mechanism {self.mechanism}. For details see the broker logfile.",
         )
 
-    def on_tune_ok(self, method: spec.Connection.TuneOk) -> None:
+    # -- tuning, virtual host
+
+    def _on_tune_ok(self, connection: ConnectionInterface, method: spec.Connection.TuneOk) -> None:
         """Take over the limits that the client chose. Raises AmqpError."""
         options = self.options
-        self.frame_max = negotiate(method.frame_max, options.frame_max, "frame_max", FRAME_LEAST)
+        connection.frame_max = negotiate(
+            method.frame_max, options.frame_max, "frame_max", FRAME_LEAST
+        )
         self.channel_max = negotiate(method.channel_max, options.channel_max, "channel_max", 1)
         self.heartbeat = method.heartbeat
 
-    def on_update_secret(self, method: spec.Connection.UpdateSecret) -> Credentials:
-        """Return the credentials of a client that sends a new password or token."""
-        secret: Any = method.new_secret  # It is bytes, although pamqp declares str.
-        return Credentials(self.user, secret, "/", self._peer.address, self._peer.local)
+    def _on_open(self, connection: ConnectionInterface, method: spec.Connection.Open) -> None:
+        """Open the virtual host. Raises AmqpError."""
+        name = method.virtual_host
+        broker = connection.front.broker
+        vhost = broker.vhosts.get(name)
+        identity = None if self.identity is None else self.identity.for_vhost(name)
+        connection.state = states.OPEN
+        if vhost is None or vhost.closing:
+            raise AmqpError(530, f"vhost {name} not found")
+        if identity is None:
+            raise AmqpError(530, f"access to vhost '{name}' refused for user '{self.user}'")
+        refusal = broker.connection_refusal(identity.name, vhost)
+        if refusal:
+            raise AmqpError(530, refusal)
+        connection.state = states.RUNNING
+        connection.vhost = vhost
+        connection.context = vhost.contexts.enter(identity, connection.front.name)
+        interval: i64 = self.heartbeat * 500
+        connection.deadline = connection.agenda.now + interval if interval else 0
+        connection.send(0, spec.Connection.OpenOk())
 
-    def renew(self, identity: Identity | None) -> bool:
-        """Replace the identity by one of the same user; return False if it is of another user."""
-        known = self.identity
+    # -- changed permissions of a running connection
+
+    def _on_update_secret(self, connection: ConnectionInterface, method: Any) -> None:
+        """Have a new token or password checked, which the client sends before the old one expires."""
+        peer = self._peer
+        login = Credentials(self.user, method.new_secret, "/", peer.address, peer.local)
+        connection.stall()
+        connection.front.broker.authenticator.authenticate(
+            login, lambda verdict: self._on_secret_verdict(connection, verdict)
+        )
+
+    def _on_secret_verdict(self, connection: ConnectionInterface, verdict: Verdict) -> None:
+        """Take over the permissions of the new token or password, or close the connection."""
+        if connection.finished or connection.state != states.RUNNING:
+            return
+        known, identity = self.identity, verdict.identity
         if identity is None or known is None or identity.name != known.name:
-            return False
-        self.identity = identity
-        return True
+            connection.fail_connection(
+                AmqpError(530, "New secret was refused by one of the backends")
+            )
+        else:
+            self.identity = identity
+            connection.remember(identity)
+            connection.send(0, spec.Connection.UpdateSecretOk())
+            connection.review()
+        connection.resume_input()
+
+    def renew(self, authenticator: Authenticator, vhost: VirtualHost | None) -> str:
+        """Renew the identity after a change of users or permissions.
+
+        Return why the client may not stay connected, or "" if it may.
+        """
+        known = self.identity
+        if known is None:
+            return ""
+        renewed = self.identity = authenticator.renew(known)
+        if renewed is None and known.expires:
+            return "the token has expired"
+        if renewed is None:
+            return f"user '{self.user}' is deleted, or may not log in any more"
+        if vhost is None:
+            return ""
+        if vhost.closing:
+            return f"vhost '{vhost.name}' is deleted"
+        if renewed.for_vhost(vhost.name) is None:
+            return f"access to vhost '{vhost.name}' refused for user '{self.user}'"
+        return ""
 
 
 def mechanisms(peer: Peer) -> str:

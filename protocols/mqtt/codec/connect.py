@@ -11,14 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocols.mqtt.codec.packets import (
-    CONNECT,
-    UNACCEPTABLE_VERSION,
-    MalformedPacket,
-    PacketReader,
-    connack,
-)
-from protocols.mqtt.codec.packets5 import connack5
+from protocols.mqtt.codec.packets import CONNECT, MalformedPacket, PacketReader
 from protocols.mqtt.codec.properties import (
     AUTHENTICATION_DATA,
     AUTHENTICATION_METHOD,
@@ -34,7 +27,7 @@ from protocols.mqtt.codec.properties import (
     Properties5,
     read_properties,
 )
-from protocols.mqtt.codec.reasons import PROTOCOL_ERROR, TOPIC_NAME_INVALID, UNSUPPORTED_VERSION
+from protocols.mqtt.codec.reasons import PROTOCOL_ERROR, TOPIC_NAME_INVALID
 
 #: Levels of MQTT 3.1, 3.1.1 and 5.
 LEVEL_31: Final = 3
@@ -46,13 +39,14 @@ NEVER: Final = 0xFFFFFFFF
 
 
 class UnacceptableVersion(Exception):
-    """A level that nobody speaks here; `answer` is what its client is told, as far as we know its
-    language.
+    """A CONNECT names a protocol level that the broker does not support.
+
+    `level` is the level in which the refusal is written.
     """
 
-    def __init__(self, answer: bytes) -> None:
+    def __init__(self, level: int) -> None:
         super().__init__("protocol level")
-        self.answer = answer
+        self.level = level
 
 
 class WillMessage:
@@ -149,13 +143,9 @@ def read_connect(reader: PacketReader) -> Connect:
     if name not in (b"MQTT", b"MQIsdp"):
         raise MalformedPacket("protocol name")  # [MQTT-3.1.2-1]
     if _NAMES.get(level) != name:
-        # [MQTT-3.1.2-2]: one that wants more than 5 reads the answer of 5. (Some bridges set bit 7,
-        # and come again without.)
-        raise UnacceptableVersion(
-            connack5(False, UNSUPPORTED_VERSION, Properties5())
-            if level & 127 > LEVEL_311
-            else connack(False, UNACCEPTABLE_VERSION)
-        )
+        # [MQTT-3.1.2-2]: a client of a level above 5 can read a refusal of level 5. Some bridges set
+        # bit 7, and connect again without it.
+        raise UnacceptableVersion(LEVEL_5 if level & 127 > LEVEL_311 else LEVEL_311)
     flags, keep_alive = reader.byte(), reader.short()
     qos, has_will, has_user, has_password = flags >> 3 & 3, flags & 4, flags & 128, flags & 64
     # [MQTT-3.1.2-3], [MQTT-3.1.2-11], [MQTT-3.1.2-12], [MQTT-3.1.2-13]; a password alone is new in

@@ -1,234 +1,181 @@
-"""The connection: CONNECT, login, take-over; after that it speaks the level that its client chose.
+"""The MQTT connection: one client over one transport, from its CONNECT to the end.
 
-CONNECT --> verdict on the credentials --> session --> CONNACK --> packets of level 3, 4 or 5
-        `-> AUTH <-> AUTH ... (level 5) -^
+    MqttConnection --handler--> Login             until the CONNACK
+                           `--> Level4Handler     MQTT 3.1 and 3.1.1
+                           `--> Level5Handler     MQTT 5
+                   --session--> Session           outlives the connection
+                   --context--> PublishContext    what the client may publish, and its routes
+                   --replies--> PublishReplies    acknowledgements that wait for the store
+
+The connection holds what is known of the client; its handler reads the packets. How a connection
+closes stands in closing.py.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Final
 
 from mypy_extensions import i64
 
-from broker.access.identity import AuthConversation, AuthStep, Credentials, Identity, Verdict
-from broker.definitions.restore import Definition
+from broker.access.identity import Identity
+from broker.errors import BrokerError
+from broker.messages.message import Message
+from broker.routing.deduplication import NumberedPublication
+from broker.routing.publish_context import PublishContext
+from broker.routing.route import DENIED, Route
+from broker.store.contract import Ticket
+from broker.vhost.vhost import VirtualHost
 from matching.grammar import swap
-from protocols.connection import EXPELLED, Peer
-from protocols.mqtt.codec.connect import (
-    LEVEL_5,
-    LEVEL_31,
-    Connect,
-    UnacceptableVersion,
-    read_connect,
-    read_level,
+from protocols.connection import EXPELLED, HELD_MAX, SHUTDOWN, Peer
+from protocols.mqtt.codec.packets import MalformedPacket
+from protocols.mqtt.codec.reasons import KEEP_ALIVE_TIMEOUT, NOT_AUTHORISED
+from protocols.mqtt.connection.closing import (
+    AWAITING_CONNECT,
+    CLOSE_CODES,
+    CLOSED,
+    CLOSING,
+    CONNECTED,
+    OPENING,
+    RELEASE_NOTHING,
+    RELEASE_SESSION,
+    last_packet,
 )
-from protocols.mqtt.codec.packets import (
-    ACCEPTED,
-    AUTH,
-    BAD_CREDENTIALS,
-    CONNECT,
-    DISCONNECT,
-    IDENTIFIER_REJECTED,
-    NOT_AUTHORISED,
-    UNAVAILABLE,
-    MalformedPacket,
-    PacketReader,
-    connack,
-)
-from protocols.mqtt.codec.packets5 import auth5, connack5, read_auth, read_disconnect
-from protocols.mqtt.codec.properties import (
-    ASSIGNED_CLIENT_IDENTIFIER,
-    AUTHENTICATION_DATA,
-    AUTHENTICATION_METHOD,
-    MAXIMUM_PACKET_SIZE,
-    RECEIVE_MAXIMUM,
-    RESPONSE_INFORMATION,
-    SERVER_KEEP_ALIVE,
-    SESSION_EXPIRY,
-    TOPIC_ALIAS_MAXIMUM,
-    Properties5,
-)
-from protocols.mqtt.codec.reasons import (
-    BAD_AUTHENTICATION_METHOD,
-    BAD_USER_OR_PASSWORD,
-    CLIENT_IDENTIFIER_NOT_VALID,
-    CONTINUE_AUTHENTICATION,
-    PROTOCOL_ERROR,
-    QUOTA_EXCEEDED,
-    REAUTHENTICATE,
-    SERVER_BUSY,
-    SESSION_TAKEN_OVER,
-    SUCCESS,
-)
-from protocols.mqtt.codec.reasons import NOT_AUTHORISED as NOT_AUTHORISED_5
-from protocols.mqtt.codec.topics import EXCHANGE, SHARE
-from protocols.mqtt.connection.level5 import Level5
-from protocols.mqtt.connection.login import MqttClient
 from protocols.mqtt.connection.reauthorization import assume
+from protocols.mqtt.connection.replies import PublishReplies
 from protocols.mqtt.connection.service import NAMES, MqttService
-from protocols.mqtt.session.publish_writer import PublishWriter
-from protocols.mqtt.session.wills import will_of
-
-#: The largest packet that MQTT knows: with a Maximum Packet Size above it a client sets no limit.
-PACKET_MAX: Final = 268_435_460
+from protocols.mqtt.session.interfaces import SessionConnection
+from protocols.mqtt.session.session import Session
+from protocols.mqtt.session.wills import DelayedWill, StoredWill
 
 
-class MqttConnection(Level5):
+class InputHandler:
+    """Reads the packets that a connection receives in one phase of its life."""
+
+    @abstractmethod
+    def parse(self, data: bytes, position: i64) -> i64:
+        """Handle the complete packets from `position` on, and return where they end.
+
+        Raises MalformedPacket.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Drop references that would keep the connection alive: it has ended."""
+
+
+class IgnoredInput(InputHandler):
+    """Reads nothing: the handler of a closed connection."""
+
+    def parse(self, data: bytes, position: i64) -> i64:
+        return len(data)
+
+
+_IGNORED: Final = IgnoredInput()
+
+
+class MqttConnection(SessionConnection):
     """One MQTT client."""
 
     def __init__(self, front: MqttService, peer: Peer) -> None:
         super().__init__(front, peer)
-        #: What the client said in its CONNECT, until it has its CONNACK.
-        self._connect: Connect | None = None
-        self._login: Credentials | None = None
-        #: An enhanced authentication, as long as it goes on; and the method of the one that the
-        #: CONNECT began.
-        self._conversation: AuthConversation | None = None
-        self._method: str | None = None
+        self.service = front
+        #: The front end gives a new connection its Login.
+        self.handler: InputHandler = _IGNORED
+        #: AWAITING_CONNECT, AUTHENTICATING, OPENING, CONNECTED or CLOSED.
+        self.state = AWAITING_CONNECT
+        #: The protocol level; 0 before the CONNECT.
+        self.level = 0
+        self.replies = PublishReplies(self)
+        #: The client's identity in every virtual host; `context.identity` is the one in its own.
+        self.identity: Identity | None = None
+        self.context: PublishContext | None = None
+        self.session: Session | None = None
+        self.will: StoredWill | None = None
+        self.user = ""
+        self.client_id = ""
+        #: In seconds; 0 for no limit.
+        self.keep_alive: i64 = 0
+        #: Largest packet that the client may send, and that it accepts (0: any), in bytes.
+        self.packet_max: i64 = HELD_MAX
+        self.send_max: i64 = 0
+        self.deadline = self.agenda.now + front.options.handshake_ms
+        #: The virtual host of the session.
+        self.vhost: VirtualHost = front.broker.vhosts["/"]
+
+    @property
+    def published(self) -> int:
+        return 0 if self.context is None else int(self.context.received)
+
+    @property
+    def owner(self) -> tuple[str, str]:
+        return (
+            (self.context.identity.name, self.vhost.name) if self.context is not None else ("", "")
+        )
+
+    # -- input
 
     def consume(self, data: bytes) -> i64:
+        handler = self.handler
         try:
-            if self.level == LEVEL_5:
-                return self._parse5(data, 0)
-            used: i64 = self._parse(data)
-            if (
-                self.level == LEVEL_5
-                and used < len(data)
-                and not self.finished
-                and not self.stalled
-            ):
-                used = self._parse5(data, used)
+            used: i64 = handler.parse(data, 0)
+            if self.handler is not handler and not self.finished and not self.stalled:
+                used = self.handler.parse(data, used)  # The login is complete.
             return used
         except MalformedPacket as error:
-            if self.session is None and self.level == LEVEL_5:
-                self.out.write(connack5(False, error.code, Properties5()))
-            self.disconnect(error.code, error.reason, str(error))
+            self.reject(0, error.code, error.reason, str(error))
             return len(data)
 
-    # -- before there is a session
+    def publish(
+        self,
+        context: PublishContext,
+        route: Route,
+        message: Message,
+        ticket: Ticket | None,
+        publication: NumberedPublication | None = None,
+    ) -> i64:
+        """Publish a message on the slow path, and return its fate.
 
-    def on_first(self, first: i64, body: bytes) -> None:
-        """A packet before the session is there."""
-        if self._login is not None and self.level == LEVEL_5:
-            if first == AUTH << 4:
-                self.on_auth(PacketReader(body))
-            elif first == DISCONNECT << 4:
-                read_disconnect(PacketReader(body))
-                self.on_closed("client")
-            else:
-                raise MalformedPacket("expected AUTH", code=PROTOCOL_ERROR)  # [MQTT-3.1.2-30]
-            return
-        if first != CONNECT << 4:
-            raise MalformedPacket("expected CONNECT")  # [MQTT-3.1.0-1]
-        if read_level(body) == LEVEL_5:
-            self.level = LEVEL_5
+        A message with a `publication` is deduplicated by its producer's number. A message that the
+        identity may not publish is dropped and counted [MQTT-3.3.5-2].
+        """
+        vhost = self.vhost
+        vhost.publishing_session = self.session
+        fate: i64
         try:
-            connect = read_connect(PacketReader(body))
-        except UnacceptableVersion as error:
-            self.out.write(error.answer)
-            self.abort("unacceptable_version")
-            return
-        self.level = connect.level
-        self.keep_alive = connect.keep_alive
-        if (
-            connect.level < LEVEL_5
-            and not connect.client_id
-            and (not connect.clean or connect.level == LEVEL_31)
-            or connect.client_id.startswith(SHARE)
-        ):
-            self._reject(
-                IDENTIFIER_REJECTED, CLIENT_IDENTIFIER_NOT_VALID, "identifier_rejected"
-            )  # [MQTT-3.1.3-8 of 3.1.1]
-            return
-        self._connect = connect
-        login = self._login = self.mqtt.credentials(
-            connect.user, connect.password or b"", connect.client_id, self.peer
-        )
-        self.user = login.user or ""
-        authenticator = self.mqtt.broker.authenticator
-        method = connect.method
-        if method is None:
-            self.stall()
-            authenticator.authenticate(login, self.judge)
-            return
-        conversation = authenticator.start_conversation(method, login)
-        if conversation is None:
-            self._reject(0, BAD_AUTHENTICATION_METHOD, "bad_authentication_method")
-            return
-        self._method = method
-        self._conversation = conversation
-        self.stall()
-        conversation.respond(connect.method_data, self.on_step)
+            if publication is None:
+                fate = vhost.publish(context, route, message, ticket)
+            else:
+                fate = vhost.publish_once(context, route, message, ticket, publication)
+        except BrokerError:
+            fate = route.plan.fate
+        vhost.publishing_session = None
+        if vhost.alarmed:
+            self.block()
+        return fate
 
-    def _reject(self, code: int, code5: int, reason: str) -> None:
-        """No CONNACK says yes."""
-        self.out.write(
-            connack5(False, code5, Properties5()) if self.level == LEVEL_5 else connack(False, code)
-        )
-        self._connect = None
-        self.abort(reason)
-        self.touch()
+    def resume_input(self) -> None:
+        super().resume_input()
+        session = self.session
+        if session is not None:
+            if self.state == OPENING:
+                self.state = CONNECTED
+                session.start_deliveries()  # The CONNACK is written [MQTT-3.2.0-1].
+            session.suback_pending = False
+            session.resume_retained()
 
-    # -- enhanced authentication
+    def resume_deliveries(self) -> None:
+        if self.session is not None:
+            self.session.resume_deliveries()
 
-    def on_auth(self, reader: PacketReader) -> None:
-        farewell = read_auth(reader)
-        method = farewell.properties.text(AUTHENTICATION_METHOD)
-        if method is None or method != self._method:
-            raise MalformedPacket(
-                "authentication method", code=PROTOCOL_ERROR
-            )  # [MQTT-4.12.0-5], [MQTT-4.12.1-1]
-        if (
-            farewell.code == REAUTHENTICATE
-            and self.session is not None
-            and self._conversation is None
-        ):
-            login = self._login
-            assert login is not None
-            self._conversation = self.mqtt.broker.authenticator.start_conversation(method, login)
-        elif farewell.code != CONTINUE_AUTHENTICATION:
-            raise MalformedPacket("AUTH out of place", code=PROTOCOL_ERROR)
-        conversation = self._conversation
-        if conversation is None:
-            raise MalformedPacket("AUTH out of place", code=PROTOCOL_ERROR)
-        self.stall()
-        conversation.respond(farewell.properties.binary(AUTHENTICATION_DATA) or b"", self.on_step)
-
-    def on_step(self, step: AuthStep) -> None:
-        """The authenticator has heard what the client said."""
-        method = self._method
-        if self.finished or method is None:
-            return
-        if step.verdict is None:
-            self.out.write(auth5(CONTINUE_AUTHENTICATION, method, step.data))
-            self.resume_input()
-            return
-        self._conversation = None
-        if self.session is None:
-            self._decide(step.verdict, step.data)
-            return
-        identity = (
-            None
-            if step.verdict.identity is None
-            else step.verdict.identity.for_vhost(self._vhost.name, self.client_id)
-        )
-        if identity is None:
-            self.mqtt.count_login("refused")
-            self.disconnect(NOT_AUTHORISED_5, "login_refused")  # [MQTT-4.12.1-2]
-            return
-        self.mqtt.count_login("accepted")
-        self._assume(step.verdict.identity, identity)
-        self.out.write(auth5(SUCCESS, method, step.data or None))
-        self.resume_input()
-
-    # -- other rights than before
+    # -- permissions
 
     def review(self) -> None:
         session, known = self.session, self.identity
         if session is None or known is None:
             return
-        vhost = self._vhost
-        renewed = self.mqtt.broker.authenticator.renew(known)
+        vhost = self.vhost
+        renewed = self.service.broker.authenticator.renew(known)
         identity = (
             None
             if renewed is None or vhost.closing
@@ -237,169 +184,124 @@ class MqttConnection(Level5):
         if identity is None:
             self.will = None
             why = f"user '{self.user}' is deleted, or may not enter vhost '{vhost.name}' any more"
-            self.disconnect(
-                NOT_AUTHORISED_5,
+            self.close_with(
+                NOT_AUTHORISED,
                 EXPELLED,
                 "the token has expired" if renewed is None and known.expires else why,
             )
             if not session.dead and (vhost.closing or session.named):
-                self.mqtt.sessions.end(session, None)
+                self.service.sessions.end(session, None)
         else:
-            self._assume(renewed, identity)
+            self.assume(renewed, identity)
 
-    def _assume(self, who: Identity | None, identity: Identity) -> None:
-        """Go on with these rights."""
+    def assume(self, identity: Identity | None, local: Identity) -> None:
+        """Continue with other permissions: `local` are those in the virtual host."""
         old, session = self.context, self.session
-        self.identity = who
-        self.remember(who)
-        if old is not None and session is not None and old.identity is not identity:
-            self.context = self._vhost.contexts.enter(identity, NAMES[self.level])
-            self._vhost.contexts.leave(old)
-            assume(session, identity)
+        self.identity = identity
+        self.remember(identity)
+        if old is not None and session is not None and old.identity is not local:
+            self.context = self.vhost.contexts.enter(local, NAMES[self.level])
+            self.vhost.contexts.leave(old)
+            assume(session, local)
 
-    # -- the verdict
+    # -- time
 
-    def judge(self, verdict: Verdict) -> None:
-        """The verdict on the credentials came."""
-        if not self.finished:
-            self._decide(verdict, b"")
-
-    def _decide(self, verdict: Verdict, data: bytes) -> None:
-        connect, login = self._connect, self._login
-        assert connect is not None and login is not None
-        self.stalled = False
-        vhost = self.mqtt.broker.vhosts.get(login.vhost)
-        identity = (
-            None
-            if verdict.identity is None
-            else verdict.identity.for_vhost(login.vhost, connect.client_id)
-        )
-        if identity is None or vhost is None or vhost.closing:
-            self.mqtt.count_login("busy" if verdict.busy else "refused")
-            if verdict.busy:
-                self._reject(UNAVAILABLE, SERVER_BUSY, "login_refused")
-            elif login.user is not None:
-                self._reject(BAD_CREDENTIALS, BAD_USER_OR_PASSWORD, "login_refused")
-            else:
-                self._reject(NOT_AUTHORISED, NOT_AUTHORISED_5, "login_refused")
-            return
-        if self.mqtt.broker.connection_refusal(identity.name, vhost):
-            self._reject(UNAVAILABLE, QUOTA_EXCEEDED, "too_many_connections")
-            return
-        sessions = self.mqtt.sessions
-        if sessions.full and sessions.find(vhost, connect.client_id) is None:
-            self._reject(UNAVAILABLE, QUOTA_EXCEEDED, "too_many_sessions")
-            return
-        self.mqtt.count_login("accepted")
-        self.admitted = True
-        self._vhost = vhost
-        self.packet_max = self.mqtt.options.max_packet
-        self.identity = verdict.identity
-        self.remember(verdict.identity)
-        self.user = identity.name if login.user is not None or self._method is not None else ""
-        self.context = vhost.contexts.enter(identity, NAMES[self.level])
-        if connect.will is not None:
-            self.will = will_of(connect.will)
-        self._connect = None
-        if self._method is None:
-            self._login = None
-        self._take_over(connect, data)
-        if not self.stalled:
-            self.resume_input()
-
-    def _take_over(self, connect: Connect, data: bytes) -> None:
-        """Find or make the session; an older connection of the client ends [MQTT-3.1.4-3]."""
-        sessions = self.mqtt.sessions
-        client_id = connect.client_id or f"auto-{self.mqtt.broker.new_id()}"
-        expiry = sessions.granted(connect.expiry)
-        ticket = self.ticket()
-        session = sessions.find(self._vhost, client_id)
-        if session is not None:
-            other = session.outlet
-            if isinstance(other, MqttClient):
-                other.disconnect(SESSION_TAKEN_OVER, "taken_over")
-            session = sessions.find(self._vhost, client_id)
-        context, who = self.context, self.identity
-        assert context is not None and who is not None
-        user = context.identity.name
-        named = self.mqtt.broker.authenticator.identity_of(user) is who
-        if session is not None and (
-            connect.clean or expiry and not session.persistent or session.user not in ("", user)
-        ):
-            # Somebody else's session, who chose the same identifier, is nobody's business.
-            sessions.end(session, ticket)
-            session = None
-        present = session is not None
-        if session is None:
-            testament = self._stored_will() if expiry else None
-            session = sessions.make(self._vhost, client_id, expiry, testament, ticket, user, named)
-        else:
-            session.user, session.named = user, named
-            self._vhost.reply_when_durable(session, ticket)
-            if session.delayed_will is not None:
-                session.delayed_will.cancel()
-            sessions.reclaim(
-                session, expiry, self._stored_will() if session.persistent else None, ticket
-            )
-        self.client_id = client_id
-        self.session = session
-        self.expiry = connect.expiry
-        pen: PublishWriter | None = None
-        if self.level == LEVEL_5:
-            answer = connack5(present, SUCCESS, self._granted(connect, client_id, expiry, data))
-            largest = connect.maximum_packet_size
-            self.send_max = largest if largest < PACKET_MAX else 0
-            pen = PublishWriter(self, self.agenda, self.send_max, connect.topic_alias_maximum)
-            session.receive_maximum = min(
-                self.mqtt.options.receive_maximum, connect.receive_maximum
-            )
-        else:
-            answer = connack(present, ACCEPTED)
-            session.receive_maximum = self.mqtt.options.receive_maximum
-        self.deadline = self.agenda.now + self.keep_alive * 1500 if self.keep_alive else 0
-        assume(session, context.identity)
-        self.reply_when_durable(ticket, answer)
-        session.attach(self, pen)
-
-    def _stored_will(self) -> Definition | None:
-        """What a store keeps of the will of a session that persists; only of one that could be
-        published now.
+    def advance(self, now: int) -> None:
+        """Close after one and a half keep-alive intervals without input [MQTT-3.1.2-22], or if no
+        CONNECT came in time.
         """
-        will, context = self.will, self.context
-        if (
-            will is None
-            or context is None
-            or not self.mqtt.topics.serves(swap(will.message.address.key))
-        ):
-            return None
-        route = self._vhost.route(context, EXCHANGE, will.message.address.key)
-        return will.definition() if route.plan.refusal is None else None
+        limit: i64 = self.keep_alive * 1500
+        if self.session is None:
+            self.abort("handshake_timeout")
+            self.touch()
+        elif self.stalled:
+            self.deadline = now + limit  # The broker does not read, so the client may be silent.
+        elif now - self.heard_at >= limit:
+            self.close_with(KEEP_ALIVE_TIMEOUT, "keep_alive_timeout")
+        else:
+            self.deadline = self.heard_at + limit
 
-    def _granted(self, connect: Connect, client_id: str, expiry: int, data: bytes) -> Properties5:
-        """What the client may do, and what it gets other than it asked for (section 3.2.2.3)."""
-        options = self.mqtt.options
-        granted = Properties5()
-        if expiry != connect.expiry:
-            granted.numbers[SESSION_EXPIRY] = expiry
-        granted.numbers[RECEIVE_MAXIMUM] = options.receive_maximum
-        granted.numbers[MAXIMUM_PACKET_SIZE] = options.max_packet
-        if options.topic_alias_maximum:
-            granted.numbers[TOPIC_ALIAS_MAXIMUM] = options.topic_alias_maximum
-        cap = options.keep_alive_max
-        if cap and (self.keep_alive == 0 or self.keep_alive > cap):
-            self.keep_alive = cap
-            granted.numbers[SERVER_KEEP_ALIVE] = cap
-        if not connect.client_id:
-            granted.texts[ASSIGNED_CLIENT_IDENTIFIER] = client_id
-        if connect.wants_response_information and options.response_prefix:
-            granted.texts[RESPONSE_INFORMATION] = options.response_prefix + client_id
-        if self._method is not None:
-            granted.texts[AUTHENTICATION_METHOD] = self._method
-            if data:
-                granted.octets[AUTHENTICATION_DATA] = data
-        return granted
+    # -- the end
+
+    def close(self, reason: str, text: str = "") -> None:
+        if reason == SHUTDOWN:
+            self._keep_will()
+        self.close_with(CLOSE_CODES[reason], reason, text)
+
+    def close_with(self, code: int, reason: str, text: str = "") -> None:
+        self._end_with(CLOSING[self.state].close, 0, code, reason, text)
+
+    def reject(self, return_code: int, code: int, reason: str, text: str = "") -> None:
+        """Refuse the client's last packet, and end the connection.
+
+        `return_code` is for a CONNACK of level 3 or 4 (0: none fits), `code` is the reason code of
+        level 5.
+        """
+        self._end_with(CLOSING[self.state].reject, return_code, code, reason, text)
+
+    def _end_with(self, packet: int, return_code: int, code: int, reason: str, text: str) -> None:
+        self.out.write(last_packet(packet, self.level, return_code, code, text, int(self.send_max)))
+        self.abort(reason)
+        self.touch()
 
     def _release(self) -> None:
-        self._connect = None
-        self._conversation = None
-        super()._release()
+        """Publish the will unless DISCONNECT removed it [MQTT-3.1.2-8]; detach or end the session."""
+        release = CLOSING[self.state].release
+        self.state = CLOSED
+        if release == RELEASE_NOTHING:
+            return
+        handler, self.handler = self.handler, _IGNORED
+        handler.close()
+        self.replies.close()
+        if release == RELEASE_SESSION:
+            self._release_session()
+
+    def _release_session(self) -> None:
+        session, self.session = self.session, None
+        context, self.context = self.context, None
+        will, self.will = self.will, None
+        assert session is not None and context is not None
+        if will is not None:
+            self._leave_will(session, context, will)
+        if session.delayed_will is None:
+            session.stored_will = None
+        self.service.sessions.leave(session)
+        self.vhost.contexts.leave(context)
+
+    def _keep_will(self) -> None:
+        """Publish no will of a persistent session when the broker stops; a delayed will waits on
+        when the broker is back.
+        """
+        if (
+            self.session is not None
+            and self.session.persistent
+            and self.will is not None
+            and not self.will.delay
+        ):
+            self.will = None
+
+    def _leave_will(self, session: Session, context: PublishContext, will: StoredWill) -> None:
+        """Publish the will now or after its delay, if its client may publish to its topic."""
+        if not self.service.topics.serves(swap(will.message.address.key)):
+            context.received += 1
+            context.count_fate(DENIED)
+        elif will.delay and session.expiry:
+            session.delayed_will = DelayedWill(
+                self.vhost,
+                context,
+                will,
+                session,
+                self.service.sessions.deadlines,
+                self.agenda.now + will.delay,
+            )
+        else:
+            self.vhost.publish_will(context, will.message, will.lifetime, session)
+
+    def describe(self) -> dict[str, object]:
+        row = super().describe()
+        row["protocol"] = NAMES[self.level]
+        row["user"] = self.user
+        row["client"] = self.client_id
+        row["vhost"] = "" if self.session is None else self.vhost.name
+        row["keep_alive"] = int(self.keep_alive)
+        return row

@@ -1,4 +1,8 @@
-"""What every MQTT connection is, whatever its level: a session, a gate, a will; and how it ends."""
+"""From the CONNECT to the CONNACK: the credentials, the verdict, and the session taken over or made.
+
+CONNECT --> verdict on the credentials --> session --> CONNACK --> Level4Handler, Level5Handler
+        `-> AUTH <-> AUTH ... (level 5) -^
+"""
 
 from __future__ import annotations
 
@@ -6,212 +10,371 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.access.identity import Identity
-from broker.errors import BrokerError
-from broker.messages.message import Message
-from broker.routing.deduplication import NumberedPublication
+from broker.access.identity import Credentials, Identity, Verdict
+from broker.definitions.restore import Definition
 from broker.routing.publish_context import PublishContext
-from broker.routing.route import DENIED, TOO_LARGE, Relay, Route
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import swap
-from protocols.connection import EXPELLED, HELD_MAX, SHUTDOWN, TOO_FAST, Connection, Peer
-from protocols.mqtt.codec.connect import LEVEL_5
-from protocols.mqtt.codec.packets import PUBLISH, MalformedPacket
-from protocols.mqtt.codec.packets5 import disconnect5
-from protocols.mqtt.codec.properties import reason as reason_string
-from protocols.mqtt.codec.reasons import (
-    ADMINISTRATIVE_ACTION,
-    KEEP_ALIVE_TIMEOUT,
-    MESSAGE_RATE_TOO_HIGH,
-    PACKET_TOO_LARGE,
-    SERVER_SHUTTING_DOWN,
+from protocols.mqtt.codec.connect import (
+    LEVEL_5,
+    LEVEL_31,
+    Connect,
+    UnacceptableVersion,
+    read_connect,
+    read_level,
 )
-from protocols.mqtt.connection.answers import PublishReplies
-from protocols.mqtt.connection.service import NAMES, MqttService
+from protocols.mqtt.codec.packets import (
+    ACCEPTED,
+    AUTH,
+    BAD_CREDENTIALS,
+    CONNECT,
+    DISCONNECT,
+    IDENTIFIER_REJECTED,
+    NOT_AUTHORISED,
+    UNACCEPTABLE_VERSION,
+    UNAVAILABLE,
+    MalformedPacket,
+    PacketReader,
+    connack,
+)
+from protocols.mqtt.codec.packets5 import connack5, read_auth, read_disconnect
+from protocols.mqtt.codec.properties import (
+    ASSIGNED_CLIENT_IDENTIFIER,
+    AUTHENTICATION_DATA,
+    AUTHENTICATION_METHOD,
+    MAXIMUM_PACKET_SIZE,
+    RECEIVE_MAXIMUM,
+    RESPONSE_INFORMATION,
+    SERVER_KEEP_ALIVE,
+    SESSION_EXPIRY,
+    TOPIC_ALIAS_MAXIMUM,
+    Properties5,
+)
+from protocols.mqtt.codec.reasons import (
+    BAD_AUTHENTICATION_METHOD,
+    BAD_USER_OR_PASSWORD,
+    CLIENT_IDENTIFIER_NOT_VALID,
+    PACKET_TOO_LARGE,
+    PROTOCOL_ERROR,
+    QUOTA_EXCEEDED,
+    SERVER_BUSY,
+    SESSION_TAKEN_OVER,
+    SUCCESS,
+    UNSUPPORTED_VERSION,
+)
+from protocols.mqtt.codec.reasons import NOT_AUTHORISED as NOT_AUTHORISED_5
+from protocols.mqtt.codec.topics import EXCHANGE, SHARE
+from protocols.mqtt.connection.authentication import EnhancedAuthentication
+from protocols.mqtt.connection.closing import AUTHENTICATING, OPENING
+from protocols.mqtt.connection.connection import InputHandler, MqttConnection
+from protocols.mqtt.connection.level4 import Level4Handler
+from protocols.mqtt.connection.level5 import Level5Handler
+from protocols.mqtt.connection.reauthorization import assume
+from protocols.mqtt.connection.service import NAMES
+from protocols.mqtt.session.publish_writer import Level4Writer, Level5Writer, PublishWriter
 from protocols.mqtt.session.session import Session
-from protocols.mqtt.session.wills import DelayedWill, StoredWill
+from protocols.mqtt.session.wills import will_of
 
-#: DISCONNECT reason codes of level 5 for the reasons of `close`.
-_CLOSE_CODES: Final = {
-    EXPELLED: ADMINISTRATIVE_ACTION,
-    TOO_FAST: MESSAGE_RATE_TOO_HIGH,
-    SHUTDOWN: SERVER_SHUTTING_DOWN,
-}
+#: The largest packet that MQTT knows, in bytes: a Maximum Packet Size above it is no limit.
+PACKET_MAX: Final = 268_435_460
 
 
-class MqttClient(Connection):
-    """One MQTT client, once its CONNECT has been read."""
+class Login(InputHandler):
+    """Reads the packets of a client that has no session yet."""
 
-    def __init__(self, front: MqttService, peer: Peer) -> None:
-        super().__init__(front, peer)
-        self.mqtt = front
-        #: The protocol level; 0 before the CONNECT.
-        self.level = 0
-        #: Who the client is, wherever; its gate knows who it is here.
-        self.identity: Identity | None = None
-        self.context: PublishContext | None = None
-        self.session: Session | None = None
-        self.will: StoredWill | None = None
-        self.user = ""
-        self.client_id = ""
-        self.keep_alive: i64 = 0
-        self.packet_max: i64 = HELD_MAX
-        #: The largest packet that the client takes; 0 for any.
-        self.send_max: i64 = 0
-        self.deadline = self.agenda.now + front.options.handshake_ms
-        self._vhost: VirtualHost = front.broker.vhosts["/"]
-        self._answers = PublishReplies(self)
+    def __init__(self, connection: MqttConnection) -> None:
+        self._connection = connection
+        self._service = connection.service
+        #: The CONNECT, until it is answered.
+        self._connect: Connect | None = None
+        self._credentials: Credentials | None = None
+        self._authentication: EnhancedAuthentication | None = None
 
-    @property
-    def published(self) -> int:
-        return 0 if self.context is None else int(self.context.received)
+    def close(self) -> None:
+        self._connect = None
+        if self._authentication is not None:
+            self._authentication.close()
+            self._authentication = None
 
-    @property
-    def owner(self) -> tuple[str, str]:
-        return (
-            (self.context.identity.name, self._vhost.name) if self.context is not None else ("", "")
-        )
+    # -- packets
 
-    @property
-    def vhost(self) -> VirtualHost:
-        """Where it is, once there is a session."""
-        return self._vhost
+    def parse(self, data: bytes, position: i64) -> i64:
+        connection = self._connection
+        size: i64 = len(data)
+        while size - position >= 2:
+            first: i64 = data[position]
+            length, start = _remaining_length(data, position + 1)
+            if start == 0:
+                break
+            end = start + length
+            awaiting_connect = connection.level == 0
+            # The Maximum Packet Size of level 5 counts the whole packet, the limit of the older
+            # levels what follows the remaining length.
+            if length > connection.packet_max or (
+                not awaiting_connect and end - position > connection.packet_max
+            ):
+                raise MalformedPacket("packet too large", "too_large", PACKET_TOO_LARGE)
+            if end > size:
+                if awaiting_connect and first != CONNECT << 4:
+                    raise MalformedPacket("expected CONNECT")  # Its rest changes nothing.
+                connection.need = end - position
+                break
+            self._on_packet(first, data[start:end])
+            if connection.finished:
+                return size
+            position = end
+            if connection.stalled or connection.handler is not self:
+                break
+        return position
 
-    def _flush(self, count: i64, run: Relay, data: bytes, start: i64, end: i64) -> None:
-        """What came before something wrong, or new, goes out first."""
-        if count > 0 and self.level == LEVEL_5:
-            run.send_described(data[start:end], count)
-        elif count > 0:
-            run.send(data[start:end], count)
+    def _on_packet(self, first: i64, body: bytes) -> None:
+        if self._credentials is None:
+            if first != CONNECT << 4:
+                raise MalformedPacket("expected CONNECT")  # [MQTT-3.1.0-1]
+            self._on_connect(body)
+        elif first == AUTH << 4 and self._authentication is not None:
+            self._authentication.on_auth(read_auth(PacketReader(body)), False, self._decide)
+        elif first == AUTH << 4:
+            raise MalformedPacket("authentication method", code=PROTOCOL_ERROR)  # [MQTT-4.12.0-5]
+        elif first == DISCONNECT << 4:
+            read_disconnect(PacketReader(body))
+            self._connection.on_closed("client")
+        else:
+            raise MalformedPacket("expected AUTH", code=PROTOCOL_ERROR)  # [MQTT-3.1.2-30]
 
-    def _too_large(self, first: i64) -> None:
-        """A packet above the limit. Raises MalformedPacket; a publication counts."""
-        if self.context is not None and first >> 4 == PUBLISH:
-            self.context.received += 1
-            self.context.count_fate(TOO_LARGE)
-        raise MalformedPacket("packet too large", "too_large", PACKET_TOO_LARGE)
-
-    def _publish(
-        self,
-        context: PublishContext,
-        route: Route,
-        message: Message,
-        ticket: Ticket | None,
-        publication: NumberedPublication | None = None,
-    ) -> i64:
-        """Publish with care, once if its producer numbers what it publishes; what the identity may
-        not publish is dropped and counted [MQTT-3.3.5-2]. Returns the fate."""
-        vhost = self._vhost
-        vhost.publishing_session = self.session
-        fate: i64
+    def _on_connect(self, body: bytes) -> None:
+        connection = self._connection
+        if read_level(body) == LEVEL_5:
+            connection.level = LEVEL_5
         try:
-            if publication is None:
-                fate = vhost.publish(context, route, message, ticket)
-            else:
-                fate = vhost.publish_once(context, route, message, ticket, publication)
-        except BrokerError:
-            fate = route.plan.fate
-        vhost.publishing_session = None
-        if vhost.alarmed:
-            self.block()
-        return fate
-
-    # -- time, and the end
-
-    def disconnect(self, code: int, reason: str, text: str = "") -> None:
-        """The connection ends because the broker wants it so.
-
-        Level 5 has words for that [MQTT-4.13.1-1].
-        """
-        if not self.finished and self.level == LEVEL_5 and self.session is not None:
-            octets = disconnect5(code, reason_string(text) if text else None)
-            if 0 < self.send_max < len(octets):
-                octets = disconnect5(code)  # [MQTT-3.14.2-3]
-            if self.send_max == 0 or len(octets) <= self.send_max:
-                self.out.write(octets)
-        self.abort(reason)
-        self.touch()
-
-    def close(self, reason: str, text: str = "") -> None:
-        if reason == SHUTDOWN:
-            self._keep_session_will()
-        self.disconnect(_CLOSE_CODES[reason], reason, text)
-
-    def advance(self, now: int) -> None:
-        """One and a half keep-alive intervals of silence, or no CONNECT in time [MQTT-3.1.2-22]."""
-        limit: i64 = self.keep_alive * 1500
-        if self.session is None:
-            self.abort("handshake_timeout")
-            self.touch()
-        elif self.stalled:
-            self.deadline = now + limit  # It is we who do not listen.
-        elif now - self.heard_at >= limit:
-            self.disconnect(KEEP_ALIVE_TIMEOUT, "keep_alive_timeout")
-        else:
-            self.deadline = self.heard_at + limit
-
-    def _keep_session_will(self) -> None:
-        """A clean stop publishes no will of a session that persists; one with a delay waits on when
-        the broker is back.
-        """
+            connect = read_connect(PacketReader(body))
+        except UnacceptableVersion as error:
+            connection.level = error.level
+            connection.reject(UNACCEPTABLE_VERSION, UNSUPPORTED_VERSION, "unacceptable_version")
+            return
+        connection.state = AUTHENTICATING
+        connection.level = connect.level
+        connection.keep_alive = connect.keep_alive
         if (
-            self.session is not None
-            and self.session.persistent
-            and self.will is not None
-            and not self.will.delay
+            connect.level < LEVEL_5
+            and not connect.client_id
+            and (not connect.clean or connect.level == LEVEL_31)
+            or connect.client_id.startswith(SHARE)
         ):
-            self.will = None
+            connection.reject(
+                IDENTIFIER_REJECTED, CLIENT_IDENTIFIER_NOT_VALID, "identifier_rejected"
+            )  # [MQTT-3.1.3-8 of 3.1.1]
+            return
+        self._connect = connect
+        credentials = self._credentials = self._service.credentials(
+            connect.user, connect.password or b"", connect.client_id, connection.peer
+        )
+        connection.user = credentials.user or ""
+        authenticator = self._service.broker.authenticator
+        method = connect.method
+        if method is None:
+            connection.stall()
+            authenticator.authenticate(credentials, self._on_verdict)
+            return
+        self._authentication = EnhancedAuthentication(
+            connection, authenticator, method, credentials
+        )
+        if not self._authentication.start(connect.method_data, self._decide):
+            connection.reject(0, BAD_AUTHENTICATION_METHOD, "bad_authentication_method")
 
-    def _release(self) -> None:
-        """The will goes out unless DISCONNECT took it back [MQTT-3.1.2-8]; the session stays or
-        ends.
-        """
-        session, self.session = self.session, None
-        context, self.context = self.context, None
-        will, self.will = self.will, None
-        self._answers.close()
-        if session is not None:
-            if context is not None and will is not None:
-                self._leave_will(session, context, will)
-            if session.delayed_will is None:
-                session.stored_will = None
-            self.mqtt.sessions.leave(session)
-        if context is not None:
-            self._vhost.contexts.leave(context)
+    # -- the verdict
 
-    def _leave_will(self, session: Session, context: PublishContext, will: StoredWill) -> None:
-        """... if it may be published where it wants to, like any other publication."""
-        if not self.mqtt.topics.serves(swap(will.message.address.key)):
-            context.received += 1
-            context.count_fate(DENIED)
-        elif will.delay and session.expiry:
-            session.delayed_will = DelayedWill(
-                self._vhost,
-                context,
-                will,
-                session,
-                self.mqtt.sessions.deadlines,
-                self.agenda.now + will.delay,
-            )
+    def _on_verdict(self, verdict: Verdict) -> None:
+        """Take the verdict on a user name and password."""
+        if not self._connection.finished:
+            self._decide(verdict, b"")
+
+    def _decide(self, verdict: Verdict, data: bytes) -> None:
+        """Accept or refuse the client; `data` is the authenticator's last, for the CONNACK."""
+        connection, service = self._connection, self._service
+        connect, credentials = self._connect, self._credentials
+        assert connect is not None and credentials is not None
+        connection.stalled = False
+        vhost = service.broker.vhosts.get(credentials.vhost)
+        identity = (
+            None
+            if verdict.identity is None
+            else verdict.identity.for_vhost(credentials.vhost, connect.client_id)
+        )
+        if verdict.identity is None or identity is None or vhost is None or vhost.closing:
+            self._refuse(verdict, credentials)
+            return
+        if service.broker.connection_refusal(identity.name, vhost):
+            connection.reject(UNAVAILABLE, QUOTA_EXCEEDED, "too_many_connections")
+            return
+        sessions = service.sessions
+        if sessions.full and sessions.find(vhost, connect.client_id) is None:
+            connection.reject(UNAVAILABLE, QUOTA_EXCEEDED, "too_many_sessions")
+            return
+        service.count_login("accepted")
+        connection.admitted = True
+        connection.vhost = vhost
+        connection.packet_max = service.options.max_packet
+        connection.identity = verdict.identity
+        connection.remember(verdict.identity)
+        named = credentials.user is not None or self._authentication is not None
+        connection.user = identity.name if named else ""
+        if connect.will is not None:
+            connection.will = will_of(connect.will)
+        context = vhost.contexts.enter(identity, NAMES[connection.level])
+        self._open(connect, context, verdict.identity, data)
+        if not connection.stalled:
+            connection.resume_input()
+
+    def _refuse(self, verdict: Verdict, credentials: Credentials) -> None:
+        connection = self._connection
+        self._service.count_login("busy" if verdict.busy else "refused")
+        if verdict.busy:
+            connection.reject(UNAVAILABLE, SERVER_BUSY, "login_refused")
+        elif credentials.user is not None:
+            connection.reject(BAD_CREDENTIALS, BAD_USER_OR_PASSWORD, "login_refused")
         else:
-            self._vhost.publish_will(context, will.message, will.lifetime, session)
+            connection.reject(NOT_AUTHORISED, NOT_AUTHORISED_5, "login_refused")
 
-    def resume_input(self) -> None:
-        super().resume_input()
-        if self.session is not None:
-            self.session.suback_pending = False
-            self.session.resume_retained()
+    # -- the session
 
-    def resume_deliveries(self) -> None:
-        if self.session is not None:
-            self.session.resume_deliveries()
+    def _open(
+        self, connect: Connect, context: PublishContext, identity: Identity, data: bytes
+    ) -> None:
+        """Give the connection its session and its packet handler, and answer with a CONNACK."""
+        connection, service = self._connection, self._service
+        client_id = connect.client_id or f"auto-{service.broker.new_id()}"
+        expiry = service.sessions.granted(connect.expiry)
+        ticket = connection.ticket()
+        session = self._take_over(connect, client_id, expiry, context, identity, ticket)
+        present = session is not None
+        if session is None:
+            user = context.identity.name
+            session = service.sessions.make(
+                connection.vhost,
+                client_id,
+                expiry,
+                self._stored_will(context) if expiry else None,
+                ticket,
+                user,
+                service.broker.authenticator.identity_of(user) is identity,
+            )
+        connection.client_id = client_id
+        connection.context = context
+        connection.session = session
+        connection.state = OPENING
+        if connection.level == LEVEL_5:
+            connection.handler = Level5Handler(connection, connect.expiry, self._authentication)
+            answer = connack5(present, SUCCESS, self._granted(connect, client_id, expiry, data))
+            largest = connect.maximum_packet_size
+            connection.send_max = largest if largest < PACKET_MAX else 0
+            writer: PublishWriter = Level5Writer(
+                connection, connection.agenda, connection.send_max, connect.topic_alias_maximum
+            )
+            session.receive_maximum = min(service.options.receive_maximum, connect.receive_maximum)
+        else:
+            connection.handler = Level4Handler(connection)
+            writer = Level4Writer(connection)
+            answer = connack(present, ACCEPTED)
+            session.receive_maximum = service.options.receive_maximum
+        self._connect = None
+        self._authentication = None
+        keep_alive = connection.keep_alive
+        connection.deadline = connection.agenda.now + keep_alive * 1500 if keep_alive else 0
+        assume(session, context.identity)
+        session.attach(connection, writer)
+        connection.reply_when_durable(ticket, answer)
 
-    def describe(self) -> dict[str, object]:
-        row = super().describe()
-        row["protocol"] = NAMES[self.level]
-        row["user"] = self.user
-        row["client"] = self.client_id
-        row["vhost"] = "" if self.session is None else self._vhost.name
-        row["keep_alive"] = int(self.keep_alive)
-        return row
+    def _take_over(
+        self,
+        connect: Connect,
+        client_id: str,
+        expiry: int,
+        context: PublishContext,
+        identity: Identity,
+        ticket: Ticket,
+    ) -> Session | None:
+        """Return the client's session if it goes on; its older connection ends [MQTT-3.1.4-3]."""
+        vhost: VirtualHost = self._connection.vhost
+        sessions = self._service.sessions
+        session = sessions.find(vhost, client_id)
+        if session is None:
+            return None
+        if session.connection is not None:
+            session.connection.close_with(SESSION_TAKEN_OVER, "taken_over")
+            session = sessions.find(vhost, client_id)
+            if session is None:
+                return None
+        user = context.identity.name
+        if connect.clean or expiry and not session.persistent or session.user not in ("", user):
+            # A session of another user under the same client identifier is not handed over.
+            sessions.end(session, ticket)
+            return None
+        session.user = user
+        session.named = self._service.broker.authenticator.identity_of(user) is identity
+        vhost.reply_when_durable(session, ticket)
+        if session.delayed_will is not None:
+            session.delayed_will.cancel()
+        sessions.reclaim(
+            session, expiry, self._stored_will(context) if session.persistent else None, ticket
+        )
+        return session
+
+    def _stored_will(self, context: PublishContext) -> Definition | None:
+        """Return the will as the store keeps it with a persistent session; None if there is none,
+        or if it could not be published now.
+        """
+        connection = self._connection
+        will = connection.will
+        if will is None or not self._service.topics.serves(swap(will.message.address.key)):
+            return None
+        route = connection.vhost.route(context, EXCHANGE, will.message.address.key)
+        return will.definition() if route.plan.refusal is None else None
+
+    def _granted(self, connect: Connect, client_id: str, expiry: int, data: bytes) -> Properties5:
+        """Return the properties of a CONNACK: limits of the broker, and values that differ from
+        those that the client asked for (section 3.2.2.3).
+        """
+        connection, options = self._connection, self._service.options
+        granted = Properties5()
+        if expiry != connect.expiry:
+            granted.numbers[SESSION_EXPIRY] = expiry
+        granted.numbers[RECEIVE_MAXIMUM] = options.receive_maximum
+        granted.numbers[MAXIMUM_PACKET_SIZE] = options.max_packet
+        if options.topic_alias_maximum:
+            granted.numbers[TOPIC_ALIAS_MAXIMUM] = options.topic_alias_maximum
+        keep_alive_max = options.keep_alive_max
+        if keep_alive_max and not 0 < connection.keep_alive <= keep_alive_max:
+            connection.keep_alive = keep_alive_max
+            granted.numbers[SERVER_KEEP_ALIVE] = keep_alive_max
+        if not connect.client_id:
+            granted.texts[ASSIGNED_CLIENT_IDENTIFIER] = client_id
+        if connect.wants_response_information and options.response_prefix:
+            granted.texts[RESPONSE_INFORMATION] = options.response_prefix + client_id
+        if self._authentication is not None:
+            granted.texts[AUTHENTICATION_METHOD] = self._authentication.method
+            if data:
+                granted.octets[AUTHENTICATION_DATA] = data
+        return granted
+
+
+def _remaining_length(data: bytes, at: i64) -> tuple[i64, i64]:
+    """Return a remaining length, and where the packet goes on behind it; 0 if it is incomplete.
+
+    Raises MalformedPacket.
+    """
+    length: i64 = 0
+    shift: i64 = 0
+    while at < len(data):
+        digit: i64 = data[at]
+        at += 1
+        length |= (digit & 127) << shift
+        if digit < 128:
+            if digit == 0 and shift > 0:
+                raise MalformedPacket("remaining length")
+            return length, at
+        shift += 7
+        if shift > 21:
+            raise MalformedPacket("remaining length")
+    return 0, 0

@@ -18,7 +18,6 @@ from matching.grammar import swap
 from protocols.connection import EXPELLED
 from protocols.mqtt.codec.reasons import NOT_AUTHORISED
 from protocols.mqtt.codec.topics import EXCHANGE, SHARE
-from protocols.mqtt.connection.login import MqttClient
 from protocols.mqtt.connection.service import MqttService
 from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.sys_topics import ROOT
@@ -46,9 +45,8 @@ def judge(identity: Identity, topic_filter: str, vhost: str) -> int:
 
 def review_session(service: MqttService, session: Session) -> None:
     """Whoever it belongs to may have other rights than before, or be nobody any more."""
-    outlet = session.outlet
-    if isinstance(outlet, MqttClient):
-        outlet.review()
+    if session.connection is not None:
+        session.connection.review()
     elif session.vhost.closing:
         _give_up(service, session)
     elif session.named:
@@ -73,7 +71,7 @@ def assume(session: Session, identity: Identity) -> None:
     session.identity = identity
     if session.delayed_will is not None:
         session.delayed_will.review(identity)
-    if session.subscription_count or session.memberships:
+    if len(session.subscriptions) or session.subscriptions.memberships:
         SessionReauthorization(session, identity).run()
 
 
@@ -83,7 +81,7 @@ class SessionReauthorization(Task):
     def __init__(self, session: Session, identity: Identity) -> None:
         self._session = session
         self._identity = identity
-        self._names = [*session.subscriptions, *session.memberships]
+        self._names = [*session.subscriptions, *session.subscriptions.memberships]
         self._names.reverse()
         self._lost = 0
 
@@ -99,11 +97,10 @@ class SessionReauthorization(Task):
             partly |= self._review(name)
         if partly:
             session.vhost.changed()
-        outlet = session.outlet
         if self._names:
             session.vhost.agenda.later(self)
-        elif self._lost and isinstance(outlet, MqttClient):
-            outlet.disconnect(
+        elif self._lost and session.connection is not None:
+            session.connection.close_with(
                 NOT_AUTHORISED, EXPELLED, f"{self._lost} subscriptions are not allowed any more"
             )
 
@@ -111,12 +108,12 @@ class SessionReauthorization(Task):
         """Whether topics are, or were, told one by one."""
         session = self._session
         verdict = judge(self._identity, name, session.vhost.name)
-        if name in session.memberships:
+        if name in session.subscriptions.memberships:
             if verdict != READ_ALL:
                 self._lost += 1
                 session.leave_group(name, None)
             return False
-        binding = session.subscription(name)
+        binding = session.subscriptions.get(name)
         if binding is None:
             return False
         before = PARTLY in binding.arguments

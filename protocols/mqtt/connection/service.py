@@ -104,8 +104,8 @@ class BrokerSurvey(Survey):
         while most > 0 and self._sessions:
             most -= 1
             session = self._sessions.pop()
-            self._connected += session.outlet is not None
-            self._subscriptions += session.subscription_count
+            self._connected += session.connection is not None
+            self._subscriptions += len(session.subscriptions)
         while most > 0 and self._connections:
             most -= 1
             connection = self._connections.pop()

@@ -222,11 +222,12 @@ class SubscribeTask(SubscriptionChange):
             self._subscribe(wish, verdict == READ_SOME)
 
     def _is_too_many(self, topic_filter: str) -> bool:
-        session, most = self.session, self._service.options.subscriptions
-        if most == 0 or session.subscription_count + len(session.memberships) < most:
+        subscriptions, most = self.session.subscriptions, self._service.options.subscriptions
+        if most == 0 or len(subscriptions) + len(subscriptions.memberships) < most:
             return False
         return (
-            session.subscription(topic_filter) is None and topic_filter not in session.memberships
+            subscriptions.get(topic_filter) is None
+            and topic_filter not in subscriptions.memberships
         )
 
     def _subscribe(self, wish: SubscribeRequest, partly: bool) -> None:
@@ -237,7 +238,7 @@ class SubscribeTask(SubscriptionChange):
             )
             self._shared = True
             return
-        known = session.subscription(name) is not None
+        known = session.subscriptions.get(name) is not None
         wishes: dict[str, object] = {}
         if self._identifier:
             wishes[IDENTIFIER] = self._identifier

@@ -1,5 +1,5 @@
-"""What a session knows of its shared subscriptions, of its client's will and of where it is listed:
-roles, played elsewhere.
+"""Interfaces of the objects that a session uses and that know sessions themselves: its connection,
+its shared subscriptions, its client's delayed will and the registry of sessions.
 """
 
 from __future__ import annotations
@@ -10,6 +10,19 @@ from broker.definitions.restore import SessionRestorer
 from broker.messages.outlet import Outlet
 from broker.routing.route import Subscriber
 from broker.store.contract import Ticket
+from protocols.connection import Connection
+
+
+class SessionConnection(Connection):
+    """The connection of a session's client."""
+
+    def close_with(self, code: int, reason: str, text: str = "") -> None:
+        """End the connection on the broker's initiative.
+
+        A client of level 5 receives the reason code and the text [MQTT-4.13.1-1]; `reason` is
+        counted.
+        """
+        raise NotImplementedError
 
 
 class SharedSubscription:

@@ -1,12 +1,17 @@
-"""Writes publications at level 5: properties, what is left of their time, identifiers, topic
-aliases, the client's limit.
+"""Writes PUBLISH packets to a client, at its protocol level.
 
-PUBLISH   topic, or empty if its alias is known   packet identifier   alias  identifiers  properties
-of the content   body
+    level 3, 4   topic name                          packet identifier   payload
+    level 5      topic name, or empty if the client  packet identifier   properties: topic alias,
+                 knows its alias                                         subscription identifiers,
+                                                                         those of the message;
+                                                                         payload
+
+A packet identifier is there from QoS 1 on.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Final
 
 from mypy_extensions import i64
@@ -19,48 +24,90 @@ from protocols.crossing import wants_retain
 from protocols.mqtt.codec.content import MqttEncoding, described_by, properties_end
 from protocols.mqtt.codec.packets import PUBLISH, RETAIN, remaining_length, write_publish_head
 from protocols.mqtt.codec.properties import MESSAGE_EXPIRY, TOPIC_ALIAS
-from protocols.mqtt.codec.relay_formats import RECODED_5, UNSHARED_5, VERSION_5
+from protocols.mqtt.codec.relay_formats import (
+    RECODED_4,
+    RECODED_5,
+    UNSHARED_5,
+    VERSION_4,
+    VERSION_5,
+)
 from protocols.mqtt.session.subscription_options import Addressed, SessionOptions
 
-#: Octets of the longest topic that is not worth an alias.
+#: Bytes of the longest topic name that gets no alias.
 SHORT: Final = 3
 
 
 class PublishWriter:
-    """For one connection.
+    """Writes the publications of one connection."""
 
-    `packet_max` is the largest packet that its client takes (0: any), `aliases` how many it knows.
+    def __init__(self, outlet: Outlet) -> None:
+        self.outlet = outlet
+        #: The options of the session's subscriptions, if they have any; for level 5.
+        self.options: SessionOptions | None = None
+
+    @property
+    def relay_format(self) -> RelayFormat:
+        """The format of the packets that other connections may relay to this one unchanged."""
+        return VERSION_4
+
+    @abstractmethod
+    def write(self, message: Message, qos: i64, packet_id: i64, flags: i64) -> bool:
+        """Write a PUBLISH packet. Hot path.
+
+        Return False, and write nothing, if the client accepts no packet of this size.
+        """
+        raise NotImplementedError
+
+
+class Level4Writer(PublishWriter):
+    """Writes at levels 3 and 4."""
+
+    def write(self, message: Message, qos: i64, packet_id: i64, flags: i64) -> bool:
+        outlet = self.outlet
+        if message.retained:
+            flags |= RETAIN
+        body = _plain_body(message)
+        write_publish_head(outlet.out, message.address.topic, len(body), qos, packet_id, flags)
+        if len(body) < LARGE_BODY:
+            outlet.out.write(body)
+        else:
+            outlet.attach(body)
+        if not outlet.dirty:
+            outlet.touch()
+        return True
+
+
+class Level5Writer(PublishWriter):
+    """Writes at level 5.
+
+    `packet_max` is the client's Maximum Packet Size in bytes (0: any), `aliases` its Topic Alias
+    Maximum.
     """
 
     def __init__(self, outlet: Outlet, agenda: Agenda, packet_max: i64, aliases: i64) -> None:
-        self._outlet = outlet
+        super().__init__(outlet)
         self._agenda = agenda
         self._packet_max: i64 = packet_max
         self._aliases_max: i64 = aliases
-        self._careful = bool(packet_max or aliases)
+        self._is_limited = bool(packet_max or aliases)
         self._aliases: dict[bytes, bytes] = {}
 
-    def relay_format(self, views: SessionOptions | None) -> RelayFormat:
-        """Whether others may relay their octets here."""
-        return UNSHARED_5 if self._careful or views is not None and views.identified else VERSION_5
+    @property
+    def relay_format(self) -> RelayFormat:
+        options = self.options
+        shared = not self._is_limited and (options is None or not options.identified)
+        return VERSION_5 if shared else UNSHARED_5
 
-    def write(
-        self,
-        message: Message,
-        qos: i64,
-        packet_id: i64,
-        flags: i64,
-        views: SessionOptions | None,
-    ) -> bool:
-        """False when the packet would be too large [MQTT-3.1.2-24]: then nothing was written."""
-        topic = message.address.topic
-        encoding = message.encoding
-        outlet = self._outlet
-        if encoding is PLAIN and views is None and not self._careful:
+    def write(self, message: Message, qos: i64, packet_id: i64, flags: i64) -> bool:
+        options = self.options
+        if message.encoding is PLAIN and options is None and not self._is_limited:
+            outlet = self.outlet
             if message.retained:
                 flags |= RETAIN
             plain = message.content
-            write_publish_head(outlet.out, topic, len(plain) + 1, qos, packet_id, flags)
+            write_publish_head(
+                outlet.out, message.address.topic, len(plain) + 1, qos, packet_id, flags
+            )
             outlet.out.append(0)
             if len(plain) < LARGE_BODY:
                 outlet.out.write(plain)
@@ -69,15 +116,29 @@ class PublishWriter:
             if not outlet.dirty:
                 outlet.touch()
             return True
-        properties, body, extra = b"", message.content, b""
+        return self._write_described(message, qos, packet_id, flags, options)
+
+    def _write_described(
+        self,
+        message: Message,
+        qos: i64,
+        packet_id: i64,
+        flags: i64,
+        options: SessionOptions | None,
+    ) -> bool:
+        """Write a packet that may have properties, or an alias, or may be too large."""
+        topic = message.address.topic
+        encoding = message.encoding
+        outlet = self.outlet
+        properties, body, identifiers = b"", message.content, b""
         if encoding is not PLAIN:
             retained_by_publisher = False
             if isinstance(encoding, MqttEncoding):
                 retained_by_publisher = encoding.retain
                 content, described = message.content, encoding.described
             else:
-                content, described = _content_for(message), True
-                retained_by_publisher = views is not None and wants_retain(message.properties)
+                content, described = _described_content(message), True
+                retained_by_publisher = options is not None and wants_retain(message.properties)
             if described:
                 end = properties_end(content)
                 start = end
@@ -90,18 +151,18 @@ class PublishWriter:
                     properties = bytes([MESSAGE_EXPIRY]) + self._left(message) + properties[5:]
             if (
                 retained_by_publisher
-                and views is not None
+                and options is not None
                 and not isinstance(message, Addressed)
-                and views.of(topic).as_published
+                and options.of(topic).as_published
             ):
                 flags |= RETAIN
         if message.retained:
             flags |= RETAIN
-        if views is not None:
-            extra = (
+        if options is not None:
+            identifiers = (
                 message.identifier
                 if isinstance(message, Addressed)
-                else views.of(topic).identifiers
+                else options.of(topic).identifiers
             )
         alias = b""
         known = False
@@ -110,22 +171,20 @@ class PublishWriter:
             known = found is not None
             alias = self._new_alias(topic) if found is None else found
         name = b"" if known else topic
-        told = alias + extra + properties
+        properties = alias + identifiers + properties
         head = (
             len(name).to_bytes(2, "big")
             + name
             + (int(packet_id).to_bytes(2, "big") if qos else b"")
+            + remaining_length(len(properties))
+            + properties
         )
-        size = remaining_length(len(told))
-        rest = remaining_length(len(head) + len(size) + len(told) + len(body))
-        if (
-            self._packet_max
-            and 1 + len(rest) + len(head) + len(size) + len(told) + len(body) > self._packet_max
-        ):
-            return False
+        rest = remaining_length(len(head) + len(body))
+        if self._packet_max and 1 + len(rest) + len(head) + len(body) > self._packet_max:
+            return False  # [MQTT-3.1.2-24]
         if alias and not known:
             self._aliases[topic] = alias
-        outlet.out.write(bytes([int(PUBLISH << 4 | qos << 1 | flags)]) + rest + head + size + told)
+        outlet.out.write(bytes([int(PUBLISH << 4 | qos << 1 | flags)]) + rest + head)
         if len(body) < LARGE_BODY:
             outlet.out.write(body)
         else:
@@ -135,20 +194,30 @@ class PublishWriter:
         return True
 
     def _left(self, message: Message) -> bytes:
-        """Seconds until the message expires [MQTT-3.3.2-6]."""
+        """Return the seconds until the message expires, in four bytes [MQTT-3.3.2-6]."""
         left = max(0, int(message.expires - self._agenda.now) + 999) // 1000
         return min(left, 0xFFFFFFFF).to_bytes(4, "big")
 
     def _new_alias(self, topic: bytes) -> bytes:
-        """The alias that this packet introduces, as a property; nothing when there is none left."""
+        """Return the property that introduces an alias for the topic name; b"" if none is left."""
         number = len(self._aliases) + 1
         if number > self._aliases_max or len(topic) <= SHORT:
             return b""
         return bytes([TOPIC_ALIAS]) + number.to_bytes(2, "big")
 
 
-def _content_for(message: Message) -> bytes:
-    """Properties and body of a message from elsewhere; made once per message."""
+def _plain_body(message: Message) -> bytes:
+    """Return the payload; extracted from another encoding once for each message."""
+    encoding = message.encoding
+    if encoding is PLAIN or isinstance(encoding, MqttEncoding) and not encoding.described:
+        return message.content
+    if message.recoding is RECODED_4:
+        return message.recoded
+    return message.cache_recoded(RECODED_4, message.body)
+
+
+def _described_content(message: Message) -> bytes:
+    """Return properties and payload of a message from AMQP; encoded once for each message."""
     if message.recoding is RECODED_5:
         return message.recoded
     return message.cache_recoded(

@@ -17,7 +17,7 @@ from broker.queues.consumer import Delivery
 from broker.store.contract import MessageStored
 from broker.store.durable import DurableStore
 from broker.store.layout import ANNOTATION_MODULUS
-from protocols.mqtt.session.inflight import NOWHERE, InboxConsumer, identifier
+from protocols.mqtt.session.inflight import packet_identifier
 from protocols.mqtt.session.session import Session
 
 
@@ -36,7 +36,7 @@ def restore_inbox(
     some = max(in_hand, min(int(session.receive_maximum), count))
     order: i64 = 0
     at = 0
-    holder = InboxConsumer(session, NOWHERE, 0)
+    holder = session.absent_consumer()
     while at < count:
         kept = store.read_stored(reader, positions[at])
         if kept is None:
@@ -61,12 +61,12 @@ def restore_inbox(
 
 def _take(session: Session, delivery: Delivery, stepped: bool) -> None:
     """It was in the client's hands."""
-    window = session.window()
+    window = session.own_window()
     window.skip_to(delivery.sequence)
     window.add(delivery)
     session.inbox.restore_unacked(delivery.sequence)
     if stepped:
-        session.step(identifier(delivery.sequence))
+        window.mark_released(packet_identifier(delivery.sequence), 0)
 
 
 def _order(kept: MessageStored | None, inbox: i64, before: i64) -> i64:

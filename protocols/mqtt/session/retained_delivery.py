@@ -17,7 +17,7 @@ from protocols.mqtt.session.subscription_options import Addressed, identifier_of
 
 def send_retained(session: Session, topic_filter: str) -> None:
     """Send the retained messages that a subscription matches [MQTT-3.3.1-9]."""
-    binding = session.subscription(topic_filter)
+    binding = session.subscriptions.get(topic_filter)
     if binding is not None:
         session.vhost.retained.deliver(topic_filter, MQTT, RetainedDelivery(session, binding))
 
@@ -33,11 +33,12 @@ class RetainedDelivery(RetainedReceiver):
     def _obsolete(self) -> bool:
         """Whether the subscription ended, or another one took its place."""
         return (
-            self._session.dead or self._session.subscription(self._binding.key) is not self._binding
+            self._session.dead
+            or self._session.subscriptions.get(self._binding.key) is not self._binding
         )
 
     def backlogged(self, task: Task) -> bool:
-        return not self._obsolete and self._session.backlogged(self._binding.key, task)
+        return not self._obsolete and self._session.wait_for_room(self._binding.key, task)
 
     def receive_retained(self, message: Message) -> bool:
         if self._obsolete:
@@ -48,7 +49,7 @@ class RetainedDelivery(RetainedReceiver):
         session.vhost.internal.count_copies(1, 0)
         granted: i64 = min(message.qos, binding.qos)
         copy = message
-        if session.views is not None:
+        if session.subscriptions.options is not None:
             copy = Addressed(message, int(granted), True, identifier_of(binding), message.encoding)
         elif granted > AT_MOST_ONCE:
             copy = message.copy(granted, True)
@@ -60,11 +61,5 @@ class RetainedDelivery(RetainedReceiver):
                 )
             inbox.put(copy)
             return True
-        outlet = session.outlet
-        if outlet is None:
-            session.missed += 1
-        elif outlet.paused:
-            session.dropped += 1
-        else:
-            session.tell(outlet, copy, RETAIN)
+        session.send(copy, RETAIN)
         return True

@@ -1,8 +1,11 @@
-"""The session: what outlives the network connection.
+"""The session of a client identifier: it outlives the client's connection.
 
-publication --at most once---> outlet of the connection, if there is one
-            --otherwise------> inbox (a queue) --> InboxConsumer --> connection
+    publication --QoS 0-------> connection, if there is one
+                --QoS 1, 2----> inbox (a queue) --> InboxConsumer --> connection
                                                     credit = receive maximum - in flight
+
+A session has subscriptions (SessionSubscriptions), an inbox (Queue), and a window of what waits for
+an acknowledgement (InflightWindow).
 """
 
 from __future__ import annotations
@@ -12,29 +15,48 @@ from typing import ClassVar, Final
 from mypy_extensions import i64
 
 from broker.access.identity import Identity
+from broker.agenda import Task
 from broker.definitions.restore import Definition
 from broker.messages.message import AT_MOST_ONCE, EXACTLY_ONCE, Message
 from broker.messages.outlet import Outlet
 from broker.queues.consumer import Delivery
-from broker.store.contract import PubrecReceived, Ticket, Waiter
+from broker.routing.binding import Arguments, Binding
+from broker.routing.route import Subscriber
+from broker.store.contract import PacketIdHeld, PacketIdReleased, PubrecReceived, Ticket, Waiter
 from broker.vhost.vhost import VirtualHost
+from matching.grammar import MQTT
 from protocols.mqtt.codec.packets import DUP, PUBREL, write_answer
-from protocols.mqtt.codec.topics import valid_topic_name
+from protocols.mqtt.codec.relay_formats import VERSION_4
+from protocols.mqtt.codec.topics import EXCHANGE, valid_topic_name
 from protocols.mqtt.session.deadlines import Deadline
-from protocols.mqtt.session.inflight import IDENTIFIERS, NOWHERE, InboxConsumer, identifier, write
-from protocols.mqtt.session.interfaces import DelayedWillTask, SessionRegistry, SharedSubscription
+from protocols.mqtt.session.inbox_consumer import NO_WRITER, NOWHERE, InboxConsumer, skip
+from protocols.mqtt.session.inflight import (
+    EMPTY_WINDOW,
+    IDENTIFIERS,
+    InflightWindow,
+    packet_identifier,
+)
+from protocols.mqtt.session.interfaces import (
+    DelayedWillTask,
+    SessionConnection,
+    SessionRegistry,
+    SharedSubscription,
+)
 from protocols.mqtt.session.publish_writer import PublishWriter
 from protocols.mqtt.session.subscription_options import Addressed
-from protocols.mqtt.session.subscriptions import BACKLOGGED, NO_MEMBERSHIPS, SessionSubscriptions
+from protocols.mqtt.session.subscriptions import SessionSubscriptions
 from protocols.tally import FrontCounters
 
-#: What most sessions have, in one copy; nothing is ever put into these.
-_NONE_RELEASED: Final[dict[int, int]] = {}
-_ALL_SENT: Final[list[tuple[i64, Delivery]]] = []
+#: Messages in the inbox from which on retained messages wait outside of it, so that they do not
+#: push other messages out.
+BACKLOGGED: Final[i64] = 500
+#: Containers without elements: shared by all sessions, and never changed.
+_NONE_UNSENT: Final[list[tuple[i64, Delivery]]] = []
+_NONE_WAITING: Final[dict[str, Task]] = {}
 
 
 class Resend(Waiter):
-    """What a session has to send again is durable."""
+    """Waits until the next message that a session has to resend is durable."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -43,11 +65,8 @@ class Resend(Waiter):
         self._session.resend()
 
 
-class Session(SessionSubscriptions):
-    """One client identifier's subscriptions, inbox and packets in flight.
-
-    `receive_maximum` bounds those.
-    """
+class Session(Subscriber):
+    """One client identifier's subscriptions, inbox and messages in flight."""
 
     hash_kind: ClassVar[str] = "Session"
 
@@ -60,49 +79,55 @@ class Session(SessionSubscriptions):
         receive_maximum: int,
         tally: FrontCounters,
     ) -> None:
+        """`receive_maximum` is the broker's limit of messages in flight, `backlog` the inbox's."""
         inbox = vhost.new_inbox(f"mqtt-subscription-{client_id}qos1", persistent, backlog)
-        super().__init__(vhost, client_id, inbox, persistent, tally)
-        #: How many may be in flight; what its client allows, if that is less.
+        super().__init__(client_id, inbox, VERSION_4)
+        self.vhost = vhost
+        self.tally = tally
+        #: True if the session is in the store.
+        self.persistent = persistent
+        self.subscriptions = SessionSubscriptions()
+        self.in_flight = EMPTY_WINDOW
+        #: Messages that may be in flight: the broker's limit, or the client's if that is lower.
         self.receive_maximum: i64 = receive_maximum
-        #: Whose it is: the name that its client logged in by, whether names alone say who that is,
-        #: and its rights.
+        #: The user that the client logged in as; True if its name alone tells its permissions; and
+        #: these permissions.
         self.user = ""
         self.named = False
         self.identity: Identity | None = None
-        #: Seconds that it outlives its connection.
+        #: The client's connection, before and after the CONNACK. The `outlet` is there after it.
+        self.connection: SessionConnection | None = None
+        self.writer: PublishWriter | None = None
+        #: Seconds that the session outlives its connection.
         self.expiry = 0
-        #: Where it is listed, while it lives.
-        self.register: SessionRegistry | None = None
-        #: Its end, while its client is away.
-        self.alarm: Deadline | None = None
-        #: Whether it had shared subscriptions since it is connected, and whether they were refused.
-        self._sharing = False
-        self._wants_shared = False
-        #: Its client's will, while that waits for the client to come back.
-        self.delayed_will: DelayedWillTask | None = None
-        #: What the store knows of the will, while there is one that shall survive a crash.
-        self.stored_will: Definition | None = None
-        #: When its last connection went, in ms.
+        #: When the last connection ended, in ms of the agenda's clock, and the end of the session.
         self.away_since: i64 = 0
-        #: Packet identifiers of ours that got their PUBREC, and the position of that in the store
-        #: (0: nowhere).
-        self.released: dict[int, int] = _NONE_RELEASED
+        self.expiry_deadline: Deadline | None = None
+        #: The registry that lists the session, until it ends.
+        self.registry: SessionRegistry | None = None
+        #: The client's will, while it waits for its delay.
+        self.delayed_will: DelayedWillTask | None = None
+        #: The will as it is stored, if it shall survive a crash.
+        self.stored_will: Definition | None = None
+        #: True if a SUBACK waits for the store: retained messages come after it.
+        self.suback_pending = False
+        #: Deliveries of retained messages that wait for that or for room, by topic filter.
+        self._waiting_retained = _NONE_WAITING
         self._consumer: InboxConsumer | None = None
-        #: What is in flight and not resent yet over this connection, oldest last.
-        self._unsent = _ALL_SENT
-        #: How many of them its client takes now.
+        #: What is in flight and not resent yet over this connection, oldest last; and how many of
+        #: these the client accepts now.
+        self._unsent = _NONE_UNSENT
         self._resendable: i64 = 0
-        self._withheld: i64 = 0
-        #: From the oldest packet identifier in flight to the newest, so that none is used twice.
+        #: See InboxConsumer.
         self._span_max: i64 = IDENTIFIERS - receive_maximum
         vhost.add_subscriber(self)
 
-    # -- Listener
+    # -- what a subscriber does
 
     def run(self) -> None:
-        """Its client stayed away for too long."""
-        if self.register is not None:
-            self.register.expire(self)
+        """Expire: the client stayed away for too long."""
+        if self.registry is not None:
+            self.registry.expire(self)
 
     def can_represent(self, topic: bytes) -> bool:
         return valid_topic_name(topic)
@@ -111,332 +136,354 @@ class Session(SessionSubscriptions):
         return self.identity is not None and self.identity.may_read(topic)
 
     def offer(self, message: Message) -> None:
-        outlet = self.outlet
-        if outlet is None:
+        self.send(message, 0)
+
+    def send(self, message: Message, flags: i64) -> None:
+        """Send a message at most once, and count what becomes of it."""
+        outlet, writer = self.outlet, self.writer
+        if outlet is None or writer is None:
             self.missed += 1
-        elif outlet.paused:
-            self.dropped += 1
+        elif not outlet.paused and writer.write(message, AT_MOST_ONCE, 0, flags):
+            self.relayed += 1
         else:
-            self.tell(outlet, message, 0)
-
-    def tell(self, outlet: Outlet, message: Message, flags: i64) -> None:
-        """At most once."""
-        pen = self.writer
-        if pen is None:
-            write(outlet, message, AT_MOST_ONCE, 0, flags)
-        elif not pen.write(message, AT_MOST_ONCE, 0, flags, self.views):
             self.dropped += 1
-            return
-        self.relayed += 1
 
-    # -- its connection comes and goes
+    # -- subscriptions
 
-    def attach(self, outlet: Outlet, pen: PublishWriter | None = None) -> None:
-        """Resend what is in flight, in order, then go on with the inbox [MQTT-4.4.0-1]."""
-        self.outlet = outlet
-        self.writer = pen
-        self._choose_relay_format()
+    def subscribe(
+        self,
+        topic_filter: str,
+        qos: i64,
+        ticket: Ticket | None,
+        arguments: Arguments | None = None,
+    ) -> None:
+        """Add or replace a subscription [MQTT-3.8.4-3]."""
+        binding = Binding(topic_filter, self, qos, arguments, MQTT)
+        replaced = self.subscriptions.put(binding)
+        if replaced is not None and replaced.identity != binding.identity:
+            self.vhost.unbind(EXCHANGE, replaced, ticket)
+        self._apply_options()
+        self.vhost.bind(EXCHANGE, binding, ticket)
+
+    def restore_subscription(self, binding: Binding) -> None:
+        """Add a subscription that the store knows, and that is bound already."""
+        self.subscriptions.put(binding)
+        self._apply_options()
+
+    def unsubscribe(self, topic_filter: str, ticket: Ticket | None) -> bool:
+        """Remove a subscription; False if there is none."""
+        binding = self.subscriptions.remove(topic_filter)
+        if binding is not None:
+            self._apply_options()
+            self.vhost.unbind(EXCHANGE, binding, ticket)
+        elif self.persistent:
+            self.vhost.reply_when_all_durable(ticket)
+        return binding is not None
+
+    def set_identifier(self, membership: SharedSubscription, identifier: int) -> None:
+        """Give a shared subscription another subscription identifier; 0 for none."""
+        self.subscriptions.set_identifier(membership, identifier)
+        self._apply_options()
+
+    def _apply_options(self) -> None:
+        """Write by the options of the subscriptions, which decide about relayed packets too."""
+        writer = self.writer
+        if writer is not None:
+            writer.options = self.subscriptions.options
+        relay_format = VERSION_4 if writer is None else writer.relay_format
+        if relay_format is not self.relay_format:
+            self.relay_format = relay_format
+            if len(self.subscriptions) > 0:
+                self.vhost.changed()
+
+    # -- connections come and go
+
+    def attach(self, connection: SessionConnection, writer: PublishWriter) -> None:
+        """Take a new connection, which receives nothing before `start_deliveries`."""
+        self.connection = connection
+        self.writer = writer
+        self._apply_options()
+
+    def start_deliveries(self) -> None:
+        """Resend the messages in flight, in order, then deliver those of the inbox [MQTT-4.4.0-1]."""
+        outlet = self.outlet = self.connection
+        assert outlet is not None
         self._resendable = self.receive_maximum
-        for membership in self.memberships.values():
-            self._sharing = True
-            membership.attach(outlet)
-        self._unsent = self.window().outstanding()
+        self.subscriptions.attach_shared(outlet)
+        self._unsent = self.own_window().outstanding()
         self._unsent.reverse()
         self._resend(outlet)
 
+    def own_window(self) -> InflightWindow:
+        """Return a window of the session's own, which may be changed."""
+        if self.in_flight is EMPTY_WINDOW:
+            self.in_flight = InflightWindow()
+        return self.in_flight
+
     def resend(self) -> None:
-        """What was waited for has come."""
+        """Go on with the messages in flight that were not resent yet."""
         if self._unsent and self.outlet is not None:
             self._resend(self.outlet)
 
     def _resend(self, outlet: Outlet) -> None:
-        """As much as the connection takes now, and the store has; `resend` goes on."""
-        store = self.vhost.store
+        """Resend messages as far as the client, the connection and the store allow.
+
+        After the last one, subscribe to the inbox.
+        """
+        store, window, writer = self.vhost.store, self.in_flight, self.writer
+        assert writer is not None
         while self._unsent:
             if not outlet.open() or self._resendable == 0:
                 return
-            number, delivery = self._unsent[-1]
-            packet_id = identifier(number)
-            needed: i64 = self.released.get(packet_id, 0)
+            sequence, delivery = self._unsent[-1]
+            packet_id = packet_identifier(sequence)
+            needed: i64 = window.released.get(packet_id, 0)
             if delivery.message.qos == EXACTLY_ONCE:
                 needed = max(needed, delivery.message.position)
             if needed > store.durable:
                 store.wait_for(needed, Ticket(Resend(self)))
                 return
             self._unsent.pop()
-            if self.in_flight.get(number) is not delivery:
-                continue  # It was acknowledged meanwhile.
-            if packet_id in self.released:
+            if window.get(sequence) is not delivery:
+                continue  # The client has acknowledged it meanwhile.
+            if packet_id in window.released:
                 write_answer(outlet.out, PUBREL << 4 | 2, packet_id)
                 outlet.touch()
                 continue
             self.tally.redelivered += 1
-            pen = self.writer
-            if pen is None:
-                write(outlet, delivery.message, delivery.message.qos, packet_id, DUP)
-            elif not pen.write(delivery.message, delivery.message.qos, packet_id, DUP, self.views):
-                self.skip(number)
-                continue
-            self._resendable -= 1
-        credit: i64 = self.receive_maximum - self.in_flight.count
-        consumer = self._consumer = InboxConsumer(self, outlet, credit)
-        self._wants_shared = False
-        self._withheld = 0
-        if self.in_flight.span() > self._span_max:
-            self._withhold(consumer)
+            if writer.write(delivery.message, delivery.message.qos, packet_id, DUP):
+                self._resendable -= 1
+            else:
+                skip(window, sequence)
+        consumer = self._consumer = InboxConsumer(
+            self.inbox,
+            outlet,
+            self.receive_maximum - window.count,
+            writer,
+            window,
+            self.subscriptions,
+            self.tally,
+            self._span_max,
+        )
         self.inbox.subscribe(consumer)
-        for membership in self.memberships.values():
-            membership.schedule_drain()
+        self.subscriptions.drain_shared()
 
-    def skip(self, number: i64) -> None:
-        """What is in flight under this number is too large for its client: as if it had been
-        delivered [MQTT-3.1.2-25].
-        """
-        delivery = self.in_flight.take(number)
-        if delivery is not None:
-            if self._consumer is not None:
-                self._consumer.credit += 1
-            queue = delivery.consumer.queue
-            if not queue.dead:
-                queue.unrepresentable(delivery.message)
+    def absent_consumer(self) -> InboxConsumer:
+        """Return a consumer that holds deliveries of a client that is away."""
+        return InboxConsumer(
+            self.inbox,
+            NOWHERE,
+            0,
+            NO_WRITER,
+            self.in_flight,
+            self.subscriptions,
+            self.tally,
+            self._span_max,
+        )
 
     def resume_deliveries(self) -> None:
-        """Its connection has room again."""
+        """Go on: the connection has room again."""
         self.resend()
-        self._wants_shared = self._sharing
-        self.schedule_shared_drain()
+        self.inbox.schedule_drain()
+        if self.subscriptions.has_shared:
+            self.subscriptions.drain_shared()
         self.resume_retained()
 
     def detach(self) -> None:
-        """The connection is gone, the session stays."""
+        """Give up the connection, which has ended."""
+        self.connection = None
         self.outlet = None
         self.writer = None
         if self._consumer is not None:
             self.inbox.unsubscribe(self._consumer)
-            self._consumer.outlet = (
-                NOWHERE  # What is in flight keeps the consumer, which must not keep the connection.
-            )
+            self._consumer.disconnect()
             self._consumer = None
-        self._unsent = _ALL_SENT
-        if self._sharing:
-            self._sharing = False
-            for membership in self.memberships.values():
-                membership.detach()
-            self._give_back()
+        self._unsent = _NONE_UNSENT
+        if self.subscriptions.has_shared:
+            self.subscriptions.detach_shared()
+            self._requeue_shared()
         self.suback_pending = False
         self.resume_retained()
-        self.tidy()
-        if not self.released:
-            self.released = _NONE_RELEASED
+        if self.in_flight.idle:
+            self.in_flight = EMPTY_WINDOW
 
     def end(self) -> None:
-        """Forget the session."""
+        """Remove the session from the virtual host."""
         self.detach()
         if self.delayed_will is not None:
             self.delayed_will.run()  # [MQTT-3.1.2-8]
-        memberships, self.memberships = self.memberships, NO_MEMBERSHIPS
-        for membership in memberships.values():
+        for membership in self.subscriptions.take_memberships():
             membership.leave(None)
         self.vhost.delete_subscriber(self)
-        self._drop_all()
+        self.subscriptions.clear()
         for delivery in self.in_flight.take_all():
             delivery.consumer.queue.settle(delivery.message)
+
+    # -- retained messages
+
+    def wait_for_room(self, topic_filter: str, task: Task) -> bool:
+        """Run the task when there is room for retained messages; False if there is room now."""
+        outlet = self.outlet
+        if (
+            outlet is None
+            or not self.suback_pending
+            and self.inbox.depth < BACKLOGGED
+            and outlet.open()
+        ):
+            return False
+        if self._waiting_retained is _NONE_WAITING:
+            self._waiting_retained = {}
+        self._waiting_retained[topic_filter] = task
+        return True
+
+    def resume_retained(self) -> None:
+        """Go on with retained messages: there may be room again."""
+        if self._waiting_retained:
+            waiting, self._waiting_retained = self._waiting_retained, _NONE_WAITING
+            for task in waiting.values():
+                self.vhost.agenda.add(task)
 
     # -- shared subscriptions
 
     def join(self, membership: SharedSubscription) -> None:
-        """A new one."""
-        if self.memberships is NO_MEMBERSHIPS:
-            self.memberships = {}
-        self.memberships[membership.name] = membership
-        if self.outlet is not None:
-            self._sharing = True
-            membership.attach(self.outlet)
+        """Add a shared subscription."""
+        self.subscriptions.add_membership(membership, self.outlet)
 
     def leave_group(self, name: str, ticket: Ticket | None) -> bool:
-        """One ends; whether it was there."""
-        membership = self.memberships.pop(name, None)
+        """Remove a shared subscription; False if there is none."""
+        membership = self.subscriptions.memberships.pop(name, None)
         if membership is None:
             return False
         membership.leave(ticket)
-        self.rename(membership, 0)
+        self.set_identifier(membership, 0)
         return True
 
-    def has_room(self) -> bool:
-        """Whether a shared subscription may give it a message now, before all that waits here.
+    def room_for_shared(self) -> InboxConsumer | None:
+        """Return the consumer that sends a message of a shared subscription.
 
-        A refusal is remembered.
+        None if it has no room. That is remembered: there is a drain when there is room.
         """
         consumer = self._consumer
-        if consumer is not None and consumer.credit > 0 and self.inbox.depth == 0:
-            return True
-        self._wants_shared = True
-        return False
+        if consumer is not None and consumer.has_room():
+            return consumer
+        self.subscriptions.shared_refused = True
+        return None
 
-    def schedule_shared_drain(self) -> None:
-        """There is room again."""
-        self.inbox.schedule_drain()
-        if self._wants_shared:
-            self._open_door()
+    def send_uncounted(self, message: Message) -> None:
+        """Send a QoS 0 message of a shared subscription, which counts it."""
+        if self.writer is not None:
+            self.writer.write(message, AT_MOST_ONCE, 0, 0)
 
-    def _open_door(self) -> None:
-        self._wants_shared = False
-        for membership in self.memberships.values():
-            membership.schedule_drain()
-
-    def send_shared(self, delivery: Delivery) -> None:
-        """A QoS 1 message of a shared subscription. The session has room, and nothing waits: it
-        takes the next place of the inbox, for the packet identifier."""
-        consumer, outlet = self._consumer, self.outlet
-        assert consumer is not None and outlet is not None
-        consumer.credit -= 1
-        delivery.consumer.queue.unacked += 1
-        self.tally.delivered_manual += 1
-        number = self.inbox.reserve()
-        window = self.in_flight
-        if window.next != number:
-            window.skip_to(number)
-        window.add(delivery)
-        message = delivery.message
-        pen = self.writer
-        if pen is None:
-            write(outlet, message, message.qos, identifier(number), 0)
-        elif not pen.write(message, message.qos, identifier(number), 0, self.views):
-            self.skip(number)
-
-    def write_now(self, message: Message) -> None:
-        """At most once, uncounted.
-
-        The session is connected; what is too large for its client is dropped.
-        """
-        outlet = self.outlet
-        assert outlet is not None
-        if self.writer is None:
-            write(outlet, message, AT_MOST_ONCE, 0, 0)
-        else:
-            self.writer.write(message, AT_MOST_ONCE, 0, 0, self.views)
-
-    def _give_back(self) -> None:
-        """What shared subscriptions gave, and the client did not acknowledge, others may have
-        [MQTT-4.8.2-4].
-        """
-        for number, delivery in self.in_flight.outstanding():
+    def _requeue_shared(self) -> None:
+        """Return unacknowledged messages of shared subscriptions to their groups [MQTT-4.8.2-4]."""
+        for sequence, delivery in self.in_flight.outstanding():
             queue = delivery.consumer.queue
             if queue is not self.inbox:
-                self.in_flight.take(number)
+                self.in_flight.take(sequence)
                 message = delivery.message
                 origin = message.origin if isinstance(message, Addressed) else None
                 queue.requeue(delivery if origin is None else delivery.with_message(origin))
 
-    # -- what the client answers
-
-    def acknowledge(self, packet_id: i64) -> None:
-        """PUBACK or PUBCOMP. Unknown identifiers are ignored. Hot path."""
-        delivery = self.in_flight.take(self._number(packet_id))
-        if delivery is None:
-            return
-        self.tally.acknowledged += 1
-        consumer = self._consumer
-        if consumer is not None:
-            consumer.credit += 1
-            if self._withheld or self.in_flight.span() > self._span_max:
-                self._withhold(consumer)
-        elif self._unsent:
-            self._resendable += 1
-            self.resend()
-        if not self._sharing:
-            self.inbox.settle(delivery.message)
-        else:
-            # It may be of a shared subscription; and they may want the room.
-            delivery.consumer.queue.settle(delivery.message)
-            if self._wants_shared:
-                self._open_door()
-        if self._waiting_retained and self.inbox.depth < BACKLOGGED:
-            self.resume_retained()
+    # -- acknowledgements of the client
 
     def puback(self, packet_id: i64) -> bool:
-        """PUBACK; False when no QoS 1 publication is in flight under this identifier. Hot path."""
-        delivery = self.in_flight.get(self._number(packet_id))
+        """Handle a PUBACK; False if no QoS 1 message has this packet identifier. Hot path."""
+        window = self.in_flight
+        sequence: i64 = window.number_of(packet_id)
+        delivery = window.get(sequence)
         if delivery is None or delivery.message.qos == EXACTLY_ONCE:
             return False
-        self.acknowledge(packet_id)
+        self._settle(sequence)
         return True
 
-    def release(self, packet_id: i64, ticket: Ticket) -> bool:
-        """PUBREC; False when the identifier belongs to a QoS 1 publication. The ticket is what the
-        PUBREL waits for.
+    def pubrec(self, packet_id: i64, ticket: Ticket) -> bool:
+        """Handle a PUBREC; False if the packet identifier belongs to a QoS 1 message.
 
-        One of which we know nothing is answered too: its owner waits for that [MQTT-4.3.3-1].
+        The ticket is the one that the PUBREL waits for. An unknown packet identifier is answered
+        too, because the client waits for the PUBREL [MQTT-4.3.3-1].
         """
-        delivery = self.in_flight.get(self._number(packet_id))
+        window = self.in_flight
+        delivery = window.delivery(packet_id)
         if delivery is None:
             return True
         if delivery.message.qos != EXACTLY_ONCE:
             return False
         store, position = self.vhost.store, delivery.message.position
-        if packet_id in self.released:
-            store.wait_for(self.released[packet_id], ticket)
+        if packet_id in window.released:
+            store.wait_for(window.released[packet_id], ticket)
+        elif position > 0 and self.persistent:
+            record = PubrecReceived(self.inbox.number, position)
+            window.mark_released(packet_id, store.append(record, ticket))
         else:
-            if self.released is _NONE_RELEASED:
-                self.released = {}
-            self.released[packet_id] = (
-                store.append(PubrecReceived(self.inbox.number, position), ticket)
-                if position > 0 and self.persistent
-                else 0
-            )
+            window.mark_released(packet_id, 0)
         return True
 
-    def step(self, packet_id: i64) -> None:
-        """It had its PUBREC before the broker stopped."""
-        if self.released is _NONE_RELEASED:
-            self.released = {}
-        self.released[packet_id] = 0
-
-    def holds(self, packet_id: i64) -> bool:
-        """Whether a publication is in flight under this identifier."""
-        return self.in_flight.get(self._number(packet_id)) is not None
+    def is_in_flight(self, packet_id: i64) -> bool:
+        """True if a message to the client has this packet identifier."""
+        return self.in_flight.delivery(packet_id) is not None
 
     def refuse(self, packet_id: i64) -> None:
-        """The client wants to hear no more of a publication."""
-        self.released.pop(packet_id, None)
-        self.acknowledge(packet_id)
+        """Handle a PUBREC with an error: the client wants no more of a message."""
+        self.in_flight.released.pop(packet_id, None)
+        self._settle(self.in_flight.number_of(packet_id))
 
-    def complete(self, packet_id: i64) -> None:
-        """PUBCOMP."""
-        if self.released.pop(packet_id, -1) >= 0:
-            self.acknowledge(packet_id)
+    def pubcomp(self, packet_id: i64) -> None:
+        """Handle a PUBCOMP; one without a PUBREC before it is ignored."""
+        if self.in_flight.released.pop(packet_id, -1) >= 0:
+            self._settle(self.in_flight.number_of(packet_id))
 
-    def _number(self, packet_id: i64) -> i64:
-        """The sequence number that has this packet identifier now."""
-        first: i64 = self.in_flight.first
-        return first + (packet_id - 1 - (first - 1) % IDENTIFIERS + IDENTIFIERS) % IDENTIFIERS
-
-    def _withhold(self, consumer: InboxConsumer) -> None:
-        """Give no credit back while a packet identifier could come round again."""
-        if self.in_flight.span() > self._span_max:
-            if consumer.credit > 0:
-                self._withheld += consumer.credit
-                consumer.credit = 0
-        else:
-            consumer.credit += self._withheld
-            self._withheld = 0
-            self.schedule_shared_drain()
-
-    def resume_input(self) -> None:
-        """What its consumer held back has left."""
+    def _settle(self, sequence: i64) -> None:
+        """Settle a message that the client has acknowledged, and use the room. Hot path."""
+        window = self.in_flight
+        delivery = window.take(sequence)
+        if delivery is None:
+            return
+        self.tally.acknowledged += 1
         consumer = self._consumer
-        if consumer is not None and self.in_flight.span() > self._span_max:
-            self._withhold(consumer)
-        self.schedule_shared_drain()
+        if consumer is not None:
+            consumer.return_credit()
+        elif self._unsent:
+            self._resendable += 1
+            self.resend()
+        if not self.subscriptions.has_shared:
+            self.inbox.settle(delivery.message)
+        else:
+            # The message may come from a shared subscription, and these may want the room.
+            delivery.consumer.queue.settle(delivery.message)
+            self.subscriptions.drain_refused()
+        if self._waiting_retained and self.inbox.depth < BACKLOGGED:
+            self.resume_retained()
+
+    # -- packet identifiers of the client's QoS 2 messages
+
+    def hold_packet_id(self, packet_id: i64, ticket: Ticket) -> None:
+        """Hold a packet identifier: copies of its message are dropped until the PUBREL."""
+        self.own_window().hold(packet_id, ticket)
+        if self.persistent:
+            self.vhost.store.append(PacketIdHeld(self.number, packet_id), ticket)
+
+    def release_packet_id(self, packet_id: i64, ticket: Ticket) -> None:
+        """Handle a PUBREL: the client may use the packet identifier again after the PUBCOMP, which
+        waits for the ticket.
+        """
+        received = self.in_flight.received
+        if packet_id in received:
+            del received[packet_id]
+            if self.persistent:
+                self.vhost.store.append(PacketIdReleased(self.number, packet_id), ticket)
+        elif self.persistent:
+            # The release of an earlier PUBREL may not be durable yet. The client uses the packet
+            # identifier again after this PUBCOMP, so it must not be held after a crash.
+            self.vhost.store.wait_for_all(ticket)
 
     def describe(self) -> dict[str, object]:
-        """A row for operators."""
+        """Return the session's row in listings."""
         return {
             "client_id": self.name,
             "vhost": self.vhost.name,
-            "connected": self.outlet is not None,
+            "connected": self.connection is not None,
             "persistent": self.persistent,
-            "subscriptions": self.subscription_count,
+            "subscriptions": len(self.subscriptions),
             "inbox": self.inbox.name,
             "queued": int(self.inbox.depth),
             "in_flight": int(self.in_flight.count),

@@ -108,7 +108,7 @@ class Sessions(SessionRegistry):
             options.receive_maximum,
             self._tally,
         )
-        session.register = self
+        session.registry = self
         sessions = self._sessions.get(vhost.name)
         if sessions is None:
             sessions = self._sessions[vhost.name] = {}
@@ -128,9 +128,9 @@ class Sessions(SessionRegistry):
         )
         session.expiry = expiry
         session.stored_will = testament
-        if session.alarm is not None:
-            self.deadlines.cancel(session.alarm)
-            session.alarm = None
+        if session.expiry_deadline is not None:
+            self.deadlines.cancel(session.expiry_deadline)
+            session.expiry_deadline = None
             changed = True
         if changed and session.persistent:
             self.note(session, 0, None if testament is None else ticket)
@@ -157,7 +157,9 @@ class Sessions(SessionRegistry):
         """Its client has been away for so many ms."""
         session.away_since = self._agenda.now - away
         if session.expiry != NEVER:
-            session.alarm = self.deadlines.at(session.away_since + session.expiry * 1000, session)
+            session.expiry_deadline = self.deadlines.at(
+                session.away_since + session.expiry * 1000, session
+            )
 
     def end(self, session: Session, ticket: Ticket | None) -> None:
         """Forget the session."""
@@ -167,10 +169,10 @@ class Sessions(SessionRegistry):
             if not sessions:
                 del self._sessions[session.vhost.name]
             self._count -= 1
-            session.register = None
-            if session.alarm is not None:
-                self.deadlines.cancel(session.alarm)
-                session.alarm = None
+            session.registry = None
+            if session.expiry_deadline is not None:
+                self.deadlines.cancel(session.expiry_deadline)
+                session.expiry_deadline = None
             session.end()
             if session.persistent:
                 session.vhost.store.append(
@@ -179,7 +181,7 @@ class Sessions(SessionRegistry):
 
     def expire(self, session: Subscriber) -> None:
         assert isinstance(session, Session)
-        session.alarm = None
+        session.expiry_deadline = None
         self.expired += 1
         self.end(session, None)
 
@@ -189,7 +191,7 @@ class Sessions(SessionRegistry):
             session.stored_will = None
             away = (
                 0
-                if session.outlet is not None
+                if session.connection is not None
                 else int(self._agenda.wall * 1000) - int(self._agenda.now - session.away_since)
             )
             self.note(session, away, None)
@@ -256,7 +258,7 @@ class Sessions(SessionRegistry):
     def restore_received(self, listener: Subscriber, identifiers: list[int]) -> None:
         assert isinstance(listener, Session)
         for packet_id in identifiers:
-            listener.restore_held_packet_id(packet_id, None)
+            listener.own_window().hold(packet_id, None)
 
     def finish_restore(self) -> None:
         """Those whose clients were here when the broker stopped are away from now on.
@@ -301,9 +303,10 @@ def _definition(session: Session, away_since: int) -> dict[str, object]:
     if session.user:
         definition["user"] = session.user
         definition["named"] = session.named
-    if session.memberships:
+    if session.subscriptions.memberships:
         definition["shared"] = {
-            name: [one.qos, one.identifier] for name, one in session.memberships.items()
+            name: [one.qos, one.identifier]
+            for name, one in session.subscriptions.memberships.items()
         }
     if session.number:
         definition["number"] = int(session.number)

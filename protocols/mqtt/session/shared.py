@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from mypy_extensions import i64
 
-from broker.messages.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Message
+from broker.messages.message import AT_MOST_ONCE, EXACTLY_ONCE, Message
 from broker.messages.outlet import Outlet
 from broker.queues.arguments import UNLIMITED
 from broker.queues.consumer import Consumer, Delivery, MessageSource
@@ -26,7 +26,7 @@ from broker.vhost.vhost import VirtualHost
 from matching.grammar import MQTT
 from protocols.mqtt.codec.relay_formats import UNSHARED_5
 from protocols.mqtt.codec.topics import EXCHANGE, SHARE, valid_topic_name
-from protocols.mqtt.session.inflight import NOWHERE, InboxConsumer
+from protocols.mqtt.session.inbox_consumer import NOWHERE
 from protocols.mqtt.session.interfaces import SharedSubscription
 from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.subscription_options import Addressed, identifier_property
@@ -52,12 +52,15 @@ class GroupConsumer(Consumer):
         assert member is not None, "a member who is gone has no turn"
         session, queue, message = member.session, self.queue, delivery.message
         granted: i64 = min(message.qos, member.qos)
-        if granted > AT_MOST_ONCE and not session.has_room():
-            self.credit = 0
-            queue.unacked += 1
-            queue.requeue(delivery)
-            return
-        if session.views is not None or granted < message.qos:
+        room = None
+        if granted > AT_MOST_ONCE:
+            room = session.room_for_shared()
+            if room is None:
+                self.credit = 0
+                queue.unacked += 1
+                queue.requeue(delivery)
+                return
+        if session.subscriptions.options is not None or granted < message.qos:
             copy = Addressed(
                 message,
                 int(granted),
@@ -70,10 +73,10 @@ class GroupConsumer(Consumer):
         if granted == EXACTLY_ONCE:
             _hand_over(session, queue, delivery.message)
             queue.auto_acknowledged += 1
-        elif granted == AT_LEAST_ONCE:
-            session.send_shared(delivery)
+        elif room is not None:
+            room.send_shared(delivery)
         else:
-            session.write_now(delivery.message)
+            session.send_uncounted(delivery.message)
             queue.auto_acknowledge(message)
 
     def leave(self) -> None:
@@ -171,7 +174,7 @@ class SubscriptionGroup(Subscriber):
             member = members[self._turn]
             outlet = member.session.outlet
             if outlet is not None and not outlet.paused:
-                if member.session.views is not None:
+                if member.session.subscriptions.options is not None:
                     message = Addressed(
                         message,
                         int(AT_MOST_ONCE),
@@ -207,7 +210,7 @@ class SubscriptionGroup(Subscriber):
                 if delivery.consumer.queue is inbox:
                     delivery.message = _unkept(delivery.message)
         waiting: list[Message] = []
-        nobody = InboxConsumer(self.members[0].session, NOWHERE, 0) if self.members else None
+        nobody = self.members[0].session.absent_consumer() if self.members else None
         while nobody is not None and (taken := inbox.take(nobody)) is not None:
             waiting.append(_unkept(taken.message))
         for message in waiting:
@@ -295,15 +298,15 @@ class SubscriptionGroups:
         self, session: Session, name: str, qos: int, identifier: int, ticket: Ticket | None
     ) -> bool:
         """Add or replace a session's shared subscription; whether it is new."""
-        known = session.memberships.get(name)
+        known = session.subscriptions.memberships.get(name)
         if known is not None:
             known.qos = qos
-            session.rename(known, identifier)
+            session.set_identifier(known, identifier)
             self.open(session.vhost, name).bind(ticket)
             return False
         group = self.open(session.vhost, name)
         member = GroupMember(group, session, qos)
-        session.rename(member, identifier)
+        session.set_identifier(member, identifier)
         session.join(member)
         group.add(member, ticket)
         return True

@@ -1,77 +1,60 @@
-"""The part of a session that says what its client wants to hear: subscriptions, how they look at
-publications, retained messages.
+"""Which topic filters has a session subscribed, and by which options?
 
-Most sessions have few subscriptions, and are away for most of their lives, in great numbers: what
-they do not have costs nothing.
+Most sessions have few subscriptions, and are without a client for most of their lives, in great
+numbers. So a few subscriptions stand in a tuple, and what a session does not have is one object
+that all sessions share.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
-from mypy_extensions import i64
-
-from broker.agenda import Task
-from broker.queues.queue import Queue
-from broker.routing.binding import Arguments, Binding
-from broker.store.contract import Ticket
-from broker.vhost.vhost import VirtualHost
-from matching.grammar import MQTT
-from protocols.mqtt.codec.relay_formats import VERSION_4
-from protocols.mqtt.codec.topics import EXCHANGE
-from protocols.mqtt.session.inflight import InflightSubscriber
+from broker.messages.outlet import Outlet
+from broker.routing.binding import Binding
 from protocols.mqtt.session.interfaces import SharedSubscription
 from protocols.mqtt.session.subscription_options import SessionOptions, is_special
-from protocols.tally import FrontCounters
 
-#: Messages in the inbox from which on retained ones wait outside, and do not push others out of it.
-BACKLOGGED: Final[i64] = 500
-#: Subscriptions up to which they stand in a tuple (64 octets for one; a dict of one takes 184).
+#: Subscriptions that stand in a tuple (64 bytes for one; a dict of one takes 184).
 FEW: Final = 4
-#: What most sessions have, in one copy; nothing is ever put into these.
-NO_MEMBERSHIPS: Final[dict[str, SharedSubscription]] = {}
-_NONE_PARKED: Final[dict[str, Task]] = {}
+#: The shared subscriptions of a session without any: shared, and never changed.
+_NO_MEMBERSHIPS: Final[dict[str, SharedSubscription]] = {}
 _NO_SUBSCRIPTIONS: Final[tuple[Binding, ...]] = ()
 
 
-class SessionSubscriptions(InflightSubscriber):
-    """Has subscriptions; shared ones are memberships."""
+class SessionSubscriptions:
+    """The subscriptions of one session, by topic filter.
 
-    def __init__(
-        self,
-        vhost: VirtualHost,
-        client_id: str,
-        inbox: Queue,
-        persistent: bool,
-        tally: FrontCounters,
-    ) -> None:
-        super().__init__(vhost, client_id, inbox, persistent, tally)
-        #: Whether a SUBACK waits for the store: retained messages come after it.
-        self.suback_pending = False
-        #: Its shared subscriptions, by name.
-        self.memberships: dict[str, SharedSubscription] = NO_MEMBERSHIPS
+    Shared subscriptions are `memberships`, by their full name `$share/GROUP/FILTER`, and do not
+    count as items.
+    """
+
+    def __init__(self) -> None:
+        self.memberships: dict[str, SharedSubscription] = _NO_MEMBERSHIPS
+        #: True if there were shared subscriptions during this connection, and if one of them was
+        #: refused a delivery for lack of room.
+        self.has_shared = False
+        self.shared_refused = False
+        #: Subscription identifiers and Retain As Published; None if no subscription has either.
+        self.options: SessionOptions | None = None
         self._few = _NO_SUBSCRIPTIONS
         self._many: dict[str, Binding] | None = None
-        #: Retained messages on their way that wait for that or for room, by topic filter.
-        self._waiting_retained: dict[str, Task] = _NONE_PARKED
 
-    # -- subscriptions
-
-    @property
-    def subscriptions(self) -> dict[str, Binding]:
-        """By topic filter: a copy."""
-        return (
-            {binding.key: binding for binding in self._few}
-            if self._many is None
-            else dict(self._many)
-        )
-
-    @property
-    def subscription_count(self) -> int:
+    def __len__(self) -> int:
         return len(self._few) if self._many is None else len(self._many)
 
-    def subscription(self, topic_filter: str) -> Binding | None:
-        """The one with this topic filter."""
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the topic filters; subscriptions may change meanwhile."""
+        return iter([topic_filter for topic_filter, _ in self.items()])
+
+    def items(self) -> list[tuple[str, Binding]]:
+        """Return topic filters and bindings: a copy."""
+        if self._many is None:
+            return [(binding.key, binding) for binding in self._few]
+        return list(self._many.items())
+
+    def get(self, topic_filter: str) -> Binding | None:
+        """Return the binding of a topic filter."""
         if self._many is not None:
             return self._many.get(topic_filter)
         for binding in self._few:
@@ -79,120 +62,103 @@ class SessionSubscriptions(InflightSubscriber):
                 return binding
         return None
 
-    def _put(self, binding: Binding) -> None:
-        """In place of the one with its topic filter, if there is one."""
+    # -- changes
+
+    def put(self, binding: Binding) -> Binding | None:
+        """Add a subscription, and return the one with the same topic filter that it replaces."""
+        replaced = self.get(binding.key)
         if self._many is not None:
             self._many[binding.key] = binding
-            return
-        few = [other for other in self._few if other.key != binding.key]
-        few.append(binding)
-        if len(few) > FEW:
-            self._many = {one.key: one for one in few}
-            self._few = _NO_SUBSCRIPTIONS
         else:
-            self._few = tuple(few)
+            few = [other for other in self._few if other.key != binding.key]
+            few.append(binding)
+            if len(few) > FEW:
+                self._many = {one.key: one for one in few}
+                self._few = _NO_SUBSCRIPTIONS
+            else:
+                self._few = tuple(few)
+        self._change_options(replaced, binding)
+        return replaced
 
-    def _drop(self, topic_filter: str) -> Binding | None:
+    def remove(self, topic_filter: str) -> Binding | None:
+        """Remove and return the subscription with this topic filter; None if there is none."""
+        binding = self.get(topic_filter)
+        if binding is None:
+            return None
         if self._many is not None:
-            return self._many.pop(topic_filter, None)
-        binding = self.subscription(topic_filter)
-        if binding is not None:
+            del self._many[topic_filter]
+        else:
             self._few = tuple([other for other in self._few if other is not binding])
+        self._change_options(binding, None)
         return binding
 
-    def _drop_all(self) -> None:
+    def clear(self) -> None:
+        """Remove all subscriptions but the shared ones."""
         self._few = _NO_SUBSCRIPTIONS
         self._many = None
-        self.views = None
+        self.options = None
 
-    def subscribe(
-        self,
-        topic_filter: str,
-        qos: i64,
-        ticket: Ticket | None,
-        wishes: Arguments | None = None,
-    ) -> None:
-        """Add or replace a subscription [MQTT-3.8.4-3]."""
-        known = self.subscription(topic_filter)
-        binding = Binding(topic_filter, self, qos, wishes, MQTT)
-        self._put(binding)
-        if known is not None and known.identity != binding.identity:
-            self.vhost.unbind(EXCHANGE, known, ticket)
-        self._look_again(known, binding)
-        self.vhost.bind(EXCHANGE, binding, ticket)
+    # -- shared subscriptions
 
-    def restore_subscription(self, binding: Binding) -> None:
-        """It had this one before, and is bound already."""
-        self._put(binding)
-        self._look_again(None, binding)
+    def add_membership(self, membership: SharedSubscription, outlet: Outlet | None) -> None:
+        """Add a shared subscription, which delivers to the outlet from now on."""
+        if self.memberships is _NO_MEMBERSHIPS:
+            self.memberships = {}
+        self.memberships[membership.name] = membership
+        if outlet is not None:
+            self.has_shared = True
+            membership.attach(outlet)
 
-    def unsubscribe(self, topic_filter: str, ticket: Ticket | None) -> bool:
-        """Whether it was there."""
-        binding = self._drop(topic_filter)
-        if binding is not None:
-            self._look_again(binding, None)
-            self.vhost.unbind(EXCHANGE, binding, ticket)
-        elif self.persistent:
-            self.vhost.reply_when_all_durable(ticket)
-        return binding is not None
+    def take_memberships(self) -> list[SharedSubscription]:
+        """Remove and return all shared subscriptions."""
+        memberships, self.memberships = self.memberships, _NO_MEMBERSHIPS
+        return list(memberships.values())
 
-    def _look_again(self, old: Binding | None, new: Binding | None) -> None:
-        """A subscription changed, and with it perhaps what the client wants to see."""
-        if old is not None and is_special(old):
-            self._see().remove(old)
-        elif new is None or not is_special(new):
-            return
-        if new is not None and is_special(new):
-            self._see().add(new)
-        self._choose_view()
+    def attach_shared(self, outlet: Outlet) -> None:
+        """Let all shared subscriptions deliver to a new connection."""
+        for membership in self.memberships.values():
+            self.has_shared = True
+            membership.attach(outlet)
 
-    def rename(self, membership: SharedSubscription, identifier: int) -> None:
-        """A shared subscription has this identifier from now on; 0 for none."""
+    def detach_shared(self) -> None:
+        """Let no shared subscription deliver: the connection has ended."""
+        self.has_shared = False
+        for membership in self.memberships.values():
+            membership.detach()
+
+    def drain_shared(self) -> None:
+        """Let shared subscriptions deliver: there is room."""
+        self.shared_refused = False
+        for membership in self.memberships.values():
+            membership.schedule_drain()
+
+    def drain_refused(self) -> None:
+        """Let shared subscriptions deliver if one was refused for lack of room. Hot path."""
+        if self.shared_refused:
+            self.drain_shared()
+
+    # -- subscription options
+
+    def set_identifier(self, membership: SharedSubscription, identifier: int) -> None:
+        """Give a shared subscription another subscription identifier; 0 for none."""
         if membership.identifier or identifier:
-            self._see().shared += bool(identifier) - bool(membership.identifier)
+            self._own_options().shared += bool(identifier) - bool(membership.identifier)
             membership.identifier = identifier
-            self._choose_view()
+            self._drop_empty_options()
 
-    def _see(self) -> SessionOptions:
-        views = self.views
-        if views is None:
-            views = self.views = SessionOptions()
-        return views
+    def _change_options(self, old: Binding | None, new: Binding | None) -> None:
+        if old is not None and is_special(old):
+            self._own_options().remove(old)
+        if new is not None and is_special(new):
+            self._own_options().add(new)
+        self._drop_empty_options()
 
-    def _choose_view(self) -> None:
-        if self.views is not None and self.views.empty:
-            self.views = None
-        self._choose_relay_format()
+    def _own_options(self) -> SessionOptions:
+        options = self.options
+        if options is None:
+            options = self.options = SessionOptions()
+        return options
 
-    def _choose_relay_format(self) -> None:
-        """Others may relay their octets here, or may not any more."""
-        pen = self.writer
-        relay_format = VERSION_4 if pen is None else pen.relay_format(self.views)
-        if relay_format is not self.relay_format:
-            self.relay_format = relay_format
-            if self._few or self._many:
-                self.vhost.changed()
-
-    # -- retained messages
-
-    def backlogged(self, topic_filter: str, task: Task) -> bool:
-        """Whether more of them must wait; then the task runs again when there is room."""
-        outlet = self.outlet
-        if (
-            outlet is None
-            or not self.suback_pending
-            and self.inbox.depth < BACKLOGGED
-            and outlet.open()
-        ):
-            return False
-        if self._waiting_retained is _NONE_PARKED:
-            self._waiting_retained = {}
-        self._waiting_retained[topic_filter] = task
-        return True
-
-    def resume_retained(self) -> None:
-        """There may be room for what waited for it."""
-        if self._waiting_retained:
-            parked, self._waiting_retained = self._waiting_retained, _NONE_PARKED
-            for task in parked.values():
-                self.vhost.agenda.add(task)
+    def _drop_empty_options(self) -> None:
+        if self.options is not None and self.options.empty:
+            self.options = None

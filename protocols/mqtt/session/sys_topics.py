@@ -103,7 +103,7 @@ class SysTree(Task):
 
     def tell(self, session: Session, topic_filter: str) -> None:
         """Tell it what there is, as retained messages."""
-        binding = session.subscription(topic_filter)
+        binding = session.subscriptions.get(topic_filter)
         if binding is not None:
             latecomer = RetainedDelivery(session, binding)
             for message in list(self._index.walk(topic_filter)):

@@ -135,8 +135,8 @@ class DelayedWill(DelayedWillTask):
                 self._context, self._will.message, self._will.lifetime, session
             )
             self._vhost.leave(self._context)
-            if session.register is not None:
-                session.register.clear_will(session)
+            if session.registry is not None:
+                session.registry.clear_will(session)
 
     def review(self, identity: Identity) -> None:
         if self._session is not None and identity is not self._context.identity:

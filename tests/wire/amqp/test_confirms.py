@@ -70,7 +70,7 @@ def test_every_channel_counts_for_itself() -> None:
         b"".join(publication("", "q", b"x", channel) for channel in (1, 2, 2, 1, 2))
     )
     by_channel: dict[int, int] = {}
-    octets = client.read_octets()
+    octets = client.read_bytes()
     while octets:
         channel, end = octets[2], 8 + int.from_bytes(octets[3:7], "big")
         number, multiple = int.from_bytes(octets[11:19], "big"), octets[19]

@@ -373,7 +373,7 @@ def test_no_ack_consumers_stand_outside_the_global_prefetch_and_leave_nothing_be
         client.send(B.Consume(queue="q", consumer_tag="n", no_ack=True))
         client.send(B.Cancel("n"))
     assert state(client) == (0, 0)
-    pool = client.connection.channels[1].receiver.pool
+    pool = client.connection.channels.open[1].receiver.pool
     assert pool.consumers == [] and pool.credit == 1
 
 
@@ -542,7 +542,7 @@ def test_very_many_messages_go_back_in_order() -> None:
     client.world.settle(client.connection)
     client.connection.receive_data(marshal(1, B.Consume(queue="q", consumer_tag="t")))
     while client.world.queue("q").unacked < 20_000:
-        client.read_octets()
+        client.read_bytes()
     client.send(B.Cancel("t"))
     client.connection.receive_data(
         marshal(1, B.Nack(0, multiple=True, requeue=True)) + marshal(1, B.Get(queue="q"))
@@ -609,7 +609,7 @@ def test_a_backlog_comes_in_turns_of_bounded_size_and_in_order() -> None:
     seen: list[int] = []
     turns = 0
     while len(seen) < 200:
-        octets = client.read_octets()
+        octets = client.read_bytes()
         assert len(octets) < (1 << 18) + 2 * size
         seen += bodies(unmarshal(octets))
         turns += 1

@@ -52,7 +52,7 @@ def say(client: Amqp, octets: bytes, piece: int = 0) -> None:
 
 
 def heard(client: Amqp) -> list[Frame]:
-    return split(client.read_octets())
+    return split(client.read_bytes())
 
 
 def cut(octets: bytes, size: int, channel: int = 1) -> bytes:
@@ -416,7 +416,7 @@ def test_properties_that_fit_into_no_frame_of_the_reader_are_not_told_to_it_and_
     )  # A payload without fixed fields, the table's length, a name, a text's length.
     for said, size in ((b"a", 10), (b"b", 5_000), (b"c", 4_000), (b"d", most + 1), (b"e", most)):
         publisher.publish("", "q", said, headers={"h": "x" * size})
-    octets = reader.read_octets()
+    octets = reader.read_bytes()
     assert all(len(one.octets) <= 4096 for one in split(octets))
     found = deliveries(unmarshal(octets))
     assert [one.body for one in found] == [b"a", b"c", b"e"]

@@ -841,7 +841,7 @@ def test_what_is_done_already_is_fine(provocation: Any, answer: str) -> None:
     client = prepared()
     client.connection.receive_data(octets(provocation, 2) * 2)
     if answer == "access":
-        assert client.read_octets() == method(2, 30, 11, b"\0\1") * 2
+        assert client.read_bytes() == method(2, 30, 11, b"\0\1") * 2
     else:
         assert names(client.read()) == ([answer] * 2 if answer else [])
     assert names(client.send(Q.Declare(queue="q", passive=True), channel=2)) == ["Queue.DeclareOk"]

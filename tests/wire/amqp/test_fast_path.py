@@ -109,14 +109,14 @@ class Scene:
     def seen(self) -> dict[str, Any]:
         """Everything that both ways must have in common."""
         world = self.world
-        answers = split(self.publisher.read_octets())
-        read = [one.read_octets() if isinstance(one, Amqp) else one.read() for one in self.readers]
+        answers = split(self.publisher.read_bytes())
+        read = [one.read_bytes() if isinstance(one, Amqp) else one.read() for one in self.readers]
         world.sleep(100)
         queues = {}
         for name in ("plain", "kept", "short", "mortal", "full", "waiting", "graves"):
             self.keeper.connection.receive_data(marshal(1, B.Get(queue=name, no_ack=True)) * 20)
             queues[name] = [
-                one for one in split(self.keeper.read_octets()) if one.payload != b"\0\x3c\0\x48\0"
+                one for one in split(self.keeper.read_bytes()) if one.payload != b"\0\x3c\0\x48\0"
             ]
         tally = world.amqp_front.tally
         return {
@@ -515,4 +515,4 @@ def test_long_header_tables_are_relayed_on_both_paths() -> None:
         for piece in pieces:
             client.connection.receive_data(piece)
         client.connection.receive_data(marshal(1, B.Get(queue="q")))
-        assert said[said.index(b"\xce") + 1 :] in client.read_octets()
+        assert said[said.index(b"\xce") + 1 :] in client.read_bytes()

@@ -221,7 +221,7 @@ def test_methods_with_any_arguments_never_escape(
     client.publish("", "q", b"x")
     for class_id, method_id, arguments in methods:
         client.connection.receive_data(method(1, class_id, method_id, arguments))
-        client.read_octets()
+        client.read_bytes()
     client.world.fates()
 
 
@@ -252,9 +252,9 @@ def test_contents_with_any_properties_never_escape_and_are_relayed_as_they_came(
         client.connection.receive_data(
             (publish("amq.headers", "") if queue == "h" else publish("", queue)) + said
         )
-        answer = client.read_octets()
+        answer = client.read_bytes()
         assert answer.endswith(said) or queue in "hl"
         client.connection.receive_data(marshal(1, B.Get(queue="graves", no_ack=True)))
-        split(client.read_octets())
+        split(client.read_bytes())
     assert not client.connection.finished
     client.world.fates()

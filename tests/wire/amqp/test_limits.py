@@ -32,7 +32,7 @@ def got(client: Amqp, queue: str, no_ack: bool = True) -> list[Frame]:
     """What basic.get brings, unread, after a turn that takes letters to their queue."""
     client.world.turn()
     client.connection.receive_data(marshal(1, B.Get(queue=queue, no_ack=no_ack)))
-    return split(client.read_octets())
+    return split(client.read_bytes())
 
 
 def numbered(client: Amqp, queue: str, count: int, first: int = 0, **given: Any) -> None:
@@ -620,7 +620,7 @@ def test_two_readers_on_different_channels_get_the_same_letter() -> None:
     client.queue("q", x_max_length=0, x_dead_letter_exchange="amq.fanout")
     for _ in range(2):
         client.connection.receive_data(publication("", "q", b"x", headers={"v": Decimal("1.5")}))
-        frames = split(client.read_octets())
+        frames = split(client.read_bytes())
         one, two = (
             [(frame.kind, frame.payload) for frame in frames if frame.channel == number]
             for number in (1, 2)

@@ -194,7 +194,7 @@ def test_keys_that_are_not_utf_8_bind_match_and_come_out_unharmed(
         said = publish(exchange, key) + content(b"x")
         for piece in [said] if whole else [said[:-3], said[-3:]]:
             client.connection.receive_data(piece)
-    delivered = split(client.read_octets())
+    delivered = split(client.read_bytes())
     assert [
         one.payload.endswith(short(exchange) + short(key)) for one in delivered if one.kind == 1
     ] == [True, True]
@@ -211,13 +211,13 @@ def test_keys_that_are_not_utf_8_bind_match_and_come_out_unharmed(
 def test_keys_that_are_not_utf_8_are_returned_got_and_dead_lettered_unharmed(key: bytes) -> None:
     client = World().amqp()
     client.connection.receive_data(publish("amq.topic", key, 1) + content(b"back"))
-    assert split(client.read_octets())[0].payload.endswith(short("amq.topic") + short(key))
+    assert split(client.read_bytes())[0].payload.endswith(short("amq.topic") + short(key))
     client.queue("q", "amq.topic", "#", x_dead_letter_exchange="amq.fanout", x_message_ttl=10)
     client.queue("graves", "amq.fanout")
     client.connection.receive_data(publish("amq.topic", key) + content(b"x"))
     client.world.sleep(10)
     client.connection.receive_data(method(1, 60, 70, b"\0\0" + short("graves") + b"\1"))
-    got, head, _ = split(client.read_octets())
+    got, head, _ = split(client.read_bytes())
     assert short("amq.fanout") + short(key) in got.payload
     assert short("routing-keys") + b"A" + long(b"S" + long(key)) in head.payload
 
@@ -439,7 +439,7 @@ def test_what_is_returned_is_what_was_sent(size: int, whole: bool) -> None:
     )
     for piece in [said] if whole else [said[:30], said[30:]]:
         client.connection.receive_data(piece)
-    back, head, *bodies = split(client.read_octets())
+    back, head, *bodies = split(client.read_bytes())
     assert back == (
         1,
         1,

@@ -124,7 +124,7 @@ def test_every_type_is_taken_as_an_argument_and_relayed_as_a_header(value: bytes
         "Basic.ConsumeOk",
     ]
     client.connection.receive_data(publish("x", "k") + content(b"x", headers(short("h") + value)))
-    assert headers(short("h") + value) in client.read_octets()
+    assert headers(short("h") + value) in client.read_bytes()
 
 
 def test_a_table_may_fill_a_frame() -> None:
@@ -176,7 +176,7 @@ def test_headers_of_any_depth_are_relayed_and_dead_lettered(depth: int, kind: by
         )
         client.world.turn()
         client.connection.receive_data(marshal(1, B.Get(queue="graves", no_ack=True)))
-        assert nested(depth, kind) in client.read_octets()
+        assert nested(depth, kind) in client.read_bytes()
 
 
 def test_a_deep_binding_is_told_from_another() -> None:

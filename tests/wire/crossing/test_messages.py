@@ -134,7 +134,7 @@ def test_a_body_is_cut_into_frames_that_the_consumer_takes(size: int, qos: int) 
     here(world, "w").send(mqtt_publish("a", body, qos, 1 if qos else 0))
     for client in clients:
         octets = b""
-        while more := client.read_octets():
+        while more := client.read_bytes():
             octets += more
         sizes = [
             frame.value for frame in unmarshal(octets) if isinstance(frame, pamqp.body.ContentBody)
@@ -254,7 +254,7 @@ def test_a_body_in_several_frames_arrives_whole(size: int, frame_max: int, mode:
         assert [got.body for got in publications(zero.all())] == [body]
         assert [(got.body, got.qos) for got in publications(one.all())] == [(body, mode - 1)]
         octets = b""
-        while more := queue.read_octets():
+        while more := queue.read_bytes():
             octets += more
         assert [got[3] for got in delivered(unmarshal(octets))] == [body]
 
@@ -544,7 +544,7 @@ def test_one_message_for_many_readers_of_both_kinds() -> None:
     amqp.publish("amq.topic", "a.2", body, delivery_mode=2, content_type="x")
     for queue in queues:
         octets = b""
-        while more := queue.read_octets():
+        while more := queue.read_bytes():
             octets += more
         assert [(one[1], one[3] == body) for one in delivered(unmarshal(octets))] == [
             ("a.1", True),

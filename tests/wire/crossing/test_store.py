@@ -232,7 +232,7 @@ def outstanding(world: World) -> list[Delivery]:
     ]
     for connection in world.amqp_front.connections:
         assert isinstance(connection, AmqpConnection)
-        for channel in connection.channels.values():
+        for channel in connection.channels.open.values():
             found += [delivery for _, delivery in channel.receiver.unacked.outstanding()]
     return found
 

@@ -104,7 +104,7 @@ def test_every_topic_of_both_sides_reaches_exactly_whom_it_matches_on_both_sides
     readers = [here(world, f"r{number}") for number in range(len(FILTERS))]
     for reader, topic_filter in zip(readers, FILTERS, strict=True):
         reader.send(subscribe(1, (topic_filter, 0)))
-    assert amqp.read_octets() == b""
+    assert amqp.read_bytes() == b""
     #: Every topic as both sides know it, and whether the MQTT side may hear it.
     sent = [(key, key.translate(_EXCHANGED)) for key in KEYS] + [
         (topic.translate(_EXCHANGED), topic) for topic in TOPICS
@@ -117,7 +117,7 @@ def test_every_topic_of_both_sides_reaches_exactly_whom_it_matches_on_both_sides
         else:
             writer.connection.receive_data(mqtt_publish(topic, b"%d" % number))
         if number % 16 == 15 or number == len(sent) - 1:
-            heard_there.update(tags(amqp.read_octets()))
+            heard_there.update(tags(amqp.read_bytes()))
     expected_there = {
         (tag, number)
         for number, (key, _) in enumerate(sent)

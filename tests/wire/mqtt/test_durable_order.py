@@ -43,12 +43,12 @@ def test_pubcomp_waits_until_the_identifier_is_let_go() -> None:
     world = World()
     writer = Client(world, connect("w", clean=False))
     writer.send(mqtt_publish("a", b"x", 2, 7))
-    assert list(world.store.state.received.values()) == [{7}]
+    assert list(world.store.state.held_packet_ids.values()) == [{7}]
     world.slow_disk = True
     assert writer.send(pubrel(7)) == b""
     world.durable()
     assert writer.read() == pubcomp(7)
-    assert world.store.state.received == {}
+    assert world.store.state.held_packet_ids == {}
 
 
 def test_a_pubrel_of_something_unknown_is_completed_at_once() -> None:
@@ -93,14 +93,14 @@ def test_pubrel_waits_for_the_receipt() -> None:
     writer.send(mqtt_publish("a", b"1", 2, 1))
     assert keeper.read() == mqtt_publish("a", b"1", 2, 1)
     world.slow_disk = True
-    assert keeper.send(pubrec(1)) == b"" and len(world.store.state.stepped) == 1
+    assert keeper.send(pubrec(1)) == b"" and len(world.store.state.pubrec_received) == 1
     assert (
         keeper.send(pubrec(1)) == b""
     )  # It asks again: both are answered when the first is durable.
     world.durable()
     assert keeper.read() == pubrel(1) * 2
     assert keeper.send(pubcomp(1)) == b"" and world.inbox("keeper").unacked == 0
-    assert len(world.store.state.stepped) == 0 and len(world.store.state.messages) == 0
+    assert len(world.store.state.pubrec_received) == 0 and len(world.store.state.messages) == 0
 
 
 def test_a_receipt_that_is_not_durable_is_not_answered_over_a_new_connection_either() -> None:

@@ -13,7 +13,7 @@ from broker.limits import BrokerLimits
 from broker.vhost import retained
 from broker.vhost.retained import INDEXED, SLICE
 from protocols.mqtt.options import MqttOptions
-from protocols.mqtt.session.subscriptions import BACKLOGGED
+from protocols.mqtt.session.session import BACKLOGGED
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.octets import (
     PINGREQ,

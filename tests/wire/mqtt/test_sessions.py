@@ -20,6 +20,7 @@ from tests.wire.mqtt.octets import (
     PINGRESP,
     RESUMED,
     Client,
+    Will,
     connect,
     here,
     puback,
@@ -339,3 +340,36 @@ def test_sessions_are_described_for_operators() -> None:
     }
     client.vanish()
     assert session.describe()["connected"] is False
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_no_publication_is_sent_before_the_connack(qos: int) -> None:  # [MQTT-3.2.0-1]
+    world = World()
+    writer = here(world, "w")
+    client = Client(world, connect("c", clean=False))
+    client.send(subscribe(1, ("a", qos)))
+    writer.send(mqtt_publish("a", b"in flight", qos, 1))
+    assert publications(client.read())
+    client.vanish()
+    writer.send(mqtt_publish("a", b"queued", qos, 2))
+    world.slow_disk = True
+    # The CONNACK waits until the will is durable.
+    client = Client(world, connect("c", clean=False, will=Will("gone", b"")))
+    writer.send(mqtt_publish("a", b"new", qos, 3))
+    assert client.greeting + client.read() == b""
+    world.slow_disk = False
+    heard = client.all()
+    assert heard[:4] == RESUMED
+    # A message of QoS 0 is not for a client that is not connected yet.
+    expected = [b"in flight", b"queued", b"new"] if qos else []
+    assert [one.body for one in publications(heard[4:])] == expected
+
+
+def test_a_client_that_waits_for_its_connack_is_taken_over() -> None:  # [MQTT-3.1.4-3]
+    world = World()
+    world.slow_disk = True
+    first = Client(world, connect("c", clean=False))
+    second = Client(world, connect("c", clean=False))
+    world.slow_disk = False
+    assert (first.all(), first.closed) == (b"", "taken_over")
+    assert (second.all(), second.closed) == (RESUMED, "")

@@ -123,14 +123,14 @@ class Client5:
         )
         return self.read()
 
-    def read_octets(self) -> bytes:
+    def read_bytes(self) -> bytes:
         octets = self.world.answer(self.connection)
         while more := self.world.answer(self.connection):
             octets += more
         return octets
 
     def read(self) -> list[Any]:
-        return read(self.read_octets())
+        return read(self.read_bytes())
 
     def publications(self) -> list[Any]:
         """What was published to it meanwhile; nothing else has come."""

@@ -153,7 +153,7 @@ def test_no_answer_is_larger_than_its_client_takes(largest: int) -> None:
     size = b"\x27" + largest.to_bytes(4, "big")
     heard: list[bytes] = []
     for wrong in (size + b"\x21\x00\x00", size + b"\x15\x00\x05OTHER", size):
-        heard += packets(Client5(world, octets=raw_connect(properties=wrong)).read_octets())
+        heard += packets(Client5(world, octets=raw_connect(properties=wrong)).read_bytes())
     client = Client5(world, "b", max_packet_size=largest)
     for octets in (
         publish("$SYS/x", b"", 1, 1),
@@ -165,12 +165,12 @@ def test_no_answer_is_larger_than_its_client_takes(largest: int) -> None:
         b"\x30\x04\x00\x01+\x00",
     ):
         client.connection.receive_data(octets)
-        heard += packets(client.read_octets())
+        heard += packets(client.read_bytes())
     assert len(heard) == 7
     riddled = Client5(world, "d", authentication_method="RIDDLE", max_packet_size=largest)
     guests.late = False
     riddled.connection.receive_data(auth(b"43"))
-    heard += packets(riddled.read_octets())
+    heard += packets(riddled.read_bytes())
     assert all(len(one) <= max(largest, 7) for one in heard)
     for one in [answer for octets in heard[:6] for answer in read(octets)]:
         assert getattr(one, "reason_string", None) is None or len(one.write()) <= largest
@@ -235,7 +235,7 @@ def test_nothing_but_publications_waits_for_the_receive_maximum(
     writer.send(publish("a", b"1", qos, 1), publish("a", b"2", qos, 2))
     assert client.bodies() == [b"1"]
     client.connection.receive_data(PINGREQ)
-    assert client.read_octets() == PINGRESP
+    assert client.read_bytes() == PINGRESP
     assert client.subscribe(wish("b", 1), packet_id=5) == [[1]]
     assert [
         type(one)
@@ -248,7 +248,7 @@ def test_nothing_but_publications_waits_for_the_receive_maximum(
 def test_a_ping_is_answered() -> None:  # [MQTT-3.12.4-1]
     client = Client5(World())
     client.connection.receive_data(PINGREQ * 3)
-    assert client.read_octets() == PINGRESP * 3
+    assert client.read_bytes() == PINGRESP * 3
 
 
 @pytest.mark.parametrize("expiry", [0, 1])

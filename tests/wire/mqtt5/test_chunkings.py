@@ -144,14 +144,14 @@ def told(octets: bytes, cuts: list[int], patient: bool) -> tuple[object, ...]:
     while more := connection.data_to_send():
         answer += more
         world.settle(connection)
-    heard = [old.all(), new.read_octets()]
+    heard = [old.all(), new.read_bytes()]
     connection.on_closed()
     world.settle()
     return (
         answer,
         heard,
         old.all(),
-        new.read_octets(),
+        new.read_bytes(),
         connection.reason,
         world.fates(),
         world.copies(),
@@ -261,7 +261,7 @@ def test_qos_0_reaches_readers_as_the_same_octets_on_every_path(
     # The first publication after a change finds a stale plan.
     assert gate_of(world).routes[b"a"].count == DETOURS[detour]
     for one in readers:
-        assert one.read_octets() == plain * 4
+        assert one.read_bytes() == plain * 4
     world.fates()
 
 
@@ -281,7 +281,7 @@ def test_qos_1_and_2_reach_readers_as_the_same_octets_on_every_path(
         writer.send(publish("a", b"x", qos, number))
     for granted, one in enumerate(readers):
         lower = min(granted, qos)
-        assert one.read_octets() == b"".join(
+        assert one.read_bytes() == b"".join(
             publish("a", b"x", lower, number) for number in range(1, 5)
         )
     world.fates()

@@ -377,7 +377,7 @@ class TestOf5:
             client.connection.receive_data(
                 b"".join(publish(TOPICS[0], b"%d" % qos, qos, qos) for qos in range(3))
             )
-            heard = [one for one in packets(client.read_octets()) if one[0] >> 4 == 3]
+            heard = [one for one in packets(client.read_bytes()) if one[0] >> 4 == 3]
             assert [one[0] >> 1 & 3 for one in heard] == [0, 1, 2]
             assert [b"TopicA" in one for one in heard] == (
                 [True, False, False] if most else [True] * 3

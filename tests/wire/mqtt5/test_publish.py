@@ -142,7 +142,7 @@ def test_the_broker_uses_as_many_aliases_as_its_client_knows() -> (
     for _ in range(2):
         writer.send(*[publish(topic, b"x", 1) for topic in ("first", "second", "third", "x")])
     # (The other codec refuses an empty topic name, so we look at the octets.)
-    octets = reader.read_octets()
+    octets = reader.read_bytes()
     assert octets.count(b"first") == octets.count(b"second") == 1
     assert octets.count(b"third") == 2
     assert (
@@ -232,7 +232,7 @@ def test_no_packet_is_larger_than_its_client_takes(
     for body in range(size - 12, size + 3):
         writer.send(publish("a", bytes(body), qos, 1), mqtt5.PubRelPacket(1) if qos == 2 else b"")
     writer.send(publish("a", b"last", qos, 1))
-    octets = reader.read_octets()
+    octets = reader.read_bytes()
     assert b"last" in octets
     largest = max(len(one.write()) for one in _split(octets))
     assert largest == size
@@ -477,7 +477,7 @@ def test_the_last_word_is_no_larger_than_its_client_takes(
     world = World()
     client = Client5(world, max_packet_size=size)
     client.connection.receive_data(b"\x30\x04\x00\x01+\x00")
-    octets = client.read_octets()
+    octets = client.read_bytes()
     assert len(octets) <= size
     assert octets[2:3] == (b"\x90" if size > 2 else b"")
     assert (b"topic name" in octets) == (size >= 20)

@@ -10,7 +10,7 @@ from protocols.amqp.channel.channel import Channel
 from protocols.amqp.channel.consumer import AmqpConsumer
 from protocols.amqp.connection.connection import AmqpConnection
 from protocols.connection import EXPELLED, Connection
-from protocols.mqtt.connection.login import MqttClient
+from protocols.mqtt.connection.connection import MqttConnection
 from trellis.http.management.answers import ApiRefusal, Call, Empty, Listing, Row, not_found
 
 #: Protocols as RabbitMQ names them.
@@ -34,7 +34,7 @@ def vhost_of(connection: Connection) -> VirtualHost | None:
         return connection.vhost
     return (
         connection.vhost
-        if isinstance(connection, MqttClient) and connection.session is not None
+        if isinstance(connection, MqttConnection) and connection.session is not None
         else None
     )
 
@@ -76,7 +76,7 @@ def connection_row(connection: Connection, node: str) -> Row:
         row["peer_cert_subject"] = connection.peer.certificate
     if isinstance(connection, AmqpConnection):
         row |= {
-            "channels": len(connection.channels),
+            "channels": len(connection.channels.open),
             "channel_max": int(connection.handshake.channel_max),
             "frame_max": int(connection.frame_max),
             "timeout": int(connection.handshake.heartbeat),
@@ -91,7 +91,7 @@ def connection_row(connection: Connection, node: str) -> Row:
             row["user_provided_name"] = row["client_properties"]["connection_name"] = (
                 connection.handshake.client.connection_name
             )
-    elif isinstance(connection, MqttClient):
+    elif isinstance(connection, MqttConnection):
         row |= {
             "channels": 0,
             "timeout": int(connection.keep_alive),
@@ -180,7 +180,7 @@ def _channels(call: Call) -> list[tuple[AmqpConnection, Channel]]:
         (connection, channel)
         for connection in _seen(call)
         if isinstance(connection, AmqpConnection)
-        for channel in list(connection.channels.values())
+        for channel in list(connection.channels.open.values())
     ]
 
 

@@ -1,0 +1,131 @@
+"""The channels of a connection: the open ones, and those that wait for channel.close-ok.
+
+closing.py has the table of a channel's states.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pamqp.commands as spec
+from mypy_extensions import i64
+
+from protocols.amqp.channel.channel import Channel
+from protocols.amqp.channel.connection_interface import ConnectionInterface
+from protocols.amqp.channel.publisher import ChannelPublisher
+from protocols.amqp.codec.assembly import Assembly
+from protocols.amqp.connection.handshake import Handshake
+from protocols.amqp.errors import AmqpError
+from protocols.connection import ConnectionRegistry
+
+#: Size of all incomplete contents on one connection, in messages of the largest size, plus some
+#: bytes, so that a small limit for messages leaves room for small frames.
+UNFINISHED: Final[i64] = 4
+UNFINISHED_LEAST: Final[i64] = 1 << 20
+
+
+class ChannelTable:
+    """The channels of one connection, and the total size of their incomplete contents."""
+
+    def __init__(self, message_max: i64) -> None:
+        #: Open channels by number.
+        self.open: dict[int, Channel] = {}
+        #: Numbers of the channels that the broker has closed and the client has not.
+        self.closing: set[int] = set()
+        self._message_max: i64 = message_max
+        #: Size of the incomplete contents on all channels, in bytes, frames included.
+        self._unfinished: i64 = 0
+
+    def open_channel(
+        self, connection: ConnectionInterface, handshake: Handshake, number: i64
+    ) -> None:
+        """Open a channel for a client. Raises AmqpError."""
+        if number in self.open:
+            raise AmqpError(504, "second 'channel.open' seen")
+        if number > handshake.channel_max:
+            raise AmqpError(
+                530,
+                f"number of channels opened ({number}) has reached the negotiated channel_max "
+                f"({handshake.channel_max})",
+            )
+        limit = connection.front.broker.limits.user_channels
+        if limit and limit <= _channels_of_user(connection.front, handshake.user):
+            raise AmqpError(
+                530,
+                f"number of channels opened for user '{handshake.user}' has reached the maximum "
+                f"allowed limit of ({limit})",
+            )
+        vhost, context = connection.vhost, connection.context
+        assert vhost is not None and context is not None
+        client = handshake.client
+        self.open[number] = Channel(
+            vhost,
+            context,
+            connection,
+            number,
+            connection.frame_max,
+            client.can("consumer_cancel_notify"),
+            client.product,
+        )
+        connection.send(number, spec.Channel.OpenOk())
+
+    def end(self, number: i64) -> None:
+        """Remove a channel, if it is open, and release what it holds."""
+        channel = self.open.pop(number, None)
+        if channel is not None:
+            self._drop_assembly(channel.publisher)
+            channel.on_closed()
+
+    def end_all(self) -> None:
+        """Remove all channels: the connection has ended."""
+        for number in list(self.open):
+            self.end(number)
+        self.closing.clear()
+
+    def confirm(self) -> None:
+        """Send the confirms of all channels that are ready."""
+        for channel in self.open.values():
+            channel.publisher.confirm()
+
+    def resume_deliveries(self) -> None:
+        """Schedule a drain of every queue that delivers to one of the channels."""
+        for channel in self.open.values():
+            channel.receiver.resume_deliveries()
+
+    # -- contents that come in several chunks
+
+    def add_frame(self, publisher: ChannelPublisher, kind: i64, frame: bytes) -> Assembly | None:
+        """Add a frame to the incomplete content of a channel; return the content once complete.
+
+        Raises AmqpError.
+        """
+        assembly = publisher.assembly
+        if assembly is None:
+            raise AmqpError(505, "content without a method")
+        before: i64 = assembly.held
+        complete = assembly.add(kind, frame)
+        self._unfinished += assembly.held - before
+        if assembly.size > self._message_max:
+            self._drop_assembly(publisher)
+            raise publisher.too_large(assembly.size)
+        if complete:
+            self._drop_assembly(publisher)
+            return assembly
+        if self._unfinished > UNFINISHED * self._message_max + UNFINISHED_LEAST:
+            raise AmqpError(506, f"incomplete messages take {self._unfinished} bytes")
+        return None
+
+    def _drop_assembly(self, publisher: ChannelPublisher) -> None:
+        """Remove the incomplete content of a channel, if there is one."""
+        if publisher.assembly is not None:
+            self._unfinished -= publisher.assembly.held
+            publisher.assembly = None
+
+
+def _channels_of_user(front: ConnectionRegistry, user: str) -> int:
+    """Return the number of channels that all connections of a user have open."""
+    return sum(
+        connection.open_channels
+        for connection in front.connections
+        if isinstance(connection, ConnectionInterface) and connection.owner[0] == user
+    )

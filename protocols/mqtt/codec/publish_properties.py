@@ -1,0 +1,100 @@
+"""Properties of a PUBLISH of level 5, separated into what is relayed and what is for the broker.
+
+Publishers repeat themselves: the properties of a connection's publications are read once for each
+distinct encoding, up to a limit.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.errors import BrokerError
+from broker.routing.deduplication import PRODUCER, SEQUENCE, NumberedPublication, numbered
+from protocols.mqtt.codec.connect import topic_name
+from protocols.mqtt.codec.packets import PUBLISH, MalformedPacket, PacketReader
+from protocols.mqtt.codec.properties import (
+    MESSAGE_EXPIRY,
+    PAYLOAD_FORMAT,
+    RESPONSE_TOPIC,
+    TOPIC_ALIAS,
+    read_properties,
+)
+from protocols.mqtt.codec.reasons import PROTOCOL_ERROR
+
+#: Encodings of properties that are remembered for one connection.
+KNOWN_MAX: Final = 64
+
+
+class PublishProperties:
+    """The properties of a publication."""
+
+    __slots__ = ("alias", "expiry", "misnumbered", "publication", "relayed", "text")
+
+    def __init__(self, relayed: bytes, alias: int, expiry: int, text: bool) -> None:
+        #: The encoding that subscribers receive, with its length: without the topic alias, the
+        #: message expiry first. Empty if no property is left.
+        self.relayed = relayed
+        #: The topic alias; 0 for none.
+        self.alias = alias
+        #: The message expiry interval in seconds; below 0 for none.
+        self.expiry = expiry
+        #: True if the payload is declared to be UTF-8.
+        self.text = text
+        #: The producer's number of this message, for deduplication.
+        self.publication: NumberedPublication | None = None
+        #: True if the producer's number is invalid.
+        self.misnumbered = False
+
+
+NO_PROPERTIES: Final = PublishProperties(b"", 0, -1, False)
+
+
+class PublishPropertiesReader:
+    """Reads the properties of one connection's publications, and remembers them by encoding."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, PublishProperties] | None = None
+
+    def read(self, reader: PacketReader) -> PublishProperties:
+        """Return the properties that come next. Raises MalformedPacket."""
+        encoded = reader.block()
+        if encoded == b"\0":
+            return NO_PROPERTIES
+        known = self._known
+        if known is None:
+            known = self._known = {}
+        properties = known.get(encoded)
+        if properties is None:
+            properties = _parsed(encoded)
+            if properties.publication is None:  # A numbered publication never repeats.
+                if len(known) >= KNOWN_MAX:
+                    known.clear()
+                known[encoded] = properties
+        return properties
+
+
+def _parsed(encoded: bytes) -> PublishProperties:
+    properties = read_properties(PacketReader(encoded), PUBLISH)
+    if properties.identifiers:
+        raise MalformedPacket(
+            "subscription identifier from a client", code=PROTOCOL_ERROR
+        )  # [MQTT-3.3.4-6]
+    response = properties.text(RESPONSE_TOPIC)
+    if response is not None:
+        topic_name(response)  # [MQTT-3.3.2-14]
+    alias = properties.numbers.pop(TOPIC_ALIAS, 0)
+    relayed = properties.encoded()
+    parsed = PublishProperties(
+        b"" if relayed == b"\0" else relayed,
+        alias,
+        properties.number(MESSAGE_EXPIRY, -1),
+        properties.number(PAYLOAD_FORMAT, 0) == 1,
+    )
+    if properties.user:
+        try:
+            parsed.publication = numbered(
+                {name: value for name, value in properties.user if name in (PRODUCER, SEQUENCE)}
+            )
+        except BrokerError:
+            parsed.misnumbered = True
+    return parsed

@@ -1,0 +1,100 @@
+"""Enhanced authentication of MQTT 5: a dialogue of AUTH packets with an authenticator (section 4.12).
+
+CONNECT (method, data) --> AuthConversation --> AUTH (data) --> ... --> verdict: CONNACK
+AUTH Re-authenticate   --> AuthConversation --> AUTH (data) --> ... --> verdict: AUTH (success)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.access.identity import (
+    AuthConversation,
+    Authenticator,
+    AuthStep,
+    Credentials,
+    Verdict,
+)
+from protocols.mqtt.codec.packets import MalformedPacket
+from protocols.mqtt.codec.packets5 import ReasonPacket, auth5
+from protocols.mqtt.codec.properties import AUTHENTICATION_DATA, AUTHENTICATION_METHOD
+from protocols.mqtt.codec.reasons import CONTINUE_AUTHENTICATION, PROTOCOL_ERROR, REAUTHENTICATE
+from protocols.mqtt.connection.connection import MqttConnection
+
+
+class EnhancedAuthentication:
+    """The enhanced authentication of one connection, by the method that its CONNECT names."""
+
+    def __init__(
+        self,
+        connection: MqttConnection,
+        authenticator: Authenticator,
+        method: str,
+        credentials: Credentials,
+    ) -> None:
+        self.method = method
+        self._connection = connection
+        self._authenticator = authenticator
+        self._credentials = credentials
+        #: The dialogue that goes on, and the function that takes its verdict.
+        self._conversation: AuthConversation | None = None
+        self._decide: Callable[[Verdict, bytes], None] | None = None
+
+    def start(self, data: bytes, decide: Callable[[Verdict, bytes], None]) -> bool:
+        """Begin a dialogue with the client's first data; False if the method is not supported."""
+        self._conversation = self._authenticator.start_conversation(self.method, self._credentials)
+        if self._conversation is None:
+            return False
+        self._respond(self._conversation, data, decide)
+        return True
+
+    def on_auth(
+        self, packet: ReasonPacket, connected: bool, decide: Callable[[Verdict, bytes], None]
+    ) -> None:
+        """Continue the dialogue with an AUTH packet, which begins a new one if it asks for that.
+
+        Raises MalformedPacket.
+        """
+        if packet.properties.text(AUTHENTICATION_METHOD) != self.method:
+            raise MalformedPacket(
+                "authentication method", code=PROTOCOL_ERROR
+            )  # [MQTT-4.12.0-5], [MQTT-4.12.1-1]
+        if packet.code == REAUTHENTICATE and connected and self._conversation is None:
+            self._conversation = self._authenticator.start_conversation(
+                self.method, self._credentials
+            )
+        elif packet.code != CONTINUE_AUTHENTICATION:
+            raise MalformedPacket("AUTH out of place", code=PROTOCOL_ERROR)
+        if self._conversation is None:
+            raise MalformedPacket("AUTH out of place", code=PROTOCOL_ERROR)
+        self._respond(
+            self._conversation, packet.properties.binary(AUTHENTICATION_DATA) or b"", decide
+        )
+
+    def _respond(
+        self,
+        conversation: AuthConversation,
+        data: bytes,
+        decide: Callable[[Verdict, bytes], None],
+    ) -> None:
+        self._decide = decide
+        self._connection.stall()
+        conversation.respond(data, self._on_step)
+
+    def _on_step(self, step: AuthStep) -> None:
+        """Send the authenticator's data to the client, or pass on its verdict."""
+        connection, decide = self._connection, self._decide
+        if connection.finished or decide is None:
+            return
+        if step.verdict is None:
+            connection.out.write(auth5(CONTINUE_AUTHENTICATION, self.method, step.data))
+            connection.resume_input()
+            return
+        self._conversation = None
+        self._decide = None
+        decide(step.verdict, step.data)
+
+    def close(self) -> None:
+        """Drop the dialogue: its connection has ended."""
+        self._conversation = None
+        self._decide = None

@@ -1,0 +1,102 @@
+"""How an MQTT connection closes: four verbs, and what each does in each state.
+
+    close       the broker ends the connection: an operator, a limit, a take-over, a shutdown
+    abort       the connection ends without a reason for the client: a timeout, a full send buffer
+    reject      the client's last packet cannot be accepted: a failed login, a protocol error
+    on_closed   the client has closed the connection, or its transport is lost
+
+    state              close sends   abort sends   reject sends   on_closed sends   each releases
+    AWAITING_CONNECT   nothing       nothing       CONNACK        nothing           the login
+    AUTHENTICATING     nothing       nothing       CONNACK        nothing           the login
+    OPENING            nothing       nothing       CONNACK        nothing           the session
+    CONNECTED          DISCONNECT    nothing       DISCONNECT     nothing           the session
+    CLOSED             nothing       nothing       nothing        nothing           nothing
+
+CLOSING is this table. A closed connection does nothing more, so the first reason is the one that is
+counted.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocols.connection import EXPELLED, SHUTDOWN, TOO_FAST
+from protocols.mqtt.codec.connect import LEVEL_5
+from protocols.mqtt.codec.packets import connack
+from protocols.mqtt.codec.packets5 import connack5, disconnect5
+from protocols.mqtt.codec.properties import Properties5
+from protocols.mqtt.codec.properties import reason as reason_string
+from protocols.mqtt.codec.reasons import (
+    ADMINISTRATIVE_ACTION,
+    MESSAGE_RATE_TOO_HIGH,
+    SERVER_SHUTTING_DOWN,
+)
+
+#: States of a connection: no CONNECT was read; the authenticator's verdict is missing; the session
+#: is attached, and the CONNACK waits for the store; the CONNACK is sent; the connection has ended.
+AWAITING_CONNECT: Final = 0
+AUTHENTICATING: Final = 1
+OPENING: Final = 2
+CONNECTED: Final = 3
+CLOSED: Final = 4
+
+#: Packets that a verb sends. A DISCONNECT exists in level 5 only, and a CONNACK of an older level
+#: only if a return code fits the reason.
+NO_PACKET: Final = 0
+CONNACK_PACKET: Final = 1
+DISCONNECT_PACKET: Final = 2
+
+#: What a connection releases when it has ended: nothing; its unfinished login; or its session, its
+#: publish context and its will.
+RELEASE_NOTHING: Final = 0
+RELEASE_LOGIN: Final = 1
+RELEASE_SESSION: Final = 2
+
+
+class ClosingRow:
+    """What closing does in one state: the packets of `close` and `reject`, and what is released.
+
+    The verbs `abort` and `on_closed` send no packet in any state.
+    """
+
+    def __init__(self, close: int, reject: int, release: int) -> None:
+        self.close = close
+        self.reject = reject
+        self.release = release
+
+
+CLOSING: Final = {
+    AWAITING_CONNECT: ClosingRow(NO_PACKET, CONNACK_PACKET, RELEASE_LOGIN),
+    AUTHENTICATING: ClosingRow(NO_PACKET, CONNACK_PACKET, RELEASE_LOGIN),
+    OPENING: ClosingRow(NO_PACKET, CONNACK_PACKET, RELEASE_SESSION),
+    CONNECTED: ClosingRow(DISCONNECT_PACKET, DISCONNECT_PACKET, RELEASE_SESSION),
+    CLOSED: ClosingRow(NO_PACKET, NO_PACKET, RELEASE_NOTHING),
+}
+
+#: DISCONNECT reason codes of level 5 for the reasons with which `Connection.close` is called.
+CLOSE_CODES: Final = {
+    EXPELLED: ADMINISTRATIVE_ACTION,
+    TOO_FAST: MESSAGE_RATE_TOO_HIGH,
+    SHUTDOWN: SERVER_SHUTTING_DOWN,
+}
+
+
+def last_packet(
+    packet: int, level: int, return_code: int, reason_code: int, text: str, size_max: int
+) -> bytes:
+    """Return the packet that tells a client why its connection ends; b"" if there is none.
+
+    `packet` is an entry of CLOSING. `return_code` is for a CONNACK of level 3 or 4 (0: none fits),
+    `reason_code` and `text` are for level 5. `size_max` is the client's Maximum Packet Size in
+    bytes (0: no limit); a packet above it goes without the text, or not at all [MQTT-3.14.2-3].
+    """
+    if packet == CONNACK_PACKET:
+        if level == LEVEL_5:
+            return connack5(False, reason_code, Properties5())
+        return connack(False, return_code) if return_code else b""
+    if packet == DISCONNECT_PACKET and level == LEVEL_5:
+        full = disconnect5(reason_code, reason_string(text) if text else None)
+        for form in (full, disconnect5(reason_code)):
+            if size_max == 0 or len(form) <= size_max:
+                return form
+    return b""

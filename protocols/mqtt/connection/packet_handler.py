@@ -1,0 +1,381 @@
+"""The publish-reading loop of every protocol level: packets out of chunks, publications to the core.
+
+    PUBLISH   topic name   packet identifier (QoS 1, 2)   properties (level 5)   payload
+
+The levels differ by the properties alone: a publication without properties has one byte more in
+level 5, their length of 0. So one loop reads both, and sends the frequent ones on without looking
+into them: adjacent QoS 0 packets to the same subscribers are a run, relayed as one slice. Every
+other packet is the affair of the level's own class.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Final
+
+from librt.strings import read_i16_be
+from mypy_extensions import i64
+
+from broker.messages.message import (
+    ALWAYS,
+    AT_LEAST_ONCE,
+    AT_MOST_ONCE,
+    EXACTLY_ONCE,
+    PERSISTENCE,
+    PLAIN,
+    QUEUES,
+    Message,
+)
+from broker.routing.publish_context import PublishContext
+from broker.routing.route import (
+    DENIED,
+    EMPTY_RELAY,
+    REFUSED,
+    REPEATED,
+    ROUTED,
+    TOO_LARGE,
+    UNROUTABLE,
+    Relay,
+    Route,
+)
+from broker.store.contract import Ticket
+from protocols.connection import BUDGET, COLD
+from protocols.mqtt.codec.content import encoding_of
+from protocols.mqtt.codec.packets import PUBACK, PUBLISH, PUBREC, MalformedPacket, PacketReader
+from protocols.mqtt.codec.publish_properties import PublishProperties
+from protocols.mqtt.codec.reasons import (
+    IMPLEMENTATION_SPECIFIC,
+    NO_MATCHING_SUBSCRIBERS,
+    NOT_AUTHORISED,
+    PACKET_TOO_LARGE,
+    PAYLOAD_FORMAT_INVALID,
+    QUOTA_EXCEEDED,
+    RECEIVE_MAXIMUM_EXCEEDED,
+    SUCCESS,
+    UNSPECIFIED,
+)
+from protocols.mqtt.codec.relay_formats import APART_4, APART_5
+from protocols.mqtt.connection.connection import InputHandler, MqttConnection
+from protocols.mqtt.session.session import Session
+
+_PUBLISH_0: Final[i64] = PUBLISH << 4
+_PUBLISH_1: Final[i64] = PUBLISH << 4 | AT_LEAST_ONCE << 1
+_PUBACK: Final[i64] = PUBACK << 4
+_PUBREC: Final[i64] = PUBREC << 4
+#: Plans that whole packets of level 3 and 4, and of level 5, may not follow.
+_SLOW_4: Final[i64] = ALWAYS | QUEUES | APART_4
+_SLOW_5: Final[i64] = ALWAYS | QUEUES | APART_5
+#: Reason codes that publishers of level 5 receive, by fate.
+_CODES: Final[dict[int, int]] = {
+    int(ROUTED): SUCCESS,
+    int(UNROUTABLE): NO_MATCHING_SUBSCRIBERS,
+    int(REPEATED): SUCCESS,
+    int(REFUSED): QUOTA_EXCEEDED,
+    int(DENIED): NOT_AUTHORISED,
+}
+
+
+class PacketHandler(InputHandler):
+    """Reads the packets of a client that has a session."""
+
+    def __init__(self, connection: MqttConnection, described: bool) -> None:
+        """`described` is True if publications have properties, which they have from level 5 on."""
+        self.connection = connection
+        self.service = connection.service
+        self.replies = connection.replies
+        self._topics = connection.service.topics
+        self._described = described
+        self._slow_mask: i64 = _SLOW_5 if described else _SLOW_4
+
+    # -- the level's own
+
+    @abstractmethod
+    def on_packet(self, session: Session, context: PublishContext, first: i64, body: bytes) -> i64:
+        """Handle any packet, and return what it costs of the budget."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def publish_properties(self, reader: PacketReader) -> PublishProperties:
+        """Read the properties of a publication."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def full_topic(self, topic: bytes, properties: PublishProperties) -> bytes:
+        """Return the topic name of a publication, which may be given by an alias."""
+        raise NotImplementedError
+
+    # -- the loop
+
+    def parse(self, data: bytes, position: i64) -> i64:
+        """Hot path."""
+        connection = self.connection
+        size: i64 = len(data)
+        context, session = connection.context, connection.session
+        if context is None or session is None:
+            return size
+        budget: i64 = BUDGET
+        described = self._described
+        slow_mask: i64 = self._slow_mask
+        packet_max: i64 = connection.packet_max
+        # Bytes of the shortest publication of QoS 0, behind its remaining length.
+        shortest: i64 = 3 if described else 2
+        run = EMPTY_RELAY
+        run_start: i64 = 0
+        run_count: i64 = 0
+        while size - position >= 2 and budget > 0:
+            first: i64 = data[position]
+            length: i64 = data[position + 1]
+            start: i64 = position + 2
+            if length >= 128:
+                length &= 127
+                shift: i64 = 7
+                digit: i64 = 128
+                while digit >= 128 and start < size:
+                    digit = data[start]
+                    start += 1
+                    length |= (digit & 127) << shift
+                    shift += 7
+                    if shift > 21 and digit >= 128:
+                        digit = 0
+                        length = -1
+                if digit >= 128:
+                    break
+                if length < 0 or digit == 0:
+                    self._send(run, run_count, data, run_start, position)
+                    raise MalformedPacket("remaining length")
+            end: i64 = start + length
+            # The Maximum Packet Size of level 5 counts the whole packet, the limit of the older
+            # levels what follows the remaining length.
+            if end - start > packet_max or described and end - position > packet_max:
+                self._send(run, run_count, data, run_start, position)
+                self._refuse_size(context, first)
+            if end > size:
+                connection.need = end - position
+                break
+            if first == _PUBLISH_0 and length >= shortest:
+                mark: i64 = start + 2 + (i64(read_i16_be(data, start)) & 0xFFFF)
+                if described and (mark >= end or data[mark] != 0 or mark == start + 2):
+                    self._send(run, run_count, data, run_start, position)
+                    run_count = 0
+                    budget -= self.on_publish(
+                        session, context, first, PacketReader(data[start:end])
+                    )
+                    if connection.stalled:
+                        return end
+                    position = end
+                    continue
+                if mark > end:
+                    self._send(run, run_count, data, run_start, position)
+                    raise MalformedPacket("topic name")
+                topic = data[start + 2 : mark]
+                route = context.routes.get(topic)
+                if route is None:
+                    self._send(run, run_count, data, run_start, position)
+                    run_count = 0
+                    route = self._topics.resolve(context, topic)
+                context.received += 1
+                plan = route.plan
+                budget -= plan.weight
+                if plan.slow_path_mask & slow_mask:
+                    self._send(run, run_count, data, run_start, position)
+                    run_count = 0
+                    body = data[mark + 1 : end] if described else data[mark:end]
+                    connection.publish(
+                        context, route, Message(route, body, PLAIN, AT_MOST_ONCE), None
+                    )
+                    if connection.stalled:
+                        return end
+                else:
+                    route.count += 1
+                    if plan.relay is not run:
+                        self._send(run, run_count, data, run_start, position)
+                        run_count = 0
+                        run = plan.relay
+                        run_start = position
+                    elif run_count == 0:
+                        run_start = position
+                    run_count += 1
+                position = end
+                continue
+            if run_count > 0:
+                self._send(run, run_count, data, run_start, position)
+                run_count = 0
+            if first == _PUBLISH_1 and length >= shortest + 2:
+                budget -= self._on_publish_1(session, context, data, start, end)
+            elif (
+                first == _PUBACK
+                and length == 2
+                and session.puback(i64(read_i16_be(data, start)) & 0xFFFF)
+            ):
+                budget -= 1
+            else:
+                budget -= self.on_packet(session, context, first, data[start:end])
+                renewed = connection.context
+                if renewed is None:
+                    return size  # The connection has ended.
+                context = renewed
+            if connection.stalled:
+                return end
+            position = end
+        if run_count > 0:
+            self._send(run, run_count, data, run_start, position)
+        connection.behind = budget <= 0
+        return position
+
+    def _send(self, run: Relay, count: i64, data: bytes, start: i64, end: i64) -> None:
+        """Relay a run of packets, if there is one."""
+        if count > 0:
+            if self._described:
+                run.send_described(data[start:end], count)
+            else:
+                run.send(data[start:end], count)
+
+    def _refuse_size(self, context: PublishContext, first: i64) -> None:
+        """Raise MalformedPacket for a packet above the limit, and count it if it is a publication."""
+        if first >> 4 == PUBLISH:
+            context.received += 1
+            context.count_fate(TOO_LARGE)
+        raise MalformedPacket("packet too large", "too_large", PACKET_TOO_LARGE)
+
+    # -- publications that are acknowledged, or have properties
+
+    def _on_publish_1(
+        self, session: Session, context: PublishContext, data: bytes, start: i64, end: i64
+    ) -> i64:
+        """Handle a publication of QoS 1, and return its weight. Hot path without properties."""
+        replies = self.replies
+        mark: i64 = start + 2 + (i64(read_i16_be(data, start)) & 0xFFFF)
+        body: i64 = mark + 2
+        if self._described:
+            body += 1
+            if (
+                body > end
+                or data[mark + 2] != 0
+                or mark == start + 2
+                or self._exceeds_receive_maximum(session)
+            ):
+                return self.on_publish(session, context, _PUBLISH_1, PacketReader(data[start:end]))
+        elif body > end:
+            raise MalformedPacket("topic name")
+        packet_id: i64 = i64(read_i16_be(data, mark)) & 0xFFFF
+        if packet_id == 0:
+            raise MalformedPacket("packet identifier 0")  # [MQTT-2.3.1-1]
+        topic = data[start + 2 : mark]
+        route = context.routes.get(topic)
+        if route is None:
+            route = self._topics.resolve(context, topic)
+        context.received += 1
+        message = Message(route, data[body:end], PLAIN, AT_LEAST_ONCE)
+        plan = route.plan
+        if plan.slow_path_mask & (ALWAYS | PERSISTENCE) or plan.reliable_relay is not EMPTY_RELAY:
+            ticket = Ticket(replies)
+            self.connection.persists = True
+            fate = self.connection.publish(context, route, message, ticket)
+            replies.give_code(_PUBACK, packet_id, ticket, self._code(fate))
+        else:
+            for queue in plan.reliable_queues:
+                queue.put(message)
+            route.count += 1
+            if plan.fate == ROUTED:
+                replies.give(_PUBACK, packet_id, None)
+            else:
+                replies.give_code(_PUBACK, packet_id, None, self._code(plan.fate))
+        return plan.weight
+
+    def on_publish(
+        self, session: Session, context: PublishContext, first: i64, reader: PacketReader
+    ) -> i64:
+        """Handle any PUBLISH, and return what it costs of the budget."""
+        connection, replies = self.connection, self.replies
+        qos = first >> 1 & 3
+        if qos == 3 or qos == AT_MOST_ONCE and first & 8:
+            raise MalformedPacket("QoS or DUP")  # [MQTT-3.3.1-4], [MQTT-3.3.1-2]
+        topic = reader.binary()
+        packet_id: i64 = reader.packet_id() if qos else 0
+        properties = self.publish_properties(reader)
+        topic = self.full_topic(topic, properties)
+        if qos == EXACTLY_ONCE and packet_id in session.in_flight.received:
+            known = session.in_flight.received[packet_id]
+            if known is not None:
+                known.waiter = replies  # The first copy may have come over an older connection.
+            replies.give(_PUBREC, packet_id, known)
+            return COLD
+        if qos and self._described and self._exceeds_receive_maximum(session):
+            raise MalformedPacket(
+                "more than Receive Maximum", "receive_maximum", RECEIVE_MAXIMUM_EXCEEDED
+            )  # [MQTT-3.3.4-7]
+        route = context.routes.get(topic) or self._topics.resolve(context, topic)
+        if route.plan.stale:
+            context.renew(route)
+        ticket = Ticket(replies)
+        connection.persists = True
+        store = connection.vhost.store
+        # The message and its packet identifier become durable together: after a crash, either both
+        # are known, or the client sends the message again and it is new.
+        store.begin()
+        try:
+            code = self._publish(context, route, properties, reader.rest(), first, ticket)
+            if qos == EXACTLY_ONCE and code < UNSPECIFIED:
+                session.hold_packet_id(packet_id, ticket)
+        finally:
+            store.commit()
+        if qos == AT_LEAST_ONCE:
+            replies.give_code(_PUBACK, packet_id, ticket, code)
+        elif qos == EXACTLY_ONCE:
+            if code < UNSPECIFIED and ticket.outstanding == 0:
+                session.in_flight.received[packet_id] = None
+            replies.give_code(_PUBREC, packet_id, ticket, code)
+        return COLD + route.plan.weight
+
+    def _publish(
+        self,
+        context: PublishContext,
+        route: Route,
+        properties: PublishProperties,
+        body: bytes,
+        first: i64,
+        ticket: Ticket,
+    ) -> int:
+        """Publish and retain a message, and return the reason code for its publisher."""
+        connection = self.connection
+        context.received += 1
+        qos: i64 = first >> 1 & 3
+        if properties.text and not _is_text(body):
+            context.count_fate(REFUSED)
+            return PAYLOAD_FORMAT_INVALID
+        if properties.misnumbered:
+            context.count_fate(REFUSED)
+            return IMPLEMENTATION_SPECIFIC
+        described = properties.relayed != b""
+        encoding = encoding_of(described, bool(first & 1), qos == EXACTLY_ONCE)
+        message = Message(route, properties.relayed + body if described else body, encoding, qos)
+        if properties.expiry >= 0:
+            message.expires = connection.agenda.now + properties.expiry * 1000
+        publication = properties.publication
+        if (
+            first & 1
+            and route.plan.refusal is None
+            and (publication is None or not connection.vhost.producers.is_repeat(publication))
+        ):
+            connection.vhost.retain(message, ticket)
+        return int(self._code(connection.publish(context, route, message, ticket, publication)))
+
+    def _code(self, fate: i64) -> i64:
+        """Return the reason code of an acknowledgement; the older levels have none but success."""
+        return _CODES.get(int(fate), UNSPECIFIED) if self._described else SUCCESS
+
+    def _exceeds_receive_maximum(self, session: Session) -> bool:
+        """True if the client may send no more publications before it has acknowledgements."""
+        return (
+            len(session.in_flight.received) + self.replies.waiting
+            >= self.service.options.receive_maximum
+        )
+
+
+def _is_text(payload: bytes) -> bool:
+    """True if the payload is valid UTF-8."""
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,183 @@
+"""How does a session deliver to its client: with which credit, when, under which packet identifier?
+
+    inbox --------------> InboxConsumer --> PublishWriter --> client
+    shared subscription ------^                   InflightWindow <-- acknowledgements
+
+A message gets its packet identifier from its sequence number in the inbox; a message of a shared
+subscription takes the inbox's next number.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.messages.message import EXACTLY_ONCE, Message
+from broker.messages.outlet import Outlet
+from broker.queues.consumer import Consumer, Delivery
+from broker.queues.queue import Queue
+from broker.store.contract import Ticket, Waiter
+from protocols.mqtt.codec.packets import DUP
+from protocols.mqtt.session.inflight import InflightWindow, packet_identifier
+from protocols.mqtt.session.publish_writer import Level4Writer, PublishWriter
+from protocols.mqtt.session.subscriptions import SessionSubscriptions
+from protocols.tally import FrontCounters
+
+#: Taken from the credit of a consumer that waits for the store: more than acknowledgements give.
+HOLD: Final[i64] = 1 << 40
+#: The outlet and the writer of a consumer whose connection is gone: they are never written to.
+NOWHERE: Final = Outlet()
+NO_WRITER: Final = Level4Writer(NOWHERE)
+
+
+class InboxConsumer(Consumer):
+    """Delivers the messages of a session's inbox to its client.
+
+    A message of QoS 2 is sent when it is durable: if it were lost in a crash, the client would hold
+    its packet identifier for ever. Until then no later message is sent.
+    """
+
+    def __init__(
+        self,
+        inbox: Queue,
+        outlet: Outlet,
+        credit: i64,
+        writer: PublishWriter,
+        window: InflightWindow,
+        subscriptions: SessionSubscriptions,
+        tally: FrontCounters,
+        span_max: i64,
+    ) -> None:
+        """`span_max` is the distance from the oldest to the newest sequence number in flight above
+        which no message is sent, so that no packet identifier is used twice.
+        """
+        super().__init__(inbox, outlet, credit, None)
+        self._inbox = inbox
+        self._writer = writer
+        self._window = window
+        self._subscriptions = subscriptions
+        self._tally = tally
+        self._span_max: i64 = span_max
+        #: Credit that is withheld while the span is above its maximum.
+        self._withheld: i64 = 0
+        #: The message that is not durable yet.
+        self._held: Delivery | None = None
+        if window.span() > span_max:
+            self._check_span()
+
+    # -- messages of the inbox
+
+    def deliver(self, message: Message, sequence: i64) -> None:
+        """Hot path."""
+        self._send(Delivery(message, self, sequence), 0)
+
+    def redeliver(self, delivery: Delivery) -> None:
+        self._send(delivery, DUP)
+
+    def _send(self, delivery: Delivery, flags: i64) -> None:
+        self.credit -= 1
+        self.queue.unacked += 1
+        self._tally.delivered_manual += 1
+        message = delivery.message
+        sequence: i64 = delivery.sequence
+        window = self._window
+        if window.next != sequence:
+            window.skip_to(sequence)
+        window.add(delivery)
+        if message.qos == EXACTLY_ONCE and message.position > self.queue.store.durable:
+            self._hold(delivery)
+        elif not self._writer.write(message, message.qos, packet_identifier(sequence), flags):
+            self._skip(sequence)
+
+    def _skip(self, sequence: i64) -> None:
+        self.credit += 1
+        skip(self._window, sequence)
+
+    def _hold(self, delivery: Delivery) -> None:
+        """Send a message when it is durable, and no other message before."""
+        self._held = delivery
+        self.credit -= HOLD
+        self.queue.store.wait_for(delivery.message.position, Ticket(HeldRelease(self)))
+
+    def release_held(self) -> None:
+        """Send the message that has become durable, and go on."""
+        delivery, self._held = self._held, None
+        self.credit += HOLD
+        if delivery is not None and self.outlet is not NOWHERE:
+            message, sequence = delivery.message, delivery.sequence
+            if not self._writer.write(message, message.qos, packet_identifier(sequence), 0):
+                self._skip(sequence)
+            if self._window.span() > self._span_max:
+                self._check_span()
+            self._schedule_drains()
+
+    # -- messages of shared subscriptions
+
+    def has_room(self) -> bool:
+        """True if a shared subscription may deliver: no message of the inbox waits for the room."""
+        return self.credit > 0 and self._inbox.depth == 0
+
+    def send_shared(self, delivery: Delivery) -> None:
+        """Send a QoS 1 message of a shared subscription; `has_room` was True."""
+        self.credit -= 1
+        delivery.consumer.queue.unacked += 1
+        self._tally.delivered_manual += 1
+        sequence = self._inbox.reserve()
+        window = self._window
+        if window.next != sequence:
+            window.skip_to(sequence)
+        window.add(delivery)
+        message = delivery.message
+        if not self._writer.write(message, message.qos, packet_identifier(sequence), 0):
+            self._skip(sequence)
+
+    # -- credit
+
+    def return_credit(self) -> None:
+        """Return the credit of a message that the client has acknowledged. Hot path."""
+        self.credit += 1
+        if self._withheld or self._window.span() > self._span_max:
+            self._check_span()
+
+    def _check_span(self) -> None:
+        """Withhold all credit while the next packet identifier could still be in use."""
+        if self._window.span() > self._span_max:
+            if self.credit > 0:
+                self._withheld += self.credit
+                self.credit = 0
+        else:
+            self.credit += self._withheld
+            self._withheld = 0
+            self._schedule_drains()
+
+    def _schedule_drains(self) -> None:
+        """Drain the inbox, and shared subscriptions that were refused for lack of room."""
+        self._inbox.schedule_drain()
+        self._subscriptions.drain_refused()
+
+    def disconnect(self) -> None:
+        """Drop the connection. Deliveries in flight keep their consumer, which must not keep it."""
+        self.outlet = NOWHERE
+        self._writer = NO_WRITER
+
+
+class HeldRelease(Waiter):
+    """Waits until the message that a consumer holds is durable."""
+
+    def __init__(self, consumer: InboxConsumer) -> None:
+        self._consumer = consumer
+
+    def settled(self) -> None:
+        self._consumer.release_held()
+
+
+def skip(window: InflightWindow, sequence: i64) -> None:
+    """Remove a message from the window that is too large for the client, as if it had been
+    delivered [MQTT-3.1.2-25].
+    """
+    delivery = window.take(sequence)
+    if delivery is not None:
+        queue = delivery.consumer.queue
+        if not queue.dead:
+            queue.unrepresentable(delivery.message)
