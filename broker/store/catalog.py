@@ -61,8 +61,8 @@ _LINK_SQL: Final = """CREATE TABLE {0} (
 _STEPS: Final[list[list[str]]] = [
     [
         "CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL)",
-        "INSERT INTO meta VALUES ('version', 0), ('seen', 0), ('last', 0),"
-        f" ('sum', {zlib.crc32(b'0 0')})",
+        "INSERT INTO meta VALUES ('version', 0), ('seen', 0), ('last', 0)",
+        f"INSERT INTO meta VALUES ('sum', {zlib.crc32(b'0 0')})",
         *[_OBJECT_SQL.format(table) for table in ("vhosts", "exchanges", "queues", "sessions")],
         *[_LINK_SQL.format(table) for table in _LINK_TABLES.values()],
         "CREATE INDEX bindings_by_source ON bindings (vhost, source)",

@@ -1,8 +1,10 @@
-"""A real broker under load is killed again and again; what it promised must hold each time it is
-back.
+"""Tests that kill a real broker under load, again and again.
 
-wire         connections: octets out, events in
-ledger       what was said, what was promised, what came; the verdict
-publishers, workers, sessions, changes      the clients, each with a ledger
-storm        lives of a broker on one data directory, and how they end
+After each start, everything that the broker confirmed must be there.
+
+    wire        connections of the clients
+    ledger      what was sent, confirmed and received; the verdict
+    publishers, workers, sessions, streams, changes    the clients, each with a ledger
+    storm       lives of a broker on one data directory
+    damage      a directory for the tests of damaged and missing files
 """

@@ -1,7 +1,7 @@
-"""What changes at operator rate: exchanges, queues, bindings, sessions, subscriptions, retained
+"""Clients that change definitions: exchanges, queues, bindings, sessions, subscriptions, retained
 messages.
 
-Each change is asked for when the one before was answered, so after a crash the broker is in the
+Each change is requested after the reply to the one before. So after a crash the broker is in the
 state of the ledger, or one change further.
 """
 
@@ -21,7 +21,9 @@ State = frozenset[Row]
 
 
 class Changing(Client):
-    """Knows what there is, and what there is if the change was made that is asked for right now."""
+    """A client that knows the current definitions, and those after the change that is requested
+    now.
+    """
 
     def __init__(self, name: str, seed: int) -> None:
         super().__init__(name, seed)
@@ -30,11 +32,11 @@ class Changing(Client):
         self.changes = 0
 
     async def read(self, ports: Ports) -> State:
-        """What the broker says."""
+        """Return the definitions that the broker lists."""
         raise NotImplementedError
 
     async def check(self, ports: Ports) -> None:
-        """The broker is back."""
+        """Check the definitions of the broker after a start."""
         found = await self.read(ports)
         if found != self.state and found != self.ahead:
             raise AssertionError(
@@ -52,7 +54,7 @@ class Changing(Client):
         self.changes += 1
 
     def of(self, kind: str) -> list[Any]:
-        """Rows of a kind, in an order that does not depend on chance."""
+        """Return the rows of a kind in a fixed order."""
         return sorted((row for row in self.state if row[0] == kind), key=repr)
 
 
@@ -61,7 +63,9 @@ def _arguments(arguments: dict[str, Any]) -> str:
 
 
 class Declaring(Changing):
-    """Rows: ("exchange", name, type), ("queue", name, arguments), ("binding", source, destination,
+    """A client that declares and deletes AMQP objects.
+
+    Rows: ("exchange", name, type), ("queue", name, arguments), ("binding", source, destination,
     key).
     """
 
@@ -170,7 +174,10 @@ class Declaring(Changing):
 
 
 class Subscribing(Changing):
-    """Rows: ("session", client), ("subscription", client, filter)."""
+    """A client that opens sessions and subscribes.
+
+    Rows: ("session", client), ("subscription", client, filter).
+    """
 
     async def read(self, ports: Ports) -> State:
         prefix = f"{self.name}."
@@ -210,13 +217,16 @@ class Subscribing(Changing):
 
 
 class Retaining(Changing):
-    """Rows: ("retained", topic, body). One topic is somebody else's, and is looked at by him."""
+    """A client that retains messages. Rows: ("retained", topic, body).
+
+    One topic belongs to another client, which checks it.
+    """
 
     async def read(self, ports: Ports) -> State:
         client = await Mqtt.connect(ports.mqtt, f"{self.name}-reads", True)
         await client.subscribe((f"{self.name}/#", 0))
         rows: set[Row] = set()
-        # They leave in slices, beside the answer to a ping.
+        # The bindings are removed in slices, while the broker answers a ping.
         async with asyncio.timeout(PATIENCE):
             for _ in range(5):
                 await client.send(b"\xc0\x00")

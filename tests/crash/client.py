@@ -1,4 +1,4 @@
-"""What all clients share: a life with each life of the broker."""
+"""The base of the clients, which work in each life of the broker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.crash.wire import GONE
 
 
 class Ports:
-    """Where the broker listens now; `killed` once its end was asked for."""
+    """The ports on which the broker listens now. `killed` is True once its kill was requested."""
 
     def __init__(self, amqp: int, mqtt: int, http: int) -> None:
         self.amqp = amqp
@@ -18,7 +18,10 @@ class Ports:
 
 
 class Client:
-    """Works until the broker is gone. What it does is drawn from its own numbers."""
+    """A client that works until the broker is gone.
+
+    Its actions are drawn from its own random numbers.
+    """
 
     def __init__(self, name: str, seed: int) -> None:
         self.name = name

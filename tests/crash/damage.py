@@ -1,5 +1,5 @@
-"""A data directory that was left by a kill, with something of everything in it; and what a broker
-finds in it.
+"""A data directory that a killed broker left, with data of every kind; and its contents after a
+start.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tests.store.homes import listing
 from tests.wire.mqtt.octets import publications
 from trellis.server.recovery import codecs
 
-#: Octets of a segment: some dozen messages.
+#: Size of a segment in bytes: some dozen messages.
 SEGMENT = 2_500
-#: Topics of MQTT, and retained messages.
+#: MQTT topics and retained messages.
 TOPICS = 5
 
 
 class Home(World):
-    """A broker on a directory, and all it has to say about what it found there."""
+    """A broker on a directory, and everything that it reports about the directory."""
 
     def __init__(self, directory: Path, disk: Disk | None = None) -> None:
         self.reports: list[str] = []
@@ -56,15 +56,15 @@ class Home(World):
         Checkpointing(self.log, self.log.sealed(), set(self.store.holder_numbers)).run()
 
     def leave(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self.catalog.close()
 
     def found(self) -> dict[str, object]:
-        """Everything: definitions, messages by queue and session, retained messages.
+        """Return everything: definitions, messages by queue and session, retained messages.
 
-        It is not touched afterwards.
+        The broker is not used afterwards.
         """
-        self.slow_disk = True  # What comes of this is not kept.
+        self.slow_disk = True  # The results of these calls are not needed.
         there: dict[str, object] = dict(listing(self))
         reader = self.amqp()
         for name in sorted(self.vhost.queues):
@@ -88,8 +88,9 @@ class Home(World):
         return there
 
     def _rows(self, name: str) -> list[bytes]:
-        """Of a stream, from the first on; what a reader is told is reported, and it goes on behind
-        it if it can.
+        """Return the rows of a stream from the first on.
+
+        An error that a reader gets is reported, and the reader goes on behind it if it can.
         """
         found: list[bytes] = []
         offset: int | str = "first"
@@ -106,15 +107,18 @@ class Home(World):
                 return found
             text = str(frames[-1].reply_text)
             self.reports.append(text)
-            goes_on = re.search(r"it goes on with offset (\d+)", text)
+            goes_on = re.search(r"the next available offset is (\d+)", text)
             if goes_on is None:
                 return found
             offset = int(goes_on[1])
 
 
 def build(directory: Path, image: Path) -> None:
-    """A life with a checkpoint, full segments, one that is being written, and a catalog whose
-    write-ahead log is long; and what of it is in the directory before the end."""
+    """Build a directory, and return it with its contents before the kill.
+
+    Its broker made a checkpoint, filled segments and has an active one; the catalog has a long
+    write-ahead log.
+    """
     world = Home(directory)
     client = world.amqp()
     client.send(spec.Exchange.Declare(exchange="x", exchange_type="topic", durable=True))
@@ -139,7 +143,7 @@ def build(directory: Path, image: Path) -> None:
     client.queue("last", "x", "last", durable=True)
     for number in range(3):
         client.publish("x", "last", b"last %d" % number, delivery_mode=2)
-    client.queue("empty", durable=True)  # So the catalog knows how far the log went.
+    client.queue("empty", durable=True)  # So that the catalog has the position of the log.
     shutil.copytree(directory, image)
     world.leave()
 

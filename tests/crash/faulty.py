@@ -1,5 +1,7 @@
-"""A broker whose disk breaks: `python -m tests.crash.faulty ERRNO OPERATION DATA-DIR`. From the
-moment when there is a file `DATA-DIR.breaks`, the operation is refused."""
+"""A broker whose disk breaks: `python -m tests.crash.faulty ERRNO OPERATION DATA-DIR`.
+
+From the moment when the file `DATA-DIR.breaks` exists, the operation fails.
+"""
 
 from __future__ import annotations
 

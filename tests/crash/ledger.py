@@ -1,10 +1,9 @@
-"""What publishers said and were promised, and what came of it.
+"""The ledger of the publishers: messages sent, confirmed and received, and the verdict.
 
-    numbers of a publisher    0 1 2 3 4 5 6 | 7 8 9 10 11 | ...         a life of the broker between two bars
+    numbers of a publisher    0 1 2 3 4 5 6 | 7 8 9 10 11 | ...      a bar ends a life of the broker
                               confirmed | perhaps
 
-The log keeps one order, so of what was never confirmed the first ones may have come, and never one
-without those before it.
+The log keeps one order. So of the unconfirmed messages of a life, only the first ones may be there.
 """
 
 from __future__ import annotations
@@ -12,31 +11,31 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Final
 
-#: Sizes of bodies: most are small, some make segments full.
+#: Sizes of bodies: most are small, some fill segments.
 SIZES: Final = (24, 60, 60, 60, 200, 1_000)
 
 
 def body_of(name: str, number: int, size: int) -> bytes:
-    """Octets that say who wrote them, and that nobody else writes."""
+    """Return a body that names its publisher and number, and that no other message has."""
     head = b"%s:%d:%d:" % (name.encode(), number, size)
     return (head * (size // len(head) + 1))[: max(size, len(head))]
 
 
 def read_body(body: bytes) -> tuple[str, int]:
-    """Publisher and number. A body that was never written is an error."""
+    """Return (publisher, number) of a body. Raise an error for a body that was never sent."""
     name, number, size, *_ = body.split(b":", 3)
     assert body == body_of(name.decode(), int(number), int(size)), f"nobody wrote {body[:100]!r}"
     return name.decode(), int(number)
 
 
 class Feed:
-    """What one publisher sent, and to which queues each message goes."""
+    """The messages of one publisher, and the queues to which each of them goes."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.queues: list[tuple[str, ...]] = []
         self.confirmed: set[int] = set()
-        #: Numbers that were sent again, and how often.
+        #: Numbers that were sent again -> how often.
         self.again: dict[int, int] = {}
         #: The first number of each life.
         self.lives: list[int] = []
@@ -45,12 +44,12 @@ class Feed:
         self.lives.append(len(self.queues))
 
     def next(self, size: int, *queues: str) -> bytes:
-        """The body of the next message."""
+        """Return the body of the next message."""
         self.queues.append(queues)
         return body_of(self.name, len(self.queues) - 1, size)
 
     def spans(self) -> list[tuple[int, int]]:
-        """From and to of each life."""
+        """Return (first number, end) of each life."""
         ends = [*self.lives[1:], len(self.queues)]
         return list(zip(self.lives, ends, strict=True))
 
@@ -60,8 +59,11 @@ class Feed:
     # -- verdicts
 
     def judge_kept(self, found: dict[str, list[int]]) -> None:
-        """Queues that nobody took from: each confirmed message once in each, in order; of others,
-        the first of each life, and in all its queues or in none."""
+        """Check queues without consumers.
+
+        Each confirmed message is once in each of its queues, in order. Of the unconfirmed ones of
+        each life, the first ones may be there, each in all its queues or in none.
+        """
         for queue, numbers in found.items():
             assert numbers == sorted(set(numbers)), f"{self.name} in {queue}: {disorder(numbers)}"
         for start, end in self.spans():
@@ -85,8 +87,9 @@ class Feed:
                 )
 
     def judge_seen(self, queue: str, seen: list[int], once: bool) -> None:
-        """What a reader was given in all its life: everything confirmed, and nothing that was never
-        sent; if `once`, that often.
+        """Check the messages that a reader got in all lives.
+
+        It got every confirmed message, exactly once if `once`, and none that was never sent.
         """
         firsts = list(dict.fromkeys(seen))
         lacking = [
@@ -106,7 +109,7 @@ class Feed:
             assert len(firsts) == len(seen), f"{self.name} in {queue}: {disorder(seen)}"
 
     def judge_at_least_once(self, queue: str, found: list[int]) -> None:
-        """A queue that nobody took from, and a publisher that sends again what was not confirmed."""
+        """Check a queue without consumers, whose publisher sends unconfirmed messages again."""
         self.judge_seen(queue, found, False)
         for number in set(found):
             most = 1 + self.again.get(number, 0)
@@ -115,7 +118,7 @@ class Feed:
             )
 
     def judge_everything(self, queue: str, found: list[int]) -> None:
-        """Each message, once, in order."""
+        """Check that each message came once, in order."""
         everything = range(len(self.queues))
         assert found == list(everything), (
             f"{self.name} in {queue}: of {len(everything)}, lacks "
@@ -124,7 +127,7 @@ class Feed:
 
 
 def disorder(numbers: list[int]) -> str:
-    """Where a sequence does not rise, in words."""
+    """Return a description of the first number that does not rise."""
     for at, (one, other) in enumerate(pairwise(numbers)):
         if other <= one:
             return f"{other} comes behind {one} (... {numbers[max(at - 5, 0) : at + 6]} ...)"
@@ -132,7 +135,7 @@ def disorder(numbers: list[int]) -> str:
 
 
 def by_feed(bodies: list[bytes]) -> dict[str, list[int]]:
-    """Numbers by publisher, as they came."""
+    """Return the numbers of each publisher, in the order in which they came."""
     found: dict[str, list[int]] = {}
     for body in bodies:
         name, number = read_body(body)

@@ -1,6 +1,4 @@
-"""Publishers: AMQP with confirms, MQTT with QoS 1 and 2, which take a packet identifier again the
-moment it is free.
-"""
+"""Publishers: AMQP with confirms; MQTT with QoS 1 and 2, which reuse packet identifiers at once."""
 
 from __future__ import annotations
 
@@ -16,12 +14,12 @@ from tests.crash.wire import Amqp, Confirmed, Mqtt, mqtt_message, persistent, sh
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
 DUP, RETAIN = 8, 1
-#: Messages that an AMQP publisher sends ahead of their confirms.
+#: Most messages that an AMQP publisher sends ahead of their confirms.
 AHEAD: Final = 60
 
 
 class Confirming(Client):
-    """Publishes to one exchange with keys that each lead to some queues."""
+    """A publisher to one exchange, with keys that are each routed to some queues."""
 
     def __init__(
         self,
@@ -31,13 +29,13 @@ class Confirming(Client):
         keys: Sequence[tuple[str, tuple[str, ...]]],
         sizes: tuple[int, ...] = SIZES,
     ) -> None:
-        """Each key with the queues where it leads."""
+        """Set the keys, each with the queues to which it is routed."""
         super().__init__(name, seed)
         self.feed = Feed(name)
         self._exchange = exchange
         self._keys = keys
         self._sizes = sizes
-        #: Whether there is too much already.
+        #: Returns True if too many messages wait already.
         self.crowded: Callable[[], bool] = lambda: False
 
     async def live(self, ports: Ports) -> None:
@@ -50,14 +48,14 @@ class Confirming(Client):
             if sent == confirmed:
                 await until(lambda: not self.crowded())
             if sent == confirmed or sent - confirmed < AHEAD and not self.crowded():
-                octets = b""
+                data = b""
                 for _ in range(random.randrange(1, 25)):
                     key, queues = random.choice(self._keys)
-                    octets += persistent(
+                    data += persistent(
                         self._exchange, key, feed.next(random.choice(self._sizes), *queues)
                     )
                     sent += 1
-                await client.send(octets)
+                await client.send(data)
             event = await client.event()
             assert isinstance(event, Confirmed), event
             number = first + event.number
@@ -69,9 +67,10 @@ class Confirming(Client):
 
 
 class AtLeastOnce(Client):
-    """QoS 1.
+    """A publisher with QoS 1.
 
-    In some lives it sends again what was not acknowledged in the one before, in others it forgets.
+    In some lives it sends again the messages that were not acknowledged in the life before, in
+    others it forgets them.
     """
 
     def __init__(
@@ -98,13 +97,13 @@ class AtLeastOnce(Client):
             await client.send(mqtt_message(self._topic, body, 1, packet_id, DUP))
         feed.begin()
         while True:
-            octets = b""
+            data = b""
             while len(self._waiting) < self._identifiers and random.random() < 0.9:
                 packet_id = next(free for free in count(1) if free not in self._waiting)
                 body = feed.next(random.choice(SIZES), *self._queues)
                 self._waiting[packet_id] = len(feed.queues) - 1, body
-                octets += mqtt_message(self._topic, body, 1, packet_id)
-            await client.send(octets)
+                data += mqtt_message(self._topic, body, 1, packet_id)
+            await client.send(data)
             while self._waiting:
                 first, answer = await client.packet()
                 assert first == PUBACK, f"{first:#x} {answer.hex()}"
@@ -115,7 +114,9 @@ class AtLeastOnce(Client):
 
 
 class ExactlyOnce(Client):
-    """QoS 2: each message is sent until it is released, over any number of lives [MQTT-4.3.3-1]."""
+    """A publisher with QoS 2 that sends each message until it is released, over any number of lives
+    [MQTT-4.3.3-1].
+    """
 
     def __init__(
         self, name: str, seed: int, topic: str, queues: tuple[str, ...], identifiers: int = 8
@@ -123,14 +124,14 @@ class ExactlyOnce(Client):
         super().__init__(name, seed)
         self.feed = Feed(name)
         self.feed.begin()
-        #: The last message that the broker should remember for those who come later.
+        #: The last message that the broker should retain.
         self.retained = b""
-        #: Set when nothing new shall be sent.
+        #: Set when no new message shall be sent.
         self.closing = False
         self._topic = topic
         self._queues = queues
         self._identifiers = identifiers
-        #: Packet identifier -> PUBLISH to be sent again, or nothing when its PUBREC came.
+        #: Packet identifier -> PUBLISH to be sent again, or empty after its PUBREC.
         self._waiting: dict[int, tuple[int, bytes, int]] = {}
         self._known = False
 

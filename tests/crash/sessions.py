@@ -1,6 +1,6 @@
-"""A subscriber with a persistent session: it goes, with and without a word, and comes back. It
-keeps the state of its half of QoS 2, as the specification says, and that is not lost with its
-connection [MQTT-4.3.3-2].
+"""A subscriber with a persistent session, which disconnects, breaks off and reconnects.
+
+It keeps the state of its side of QoS 2 over connections, as [MQTT-4.3.3-2] says.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ Message = tuple[str, int]
 
 
 class Subscriber(Client):
-    """Hands over a QoS 2 message when it comes under an identifier that it does not hold."""
+    """A subscriber that accepts a QoS 2 message only under a packet identifier that it does not
+    hold.
+    """
 
     def __init__(self, name: str, seed: int, topic_filter: str) -> None:
         super().__init__(name, seed)
-        #: Everything that was handed over, in order, by QoS.
+        #: All accepted messages, in order, by QoS.
         self.handed: dict[int, list[Message]] = {1: [], 2: []}
-        #: QoS 1 messages that are settled for good.
+        #: QoS 1 messages that are settled durably.
         self.settled: set[Message] = set()
-        #: Set when it shall stay.
+        #: Set when the subscriber shall stay connected.
         self.closing = False
         self.visits = 0
         self._filter = topic_filter
         self._held: set[int] = set()
 
     async def begin(self, ports: Ports) -> None:
-        """Have a session, and a subscription in it."""
+        """Open the session, and subscribe."""
         client = await Mqtt.connect(ports.mqtt, self.name)
         await client.subscribe((self._filter, 2))
         await client.leave()
@@ -51,11 +53,12 @@ class Subscriber(Client):
             await asyncio.sleep(random.choice((0, 0.01, 0.1)))
 
     async def _read(self, client: Mqtt, count: int) -> None:
-        """Answer everything but, perhaps, the last of it."""
+        """Answer all packets but, at times, the last ones."""
         random = self.random
         acked: list[Message] = []
-        #: Packet identifier -> QoS 1 messages that were acknowledged on this connection before its
-        #: PUBREC. Its PUBREL comes when the PUBREC is durable, and so they are.
+        #: Packet identifier of a QoS 2 message -> QoS 1 messages acknowledged before its PUBREC on
+        #: this connection. When the PUBREL comes, the PUBREC is durable, and so are these
+        #: acknowledgements.
         before: dict[int, list[Message]] = {}
         while count > 0 or self.closing:
             first, data = await client.packet()

@@ -1,5 +1,4 @@
-"""Lives of a broker on one data directory, the clients that work through all of them, and the
-verdict at the end.
+"""Lives of a broker on one data directory, the clients that work in all of them, and the verdict.
 
 start -> check definitions -> clients work -> kill -9 -> start -> ... -> kill -9 -> start -> let
 them finish -> drain -> judge
@@ -27,8 +26,8 @@ from tests.crash.wire import PATIENCE, Amqp, Delivered, Mqtt, listing, read_publ
 from tests.crash.workers import Acking, Rejecting, Transacting
 from tests.streams.test_inspect import look
 
-#: The log is in small pieces and most of each queue on the disk, so that every kind of work is
-#: being done at any moment.
+#: Small segments, and most of each queue on the disk, so that every kind of work is going on at any
+#: moment.
 FLAGS: Final = (
     "--store-segment",
     "65536",
@@ -39,12 +38,11 @@ FLAGS: Final = (
     "--shutdown-grace",
     "1",
 )
-#: Messages that are confirmed in a life, at most.
+#: Most messages that are confirmed in a life.
 WORK: Final = 1_000
-#: When the broker is killed: while it works, while it writes a checkpoint, while it reads what is
-#: there.
+#: When the broker is killed: while it works, while it writes a checkpoint, while it recovers.
 AT_WORK, IN_CHECKPOINT, IN_RECOVERY = "at work", "in checkpoint", "in recovery"
-#: Queues, by the arguments they are declared with.
+#: Queues, by the arguments with which they are declared.
 QUEUES: Final[dict[str, dict[str, Any]]] = {
     "keep": {},
     "also": {},
@@ -65,7 +63,7 @@ QUEUES: Final[dict[str, dict[str, Any]]] = {
         "x-message-ttl": 40,
     },
 }
-#: Streams, which are declared like them. One gets all that is published.
+#: Streams. One gets everything that is published.
 STREAMS: Final[dict[str, dict[str, Any]]] = {
     "events": {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 30_000},
     "journal": {
@@ -74,7 +72,7 @@ STREAMS: Final[dict[str, dict[str, Any]]] = {
         "x-journal": True,
     },
 }
-#: Keys of the exchange `crash`, and where they lead.
+#: Keys of the exchange `crash`, and the queues to which they are routed.
 KEYS: Final = (
     ("keep.", ("keep",)),
     ("keep.also", ("keep", "also")),
@@ -84,7 +82,7 @@ KEYS: Final = (
 
 
 class Broker:
-    """A process that will be killed."""
+    """A broker process that will be killed."""
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
         self.process = process
@@ -126,8 +124,8 @@ class Broker:
             self.process.kill()
 
     async def end(self) -> None:
-        """It is dead, and had nothing to complain about but the torn end of its predecessor's last
-        batch.
+        """Check that the killed broker reported nothing but the torn end of the last batch before
+        it.
         """
         await self.process.wait()
         for line in self.log.splitlines():
@@ -141,7 +139,7 @@ class Broker:
 
 
 class Storm:
-    """All clients, and one directory."""
+    """All clients, and one data directory."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.random = Random(seed)
@@ -151,7 +149,7 @@ class Storm:
         self._logs = directory
         self._lives = 0
         self.feeders = [Confirming(f"feeder{one}", seed, "crash", KEYS) for one in range(2)]
-        #: Large, and soon gone: a reason for checkpoints.
+        #: A queue of large messages that are consumed soon: a reason for checkpoints.
         self.bulk = Confirming("bulk", seed, "crash", [("work", ("work",))], (4_000, 12_000))
         self.dealer = Confirming("dealer", seed, "crash", [("deals", ("deals",))])
         self.mourner = Confirming(
@@ -202,7 +200,7 @@ class Storm:
         return await Broker.start(self.directory, self._logs / f"life-{self._lives}.log")
 
     async def live(self, kind: str) -> None:
-        """One life that ends with a kill."""
+        """Run one life that ends with a kill."""
         broker = await self.start()
         try:
             if kind == IN_RECOVERY:
@@ -237,13 +235,13 @@ class Storm:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _has_locked(self, broker: Broker) -> None:
-        """It is at its directory."""
+        """True if the broker has locked its directory."""
         lock, ours = self.directory / "lock", str(broker.process.pid)
         await until(lambda: lock.exists() and lock.read_text() == ours)
 
     async def _moment(self, kind: str, tasks: list[asyncio.Task[None]]) -> None:
-        """Returns when so much was confirmed, and, if that is wanted, a checkpoint is being
-        written; or when a client failed.
+        """Return once enough messages are confirmed and, if wanted, a checkpoint is being written;
+        or a client failed.
         """
         enough = self.confirmed + self.random.randrange(1, WORK)
         log = self.directory / "log"
@@ -258,14 +256,14 @@ class Storm:
         await asyncio.sleep(self.random.choice((0, 0, 0.002, 0.005, 0.02)))
 
     def _crowded(self) -> bool:
-        """Whether there is much more than what the worker came to."""
+        """True if far more messages wait than the worker takes."""
         return (
             len(self.bulk.feed.confirmed) > sum(name == "bulk" for name, _ in self.worker.seen) + 50
         )
 
     @property
     def confirmed(self) -> int:
-        """By all publishers."""
+        """Return the number of messages confirmed to all publishers."""
         return sum(len(client.feed.confirmed) for client in self.publishers)
 
     async def _declare(self, ports: Ports) -> None:
@@ -299,7 +297,7 @@ class Storm:
     # -- the end
 
     async def judge(self) -> None:
-        """Start once more, let everybody finish, and hold what is there against what was promised."""
+        """Start once more, let all clients finish, and compare the broker with the ledgers."""
         broker = await self.start()
         try:
             ports = await broker.ready()
@@ -324,8 +322,11 @@ class Storm:
         assert look(self.directory) == [], "the store is whole"
 
     async def _finish(self, ports: Ports) -> None:
-        """What is under way in QoS 2 comes to its end, what may die dies, the subscriber reads all
-        that waits for it, and what was numbered is confirmed."""
+        """Let all clients finish.
+
+        QoS 2 handshakes are completed, dead letters arrive, the subscriber reads all its messages,
+        and numbered messages are confirmed.
+        """
         self.two.closing = self.subscriber.closing = self.numbering.closing = True
         rejecting = Rejecting("rejecting", 0, "reject")
         tasks = [asyncio.create_task(client.run(ports)) for client in (self.subscriber, rejecting)]
@@ -371,7 +372,7 @@ class Storm:
         return found
 
     async def _read(self, ports: Ports, queue: str) -> list[Row]:
-        """All rows of a stream."""
+        """Read all rows of a stream."""
         client = await Amqp.connect(ports.amqp)
         async with asyncio.timeout(PATIENCE):
             rows = await read_stream(client, queue, 0, await client.depth(queue))
@@ -442,7 +443,7 @@ class Storm:
 
 
 async def storm(directory: Path, seed: int, kills: list[str]) -> Storm:
-    """A broker on this directory dies so often."""
+    """Kill a broker on one directory repeatedly, and check it."""
     made = Storm(directory, seed)
     for kind in kills:
         await made.live(kind)

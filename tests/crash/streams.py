@@ -1,6 +1,4 @@
-"""Streams in a storm: who numbers what it publishes, who reads a stream again and again, and what a
-journal must have.
-"""
+"""Clients of streams in a storm: a deduplicated producer, a reader, and the check of a journal."""
 
 from __future__ import annotations
 
@@ -15,12 +13,12 @@ from tests.crash.client import Client, Ports
 from tests.crash.ledger import SIZES, Feed, read_body
 from tests.crash.wire import Amqp, Confirmed, Delivered, acknowledgement
 
-#: Messages that are sent ahead of their confirms.
+#: Most messages that are sent ahead of their confirms.
 AHEAD: Final = 15
 
 
 class Row:
-    """What a reader was told at an offset. A dead letter is one that the broker published."""
+    """The row that a reader got at an offset. The broker published it if it is a dead letter."""
 
     def __init__(self, event: Delivered) -> None:
         header = ContentHeader()
@@ -32,7 +30,7 @@ class Row:
 
 
 async def read_stream(client: Amqp, queue: str, offset: int, count: int) -> list[Row]:
-    """So many rows from an offset on."""
+    """Read some rows of a stream from an offset on."""
     await client.consume(queue, prefetch=200, x_stream_offset=offset)
     rows: list[Row] = []
     while len(rows) < count:
@@ -45,8 +43,9 @@ async def read_stream(client: Amqp, queue: str, offset: int, count: int) -> list
 
 
 class Numbering(Client):
-    """Numbers what it publishes, and after a crash sends again what was not confirmed: everything
-    comes, once.
+    """A producer that numbers its messages and sends unconfirmed ones again after a crash.
+
+    Each message must be in the stream once.
     """
 
     def __init__(
@@ -58,17 +57,17 @@ class Numbering(Client):
         self._exchange = exchange
         self._key = key
         self._queues = queues
-        #: Bodies by their numbers, until they are confirmed; and those that were.
+        #: Number -> body of unconfirmed messages; and the confirmed numbers.
         self._open: dict[int, bytes] = {}
         self._done: dict[int, bytes] = {}
-        #: Set when nothing new shall be sent.
+        #: Set when no new message shall be sent.
         self.closing = False
 
     async def live(self, ports: Ports) -> None:
         random, feed = self.random, self.feed
         client = await Amqp.connect(ports.amqp)
         await client.call(spec.Confirm.Select(), (85, 11))
-        # Some that were confirmed come again, too.
+        # Send some confirmed messages again, too.
         sent = [*list(self._done)[-random.randrange(1, 10) :], *self._open]
         confirmed = 0
         for number in sent:
@@ -105,14 +104,15 @@ class Numbering(Client):
 
 
 class Following(Client):
-    """Reads a stream in every life, from where it was, or from some offset before; what it was told
-    must hold for ever.
+    """A reader that reads the stream in each life, from its last offset or an earlier one.
+
+    A row that it got must never change.
     """
 
     def __init__(self, name: str, seed: int, queue: str) -> None:
         super().__init__(name, seed)
         self.queue = queue
-        #: By their offsets, from 0 on.
+        #: Rows by offset, from 0 on.
         self.told: list[bytes] = []
 
     async def live(self, ports: Ports) -> None:
@@ -141,9 +141,7 @@ class Following(Client):
 
 
 class Recorded:
-    """The rows of a journal that are a publisher's: numbers by publisher, in order, and the whole
-    bodies.
-    """
+    """The rows of one publisher in a journal: numbers in order, and complete bodies."""
 
     def __init__(self, rows: list[Row]) -> None:
         assert [row.offset for row in rows] == list(range(len(rows)))
@@ -155,7 +153,9 @@ class Recorded:
             self.numbers.setdefault(name, []).append(number)
 
     def judge(self, feed: Feed) -> None:
-        """All that was confirmed, in order, and not more often than it was sent."""
+        """Check that all confirmed messages are there, in order, and none more often than it was
+        sent.
+        """
         found = self.numbers.get(feed.name, [])
         lacking = sorted(feed.confirmed - set(found))
         assert not lacking, (

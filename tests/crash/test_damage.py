@@ -1,6 +1,7 @@
-"""What comes of octets that changed in any file of a data directory, and of files that are gone? A
-clear error, or a start that says what is lost; never a message that nobody sent there, never
-silence.
+"""Damage to any file of a data directory, and missing files.
+
+The broker must refuse to start with a clear error, or start and report what is lost. It must never
+deliver a wrong message, and never lose one silently.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tests.store.test_faults import harm
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory as a kill left it."""
+    """A directory that a killed broker left."""
     directory = tmp_path_factory.mktemp("left")
     (directory / "data").mkdir()
     build(directory / "data", directory / "image")
@@ -31,7 +32,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(left: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """What is found in it when nothing is wrong."""
+    """The contents of the undamaged directory."""
     there = tmp_path_factory.mktemp("whole") / "data"
     shutil.copytree(left, there)
     home = Home(there)
@@ -67,7 +68,7 @@ def test_the_directory_has_something_of_everything(left: Path, whole: dict[str, 
 
 
 def judge(directory: Path, whole: dict[str, object]) -> list[str]:
-    """What a start says; the error first if it is one."""
+    """Return the lines that a start prints, the error first if there is one."""
     before = {
         name: (directory / name).read_bytes()
         for name in files_of(directory)
@@ -78,7 +79,7 @@ def judge(directory: Path, whole: dict[str, object]) -> list[str]:
     except StoreError as error:
         said = str(error)
         assert str(directory) in said and "\n" not in said, said
-        if "catalog" in said:  # Nothing is done to the log before the catalog is read.
+        if "catalog" in said:  # The log is not changed before the catalog is read.
             assert {name: (directory / name).read_bytes() for name in before} == before
         return [f"error: {said}"]
     found = home.found()
@@ -123,7 +124,7 @@ def try_harm(left: Path, whole: dict[str, object], target: Path, seed: int) -> N
     shutil.rmtree(target)
 
 
-def test_octets_that_changed_in_any_file_are_never_believed_and_never_passed_over(
+def test_changed_bytes_in_any_file_are_reported_and_never_delivered(
     left: Path, whole: dict[str, object], tmp_path: Path
 ) -> None:
     for seed in range(40):
@@ -132,7 +133,7 @@ def test_octets_that_changed_in_any_file_are_never_believed_and_never_passed_ove
 
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(10))
-def test_octets_that_changed_in_many_more_places(
+def test_changed_bytes_in_many_more_places(
     part: int, left: Path, whole: dict[str, object], tmp_path: Path
 ) -> None:
     for seed in range(1_000 + 100 * part, 1_100 + 100 * part):

@@ -1,4 +1,4 @@
-"""Does a broker that is killed at any moment keep what it promised?"""
+"""Tests that a broker killed at any moment keeps what it confirmed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from tests.crash.storm import AT_WORK, IN_CHECKPOINT, IN_RECOVERY, Storm, storm
 
 
 def weather(directory: Path, seed: int, kills: list[str]) -> Storm:
-    """A failure says how to have it again: moments are drawn from the seed, but what happens in
-    them is not.
+    """Run a storm.
+
+    The seed in a failure's text repeats the moments of the kills, but not the work between them.
     """
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -33,7 +34,7 @@ def test_a_broker_that_is_killed_five_times_keeps_what_it_promised(tmp_path: Pat
     kills = [IN_CHECKPOINT, AT_WORK, IN_RECOVERY, IN_CHECKPOINT]
     Random(seed).shuffle(kills)
     ended = weather(tmp_path, seed, [AT_WORK, *kills])
-    # It was no quiet day.
+    # The storm must not have been too quiet.
     for feed in [*(client.feed for client in ended.publishers), ended.worker.receipts]:
         assert len(feed.confirmed) > 10, feed.name
     assert len(ended.worker.settled) > 10 and any(deal.committed for deal in ended.deals.deals)
@@ -46,7 +47,7 @@ def test_a_broker_that_is_killed_five_times_keeps_what_it_promised(tmp_path: Pat
 def test_a_broker_that_is_killed_two_hundred_times_keeps_what_it_promised(
     seed: int, tmp_path: Path
 ) -> None:
-    """Ten times on each of twenty directories."""
+    """Kill it ten times on each of twenty directories."""
     random = Random(seed)
     weather(
         tmp_path,

@@ -1,4 +1,4 @@
-"""Faults as an operator meets them: what the process says, and how it ends."""
+"""Faults as an operator meets them: messages and exit codes of the broker process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.top.test_start import as_anybody
 
 
 def refused(directory: Path) -> str:
-    """The one line of a broker that does not start here, and ends with exit code 2."""
+    """Return the one line of a broker that refuses to start with exit code 2."""
     ended = subprocess.run(
         command("--data-dir", str(directory)),
         capture_output=True,
@@ -58,7 +58,7 @@ async def publish(client: Amqp, first: int, end: int, size: int = 60, queue: str
 
 
 async def confirmed(client: Amqp, end: int) -> None:
-    """All numbers before this one."""
+    """Return all numbers below this one."""
     async with asyncio.timeout(PATIENCE):
         while True:
             event = await client.event()
@@ -68,7 +68,7 @@ async def confirmed(client: Amqp, end: int) -> None:
 
 
 async def take(port: int, count: int, queue: str = "q") -> list[bytes]:
-    """So many messages, settled."""
+    """Take and settle some messages."""
     client = await Amqp.connect(port)
     assert await client.depth(queue) >= count
     await client.consume(queue, prefetch=count)
@@ -87,7 +87,7 @@ def run(work: Callable[[], object]) -> None:
     asyncio.run(work())  # type: ignore[arg-type]
 
 
-# -- who may have the directory
+# -- the lock of the directory
 
 
 def test_a_second_process_is_refused_and_the_first_is_not_disturbed(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_second_process_is_refused_and_the_first_is_not_disturbed(tmp_path: Pa
         broker.stop()
     finally:
         broker.kill()
-    again = BrokerProcess("--data-dir", str(tmp_path))  # The lock went with its process.
+    again = BrokerProcess("--data-dir", str(tmp_path))  # The lock was released with its process.
     try:
         run(lambda: _all(again.amqp.port, 20))
         again.stop()
@@ -155,7 +155,7 @@ def mount(*arguments: str) -> bool:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Four MiB that are a file system of their own."""
+    """A file system of 4 MiB."""
     there = tmp_path / "disk"
     there.mkdir()
     if os.geteuid() != 0 or not mount("-t", "tmpfs", "-o", "size=4m", "none", str(there)):
@@ -173,7 +173,7 @@ def test_a_read_only_file_system_is_named(small_disk: Path) -> None:
     )
 
 
-# -- a disk that is full, and one that breaks
+# -- full and broken disks
 
 
 def test_on_a_full_disk_nothing_is_confirmed_until_there_is_room_and_nothing_is_lost(
@@ -192,7 +192,7 @@ def test_on_a_full_disk_nothing_is_confirmed_until_there_is_room_and_nothing_is_
     count, size = (
         600,
         6_000,
-    )  # More than the disk holds beside the ballast, less than it holds without.
+    )  # More than the disk can hold beside the ballast, less than it can hold without.
 
     async def work() -> None:
         client = await confirming(broker.amqp.port)
@@ -200,7 +200,7 @@ def test_on_a_full_disk_nothing_is_confirmed_until_there_is_room_and_nothing_is_
         await confirmed(client, count // 2)
         await publish(client, count // 2, count, size)
         await until(lambda: "store_blocked" in broker.log)
-        # It still serves: what it has, and what need not be kept.
+        # It still serves stored messages and transient ones.
         other = await Amqp.connect(broker.amqp.port)
         assert await other.depth("q") == count
         await other.leave()
@@ -232,7 +232,7 @@ def test_on_a_full_disk_nothing_is_confirmed_until_there_is_room_and_nothing_is_
 
 
 def test_a_file_that_may_not_grow_ends_the_broker_with_one_line(tmp_path: Path) -> None:
-    """RLIMIT_FSIZE: an error of the operating system's own, in every write that is beyond it."""
+    """RLIMIT_FSIZE makes the operating system fail every write beyond it."""
     process = subprocess.Popen(
         command("--data-dir", str(tmp_path)),
         stdout=subprocess.PIPE,
@@ -266,8 +266,9 @@ def _breaks(
     size: int,
     directory: Path,
 ) -> None:
-    """Publish before and after; then the process ends as it should, and what it confirmed is there
-    afterwards.
+    """Publish before and after the fault.
+
+    The process must end, and its confirmed messages must be there after a restart.
     """
     heard: list[int] = [0]
 
@@ -317,7 +318,7 @@ def _breaks(
 
 
 async def _first(port: int, count: int, size: int) -> None:
-    """What was confirmed is there, in order, and perhaps some of the rest."""
+    """Check that the confirmed messages are there, in order, perhaps with some of the others."""
     client = await Amqp.connect(port)
     there = await client.depth("q")
     await client.leave()

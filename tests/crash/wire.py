@@ -1,4 +1,6 @@
-"""Connections of clients that are killed with their broker: methods and packets out, events in."""
+"""Connections of clients that are killed with their broker: they send methods and packets, and
+return events.
+"""
 
 from __future__ import annotations
 
@@ -14,43 +16,43 @@ import pamqp.commands as spec
 from protocols.amqp.connection.handshake import GREETING
 from tests.clients import connect_packet, marshal, mqtt_publish, packet, publication, start_ok, text
 
-#: What a connection raises when the broker is gone.
+#: Exceptions that a connection raises when the broker is gone.
 GONE: Final = (ConnectionError, asyncio.IncompleteReadError)
 PATIENCE: Final = 20.0
-#: Seconds between two looks at something that tells nobody.
+#: Seconds between two polls.
 GLANCE: Final = 0.001
 
 
 class Refused(AssertionError):
-    """The broker closed something that no client here deserves."""
+    """The broker closed a connection or channel that did nothing wrong."""
 
 
 class Confirmed(NamedTuple):
-    """basic.ack, up to `number` or of it alone."""
+    """An event: basic.ack for `number`, or for all up to it."""
 
     number: int
     multiple: bool
 
 
 class Delivered(NamedTuple):
-    """basic.deliver, with its content."""
+    """An event: basic.deliver, with its content."""
 
     tag: int
     consumer: str
     body: bytes
-    #: Class, weight, size, flags and properties.
+    #: Content header: class, weight, size, flags and properties.
     header: bytes
 
 
 class Answered(NamedTuple):
-    """Any other method."""
+    """An event: any other method."""
 
     method: tuple[int, int]
     arguments: bytes
 
 
 class Socket:
-    """A stream in both directions."""
+    """A connected socket."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -63,12 +65,12 @@ class Socket:
         await self.writer.drain()
 
     def abort(self) -> None:
-        """Be gone without a word."""
+        """Close the socket without a protocol's goodbye."""
         self.writer.transport.abort()
 
 
 class Amqp(Socket):
-    """A connection with channel 1."""
+    """An AMQP connection with channel 1."""
 
     @classmethod
     async def connect(cls, port: int) -> Amqp:
@@ -86,7 +88,7 @@ class Amqp(Socket):
         return client
 
     async def call(self, method: Any, answer: tuple[int, int]) -> bytes:
-        """The arguments of the answer; nothing else may come before it."""
+        """Send a method, and return the arguments of its reply. No other event may come before."""
         await self.send(marshal(1, method))
         return await self.answer(answer)
 
@@ -123,7 +125,7 @@ class Amqp(Socket):
     async def consume(
         self, queue: str, prefetch: int = 0, no_ack: bool = False, **arguments: Any
     ) -> None:
-        """Deliveries come under the queue's name. Arguments are written with `_` for `-`."""
+        """Consume a queue; the consumer tag is its name. `_` in arguments stands for `-`."""
         if prefetch:
             await self.call(spec.Basic.Qos(0, prefetch), (60, 11))
         await self.call(
@@ -137,13 +139,13 @@ class Amqp(Socket):
         )
 
     async def depth(self, queue: str) -> int:
-        """How many messages wait."""
+        """Return the number of waiting messages."""
         data = await self.call(spec.Queue.Declare(queue=queue, passive=True), (50, 11))
         at = 1 + data[0]
         return int.from_bytes(data[at : at + 4], "big")
 
     async def leave(self) -> None:
-        """Say goodbye, and hear what was on its way."""
+        """Close the connection in order, and return the last events."""
         await self.send(marshal(0, spec.Connection.Close(200, "bye", 0, 0)))
         while True:
             event = await self.event()
@@ -153,7 +155,7 @@ class Amqp(Socket):
 
 
 class Mqtt(Socket):
-    """An MQTT 3.1.1 connection; `present` says whether the broker knew the session."""
+    """An MQTT 3.1.1 connection. `present` is the session-present flag of its CONNACK."""
 
     present = False
 
@@ -167,7 +169,7 @@ class Mqtt(Socket):
         return client
 
     async def packet(self) -> tuple[int, bytes]:
-        """First octet, and what follows the remaining length."""
+        """Return the first byte and the body of the next packet."""
         first, octet = await self.reader.readexactly(2)
         length, shift = octet & 127, 7
         while octet > 127:
@@ -194,7 +196,7 @@ class Mqtt(Socket):
 
 
 class Publication(NamedTuple):
-    """What an MQTT PUBLISH says."""
+    """The fields of an MQTT PUBLISH."""
 
     topic: str
     qos: int
@@ -217,7 +219,7 @@ def read_publish(first: int, data: bytes) -> Publication:
 
 
 def short(first: int, packet_id: int) -> bytes:
-    """An acknowledgement."""
+    """Return an acknowledgement packet."""
     return bytes([first, 2]) + packet_id.to_bytes(2, "big")
 
 
@@ -226,7 +228,7 @@ def mqtt_message(topic: str, body: bytes, qos: int, packet_id: int, flags: int =
 
 
 def persistent(exchange: str, key: str, body: bytes) -> bytes:
-    """A persistent publication on channel 1."""
+    """Return a persistent publication on channel 1."""
     return _head(exchange, key, len(body)) + body + b"\xce"
 
 
@@ -245,7 +247,7 @@ def acknowledgement(tag: int, multiple: bool = False) -> bytes:
 
 
 async def until(truth: Callable[[], bool], patience: float = PATIENCE) -> None:
-    """Returns when it is true."""
+    """Return once a condition is true."""
     async with asyncio.timeout(patience):
         while True:
             if truth():
@@ -254,7 +256,7 @@ async def until(truth: Callable[[], bool], patience: float = PATIENCE) -> None:
 
 
 async def listing(port: int, kind: str) -> list[dict[str, Any]]:
-    """What `trellis list` would show."""
+    """Return the rows of `trellis list`."""
     sock = Socket(*await asyncio.open_connection("127.0.0.1", port))
     login = base64.b64encode(b"guest:guest").decode()
     await sock.send(

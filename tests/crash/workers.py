@@ -1,4 +1,4 @@
-"""Those who take messages out of AMQP queues: with acks, with transactions, and with rejections."""
+"""Consumers of AMQP queues: with acknowledgements, with transactions, and with rejections."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ Message = tuple[str, int]
 
 
 class Acking(Client):
-    """Acks what it gets.
+    """A consumer that acknowledges messages.
 
-    On the same channel it publishes receipts: the confirm of one says that all acks before it last.
+    It publishes receipts on the same channel: the confirm of a receipt says that all
+    acknowledgements before it are durable.
     """
 
     def __init__(self, name: str, seed: int, queue: str, receipts: str) -> None:
         super().__init__(name, seed)
         self.queue = queue
         self.receipts = Feed(name)
-        #: Everything that came, in order; and what must never come again.
+        #: All messages that came, in order; and those that must not come again.
         self.seen: list[Message] = []
         self.settled: set[Message] = set()
         self._receipts_to = receipts
@@ -44,7 +45,7 @@ class Acking(Client):
         order: dict[str, int] = {}
         unacked: list[tuple[int, Message]] = []
         acked: list[Message] = []
-        #: What was acked before the nth receipt of this connection.
+        #: For each receipt of this connection, the messages acknowledged before it.
         before: dict[int, list[Message]] = {}
         done = 0
         while count > 0 or unacked:
@@ -66,18 +67,18 @@ class Acking(Client):
             unacked.append((event.tag, message))
             if len(unacked) < 20 and random.random() < 0.7 and count > 0:
                 continue
-            octets = b""
+            data = b""
             if random.random() < 0.5:
-                octets += acknowledgement(unacked[-1][0], True)
+                data += acknowledgement(unacked[-1][0], True)
             else:
                 random.shuffle(unacked)
-                octets += b"".join(acknowledgement(tag) for tag, _ in unacked)
+                data += b"".join(acknowledgement(tag) for tag, _ in unacked)
             acked += [message for _, message in unacked]
             unacked = []
             if random.random() < 0.4:
-                octets += persistent("", self._receipts_to, feed.next(30, self._receipts_to))
+                data += persistent("", self._receipts_to, feed.next(30, self._receipts_to))
                 before[len(feed.queues) - first], acked = acked, []
-            await client.send(octets)
+            await client.send(data)
 
     def take(self, message: Message) -> None:
         assert message not in self.settled, f"{message} was settled for good, and came again"
@@ -85,7 +86,7 @@ class Acking(Client):
 
 
 class Deal:
-    """A transaction: these messages went in, these came out, into several queues."""
+    """A transaction: messages taken, and messages published to several queues."""
 
     def __init__(self, number: int, inputs: list[Message]) -> None:
         self.number = number
@@ -96,7 +97,7 @@ class Deal:
 
 
 class Transacting(Client):
-    """Takes messages out of one queue and puts others into several, all in one transaction."""
+    """A client that moves messages from one queue to others, in transactions."""
 
     def __init__(self, name: str, seed: int, source: str, targets: tuple[str, ...]) -> None:
         super().__init__(name, seed)
@@ -160,7 +161,9 @@ class Transacting(Client):
                 settled.update(deal.inputs)
 
     def judge(self, left: list[Message], found: dict[str, list[bytes]], feed: Feed) -> None:
-        """Every transaction is whole or was not, and each message was taken once or is still there."""
+        """Check that each transaction is complete or absent, and each message is taken once or
+        waits.
+        """
         there = {
             queue: {body: at for at, body in enumerate(bodies)} for queue, bodies in found.items()
         }
@@ -196,7 +199,7 @@ class Transacting(Client):
 
 
 class Rejecting(Client):
-    """Rejects everything, so that it becomes a dead letter."""
+    """A consumer that rejects every message, so that it is dead-lettered."""
 
     def __init__(self, name: str, seed: int, queue: str) -> None:
         super().__init__(name, seed)

@@ -58,8 +58,8 @@ class Fault:
         return 0
 
 
-def filled(disk: SimulatedDisk, batches: int = 12, segment_octets: int = 700, seed: int = 0) -> Log:
-    random, log = Random(seed), Log(disk, segment_octets)
+def filled(disk: SimulatedDisk, batches: int = 12, segment_size: int = 700, seed: int = 0) -> Log:
+    random, log = Random(seed), Log(disk, segment_size)
     for _ in range(batches):
         log.put(*(random_entry(random, log) for _ in range(3)))
     return log
@@ -75,7 +75,7 @@ def test_a_write_that_fails_is_said_and_the_same_batch_may_be_written_later(
 ) -> None:
     for nth in range(8):
         disk = SimulatedDisk()
-        log = filled(disk, segment_octets=300)
+        log = filled(disk, segment_size=300)
         fault = Fault(disk, operation, number, nth)
         for content in range(10):
             log.add(MessageStored("/", message(b"%d" % content + b"x" * 100), [3]))
@@ -103,7 +103,7 @@ def test_a_write_that_fails_is_said_and_the_same_batch_may_be_written_later(
 
 def test_a_write_that_fails_and_cannot_be_cut_back_poisons_the_log() -> None:
     disk = SimulatedDisk()
-    log = filled(disk, segment_octets=10_000)
+    log = filled(disk, segment_size=10_000)
     good = digest(log.state)
     log.add(MessageStored("/", message(b"new"), [3]))
     records = log.recorder.take()
@@ -127,7 +127,7 @@ def test_a_write_that_fails_and_cannot_be_cut_back_poisons_the_log() -> None:
 def test_a_sync_that_fails_is_never_tried_again(operation: str, number: int) -> None:
     for nth in range(4):
         disk = SimulatedDisk()
-        log = filled(disk, segment_octets=300)
+        log = filled(disk, segment_size=300)
         Fault(disk, operation, number, nth)
 
         def go_on(log: Log = log) -> None:

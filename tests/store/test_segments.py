@@ -26,18 +26,18 @@ from tests.store.simulated import SimulatedDisk
 
 @given(st.randoms(use_true_random=False), st.integers(100, 5_000))
 def test_a_log_read_again_gives_the_state_it_was_written_from(
-    random: Random, segment_octets: int
+    random: Random, segment_size: int
 ) -> None:
     disk = SimulatedDisk()
     for _ in range(3):
-        log = Log(disk, segment_octets)
+        log = Log(disk, segment_size)
         before = log.recovered
         assert not log.recovery.findings
         for _ in range(random.randrange(6)):
             log.put(*(random_entry(random, log) for _ in range(random.randrange(1, 5))))
         if random.random() < 0.5:
             log.log.close()
-        again = Log(disk, segment_octets)
+        again = Log(disk, segment_size)
         assert again.recovered == digest(log.state)
         assert (again.log.last, again.recovery.next) == (log.position, log.position + 1)
         assert not again.recovery.findings

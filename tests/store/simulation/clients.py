@@ -54,9 +54,9 @@ class Client:
             return
         if connection.behind and not connection.stalled:
             connection.resume()
-        octets = connection.data_to_send()
-        if octets:
-            self.pipe.append(octets)
+        data = connection.data_to_send()
+        if data:
+            self.pipe.append(data)
 
     def step(self) -> None:
         """Do something."""

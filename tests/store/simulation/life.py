@@ -91,7 +91,7 @@ class Life(World):
         kind: type[WatchedStore] = WatchedStore,
         design: Design = checkpoint,
         hasty: bool = False,
-        segment_octets: int = 2_000,
+        segment_size: int = 2_000,
         window: int = 8,
     ) -> None:
         self.disk, self.faults, self.journal = disk, faults, journal
@@ -108,7 +108,7 @@ class Life(World):
             7,
             self.unreadable.append,
             lambda recovery: None,
-            segment_octets,
+            segment_size,
         )
         store = self.durable_store = watched(opened, journal, kind)
         store.window = window
