@@ -1,4 +1,4 @@
-"""Brokers whose definitions are on disk, and which can be started again from there."""
+"""Brokers with a data directory, which can be stopped and started again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trellis.server.recovery import codecs
 
 
 class Home(World):
-    """A World on a directory; whoever comes later to the same directory finds what was durable."""
+    """A World on a data directory. A later one on the same directory finds the durable state."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Home(World):
         wall: float = 1_700_000_000.0,
     ) -> None:
         directory.mkdir(exist_ok=True)
-        #: What the store said that it cannot read.
+        #: Reports of the store about messages that it cannot read.
         self.complaints: list[str] = []
         self.opened = open_store(
             RealDisk(), str(directory), codecs(), 7, self.complaints.append, lambda recovery: None
@@ -49,26 +49,26 @@ class Home(World):
         return self.opened.store.catalog
 
     def crash(self) -> None:
-        """What was not written is lost."""
+        """Crash: lose everything that is not written."""
         self.catalog.close()
 
     def records(self) -> list[str]:
-        """What stands in the log, a line each: position, kind and what it says."""
+        """Return the records of the log, a line each: position, kind and fields."""
         return [line for line in dump(RealDisk(), str(self.directory / LOG)) if line[0].isdigit()]
 
 
 def options(seconds: int) -> MqttOptions:
-    """Sessions end after so many seconds."""
+    """Make sessions expire after some seconds."""
     made = MqttOptions()
     made.session_expiry_s = seconds
     return made
 
 
-# -- what there is, by names only
+# -- the durable definitions, by name
 
 
 def listing(world: World) -> dict[str, object]:
-    """All that lasts."""
+    """Return all durable definitions."""
     vhost, sessions = world.vhost, world.mqtt_front.sessions.all()
     return {
         "exchanges": {
@@ -111,7 +111,7 @@ def listing(world: World) -> dict[str, object]:
 
 
 def bindings(world: World) -> set[tuple[object, ...]]:
-    """Those that last: from, to, how."""
+    """Return the durable bindings: source, destination, arguments."""
     found: set[tuple[object, ...]] = set()
     for exchange in world.vhost.exchanges.values():
         for binding in exchange:
@@ -148,7 +148,7 @@ def lasting(target: object) -> bool:
 
 
 def numbers(world: World) -> dict[str, int]:
-    """Of all that lasts."""
+    """Return the numbers of all durable definitions."""
     vhost = world.vhost
     things = [*vhost.exchanges.values(), *vhost.queues.values(), *vhost.subscribers]
     return {

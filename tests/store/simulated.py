@@ -1,6 +1,7 @@
-"""A disk in memory that forgets what was not synced: at a power loss each unsynced write is kept,
-dropped or torn, and each unsynced change of a directory is kept or dropped. It can also refuse to
-do what it is asked.
+"""A disk in memory that loses unsynced changes.
+
+At a power loss, each unsynced write is kept, lost or torn, and each unsynced change of a directory
+is kept or lost. The disk can also refuse operations.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Inode:
     def __init__(self, data: bytes = b"") -> None:
         self.durable = data
         self.now = bytearray(data)
-        #: (offset, octets), or (size, None) for a truncation.
+        #: (offset, bytes), or (size, None) for a truncation.
         self.pending: list[tuple[int, bytes | None]] = []
 
     def write(self, offset: int, data: bytes) -> None:
@@ -37,7 +38,7 @@ class Inode:
         self.pending.clear()
 
     def after_crash(self, random: Random, kept: float) -> bytes:
-        """What is on the disk when each unsynced change had this chance."""
+        """Return the content after a power loss that keeps each unsynced change with this chance."""
         there = bytearray(self.durable)
         for offset, data in self.pending:
             if random.random() >= kept:
@@ -47,9 +48,11 @@ class Inode:
             elif kept == 1 or random.random() < 0.5:
                 put(there, offset, data)
             elif random.random() < 0.5:
-                put(there, offset, data[: random.randrange(len(data) + 1)])  # Torn: its beginning.
+                put(
+                    there, offset, data[: random.randrange(len(data) + 1)]
+                )  # Torn: its beginning is kept.
             else:
-                # Torn: some of its sectors, or what is left of the first one.
+                # Torn: some of its sectors are kept, or a part of the first one.
                 for start in range(0, len(data), SECTOR):
                     if random.random() < 0.5:
                         put(
@@ -113,8 +116,11 @@ class SimulatedFile(File):
 
 
 class SimulatedDisk(Disk):
-    """`refuse(operation, path)` gives an errno for what shall fail, or 0; `done` hears of a sync
-    that succeeded. `events` is all that was changed, in order."""
+    """A simulated disk.
+
+    `refuse(operation, path)` returns the errno with which an operation fails, or 0. `done` is
+    called after each successful sync. `events` has all changes in order.
+    """
 
     def __init__(self, files: dict[str, bytes] | None = None) -> None:
         self.names = {path: Inode(octets) for path, octets in (files or {}).items()}
@@ -150,7 +156,7 @@ class SimulatedDisk(Disk):
         return SimulatedFile(self, path, inode, True)
 
     def list(self, directory: str) -> list[str]:
-        """Directories are where files are."""
+        """Return the names in a directory. Directories exist while files are in them."""
         return sorted(
             {
                 path[len(directory) + 1 :].partition("/")[0]
@@ -198,14 +204,15 @@ class SimulatedDisk(Disk):
     def free(self, directory: str) -> int:
         return 1 << 30
 
-    # -- what the tests do with it
+    # -- for tests
 
     def contents(self) -> dict[str, bytes]:
         return {path: bytes(inode.now) for path, inode in self.names.items()}
 
     def crashed(self, random: Random, kept: float) -> SimulatedDisk:
-        """The disk after a power loss when each unsynced change had this chance; 1: the process
-        alone was killed.
+        """Return the disk after a power loss that keeps each unsynced change with this chance.
+
+        1: only the process was killed.
         """
         names = dict(self.durable)
         for change in self.pending:
@@ -216,7 +223,7 @@ class SimulatedDisk(Disk):
         )
 
     def replay(self, event: Event) -> None:
-        """Do what another disk did."""
+        """Repeat the changes of another disk."""
         operation, path, offset, data = event
         if operation == "write":
             self.names[path].write(offset, data)

@@ -292,7 +292,11 @@ def test_retention_by_size_removes_full_segments_and_says_so() -> None:
     first = int(queue.archive.first_offset)
     assert 0 < first < 20 and queue.depth == 20 - first and queue.archive.size <= 20_000 + 8_192
     code, text = reason(consume(client, first - 1))
-    assert code == 406 and "next available" not in text and f"offset {first}, which is the first available one" in text
+    assert (
+        code == 406
+        and "next available" not in text
+        and f"offset {first}, which is the first available one" in text
+    )
     reader = world.amqp()
     assert offsets(consume(reader)) == list(range(first, 20))
     world.fates()

@@ -1,11 +1,15 @@
-"""A deterministic simulation of the whole durable broker: one seed is one history of clients,
-traffic, crashes and faults.
+"""A deterministic simulation of a whole durable broker.
 
-    schedule    what happens next, drawn from the seed          clients, amqp, mqtt     who publishes, consumes, comes and goes
-    life        a broker from its start to its crash            ledger, definitions     what was promised to whom: the checks
-    journal     the entries that should be on the disk          wrong                   designs known to be wrong, which are caught
+One seed is one history of clients, traffic, crashes and faults.
 
-Nothing waits and nothing runs beside it: the disk, the clock, the network and the writer's thread
-are steps that the schedule takes when it likes. `python -m tests.store.simulation SEED` tells a
-seed's story.
+    schedule       the next step, drawn from the seed
+    life           a broker from its start to its crash
+    clients, amqp, mqtt, streams    clients that publish, consume, connect and disconnect
+    ledger, definitions             what was confirmed: the checks
+    journal        a model of the entries on the disk
+    wrong          wrong designs, which the checks must catch
+
+Nothing waits and nothing runs in parallel: the disk, the clock, the network and the writer's thread
+are steps that the schedule takes in random order. `python -m tests.store.simulation SEED` prints
+the story of a seed.
 """

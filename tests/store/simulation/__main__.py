@@ -1,5 +1,6 @@
-"""Tells the story of a seed, or finds the first of many that goes wrong: `python -m
-tests.store.simulation SEED [COUNT] [--streams]`.
+"""Print the story of a seed, or of the first seed of many that fails.
+
+`python -m tests.store.simulation SEED [COUNT] [--streams]`
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from tests.store.simulation.schedule import Simulation
 
 
 def main() -> int:
-    """The exit code is 1 when something was wrong."""
+    """Run the seeds; return 1 if one fails."""
     numbers = [int(one) for one in sys.argv[1:] if one != "--streams"]
     first, count = numbers[0], numbers[1] if len(numbers) > 1 else 1
     began, bad = time.process_time(), 0

@@ -1,6 +1,4 @@
-"""AMQP clients: publishers with confirms and with transactions, workers, one who moves messages,
-operators.
-"""
+"""AMQP clients: publishers with confirms and with transactions, consumers, movers, operators."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ LOGIN = (
 
 
 class Amqp(Client):
-    """On channel 1; `set_up` is said first."""
+    """An AMQP client on channel 1. `set_up` is called first."""
 
     set_up = b""
 
@@ -54,18 +52,18 @@ class Amqp(Client):
                 self.told(frame)
 
     def told(self, frame: Any) -> None:
-        """A method came."""
+        """Handle a method."""
 
     def got(self, frame: Any, body: bytes) -> None:
-        """A message came."""
+        """Handle a message."""
 
     def refused(self, frame: Any) -> None:
-        """The broker closed the channel, or all of it."""
+        """Fail, since the broker closed the channel or the connection."""
         raise AssertionError(f"{self.name} was told {frame.reply_code} {frame.reply_text}")
 
 
 class Publisher(Amqp):
-    """Publishes with confirms."""
+    """A publisher with confirms."""
 
     set_up = marshal(1, spec.Confirm.Select())
 
@@ -107,13 +105,13 @@ class Publisher(Amqp):
 
 
 class TxPublisher(Amqp):
-    """Publishes to several places at once, or not at all."""
+    """A publisher that publishes to several queues in one transaction."""
 
     set_up = marshal(1, spec.Tx.Select())
 
     def connect(self) -> None:
         super().connect()
-        #: Message -> where it goes: it is routed when it is published.
+        #: Message -> families to which it goes, as routed when it was published.
         self._pending: dict[str, dict[str, int]] = {}
         self._committing: dict[str, dict[str, int]] = {}
 
@@ -144,7 +142,7 @@ class TxPublisher(Amqp):
 
 
 class Worker(Amqp):
-    """Consumes a queue: takes, refuses, gives back. In the end it takes everything."""
+    """A consumer that acknowledges, rejects and requeues. In the end it acknowledges everything."""
 
     def __init__(self, world: Simulation, name: str, queue: str) -> None:
         super().__init__(world, name)
@@ -197,7 +195,7 @@ class Worker(Amqp):
 
 
 class Mover(Amqp):
-    """Takes messages from one queue to another: acked there and published here in one transaction."""
+    """A client that moves messages between queues: acknowledged and published in one transaction."""
 
     set_up = (
         marshal(1, spec.Basic.Qos(prefetch_count=3))
@@ -242,7 +240,7 @@ class Mover(Amqp):
 
 
 class Operator(Amqp):
-    """Declares, binds and deletes, one thing after the other."""
+    """An operator, who declares, binds and deletes, one request after the other."""
 
     def connect(self) -> None:
         super().connect()
@@ -250,7 +248,7 @@ class Operator(Amqp):
         self._said = False
 
     def ask(self, thing: str, method: Any, change: Callable[[], None]) -> None:
-        """`change` is what it means for the definitions."""
+        """Send a request. `change` is its effect on the definitions."""
         self.world.tell(f"{self.name}: {type(method).__qualname__} {thing}")
         self.tell(marshal(1, method))
         self._asked = self.world.definitions.change(thing, change)

@@ -1,6 +1,4 @@
-"""Clients that do as they like, within their protocols: they remember what they sent, and tell the
-ledger what they learn.
-"""
+"""The base of the simulated clients: they act at random within their protocols, and keep a ledger."""
 
 from __future__ import annotations
 
@@ -14,14 +12,14 @@ if TYPE_CHECKING:
 
 
 def named(body: bytes) -> str:
-    """The message that a body belongs to."""
+    """Return the name of the message with a body."""
     return body.split(b"|", 1)[0].decode()
 
 
 class Client:
-    """Connects, acts, hears, and is cut off.
+    """A client that connects, acts, receives, and is disconnected.
 
-    What the broker sent waits in `pipe` until the client listens.
+    Bytes from the broker wait in `pipe` until the client reads them.
     """
 
     def __init__(self, world: Simulation, name: str) -> None:
@@ -33,7 +31,7 @@ class Client:
 
     @property
     def ready(self) -> bool:
-        """Whether the broker listens."""
+        """True if the broker accepts connections."""
         connection = self.connection
         return (
             connection is not None
@@ -43,12 +41,12 @@ class Client:
         )
 
     def tell(self, data: bytes) -> None:
-        """Send, if there is somebody at the other end."""
+        """Send bytes, if the client is connected."""
         if self.connection is not None:
             self.connection.receive_data(data)
 
     def flush(self) -> None:
-        """The broker writes what it has for us."""
+        """Take the bytes that the broker has for the client."""
         connection = self.connection
         if connection is None:
             return
@@ -59,7 +57,7 @@ class Client:
             self.pipe.append(data)
 
     def step(self) -> None:
-        """Do something."""
+        """Take one step."""
         if self.connection is None:
             self.connect()
             return
@@ -80,7 +78,7 @@ class Client:
         self.hear(b"".join(pipe))
 
     def vanish(self) -> None:
-        """The network is gone; what was under way is lost."""
+        """Lose the network; bytes on the way are lost."""
         connection, self.connection = self.connection, None
         self.pipe.clear()
         if connection is not None:
@@ -88,7 +86,7 @@ class Client:
             self.cut_off()
 
     def crashed(self) -> None:
-        """The broker is gone. What it had sent arrives, or not."""
+        """Handle a crash of the broker. The bytes that it had sent arrive, or not."""
         if self.connection is not None:
             self.connection = None
             if self.random.random() < 0.5:
@@ -106,10 +104,10 @@ class Client:
         raise NotImplementedError
 
     def cut_off(self) -> None:
-        """The connection is over."""
+        """Handle the end of the connection."""
 
     def finish(self) -> bool:
-        """The end is near: only complete what has begun. Whether there is nothing left to do."""
+        """Only complete what has begun. Return True if nothing is left to do."""
         if self.connection is None:
             self.connect()
             return False

@@ -1,5 +1,5 @@
-"""What is declared, by whom it was answered, and what must be there after a crash: all that was
-answered, and all before it.
+"""The definitions that clients requested, those that were confirmed, and the check after a crash:
+all confirmed changes, and all changes before them, must be there.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from tests.store.simulation.ledger import DEFINITIONS, Complain
 if TYPE_CHECKING:
     from tests.store.simulation.amqp import Operator
 
-#: Durable queues and exchanges that operators make and delete.
+#: Durable queues and exchanges that operators declare and delete.
 QUEUES: dict[str, dict[str, Any]] = {"op-1": {}, "op-2": {"x-max-length": 3}}
 EXCHANGES = {"x-1": "fanout", "x-2": "topic"}
 
 
 class Declared:
-    """All that lasts, by names."""
+    """The durable definitions, by name."""
 
     def __init__(self) -> None:
-        #: With the number of the newest message when it was declared.
+        #: Queue -> number of the newest message when the queue was declared.
         self.queues: dict[str, int] = {}
         self.exchanges: set[str] = set()
         self.bindings: set[tuple[str, str, str]] = set()
@@ -46,7 +46,7 @@ class Declared:
         return other
 
     def seen(self) -> tuple[object, ...]:
-        """What a broker shows of it."""
+        """Return the durable definitions of a virtual host."""
         return (
             sorted(self.queues),
             sorted(self.exchanges),
@@ -59,7 +59,7 @@ class Declared:
 
 
 def found(world: World) -> tuple[object, ...]:
-    """The same of a broker."""
+    """Return the durable definitions of a broker."""
     vhost, sessions = (
         world.vhost,
         [session for session in world.mqtt_front.sessions.all() if session.persistent],
@@ -87,27 +87,26 @@ def found(world: World) -> tuple[object, ...]:
 
 
 class Definitions:
-    """A history of what was declared: one step for each change, in the order in which the broker
-    made them.
-    """
+    """A history of definitions: one step for each change, in the broker's order."""
 
     def __init__(self, random: Random, complain: Complain, newest: Callable[[], int]) -> None:
         self.random = random
-        #: Queues that operators make and delete.
+        #: Queues that operators declare and delete.
         self.queues = dict(QUEUES)
         self.now = Declared()
         self._complain = complain
         self._newest = newest
         self._made = 0
-        #: The last step that changed a thing.
+        #: Object -> the last step that changed it.
         self._last: dict[str, int] = {}
-        #: Steps since the last one that was answered, with that one.
+        #: Steps since the last confirmed one, with that one.
         self._steps: list[tuple[int, Declared]] = [(0, self.now.copy())]
 
     def change(self, thing: str, how: Callable[[], None]) -> Callable[[], None]:
-        """A change is asked for; returns what to call when it is answered. What others did before
-        must be durable then; where there was nothing left to do, at least what they did to this
-        thing.
+        """Add a requested change, and return the function to call when it is confirmed.
+
+        All changes before it must be durable then. For a request that changes nothing, at least the
+        last change of its object must be durable.
         """
         before = self.now.seen()
         how()
@@ -124,13 +123,13 @@ class Definitions:
             del self._steps[0]
 
     def recovered(self, world: World) -> None:
-        """After a start: what is there is the last that was answered, or what came after it."""
+        """Check the definitions after a start: the last confirmed step, or a later one."""
         there = found(world)
         steps = [step for _, step in self._steps if step.seen() == there]
         if steps:
             self.now = steps[-1].copy()
-            # A queue that was deleted and declared anew meanwhile may be the first or the second of
-            # that name.
+            # A queue that was deleted and declared again meanwhile may be the first or the second
+            # of that name.
             self.now.queues = {
                 name: min(step.queues[name] for step in steps) for name in self.now.queues
             }
@@ -154,10 +153,10 @@ class Definitions:
     def unsubscribe(self, name: str, topic_filter: str) -> None:
         self.now.sessions[name].pop(topic_filter, None)
 
-    # -- what operators do
+    # -- changes by operators
 
     def something(self, operator: Operator) -> None:
-        """Ask for a change; also for what is there already, or gone already."""
+        """Return a random change, also one that changes nothing."""
         random, now = self.random, self.now
         queue, exchange, choice = (
             random.choice(list(self.queues)),

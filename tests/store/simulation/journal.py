@@ -1,6 +1,4 @@
-"""What should be on the disk: the entries that were appended, applied to a State; a start must find
-just that.
-"""
+"""A model of the disk: the entries that were appended, applied to a State. A start must find them."""
 
 from __future__ import annotations
 
@@ -19,25 +17,26 @@ from tests.store.simulation.ledger import DISK, Complain
 
 
 class Journal:
-    """Of all lives.
+    """The entries of all lives.
 
-    Between two starts it knows the entries since the first of them, and how far they were written.
+    Between two starts it has the entries since the first one, and the positions up to which they
+    are written.
     """
 
     def __init__(self, complain: Complain) -> None:
         self._complain = complain
         self.state = State()
         self.entries: list[tuple[int, StoreEntry]] = []
-        #: The last position of the batches that are written, and of those of which the writing
-        #: began.
+        #: The last position of the written batches, and of those whose writing began.
         self.durable = 0
         self.begun = 0
-        #: Who is told what a batch takes for streams, and how far these are after a start.
+        #: Called with the rows that a batch takes from streams, and with the ends of streams after
+        #: a start.
         self.taken: Callable[[PendingRows], None] = lambda intake: None
         self.extended: Callable[[dict[int, int]], None] = lambda ends: None
 
     def recovered(self, opened: OpenedStore) -> None:
-        """Complain about what is not as it should be."""
+        """Report the differences between an opened store and the model."""
         last = int(opened.recovery.last)
         lost = [
             position
@@ -126,7 +125,7 @@ class Journal:
 
 
 class WatchedStore(DurableStore):
-    """The journal hears of every entry."""
+    """A durable store that reports every entry to the journal."""
 
     journal: Journal
 
@@ -142,7 +141,7 @@ class WatchedStore(DurableStore):
 
 
 def watched(opened: OpenedStore, journal: Journal, kind: type[WatchedStore]) -> WatchedStore:
-    """The store that was opened, with a journal."""
+    """Return an opened store whose entries are reported to a journal."""
     plain = opened.store
     store = kind(
         plain.log,

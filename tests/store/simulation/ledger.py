@@ -1,8 +1,8 @@
-"""What the broker owes to whom, as its clients see it; what does not hold becomes a complaint.
+"""The messages that the broker owes to its clients. Each violation becomes a complaint.
 
-A family is a place to which a message goes once: a queue with those to which its messages may be
-moved (its dead letters, what a transaction takes from it), or a session's inbox. A copy is in
-exactly one place of its family, until somebody settles it.
+A family is a place to which a message goes once: a queue together with the queues to which its
+messages may be moved (dead letters, or a transaction's target), or a session's inbox. A copy of a
+message is in exactly one place of its family until it is settled.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ class Copy:
     __slots__ = ("confirmed", "optional", "quality", "settled_at")
 
     def __init__(self, quality: int) -> None:
-        #: The QoS with which a session gets it.
+        #: The QoS with which the session gets it.
         self.quality = quality
         self.confirmed = False
-        #: Nobody can say whether it went there: it was sent again when other bindings held.
+        #: True if it is unknown whether the message went there: it was sent again under other
+        #: bindings.
         self.optional = False
-        #: The store's position when it was settled.
+        #: The store's position when the copy was settled.
         self.settled_at: int | None = None
 
 
 class Family:
-    """`lossy`: some messages are dropped without a word. `endless`: nobody takes any out."""
+    """A family. If `lossy`, messages may be dropped silently. If `endless`, it has no consumer."""
 
     def __init__(
         self, name: str, queues: tuple[str, ...], lossy: bool, endless: bool = False
@@ -55,31 +56,32 @@ class Family:
         self.lossy = lossy
         self.endless = endless
         self.copies: dict[str, Copy] = {}
-        #: Settled, and durably so.
+        #: Messages that are settled durably.
         self.settled: set[str] = set()
-        #: Received by the client behind it.
+        #: Messages that the client of the family received.
         self.received: dict[str, int] = {}
         self.newest: dict[str, int] = {}
 
 
 class Ledger:
-    """Messages are named PUBLISHER-NUMBER; numbers rise."""
+    """The ledger. Messages are named PUBLISHER-NUMBER, and numbers rise."""
 
     def __init__(self, complain: Complain) -> None:
         self.families: dict[str, Family] = {}
-        #: All that was ever confirmed, and went somewhere.
+        #: All messages that were confirmed and routed.
         self.promised: set[str] = set()
         self._complain = complain
         self._of: dict[str, list[Family]] = {}
         self._transactions: list[list[tuple[Family, str]]] = []
-        #: Topic -> values in the order of their sending, the first of them confirmed or recovered.
+        #: Topic -> values in the order in which they were sent; the first one is confirmed or
+        #: recovered.
         self.retained: dict[str, list[bytes]] = {}
 
     def family(self, name: str, *others: str, lossy: bool = False, endless: bool = False) -> None:
         self.families[name] = Family(name, (name, *others), lossy, endless)
 
     def holding(self, queue: str) -> Family:
-        """The family to which a queue belongs."""
+        """Return the family to which a queue belongs."""
         for family in self.families.values():
             if queue in family.queues:
                 return family
@@ -88,7 +90,7 @@ class Ledger:
     # -- publishers
 
     def sent(self, message: str, targets: dict[str, int], again: bool = False) -> None:
-        """It goes to these families, with these qualities."""
+        """Note a message that is sent to these families, with these QoS levels."""
         known = self._of.get(message, [])
         families = [self.families[name] for name in targets if name in self.families]
         for family in known if again else []:
@@ -115,7 +117,7 @@ class Ledger:
             family.copies.pop(message, None)
 
     def transaction(self, messages: dict[str, dict[str, int]]) -> None:
-        """A commit is sent, which publishes these messages to these families."""
+        """Note a transaction that publishes these messages to these families."""
         for message, targets in messages.items():
             self.sent(message, targets)
         self._transactions.append(
@@ -130,7 +132,7 @@ class Ledger:
     # -- consumers
 
     def delivered(self, queue: str, message: str) -> None:
-        """A consumer of the queue got the message."""
+        """Check a message that a consumer of the queue got."""
         family = self.holding(queue)
         copy = family.copies.get(message)
         if copy is None:
@@ -144,7 +146,10 @@ class Ledger:
             )
 
     def received(self, session: str, message: str, quality: int) -> None:
-        """A session's client has it: of QoS 2 this is said once for each packet identifier held."""
+        """Check a message that a session's client received.
+
+        A QoS 2 message counts once for each identifier.
+        """
         family = self.families[session]
         self.delivered(session, message)
         copy = family.copies.get(message)
@@ -165,7 +170,7 @@ class Ledger:
         family.received[message] = quality
 
     def settle(self, queue: str, message: str, position: int) -> None:
-        """A consumer of the queue is done with the message; the store is at this position."""
+        """Note that a consumer settled a message while the store was at a position."""
         family = self.holding(queue)
         copy = family.copies.get(message)
         if copy is not None and copy.settled_at is None:
@@ -174,7 +179,7 @@ class Ledger:
     # -- after a start
 
     def recovered(self, found: dict[str, list[str]], last: int) -> None:
-        """A broker came up with these messages in its queues, and the log up to a position."""
+        """Check the messages in the queues of a broker that started with a log up to a position."""
         for family in self.families.values():
             there = Counter(message for queue in family.queues for message in found.get(queue, []))
             for message, count in there.items():
@@ -204,7 +209,7 @@ class Ledger:
                     self._of[message].remove(family)
                 if family.received.get(message) == 1:
                     del family.received[message]
-            # What was lost with the crash may come again, behind what came after it.
+            # A message that the crash lost may come again, behind later ones.
             family.newest.clear()
             for message in family.received.keys() & (family.copies.keys() | family.settled):
                 publisher, number = _parse(message)
@@ -258,7 +263,7 @@ class Ledger:
         self._transactions.clear()
 
     def finished(self) -> None:
-        """Everybody has heard everything: nothing may be left."""
+        """Check that nothing is left after all clients have read everything."""
         for family in self.families.values():
             for message, copy in family.copies.items():
                 if (
@@ -280,7 +285,9 @@ class Ledger:
             del values[: values.index(value)]
 
     def check_retained(self, found: dict[str, bytes]) -> None:
-        """After a start: the last confirmed value of each topic, or one that came later."""
+        """Check retained messages after a start: the last confirmed value of each topic, or a later
+        one.
+        """
         for topic in self.retained.keys() | found.keys():
             value = found.get(topic, b"")
             if value not in self.retained.get(topic, [b""]):

@@ -1,6 +1,4 @@
-"""One life of the broker, from its start to its crash: every step that the server takes, taken one
-by one.
-"""
+"""One life of the broker, from its start to its crash, in single steps of the server."""
 
 from __future__ import annotations
 
@@ -23,20 +21,20 @@ from trellis.server.recovery import codecs
 
 
 class Crash(BaseException):
-    """The process is gone. (Nothing in the broker may catch it.)"""
+    """The end of the simulated process. The broker must not catch it."""
 
 
 class Faults:
-    """What the disk does in this life: it crashes the process at an operation, or refuses."""
+    """The faults of the disk in this life: a crash at an operation, or errors."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
-        #: Operations until the crash; below 0: none comes.
+        #: Number of operations until the crash; negative: no crash.
         self.left = -1
-        #: Syncs until one that does not come to pass: what is written before it is on the disk, or
-        #: not, or torn.
+        #: Number of syncs until one that does not happen: writes before it are on the disk, lost or
+        #: torn.
         self.syncs = -1
-        #: Whether writes find no room now and then; whether the next sync fails.
+        #: True if writes find the disk full at times; and if the next sync fails.
         self.full = False
         self.rotten = False
 
@@ -66,7 +64,7 @@ Design = Callable[["Life", list[LogFile]], Iterator[None]]
 
 
 def checkpoint(life: Life, files: list[LogFile]) -> Iterator[None]:
-    """As the broker makes them."""
+    """Make checkpoints as the broker does."""
     checkpointing = Checkpointing(
         life.durable_store.log, files, set(life.durable_store.holder_numbers)
     )
@@ -75,9 +73,9 @@ def checkpoint(life: Life, files: list[LogFile]) -> Iterator[None]:
 
 
 class Life(World):
-    """A World on a disk and a catalog.
+    """A broker on a simulated disk and a catalog.
 
-    `design` makes its checkpoints; `hasty`: it confirms before it writes.
+    `design` makes its checkpoints. If `hasty`, it confirms before it writes.
     """
 
     def __init__(
@@ -120,11 +118,11 @@ class Life(World):
 
     @property
     def position(self) -> int:
-        """The last that was given."""
+        """The last position."""
         return int(self.durable_store.position)
 
     def live(self) -> list[int]:
-        """Positions of the messages that somebody needs."""
+        """Return the positions of the messages that a queue needs."""
         messages = dict(self.journal.state.messages)
         state = State()
         state.messages = {
@@ -143,7 +141,7 @@ class Life(World):
     # -- steps
 
     def work(self) -> None:
-        """The work of a turn, without a sync."""
+        """Do the work of a turn, without a sync."""
         self.broker.agenda.turn()
 
     def take(self) -> None:
@@ -155,9 +153,9 @@ class Life(World):
                 self.durable_store.written(batch)
 
     def write(self) -> None:
-        """The writer's thread.
+        """Do the work of the writer's thread.
 
-        A full disk: the same again later. Raises Crash when the store can be written no more.
+        Repeat a write on a full disk later. Raise Crash when the store is stopped.
         """
         batch = self._flying
         if batch is None or self._wrote:
@@ -182,7 +180,7 @@ class Life(World):
                 self.durable_store.written(batch)
 
     def sync(self) -> None:
-        """All of that."""
+        """Work and write until all is durable."""
         self.work()
         self.take()
         self.write()
@@ -190,9 +188,7 @@ class Life(World):
         self.work()
 
     def compact(self, random: Random) -> None:
-        """A step of a checkpoint, or the beginning of one: sometimes of files that are not worth it
-        yet.
-        """
+        """Take a step of a checkpoint, or begin one, at times of files that are not worth it yet."""
         if self._steps is None:
             log = self.durable_store.log
             files = files_worth_checkpoint(log)
@@ -208,17 +204,18 @@ class Life(World):
         except StoreError:
             self._steps = None
 
-    # -- its end
+    # -- the end of a life
 
     def stop(self) -> None:
-        """In order: what was appended is written, and the files are closed."""
+        """Stop in order: write everything, and close the files."""
         while self._flying is not None or self.durable_store.unbatched:
             self.sync()
         self.durable_store.close()
 
     def crash(self, random: Random, kept: tuple[float, ...]) -> SimulatedDisk:
-        """What the disk has when the process is gone, or the power: one of these chances for each
-        change that was not synced.
+        """Return the disk after a crash of the process or a power loss.
+
+        Each unsynced change survives with one of these chances.
         """
         self.disk.refuse, self.disk.done = _allow, _nothing
         self.durable_store.catalog.close()

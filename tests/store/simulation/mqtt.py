@@ -1,4 +1,4 @@
-"""MQTT clients: publishers that use few packet identifiers, subscribers with persistent sessions."""
+"""MQTT clients: publishers with few packet identifiers, subscribers with persistent sessions."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class Mqtt(Client):
                 self.told(kind, int.from_bytes(one[2:4], "big"), one)
 
     def begun(self, present: bool) -> None:
-        """CONNACK came; whether the session was there."""
+        """Handle CONNACK with its session-present flag."""
 
     def told(self, kind: int, packet_id: int, data: bytes) -> None:
-        """A packet came."""
+        """Handle a packet."""
 
     def cut_off(self) -> None:
         self.here = False
@@ -66,26 +66,24 @@ class Mqtt(Client):
 
 
 class MqttPublisher(Mqtt):
-    """Publishes with QoS 1 or 2, under few packet identifiers, each used again as soon as it is
-    free.
-    """
+    """A publisher with QoS 1 or 2 and few packet identifiers, each reused as soon as it is free."""
 
     def __init__(self, world: Simulation, name: str, quality: int) -> None:
         super().__init__(world, name)
         self.quality = quality
         self.clean = quality == 1
-        #: Packet identifier -> what was sent under it, and whether the PUBREC came; in the order of
-        #: sending.
+        #: Packet identifier -> the message sent under it, and True after its PUBREC; in the order
+        #: of sending.
         self._open: dict[int, tuple[str, str, bytes, int, bool]] = {}
-        #: Retained messages that were sent again: others may have come between, and then they count
-        #: no more.
+        #: Retained messages that were sent again: others may have come between, so they count no
+        #: more.
         self._again: set[int] = set()
 
     def begun(self, present: bool) -> None:
         if self.quality == 1:
             self._open.clear()
         if not present:
-            # Nobody was ever promised that it is there.
+            # The broker never confirmed the session.
             assert not any(recorded for _, _, _, _, recorded in self._open.values()), (
                 f"the session of {self.name} is lost"
             )
@@ -145,8 +143,8 @@ class MqttPublisher(Mqtt):
 
 
 class Subscriber(Mqtt):
-    """A persistent session: it comes and goes, subscribes and unsubscribes, and holds the
-    identifiers of QoS 2.
+    """A subscriber with a persistent session, which connects, disconnects, subscribes and
+    unsubscribes, and holds packet identifiers of QoS 2.
     """
 
     FILTERS = ("t/a/#", "t/+/b", "t/#", "t/a")
@@ -155,7 +153,7 @@ class Subscriber(Mqtt):
         super().__init__(world, name)
         self.session = f"session {name}"
         self._held: set[int] = set()
-        #: What it will answer, when it likes: packet, and the message that is settled by it.
+        #: Replies to send later: packet, and the message that it settles.
         self._answers: list[tuple[bytes, str]] = []
         self._asked: Callable[[], None] | None = None
         self._under: dict[int, str] = {}
@@ -206,7 +204,7 @@ class Subscriber(Mqtt):
         if not self.here:
             return
         if self._answers and self.random.random() < 0.8:
-            # In order of their kind: [MQTT-4.6.0-2], [MQTT-4.6.0-3]
+            # Replies of each kind are sent in order: [MQTT-4.6.0-2], [MQTT-4.6.0-3]
             self._answer()
         elif self._asked is None and self.random.random() < (
             0.15 if self.world.definitions.now.sessions.get(self.name) else 0.9

@@ -1,4 +1,4 @@
-"""A seed's history: lives of one broker, and what its clients do in them."""
+"""The history of a seed: the lives of one broker, and the actions of its clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.store.simulation.mqtt import MqttPublisher, Subscriber
 from tests.store.simulation.streams import BINDINGS as STREAM_BINDINGS
 from tests.store.simulation.streams import FAN, PASSING, STREAMS, Streams
 
-#: Durable queues with their arguments, and the families they make.
+#: Durable queues with their arguments, and the families they form.
 QUEUES: dict[str, dict[str, Any]] = {
     "plain": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "plain.dead"},
     "short": {
@@ -48,7 +48,7 @@ QUEUES: dict[str, dict[str, Any]] = {
     "brief.dead": {},
 }
 BINDINGS = (("fan", "fan1", ""), ("fan", "fan2", ""), ("amq.topic", "bridge", "t.#"))
-#: Topic filter -> the topics it takes, of those that are published.
+#: Topic filter -> the published topics that it matches.
 MATCHES = {
     "t/a/#": ("t/a", "t/a/b"),
     "t/+/b": ("t/a/b", "t/x/b"),
@@ -59,8 +59,11 @@ MATCHES = {
 
 
 class Simulation:
-    """`run` lives through it; `complaints` says what was wrong, by kinds. With `streams` it is
-    another history of the same seed. `kind`, `design` and `hasty` are for wrong designs."""
+    """A simulation. `run` returns its complaints by kind.
+
+    With `streams` it is another history of the same seed. `kind`, `design` and `hasty` select a
+    wrong design.
+    """
 
     def __init__(
         self,
@@ -94,7 +97,7 @@ class Simulation:
         self.ledger.family("drop", lossy=True)
         for name in ("full", "fan1", "fan2", "bridge"):
             self.ledger.family(name)
-        #: Where publishers publish.
+        #: Exchanges and keys to which publishers publish.
         self.places = random.choice(
             (
                 ["plain"],
@@ -103,7 +106,7 @@ class Simulation:
                 ["plain", "short", "brief", "fan", "topic", "full", "drop"],
             )
         )
-        #: The power goes in the middle of batches, again and again.
+        #: True if the power fails in the middle of batches, again and again.
         self._torn = random.random() < 0.2
         self._workers: list[Client] = [Worker(self, f"w-{queue}", queue) for queue in QUEUES]
         self._operators = [Operator(self, "o1"), Operator(self, "o2")]
@@ -134,9 +137,9 @@ class Simulation:
         self._active = random.sample(others, random.randrange(4, len(others) + 1)) + random.sample(
             self._workers, random.randrange(1, 5)
         )
-        #: Those who notice soon that the broker is back.
+        #: Clients that soon notice that the broker is back.
         self._coming: list[Client] = []
-        #: What the queues held when the broker came up, and how far the log was.
+        #: Messages in the queues when the broker started, and the end of the log.
         self._held: dict[str, list[str]] = {}
         self._last = 0
         self.life: Life
@@ -150,7 +153,7 @@ class Simulation:
         if self._loud:
             print(what)
 
-    # -- what clients ask
+    # -- for the clients
 
     def new_message(self, publisher: str) -> str:
         self._number += 1
@@ -160,7 +163,7 @@ class Simulation:
         return message.encode() + b"|" + b"x" * self.random.choice((0, 5, 60, 300))
 
     def place(self, name: str) -> tuple[str, str, dict[str, int]]:
-        """Exchange, key, and who gets what is published there."""
+        """Return an exchange, a key, and the families that get a message published there."""
         if name == "fan":
             return "fan", "", {"fan1": 1, "fan2": 1} | (FAN if self.streams is not None else {})
         if name == "topic":
@@ -170,7 +173,7 @@ class Simulation:
         return "", name, {name: 1}
 
     def subscribers(self, topic: str, quality: int) -> dict[str, int]:
-        """Families that get what is published to a topic, and the QoS they get it with."""
+        """Return the families that get a message published to a topic, with their QoS."""
         found = {"bridge": quality}
         for name, subscriptions in self.definitions.now.sessions.items():
             granted = max(
@@ -180,13 +183,11 @@ class Simulation:
                 found[f"session {name}"] = min(granted, quality)
         return found
 
-    # -- history
+    # -- the history
 
     def run(self) -> Counter[str]:
-        """Returns the complaints."""
-        shared = (
-            "/dev/shm"  # The catalog syncs: where that costs nothing, if there is such a place.
-        )
+        """Run the history, and return the complaints."""
+        shared = "/dev/shm"  # Use a directory in memory if there is one, where the catalog's syncs cost nothing.
         with tempfile.TemporaryDirectory(
             dir=shared if os.path.isdir(shared) else None
         ) as directory:
@@ -235,7 +236,7 @@ class Simulation:
         self._check_fates()
 
     def _look(self, opened: OpenedStore) -> None:
-        """The store is open, and nobody has used it yet."""
+        """Check the opened store, before it is used."""
         recovery, store = opened.recovery, opened.store
         self.tell(
             f"-- life {self.lives}: log to {recovery.last}, next {store.position + 1}, "
@@ -257,26 +258,26 @@ class Simulation:
                 named(message.body)
                 for message in messages
                 if message is not None and message.body[:1] not in (b"", b"R")
-            ]  # These are retained ones.
+            ]  # The others are retained messages.
         self._held, self._last = held, int(recovery.last)
         if self.streams is None:
             self.ledger.recovered(held, self._last)
 
     def _check_ages(self, held: dict[str, list[str]]) -> None:
-        """A queue declared anew under an old name has none of the old one's messages."""
+        """Check that a queue declared again under an old name has no message of the old queue."""
         for name, born in self.definitions.now.queues.items():
             for message in held.get(name, []) if name not in QUEUES and name not in STREAMS else []:
                 if int(message.rpartition("-")[2]) <= born and message[:2] in (
                     "p1",
                     "p2",
                     "q1",
-                ):  # Others publish later than they name.
+                ):  # Other publishers publish later than they number.
                     self.complain(
                         OLD, f"{message} in {name}, which was declared after message {born}"
                     )
 
     def _define(self) -> None:
-        """What lasts for the whole of it."""
+        """Declare what lasts for the whole history."""
         operator = self._operators[0]
         operator.connect()
         operator.ask(
@@ -296,7 +297,7 @@ class Simulation:
         self._round()
 
     def _round(self) -> None:
-        """Everything that is under way comes to its end."""
+        """Complete everything that has begun."""
         self.life.sync()
         for client in self._all:
             client.flush()
@@ -304,7 +305,7 @@ class Simulation:
                 client.listen()
 
     def _plan(self) -> None:
-        """What will go wrong in this life."""
+        """Plan the faults of this life."""
         faults, random = self.life.faults, self.random
         faults.left = random.choice((-1, -1, random.randrange(100), random.randrange(1_000)))
         faults.syncs = (
@@ -347,7 +348,7 @@ class Simulation:
         self.life.tell_time(self._now, self._wall)
 
     def _restart(self, crash: bool, calm: bool = False) -> None:
-        """The broker goes, in order or not, and comes back; perhaps it goes again while it does."""
+        """Stop or crash the broker, and start it again; perhaps crash it during the start."""
         life, random = self.life, self.random
         if not crash:
             life.faults.full = life.faults.rotten = False
@@ -379,7 +380,9 @@ class Simulation:
             self._coming = random.sample(self._active, random.randrange(len(self._active) + 1))
 
     def _finish(self) -> None:
-        """Everybody gets what is theirs; then nothing is left, nor after another start."""
+        """Let all clients read everything, and check that nothing is left, also after another
+        start.
+        """
         for _ in range(600):
             done = [client.finish() for client in self._all]
             self.life.sync()

@@ -1,5 +1,5 @@
-"""Streams in a history: what was put, by offset; who publishes with numbers, who reads; and what
-must be there after a start.
+"""Streams in a simulation: rows by offset, producers with sequence numbers, readers, and the checks
+after a start.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.store.simulation.ledger import DISK, LOST, STRAY, Complain
 if TYPE_CHECKING:
     from tests.store.simulation.schedule import Simulation
 
-#: Streams that last. The journal gets all that is published; one forgets what is too much.
+#: Streams that last. The journal gets everything that is published; one stream has a size limit.
 STREAMS: dict[str, dict[str, Any]] = {
     "ev": {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 8_000},
     "few": {
@@ -33,24 +33,24 @@ STREAMS: dict[str, dict[str, Any]] = {
     },
     "all": {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 30_000, "x-journal": True},
 }
-#: One that operators make and delete.
+#: A stream that operators declare and delete.
 PASSING: dict[str, dict[str, Any]] = {
     "op-s": {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 4_096}
 }
 BINDINGS = (("fan", "ev", ""), ("fan", "few", ""))
-#: Where those that never forget hold what is published there.
+#: Streams without retention -> families of the messages published there.
 FAN = {"ev": 1, "few": 1}
 
 
 class Rows:
-    """What was put into each stream, by its number: the body of each offset, from 0 on."""
+    """The rows of each stream, by its number: the body of each offset, from 0 on."""
 
     def __init__(self, complain: Complain) -> None:
         self._complain = complain
         self.by_stream: dict[int, list[bytes]] = {}
 
     def taken(self, intake: PendingRows) -> None:
-        """A batch takes what was put since the last one."""
+        """Add the rows that a batch takes."""
         captured, rows = intake.captured, self.by_stream.setdefault(int(intake.number), [])
         if captured.base != len(rows):
             self._complain(
@@ -62,7 +62,7 @@ class Rows:
             rows.append(item.body)
 
     def recovered(self, ends: dict[int, int]) -> None:
-        """A start: the log says how far each stream is."""
+        """Check the ends of the streams after a start."""
         for number, rows in self.by_stream.items():
             end = ends.get(number, 0)
             if end > len(rows):
@@ -73,7 +73,7 @@ class Rows:
             del rows[end:]
 
     def check(self, disk: SimulatedDisk, queue: StreamQueue) -> list[bytes]:
-        """A stream that is back is what was put; returns its rows."""
+        """Check a stream after a start, and return its rows."""
         archive, rows = queue.archive, self.by_stream.get(int(queue.number), [])
         found, at = read_rows(disk, queue), int(archive.first_offset)
         if archive.end != len(rows):
@@ -98,7 +98,7 @@ class Rows:
 
 
 def read_rows(disk: SimulatedDisk, queue: StreamQueue) -> list[tuple[int, bytes]]:
-    """(offset, body) of all rows, as they stand on the disk."""
+    """Return (offset, body) of all rows on the disk."""
     found: list[tuple[int, bytes]] = []
     for segment in queue.archive.segments:
         data = bytes(disk.names[segment.path].now[: int(segment.size)])
@@ -114,15 +114,13 @@ def read_rows(disk: SimulatedDisk, queue: StreamQueue) -> list[tuple[int, bytes]
 
 
 class Numbered(Amqp):
-    """A producer that numbers what it publishes: what is not confirmed when the connection ends
-    comes again, and something else too.
-    """
+    """A producer with sequence numbers, which sends unconfirmed messages again after it reconnects."""
 
     set_up = marshal(1, spec.Confirm.Select())
 
     def __init__(self, world: Simulation, name: str) -> None:
         super().__init__(world, name)
-        #: Sequence -> message and body, of those that are not confirmed, and of some that are.
+        #: Sequence number -> message and body, of unconfirmed messages and some confirmed ones.
         self._open: dict[int, tuple[str, bytes]] = {}
         self._done: dict[int, tuple[str, bytes]] = {}
         self._next = 0
@@ -175,8 +173,9 @@ class Numbered(Amqp):
 
 
 class Reader(Amqp):
-    """Reads a stream, again and again, from where it was or from the beginning: what it was told of
-    an offset holds for ever.
+    """A reader that reads again from its last offset or from the beginning.
+
+    A row must never change.
     """
 
     def __init__(self, world: Simulation, name: str, queue: str) -> None:
@@ -211,7 +210,7 @@ class Reader(Amqp):
                 self.got(self._frame, b"")
 
     def refused(self, frame: Any) -> None:
-        """Retention came before us."""
+        """Accept the error of a reader whose offset retention removed."""
         if self.queue != "few" or "is gone: retention" not in str(frame.reply_text):
             self.world.complain(LOST, f"{self.name} was told {frame.reply_text}")
         self._next = 0
@@ -247,7 +246,7 @@ class Reader(Amqp):
 
 
 class Streams:
-    """All of it, in one simulation."""
+    """All streams of a simulation."""
 
     def __init__(self, world: Simulation) -> None:
         self.world = world
@@ -263,9 +262,7 @@ class Streams:
         world.ledger.family("few", endless=True, lossy=True)
 
     def recovered(self) -> dict[str, list[str]]:
-        """The broker is back: look at all streams, on a disk that does nothing; returns the
-        messages in each.
-        """
+        """Check all streams after a start, on a disk without faults; return the messages in each."""
         life, complain = self.world.life, self.world.complain
         found: dict[str, list[str]] = {}
         for finding in life.broker.streams.findings:
@@ -287,7 +284,7 @@ class Streams:
         return found
 
     def check_journal(self, confirmed: set[str]) -> None:
-        """All that was confirmed is there."""
+        """Check that the journal has all confirmed messages."""
         queue = self.world.life.vhost.queues.get("all")
         if queue is not None:
             there = {
@@ -299,7 +296,7 @@ class Streams:
                 self.world.complain(LOST, f"{message} of the journal")
 
     def _check_directories(self) -> None:
-        """No files but those of streams that there are."""
+        """Check that there are no files but those of existing streams."""
         life = self.world.life
         root = str(life.durable_store.stream_root)
         there = {

@@ -1,7 +1,8 @@
-"""A whole broker on a simulated disk, crashed, filled up and started again: what it promised holds.
-(`make test-long`: 20,000 seeds.)
+"""A whole broker on a simulated disk that crashes, fills up and starts again keeps what it
+confirmed.
 
-A seed that fails is told, with its story, by `python -m tests.store.simulation SEED`.
+`make test-long` runs 20,000 seeds. `python -m tests.store.simulation SEED` prints the story of a
+seed that fails.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tests.store.simulation.wrong import (
     moved_forward,
 )
 
-#: Seeds of one test.
+#: Number of seeds of one test.
 CHUNK = 20
 
 

@@ -1,4 +1,4 @@
-"""Designs that are known to be wrong: the checks must catch each of them, or they catch nothing."""
+"""Wrong designs, each of which the checks must catch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.store.test_powerloss import InPlace
 
 
 def moved_forward(life: Life, files: list[LogFile]) -> Iterator[None]:
-    """What is live of the first files goes to the end of the log, under new positions."""
+    """A checkpoint that moves live messages to the end of the log, under new positions."""
     store, last = life.durable_store, int(files[-1].last)
     reader = store.log.reader()
     held = [position for position in life.live() if position <= last]
@@ -46,9 +46,9 @@ def moved_forward(life: Life, files: list[LogFile]) -> Iterator[None]:
 
 
 def in_place(life: Life, files: list[LogFile]) -> Iterator[None]:
-    """The new checkpoint is written where the last one stands.
+    """A checkpoint that overwrites the last one.
 
-    (What it is made of is read before: only the crash is wrong.)
+    Its source is read before, so only a crash does harm.
     """
     log = life.durable_store.log
     for file in files:
@@ -63,7 +63,7 @@ def _copy(disk: SimulatedDisk, path: str) -> File:
 
 
 class WithoutSerials(WatchedStore):
-    """Sessions count anew after a start."""
+    """A store that loses annotations: sessions number their messages anew after a start."""
 
     def read_stored(self, reader: LogReader, position: i64) -> MessageStored | None:
         kept = super().read_stored(reader, position)
@@ -71,7 +71,7 @@ class WithoutSerials(WatchedStore):
 
 
 class Apart(WatchedStore):
-    """Some entries are kept back until the batch after the one in which they should be."""
+    """A store that writes some entries one batch too late."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -86,9 +86,7 @@ class Apart(WatchedStore):
 
 
 class TwoRecords(Apart):
-    """A dead letter is a record, and its settlement another one, which comes when the letter is on
-    its way to the disk.
-    """
+    """A store that writes a dead letter, and the settlement of the original one batch later."""
 
     def apply(self, position: i64, entry: StoreEntry) -> None:
         if isinstance(entry, EntryGroup) and _buries(entry):
@@ -102,9 +100,7 @@ class TwoRecords(Apart):
 
 
 class SequenceApart(Apart):
-    """The number of a producer is a record of its own, which comes when its message is on its way
-    to the disk.
-    """
+    """A store that writes a message, and the sequence number of its producer one batch later."""
 
     def apply(self, position: i64, entry: StoreEntry) -> None:
         sequenced = (
@@ -123,13 +119,13 @@ class SequenceApart(Apart):
 
 
 class Lazy(StreamWrite):
-    """Segments are written when it is said that they are."""
+    """Rows of a stream that are written only when they should be durable."""
 
     def __init__(self, share: StreamWrite) -> None:
         self._share = share
 
     def write(self) -> None:
-        """Later."""
+        """Do nothing yet."""
 
     def settle(self) -> None:
         try:
@@ -140,7 +136,7 @@ class Lazy(StreamWrite):
 
 
 class LogFirst(WatchedStore):
-    """The log says how far a stream is before the stream is so far."""
+    """A store that logs the end of a stream before it writes the rows."""
 
     def take(self) -> WriteBatch:
         batch = super().take()
