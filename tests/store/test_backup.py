@@ -1,4 +1,4 @@
-"""Backups of a store that is written in while it is copied."""
+"""Backups of a store while a broker writes to it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_backup_has_all_that_was_durable_when_it_was_begun(tmp_path: Path) -> 
                 store.append(MessageSettled(queue, positions.pop(0)), None)
             settled[0] = serial - len(
                 positions
-            )  # Before it is durable: a backup may miss up to here.
+            )  # This entry is not durable yet, so a backup may miss it.
             store.sync()
             durable[0] = serial
             files = files_worth_checkpoint(store.log)

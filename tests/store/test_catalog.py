@@ -1,6 +1,4 @@
-"""The catalog: what is written is there again, all of a batch or nothing of it; what is damaged or
-too new is refused.
-"""
+"""The catalog: batches are durable completely or not at all; damaged and newer files are refused."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ def loaded(catalog: Catalog) -> Loaded:
 
 
 def at(path: Path) -> tuple[Loaded, int, int]:
-    """What a broker that starts finds: definitions, log position seen, last position used."""
+    """Return what a start reads: definitions, log position, last position used."""
     catalog = Catalog(str(path))
     try:
         return loaded(catalog), catalog.log_position, catalog.last
@@ -62,9 +60,7 @@ def way(name: str, source: int, destination: int, kind: str = "binding") -> Defi
 
 
 class Model:
-    """The catalog in a few dicts: what is undefined takes with it what leads there or away from
-    there.
-    """
+    """A model of the catalog in dicts. Removing an object removes the bindings that refer to it."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str, str], tuple[int, dict[str, object]]] = {}
@@ -102,7 +98,7 @@ NAMES = st.sampled_from(["a", "b", "c\0d", "ü", "", "\udc80"])
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Changes]:
-    """Batches of changes such as a broker makes: bindings lead from what is there to what is there."""
+    """Random batches of changes as a broker makes them: bindings refer to existing objects."""
     model, position, batches = Model(), 0, list[Changes]()
     for _ in range(draw(st.integers(1, 6))):
         changes: Changes = []
@@ -148,7 +144,7 @@ def _way(draw: st.DrawFn, model: Model) -> StoreEntry:
 
 
 def _again(draw: st.DrawFn, model: Model) -> StoreEntry:
-    """A session changes, but stays the same."""
+    """Change a session that keeps its number."""
     sessions = [(key, number) for key, (number, _) in model.rows.items() if key[1] == "session"]
     if not sessions:
         return _thing(draw, model)
@@ -250,7 +246,7 @@ def test_a_late_undefined_binding_leaves_one_that_was_made_anew(tmp_path: Path) 
 
 
 def test_a_thing_declared_over_one_that_is_there_is_another_one(tmp_path: Path) -> None:
-    """Such as a queue that was refused at the start, which nobody could delete."""
+    """For example, a queue that a start refused, and that therefore cannot be deleted."""
     catalog = Catalog(str(tmp_path / "c"))
     catalog.write([(1, queue("q")), (2, way("-4:1:k", -4, 1)), (3, queue("q"))], 0)
     assert [row[0] for row in without_vhosts(loaded(catalog))] == [3]
@@ -261,9 +257,7 @@ def test_a_thing_declared_over_one_that_is_there_is_another_one(tmp_path: Path) 
 
 
 def test_whatever_is_left_of_the_last_writes_a_batch_is_there_or_not(tmp_path: Path) -> None:
-    """The write-ahead log, cut anywhere: a process that dies, or a disk that lost what it had not
-    synced.
-    """
+    """Cut the write-ahead log anywhere, as a crash or a power loss does."""
     path = tmp_path / "c"
     catalog = Catalog(str(path))
     states, syncs = [at_rest(catalog)], []
@@ -372,7 +366,7 @@ def test_another_thread_may_write_than_the_one_that_opened(tmp_path: Path) -> No
     catalog.close()
 
 
-# -- what is not a catalog, or not one of ours
+# -- files that are no catalog, or another one
 
 
 def test_a_newer_catalog_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -446,7 +440,7 @@ def test_what_is_no_catalog_is_refused_by_name(
 
 
 def _furnished(path: Path) -> Path:
-    """A catalog of several pages in one file."""
+    """Return a catalog of several pages in one file."""
     catalog = Catalog(str(path))
     changes: Changes = [(1, Defined("/", "exchange", "e", {"arguments": {"a": "b" * 2_000}}))]
     for number in range(2, 60, 2):

@@ -1,6 +1,4 @@
-"""The log was written, and the catalog's transaction of the same batch was not: what does the next
-start say?
-"""
+"""A start after a crash between the log's write and the catalog's transaction of a batch."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ from tests.store.homes import Home
 
 
 def written(directory: Path, batches: int) -> None:
-    """A queue is declared and filled in one batch, and filled on in further ones; the catalog
-    forgets all of it.
-    """
+    """Declare and fill a queue in one batch and fill it further; then the catalog loses all that."""
     home = Home(directory)
     home.amqp().queue("early", "amq.direct", "a", durable=True)
     home.broker.store.sync()

@@ -1,6 +1,4 @@
-"""Checkpoints: what is live stays, at its place; what is not goes; and they are made when that
-pays.
-"""
+"""Checkpoints keep live records at their positions, drop the others, and are made when it pays."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ EXIST = {*QUEUES, 9}
 
 
 def without(state: Digest, gone: set[int]) -> Digest:
-    """The state when these queues and sessions are gone."""
+    """Return the state without the messages of removed queues and sessions."""
     copies, stepped, received, retained = state
     left = tuple(
         (position, content, tuple(queue for queue in queues if queue not in gone))
@@ -76,7 +74,7 @@ def test_what_exists_reads_the_same_after_checkpoints_made_while_the_log_grows(
     again = Log(disk)
     assert not again.recovery.findings
     assert without(again.recovered, gone) == without(digest(log.state), gone)
-    # Positions are found where they were, for readers of the old log and of the new one.
+    # Readers that opened the log before and after the checkpoint find all positions.
     for position in log.state.messages:
         if set(log.state.messages[position].queues) - gone:
             assert log.log.read(position) is not None and again.log.read(position) is not None
@@ -88,7 +86,7 @@ def test_what_exists_reads_the_same_after_checkpoints_made_while_the_log_grows(
 
 
 def records(log: Log) -> list[tuple[int, int]]:
-    """(kind, position) of all records of the first file."""
+    """Return (kind, position) of all records of the first file."""
     file = log.log.files[0]
     scan, found = FileScan(file.file(), 64, file.size, file.seed, 0), []
     while scan.advance():
@@ -246,7 +244,7 @@ def test_a_checkpoint_pays_when_half_of_the_full_files_is_dead() -> None:
     for _ in range(20):
         log.put(
             MessageStored("/", message(b"x" * 1_000), [3])
-        )  # So that the settlements are in a file that is full.
+        )  # So that the settlements are in a full file.
     files = files_worth_checkpoint(log.log)
     assert files == log.log.sealed()
     before = log.log.size
@@ -351,8 +349,7 @@ def test_damage_that_appears_later_stops_the_checkpoint_and_nothing_is_removed()
     ):
         log.checkpoint()
     assert disk.contents() == before and not files_worth_checkpoint(log.log)
-    # The log itself goes on, and recovery puts the damage aside; then a checkpoint is made without
-    # it.
+    # The log can still be written, and recovery quarantines the damage; then a checkpoint omits it.
     log.put(MessageStored("/", message(b"later"), [3]))
     again = Log(disk, 500)
     assert [finding.kind for finding in again.recovery.findings] == ["quarantined"]
@@ -395,7 +392,8 @@ def test_a_checkpoint_that_is_not_whole_is_ignored_while_what_it_replaces_is_the
         again = Log(SimulatedDisk({**before, checkpoint: harmed}))
         assert again.recovered == digest(log.state)
         assert [finding.kind for finding in again.recovery.findings] == ["ignored"]
-    # When it is gone already, what can be read of the checkpoint is read, and the rest is reported.
+    # If the replaced files are gone, recovery reads the intact part of the checkpoint and reports
+    # the rest.
     after = {path: kept for path, kept in before.items() if path in disk.names}
     again = Log(SimulatedDisk({**after, checkpoint: data[:-1]}))
     assert again.recovered == digest(log.state) and [

@@ -1,6 +1,4 @@
-"""What the log says of what clients did: which changes stand together in one record, and which are
-not written at all.
-"""
+"""The records that requests of clients produce: which changes share a record, which need none."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ B, T = spec.Basic, spec.Tx
 
 
 def said(world: Home) -> list[str]:
-    """The records that were written: kinds, and those within."""
+    """Return the kinds of the written records, with the kinds of their members."""
     world.durable()
     found = []
     for line in world.records():

@@ -1,5 +1,7 @@
-"""Faults: a full disk, a failing one, a directory that cannot be written, octets that changed. What
-comes of them is a clear error or a clean recovery; never a wrong message, never silence."""
+"""Faults: full, broken and read-only disks, and changed bytes.
+
+The result must be a clear error or a clean recovery, never a wrong message or a silent loss.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,12 @@ from tests.store.logs import DIRECTORY, QUEUES, Log, digest, message, random_ent
 from tests.store.simulated import SimulatedDisk
 
 EXIST = {*QUEUES, 9}
-#: Of the logs here; a catalog may keep it, for the case that no file has a head any more.
+#: The salt of the logs in this module, for recovery without any intact head.
 SALT = 7
 
 
 class Fault:
-    """Refuses the nth operation of a kind, and those after it up to `times`."""
+    """A fault that refuses the nth operation of a kind, and those after it up to `times`."""
 
     def __init__(
         self,
@@ -91,7 +93,7 @@ def test_a_write_that_fails_is_said_and_the_same_batch_may_be_written_later(
                     and os.strerror(number) in str(failure)
                     and DIRECTORY in str(failure)
                 )
-                # What was there is there, also after a crash right now; nothing of the batch is.
+                # All earlier batches are there, also after a crash; nothing of the failed batch is.
                 crashed = Log(disk.crashed(Random(1), 1.0))
                 assert crashed.recovered == digest(Log(SimulatedDisk(disk.contents())).state)
                 assert crashed.log.last == records.first - 1 and not crashed.recovery.findings
@@ -208,7 +210,7 @@ def test_a_log_that_cannot_be_opened_says_why_and_loses_nothing(operation: str) 
 
 def test_a_directory_that_cannot_be_written_is_refused_with_a_clear_line(tmp_path: Path) -> None:
     if os.geteuid() == 0:
-        # Root may write anywhere, but not where there is no directory.
+        # Root may write anywhere, but not in a directory that does not exist.
         with pytest.raises(StoreError, match=r"cannot make .*: No such file or directory"):
             Log(RealDisk(), directory=str(tmp_path / "none" / "log"))
         with pytest.raises(
@@ -255,13 +257,11 @@ def test_a_real_disk_that_is_full(tmp_path: Path) -> None:
     assert disk.free(str(tmp_path)) > 0
 
 
-# -- octets that changed
+# -- changed bytes
 
 
 def harm(random: Random, data: bytes) -> bytes:
-    """Somebody's bad disk: a flipped bit, a garbled or zeroed stretch, an end that is missing or
-    too long, something inserted.
-    """
+    """Return damaged data: a flipped bit, random or zero bytes, a wrong end, or inserted bytes."""
     there = bytearray(data)
     at = random.randrange(len(there))
     kind = random.randrange(6)
@@ -277,7 +277,7 @@ def harm(random: Random, data: bytes) -> bytes:
     elif kind == 4:
         there[at:at] = random.randbytes(length)
     else:
-        # A stretch that is elsewhere too: whole records among it, perhaps.
+        # Bytes from elsewhere in the file, perhaps with complete records.
         source = random.randrange(len(there))
         piece = there[source : source + length * 3]
         there[at : at + len(piece)] = piece
@@ -285,7 +285,7 @@ def harm(random: Random, data: bytes) -> bytes:
 
 
 def entries_of(disk: SimulatedDisk) -> dict[str, str]:
-    """What each record says, by position."""
+    """Return position -> entry of each record."""
     lines = dump(disk, DIRECTORY, contents=True)
     return dict(
         line.split(" ", 1)
@@ -322,12 +322,10 @@ def test_octets_that_changed_are_never_read_and_never_passed_over_in_silence(
     ]
     again = Log(disk)
     findings = again.recovery.findings
-    # Never a wrong message: all that was read was written, at that position. (A checkpoint splits
-    # what was one record.)
+    # All messages that are read were written at that position. (A checkpoint splits groups.)
     found = entries_of(disk)
     assert all(known.get(position) == entry for position, entry in found.items())
-    # Never silence: what is not as it was is reported, beforehand too; and reported is only what
-    # changed.
+    # All changes are reported, by `verify` too, and nothing else is reported.
     if again.recovered != wanted:
         assert findings or _lost_its_end(before, disk, log)
     if findings:
@@ -336,13 +334,13 @@ def test_octets_that_changed_are_never_read_and_never_passed_over_in_silence(
         foretold
     ) >= len(findings)
     assert again.recovery.next > again.log.last
-    # Positions of what was lost are not used again, unless it was the unconfirmed end.
+    # Positions of lost records are not used again, except those of the unconfirmed end.
     assert (
         again.recovery.next > log.log.last
         or any(finding.kind in ("cut", "missing") for finding in findings)
         or _lost_its_end(before, disk, log)
     )
-    # It is the same the next time, and after a repair all is in order.
+    # The second time gives the same result, and after a repair there is no finding.
     once_more = Log(disk)
     assert once_more.recovered == again.recovered
     recovered = again.recovered
@@ -354,9 +352,7 @@ def test_octets_that_changed_are_never_read_and_never_passed_over_in_silence(
 
 
 def _lost_its_end(before: dict[str, bytes], disk: SimulatedDisk, log: Log) -> bool:
-    """Whether the last file ends earlier, between two records: nothing in the log can tell; the
-    catalog knows.
-    """
+    """True if the last file ends earlier, between two records: only the catalog can notice that."""
     last = log.log.files[-1].path
     return len(disk.names[last].now if last in disk.names else b"") < len(before[last])
 

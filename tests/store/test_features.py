@@ -1,4 +1,4 @@
-"""Queues with arguments, delays and virtual hosts, after the broker was started again."""
+"""Queues with arguments, delayed exchanges and virtual hosts after a restart of the broker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Q, B, X = spec.Queue, spec.Basic, spec.Exchange
 
 
 class Lasting(World):
-    """A World whose messages and definitions are in a directory."""
+    """A World with a data directory."""
 
     def __init__(self, directory: Path, now: int = 1_000, wall: float = 1_700_000_000.0) -> None:
         opened = open_store(
@@ -44,7 +44,7 @@ class Lasting(World):
 
 
 def later(directory: Path, seconds: float = 1.0) -> Lasting:
-    """The broker is started again, so much later; its own clock begins anew."""
+    """Start the broker again some time later. Its monotonic clock begins anew."""
     return Lasting(directory, 5_000, 1_700_000_000.0 + seconds)
 
 
@@ -209,7 +209,7 @@ def test_messages_live_no_longer_for_a_restart(
 
     world = later(
         tmp_path, 8.0
-    )  # The old ones have two seconds left, and the new one six; they are noted to the second.
+    )  # The old messages have two seconds left, the new one six, rounded to seconds.
     world.sleep(1_900)
     assert world.queue("q").depth == backlog + 1
     world.sleep(1_100)
@@ -238,7 +238,7 @@ def test_a_queue_that_gets_a_time_to_live_by_a_policy_keeps_it_through_restarts(
     world.sleep(2_500)
     assert (
         world.queue("q").depth == 2
-    )  # What came before the policy stands at the head, and lives anew.
+    )  # The message from before the policy comes first; its time begins anew.
     world.sleep(8_000)
     assert world.queue("q").depth == 0
     world.stop()

@@ -1,6 +1,7 @@
-"""A session's inbox after a start, against a list: what was not settled is there under its old
-packet identifier, in its order, a message that its client said it has is released and not sent
-again, and what cannot be read is passed over, and said.
+"""Session inboxes after a restart, compared with a list.
+
+Unsettled messages keep their order and packet identifiers. After a PUBREC, only PUBREL is sent
+again. Unreadable messages are skipped and reported.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from trellis.server.recovery import codecs
 
 
 class Home(World):
-    """A World on a disk. Few packets may be in flight, and few messages are in memory."""
+    """A World on a disk, with few packets in flight and few messages in memory."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class Home(World):
         window: int,
         spoiled: Collection[bytes] = (),
     ) -> None:
-        """What is `spoiled` cannot be read any more, once the log is open."""
+        """Start. The positions in `spoiled` become unreadable once the log is open."""
         options = MqttOptions()
         options.receive_maximum = in_flight
         self.reported: list[str] = []
@@ -60,7 +61,7 @@ class Home(World):
 
 
 def heard(client: Client) -> list[bytes]:
-    """What comes until nothing does."""
+    """Return all packets that come."""
     found: list[bytes] = []
     while octets := client.all():
         found += packets(octets)
@@ -76,7 +77,7 @@ def test_an_inbox_is_what_it_was(seed: int, tmp_path: Path) -> None:
         Client(world, connect("r", clean=False) + subscribe(1, ("one", 1), ("two", 2))),
         here(world, "w"),
     )
-    #: Packet identifier (they begin with 1) -> body, QoS; those with a PUBREC.
+    #: Packet identifier (from 1) -> body and QoS; and those with a PUBREC.
     waiting: dict[int, tuple[bytes, int]] = {}
     stepped: set[int] = set()
     for number in range(1, random.choice((3, 30, 600))):

@@ -1,9 +1,8 @@
-"""Power loss: whatever the disk kept of what was not synced, what was confirmed is there, and what
-was settled stays settled.
+"""Power loss: confirmed messages stay and settled ones stay settled, whatever the disk lost.
 
-What a log does to its disk is recorded, and done again up to every single step, where the power
-goes: unsynced writes are then kept, dropped or torn, each for itself, so also in another order than
-they were written in. Two designs known to be wrong go the same way, and are caught.
+The changes of a log to its disk are recorded, and repeated up to each step, at which the power
+fails: each unsynced write is kept, lost or torn independently. Two wrong designs are tested the
+same way, and must be caught.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from tests.store.logs import QUEUES, Digest, Log, digest, message, random_entry
 from tests.store.simulated import SimulatedDisk
 
 EXIST = {*QUEUES, 9}
-#: A copy: which queue has which content. (Contents are unique, positions may be an affair of the
-#: design.)
+#: (queue, content). Contents are unique, while positions may depend on the design.
 Copy = tuple[int, bytes]
 
 
@@ -33,13 +31,15 @@ def copies(state: State) -> set[Copy]:
 
 
 class History:
-    """What a log went through, and what it owed at each step."""
+    """The changes of a log, and what was confirmed at each step."""
 
     def __init__(self, disk: SimulatedDisk) -> None:
         self.disk = disk
-        #: (events, position): from this step on everything up to the position was confirmed.
+        #: (number of events, position): from this step on, all entries up to the position were
+        #: confirmed.
         self.confirmed: list[tuple[int, int]] = [(0, 0)]
-        #: (events, position): from this step on everything up to the position was on its way.
+        #: (number of events, position): from this step on, entries up to the position were being
+        #: written.
         self.begun: list[tuple[int, int]] = [(0, 0)]
         #: The state after each position.
         self.digests: dict[int, Digest] = {}
@@ -47,26 +47,26 @@ class History:
         self.ever: dict[int, set[Copy]] = {0: set()}
 
     def note(self, log: Log) -> None:
-        """An entry was added."""
+        """Note an added entry."""
         self.digests[log.position] = digest(log.state)
         now = self.copies[log.position] = copies(log.state)
         self.ever[log.position] = self.ever[max(self.ever)] | now
 
     def writes(self, log: Log) -> None:
-        """Everything that was added is written, synced, and confirmed."""
+        """Note that all added entries are written, synced and confirmed."""
         self.begun.append((len(self.disk.events), log.position))
         log.write()
         self.confirmed.append((len(self.disk.events), log.position))
 
     def owed(self, events: int) -> tuple[int, int]:
-        """(confirmed, begun) positions after so many events."""
+        """Return the (confirmed, begun) positions after a number of events."""
         return (
             max(position for at, position in self.confirmed if at <= events),
             max(position for at, position in self.begun if at <= events),
         )
 
     def complaints(self, events: int, found: State) -> list[str]:
-        """What a broker that comes up like this after so many events did wrong."""
+        """Return the violations in a log that was recovered after a number of events."""
         confirmed, begun = self.owed(events)
         now = copies(found)
         wanted = set.intersection(
@@ -83,14 +83,14 @@ Stepper = Callable[[Log, list[LogFile]], Iterator[None]]
 
 
 def right(log: Log, files: list[LogFile]) -> Iterator[None]:
-    """Checkpoints as they are."""
+    """The real checkpoints."""
     checkpointing = Checkpointing(log.log, files, EXIST)
     while checkpointing.step():
         yield
 
 
 def moved_forward(log: Log, files: list[LogFile]) -> Iterator[None]:
-    """WRONG: what is live of the first files goes to the end of the log, under new positions."""
+    """WRONG: move live messages to the end of the log, under new positions."""
     last = files[-1].last
     live = [
         (live.message, list(live.queues))
@@ -112,7 +112,7 @@ def moved_forward(log: Log, files: list[LogFile]) -> Iterator[None]:
 
 
 class InPlace(Checkpointing):
-    """WRONG: the new checkpoint is written where the last one stands."""
+    """WRONG: a checkpoint that overwrites the last one."""
 
     def _begin(self) -> None:
         if not self._files[0].checkpoint:
@@ -135,7 +135,7 @@ class InPlace(Checkpointing):
 
 def overwritten(log: Log, files: list[LogFile]) -> Iterator[None]:
     checkpointing = InPlace(log.log, files, EXIST)
-    # Everything is read before it is written over: only the crash is wrong.
+    # The files are read before they are overwritten, so only a crash does harm.
     kept = {file: log.log.disk.names[file.path] for file in files}  # type: ignore[attr-defined]
     for file, inode in kept.items():
         copy = SimulatedDisk({file.path: bytes(inode.now)})
@@ -145,7 +145,7 @@ def overwritten(log: Log, files: list[LogFile]) -> Iterator[None]:
 
 
 def live_through(seed: int, stepper: Stepper, batches: int = 40) -> History:
-    """A log's life, with a checkpoint being made most of the time."""
+    """Use a log while checkpoints are made most of the time."""
     random, disk = Random(seed), SimulatedDisk()
     log, history = Log(disk, random.choice((400, 1_500))), History(disk)
     steps: Iterator[None] = iter(())
@@ -163,7 +163,7 @@ def live_through(seed: int, stepper: Stepper, batches: int = 40) -> History:
 
 
 def crashes(history: History, seed: int, every: int = 1) -> Iterator[tuple[int, Log]]:
-    """(events, log) for a power loss after each event."""
+    """Yield (events, recovered log) for a power loss after each event."""
     random, disk = Random(seed), SimulatedDisk()
     for events, event in enumerate(history.disk.events):
         if events % every == 0:
@@ -182,7 +182,7 @@ def check_every_prefix(seed: int) -> None:
         assert confirmed <= last <= begun and last < log.recovery.next, (seed, events)
         if last:
             assert log.recovered == history.digests[last], (seed, events)
-        # What is cut was never promised, so it is no damage.
+        # The cut tail was never confirmed, so it is not damage.
         assert not [finding for finding in log.recovery.findings if finding.kind != "cut"], (
             seed,
             events,
@@ -203,7 +203,7 @@ def test_the_same_with_many_seeds(seed: int) -> None:
 
 
 def generations(seed: int, lives: int) -> None:
-    """One log, crash after crash, each while it recovers, writes or makes a checkpoint."""
+    """One log with repeated crashes: during recovery, writes and checkpoints."""
     random = Random(seed)
     disk = SimulatedDisk()
     expected: Digest | None = None
@@ -258,7 +258,7 @@ def test_a_log_survives_crash_after_crash_with_many_seeds(seed: int) -> None:
 
 
 def complaints(stepper: Stepper, seeds: int) -> dict[str, int]:
-    """What is wrong with a design, and how often."""
+    """Return the violations of a design, with their numbers."""
     found: dict[str, int] = {}
     for seed in range(seeds):
         history = live_through(seed, stepper)
@@ -291,6 +291,6 @@ def test_a_log_that_does_not_sync_is_caught() -> None:
         history.note(log)
         history.begun.append((len(disk.events), log.position))
         log.log.append(log.recorder.take())
-        log.log._unsynced = False  # WRONG: confirmed before the sync.
+        log.log._unsynced = False  # WRONG: confirm before the sync.
         history.confirmed.append((len(disk.events), log.position))
     assert any(history.complaints(events, crashed.state) for events, crashed in crashes(history, 1))

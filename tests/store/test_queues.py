@@ -1,6 +1,7 @@
-"""Long durable queues against a plain list: whatever is put, taken, settled, given back, purged,
-expired or dropped, each copy is where it should be, in its order, whether it was in memory or had
-to be read again; and the store keeps just what is still needed.
+"""Long durable queues compared with a plain list.
+
+Messages are published, delivered, settled, requeued, purged, expired and dropped, in memory and on
+disk. Each must be where it should, in order, and the store must keep exactly the needed ones.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ NUMBER = 3
 
 
 class Taker(Consumer):
-    """Takes as many as it has credit for."""
+    """A consumer that takes messages while it has credit."""
 
     def __init__(self, queue: Queue, model: Model) -> None:
         super().__init__(queue, Outlet(), 0, None)
@@ -43,7 +44,7 @@ class Taker(Consumer):
 
 
 class Undertaker(DeadLetterHost):
-    """Takes dead letters."""
+    """A queue of dead letters."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -54,9 +55,7 @@ class Undertaker(DeadLetterHost):
 
 
 class Model(RuleBasedStateMachine):
-    """`waiting`: (content, time at which it expires or 0, whether the store keeps it), oldest
-    first.
-    """
+    """The model. `waiting` has (content, expiry time or 0, True if stored), oldest first."""
 
     arguments: ClassVar[dict[str, Any]] = {}
 
@@ -91,20 +90,20 @@ class Model(RuleBasedStateMachine):
             self.drop("expired")
 
     def shorten(self) -> bool:
-        """Whether there was too much."""
+        """Drop messages above the limit; return True if there were some."""
         before = len(self.waiting)
         while len(self.waiting) > self.arguments.get("x-max-length", 1 << 30):
             self.drop("maxlen")
         return len(self.waiting) < before
 
     def delivered(self, delivery: Delivery) -> None:
-        # Deeper down a message that has expired waits for its turn.
+        # An expired message behind others waits until it is at the head.
         self.expire()
         entry = self.waiting.pop(0)
         assert (delivery.message.content, int(delivery.message.expires)) == (entry[1], entry[2])
         self.held.append((entry, delivery))
 
-    # -- what happens
+    # -- actions
 
     @rule(
         count=st.sampled_from([1, 2, 20, 300]),
@@ -130,7 +129,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(count=st.sampled_from([1, 3, 400]))
     def consume(self, count: int) -> None:
-        """A consumer comes for so many, and goes."""
+        """Consume some messages, and cancel."""
         self.taker.credit = count
         self.queue.subscribe(self.taker)
         while not self.agenda.idle:
@@ -234,7 +233,7 @@ TestBrief = Brief.TestCase
 TestLong = Long.TestCase
 for one in (TestPlain, TestShort, TestBrief, TestLong):
     one.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
-del one  # Else it is collected once more.
+del one  # Else it would be collected again.
 
 
 def test_a_message_that_cannot_be_read_leaves_its_place_and_nobody_elses() -> None:

@@ -1,6 +1,4 @@
-"""Records: every entry comes back as it went in; whatever octets come, the reader says where and
-why it stops.
-"""
+"""Records: all entries survive encoding and decoding; bad data stops the reader with a reason."""
 
 from __future__ import annotations
 
@@ -59,9 +57,9 @@ _framed: dict[int, PlainEncoding] = {}
 
 
 def framed(channel: int) -> PlainEncoding:
-    """An encoding with a parameter, as a front end has them.
+    """Return an encoding with a parameter, as front ends have them.
 
-    (A compiled Encoding has no subclasses here.)
+    (Compiled classes have no subclasses.)
     """
     return _framed.setdefault(channel, PlainEncoding({"channel": channel}))
 
@@ -83,7 +81,7 @@ CODECS.register(FramedCodec(), [PlainEncoding, AmendedEncoding], [1])
 
 positions = st.integers(1, (1 << 62))
 numbers = st.integers(1, (1 << 62))
-#: Keys as they come off the wire, also what is no UTF-8.
+#: Routing keys as clients may send them, also ones that are not UTF-8.
 keys = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
     st.binary(max_size=60).map(lambda octets: octets.decode("utf-8", "surrogateescape")),
@@ -109,7 +107,7 @@ def messages(draw: st.DrawFn) -> Message:
     return message
 
 
-#: Of sessions, near where they begin anew; 0 where nobody asks.
+#: Annotations, also near ANNOTATION_MODULUS; 0 where there is none.
 serials = st.one_of(
     st.just(0),
     st.integers(-ANNOTATION_MODULUS - 3, -1),
@@ -130,7 +128,7 @@ def kepts(draw: st.DrawFn) -> MessageStored:
 
 
 def wrapped(serials: list[int] | None) -> list[int] | None:
-    """As they are read again: from 1 to SERIALS, with their sign."""
+    """Return annotations as they are read again: 1 to ANNOTATION_MODULUS, with their sign."""
     if not serials or not any(serials):
         return None
     return [
@@ -160,7 +158,7 @@ entries: st.SearchStrategy[StoreEntry] = st.one_of(
 
 @dataclass(frozen=True)
 class Seen:
-    """A message with everything that must survive."""
+    """A message with all its stored fields."""
 
     exchange: str
     key: str
@@ -189,7 +187,7 @@ class Seen:
 
 
 def seen(entry: StoreEntry, position: int) -> list[object]:
-    """What an entry says, to compare."""
+    """Return an entry in a form that can be compared."""
     if isinstance(entry, EntryGroup):
         return [seen(one, position + number) for number, one in enumerate(entry.entries)]
     if isinstance(entry, MessageStored):

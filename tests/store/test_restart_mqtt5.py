@@ -1,6 +1,4 @@
-"""What a broker that was killed still knows of MQTT 5: properties, options, expiry, shared
-subscriptions, exactly once.
-"""
+"""MQTT 5 after a crash: properties, options, expiry, shared subscriptions, QoS 2."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ PROPERTIES: dict[str, Any] = {
 
 
 def again(world: Home, now: int = 1_000, wall: float = 1_700_000_000.0) -> Home:
-    """Kill it, and start it on what it left."""
+    """Kill the broker, and start it again."""
     world.crash()
     back = Home(world.directory, now=now, wall=wall)
     assert back.complaints == []
@@ -133,8 +131,8 @@ def test_a_group_has_its_members_and_messages_again(tmp_path: Path, qos: int) ->
     assert len(heard["1"]) == 2
     for name, some in heard.items():
         assert {(got.content_type, *got.subscription_ids) for got in some} == {("t", int(name))}
-    # What one was given at QoS 2 is its own after another crash; what it was given at QoS 1 is
-    # anybody's.
+    # A subscriber keeps its QoS 2 messages after another crash; QoS 1 messages may go to any
+    # subscriber.
     world = again(world)
     first = Client5(world, "1", clean=False, **LASTS).greeting[1:]
     if qos == 2:

@@ -1,6 +1,4 @@
-"""Wills of sessions that persist, when the broker stops or is killed; and what else waits for a
-client that comes back.
-"""
+"""Wills of persistent sessions, and other pending messages, when the broker stops or is killed."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ def mortal(world: Home, delay: int, expiry: int = 1_000, **options: Any) -> Clie
 
 
 def again(world: Home, after: float, clean: bool = False) -> Home:
-    """Kill it, or stop it, and start it so many seconds later."""
+    """Kill or stop the broker, and start it some seconds later."""
     if clean:
         for connection in list(world.mqtt_front.connections):
             connection.close("shutdown")
@@ -51,7 +49,7 @@ def again(world: Home, after: float, clean: bool = False) -> Home:
 
 
 def told(world: Home) -> list[bytes]:
-    """What is retained of the will by now."""
+    """Return the retained message of the will."""
     world.turn()
     held = world.vhost.retained.get("will")
     return [] if held is None else [held.body]
@@ -61,7 +59,7 @@ def told(world: Home) -> list[bytes]:
 def test_the_will_of_a_client_that_was_here_is_published_after_a_crash_when_its_delay_is_over(
     tmp_path: Path, delay: int
 ) -> None:
-    """[MQTT-3.1.2-8]: the connection is closed, whoever ended it."""
+    """[MQTT-3.1.2-8]: the connection is closed, whether by the client or by the broker."""
     world = Home(tmp_path)
     reader = Client5(world, "reader", session_expiry_interval=10_000)
     reader.subscribe(wish("will", 1))
@@ -83,7 +81,7 @@ def test_the_will_of_a_client_that_was_here_is_published_after_a_crash_when_its_
     world = again(world, 1)
     world.sleep(delay * 1_000)
     Client5(world, "reader", clean=False, session_expiry_interval=10_000)
-    assert world.fates() == {}  # Once is enough.
+    assert world.fates() == {}  # One check is enough.
     world.crash()
 
 
@@ -200,7 +198,7 @@ def test_a_will_that_may_not_be_published_is_not_kept(tmp_path: Path, topic: str
 
 
 def test_a_will_of_the_last_one_of_its_name_is_published() -> None:
-    """It keeps the way in that it goes through."""
+    """The will keeps the exchange through which it is published."""
     world = World()
     world.guests.identities["lonely"] = Identity("lonely")
     Client5(

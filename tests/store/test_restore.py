@@ -1,6 +1,4 @@
-"""A broker that starts again is the broker it was: what was declared over the wire is there, and
-does what it did.
-"""
+"""A broker that starts again has all definitions that clients made, with their behavior."""
 
 from __future__ import annotations
 
@@ -42,7 +40,9 @@ Step = Callable[[World], object]
 
 
 def amqp(*methods: Any) -> Step:
-    """Say it over a connection of its own, on channel 1; a refusal is an answer too."""
+    """Send a method over a new connection on channel 1, and return the reply, which may be a
+    refusal.
+    """
     return lambda world: world.amqp().send(*methods)
 
 
@@ -63,8 +63,8 @@ def bind(source: str, name: str, key: str = "", **more: Any) -> Any:
 
 
 def deliveries(world: World) -> dict[str, list[bytes]]:
-    """What comes out where when one message goes to every exchange under every key, with and
-    without headers.
+    """Return the deliveries of a message to every exchange under every key, with and without
+    headers.
     """
     writer = world.amqp()
     said: dict[str, list[bytes]] = {}
@@ -199,7 +199,7 @@ declarations: st.SearchStrategy[Step] = st.one_of(
     st.builds(
         lambda name: lambda world: Client(world, connect(name)).send(DISCONNECT), some(SESSIONS)
     ),
-    # What does not last, and is gone when its connection is.
+    # These are not durable, and end with their connection.
     st.builds(
         lambda source, key: amqp(
             spec.Queue.Declare(queue="", exclusive=True, durable=True), bind(source, "", key)
@@ -221,7 +221,7 @@ def visit(world: World, name: str, packet: bytes) -> None:
 
 
 def go(world: World) -> None:
-    """All connections are gone."""
+    """Close all connections."""
     for front in (world.amqp_front, world.mqtt_front):
         for connection in list(front.connections):
             connection.on_closed()
@@ -252,7 +252,7 @@ def test_a_broker_that_was_started_again_is_the_one_that_never_stopped(
         restarted.crash()
 
 
-# -- what is declared by octets, and its arguments
+# -- definitions with unusual bytes and arguments
 
 
 def test_arguments_of_every_type_are_what_they_were(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_arguments_of_every_type_are_what_they_were(tmp_path: Path) -> None:
         )
     client.read()
     assert world.queue("q").depth == 1
-    # The binding is still the same one: it is not made twice, and can be removed.
+    # The binding is the same one: it is not added again, and can be removed.
     client.connection.receive_data(
         method(1, 50, 20, b"\0\0" + short("q") + short("amq.headers") + short("k") + b"\0" + table)
     )
@@ -360,20 +360,20 @@ def test_a_binding_key_may_hold_any_octets(tmp_path: Path) -> None:
     world.crash()
 
 
-# -- what is gone stays gone, and what came in its place stays
+# -- removed definitions, and new ones of the same name
 
 
 def test_bindings_of_what_is_gone_leave_in_slices_and_those_of_its_successor_stay(
     tmp_path: Path,
 ) -> None:
-    """A crash after any turn."""
+    """Crash after any turn."""
     most = 2 * SLICE + 100
     world = Home(tmp_path / "first")
     client = world.amqp()
     client.send(queue("q"), exchange("e"), exchange("f", "fanout"))
     keys = [f"k{number}" for number in range(most)]
     client.connection.receive_data(
-        b"".join(  # queue.bind to the one, exchange.bind to the other, with nowait.
+        b"".join(  # queue.bind to one exchange, exchange.bind to the other, with nowait.
             method(
                 1,
                 50,
@@ -460,10 +460,10 @@ def test_a_queue_declared_anew_has_a_number_of_its_own(tmp_path: Path) -> None:
         world.crash()
 
 
-# -- what does not fit any more
+# -- definitions that are invalid now
 
 
-#: A binding that fits.
+#: A valid binding.
 WAY: dict[str, object] = {
     "source": -4,
     "destination": 1,
@@ -651,7 +651,7 @@ def test_a_session_is_there_with_its_subscriptions_and_hears_what_it_asked_for(
 
 
 def left(directory: Path, seconds: int = 100) -> None:
-    """A session whose client went politely, ten seconds before the broker crashed."""
+    """Return the data directory of a session whose client disconnected 10 s before the crash."""
     world = Home(directory, mqtt=options(seconds))
     Client(world, connect("c", clean=False)).send(DISCONNECT)
     world.sleep(10_000)
@@ -670,7 +670,7 @@ def alive(world: World) -> list[str]:
 def test_time_away_goes_on_while_the_broker_is_down(
     tmp_path: Path, down: int, expected: int, now: int
 ) -> None:
-    """The wall clock tells it; one that was set back makes no session older than nothing."""
+    """Time is taken from the wall clock; one that was set back ages no session."""
     left(tmp_path)
     world = Home(tmp_path, mqtt=options(100), now=now, wall=1_700_000_010.0 + down)
     if expected:
@@ -694,7 +694,7 @@ def test_a_session_in_use_at_a_crash_is_away_from_the_first_start_on(tmp_path: P
     world.sleep(1_000_000)
     world.crash()
     wall = 1_700_002_000.0
-    for start in range(3):  # Nobody comes back, and the broker crashes again and again.
+    for start in range(3):  # The client does not come back, and the broker crashes again and again.
         world = Home(tmp_path, mqtt=options(100), wall=wall + 30 * start)
         world.turn()
         assert alive(world) == ["c"]

@@ -1,6 +1,4 @@
-"""The segment log: what was synced is read again, in order; segments roll; single records are found
-by position.
-"""
+"""The segment log: synced records are read again in order and by position, in many segments."""
 
 from __future__ import annotations
 
@@ -170,7 +168,7 @@ def test_the_torn_end_of_the_last_batch_is_cut_and_said() -> None:
         )
         assert again.recovered[0][0] == before[0][0] and again.log.last in (1, 2)
         assert again.recovery.next > again.log.last
-        # And it is not there any more.
+        # The missing record is reported once.
         assert not Log(torn).recovery.findings
 
 
@@ -184,7 +182,7 @@ def test_damage_before_a_later_batch_is_put_aside_and_the_rest_is_read() -> None
     at = data.index(b"two")
     data[at] ^= 1
     harmed = SimulatedDisk({path: bytes(data)})
-    for _ in range(2):  # It is found again, and copied once.
+    for _ in range(2):  # The damage is found again, and copied once.
         again = Log(harmed)
         assert [content for _, content, _ in again.recovered[0]] == [b"one", b"three"]
         [finding] = again.recovery.findings
@@ -219,7 +217,7 @@ def test_a_record_is_found_behind_damage_that_would_lead_astray() -> None:
     ]
     for position in (6, 4, 5, 1):
         assert again.log.read(position) is not None
-    # Damage that comes later: heads alone lead past the record, or nowhere.
+    # Damage after the start: headers lead past the record, or to no record.
     harmed.names[path].now[starts[4] : starts[4] + 4] = (40).to_bytes(4, "big")
     with pytest.raises(
         DamagedStore, match=f"the record at position 6 cannot be read .* at offset {starts[4]}"
@@ -256,7 +254,7 @@ def test_a_segment_is_read_without_its_heads() -> None:
         again = Log(SimulatedDisk(contents), 500)
         assert again.recovered == digest(log.state)
         assert [finding.kind for finding in again.recovery.findings] == ["quarantined"]
-    # Alone, the end of the file says the salt; or whoever opens the log.
+    # For a single file, the salt comes from the closing record, or from the caller.
     for closed, salt in ((True, 1), (False, 7)):
         disk = SimulatedDisk()
         log = Log(disk)
@@ -290,7 +288,7 @@ def test_what_looks_like_a_record_inside_a_message_is_never_read_as_one() -> Non
 
 
 def test_a_search_behind_damage_gives_up_before_it_takes_for_ever() -> None:
-    """A message full of heads of records that would be large: each would have to be checked to its
+    """A message full of headers of large records, each of which would have to be checked to its
     end.
     """
     head = (
@@ -377,7 +375,7 @@ def test_a_segment_in_which_nothing_was_written_before_the_crash_leaves_no_gap()
     disk = SimulatedDisk()
     log = Log(disk)
     log.put(MessageStored("/", message(b"first"), [3]))
-    # Positions that went to definitions stand in no log: the next segment begins behind them.
+    # Positions of definitions are not in the log: the next segment begins behind them.
     log = Log(disk)
     log.position += 3
     log.put(MessageStored("/", message(b"torn"), [3]))

@@ -1,6 +1,4 @@
-"""What a start keeps, and a checkpoint copies, is what the state says, whatever happened, with
-checkpoints between.
-"""
+"""The live records that recovery and checkpoints find are those of the state, after any history."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ def test_survivors_are_what_the_state_holds(seed: int) -> None:
     SegmentLog(SimulatedDisk(disk.contents()), DIRECTORY, 2_000, 7).open(
         EntryReplay(Decoder(Codecs()), state.apply)
     )
-    # The same records, read in the other way; and what was applied while they were written.
+    # Compare with the same records read as entries, and with the entries as they were written.
     for one in (state, log.state):
         held = {
             (queue, position)

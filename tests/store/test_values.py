@@ -1,4 +1,4 @@
-"""Values of field tables come back from their text as they went in."""
+"""Values of field tables survive the conversion to text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from broker.store.values import dump, load
 
-#: Text off the wire: octets that are no UTF-8 are surrogates in it.
+#: Text from a client: bytes that are not UTF-8 are surrogates.
 TEXTS = st.text() | st.binary().map(lambda octets: octets.decode("utf-8", "surrogateescape"))
 NAMES = TEXTS | st.sampled_from(
     ["$bytes", "$table", "$float", "$", "$decimal", "$time", "", "x-match"]
@@ -39,9 +39,7 @@ VALUES = st.recursive(
 
 
 def exactly(value: object) -> object:
-    """Such that two are equal only if nothing differs: not the type, the zone, the order or a sign
-    of zero.
-    """
+    """Return a value in a form that differs for another type, zone, order or sign of zero."""
     if isinstance(value, dict):
         return [(name, exactly(inner)) for name, inner in value.items()]
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What pyarrow reads of a stream's segments."""
+"""The segments of a stream, read with pyarrow."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def stream(broker: Broker, name: str, vhost: str = "/") -> StreamQueue:
 
 
 def octets_of(queue: StreamQueue) -> list[bytes]:
-    """What is durable of each segment."""
+    """Return the durable bytes of each segment."""
     return [segment.file().read(0, segment.size) for segment in queue.archive.segments]
 
 
 def rows_of(queue: StreamQueue) -> list[dict[str, Any]]:
-    """All rows, checked by pyarrow."""
+    """Return all rows, checked by pyarrow."""
     found: list[dict[str, Any]] = []
     for octets in octets_of(queue):
         found += rows_in(octets)

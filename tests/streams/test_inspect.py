@@ -1,4 +1,4 @@
-"""What `trellis store verify` and `repair` say of streams, and what repair leaves."""
+"""`trellis store verify` and `repair` for streams."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.store.homes import Home
 from tests.streams.test_restart import bodies, fill, segments
 from tests.streams.test_stream_queues import consume, declare, offsets
 
-#: Rows of the stream, and octets of each.
+#: Number of rows of the stream, and size of each body in bytes.
 ROWS, SIZE = 12, 3_000
 
 
 def tree(directory: Path) -> dict[str, bytes]:
-    """What is on the disk, but for what SQLite does when it reads."""
+    """Return the files on the disk, without those that SQLite makes while reading."""
     return {
         str(path.relative_to(directory)): path.read_bytes() if path.is_file() else b""
         for path in directory.rglob("*")
@@ -34,7 +34,7 @@ def tree(directory: Path) -> dict[str, bytes]:
 
 
 def look(directory: Path, repairing: bool = False) -> list[Finding]:
-    """What the command finds to be wrong. Verifying changes nothing."""
+    """Return the findings of the command. `verify` must change nothing."""
     before = tree(directory)
     catalog = Catalog(str(directory / CATALOG))
     definitions = list(catalog.load())
@@ -54,7 +54,7 @@ def look(directory: Path, repairing: bool = False) -> list[Finding]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """A broker that was killed: two rows in each segment, and the last one is open."""
+    """A broker that was killed: two rows in each segment, and the last segment is active."""
     made = Home(tmp_path / "d")
     declare(made.amqp(), x_stream_max_segment_size_bytes=16_384)
     fill(made.amqp(), 0, ROWS, SIZE)
@@ -63,7 +63,7 @@ def home(tmp_path: Path) -> Home:
 
 
 def numbers(home: Home) -> list[int]:
-    """The rows that a broker finds there."""
+    """Return the rows that a broker finds in the directory."""
     again = Home(home.directory)
     found = [int(body.rstrip(b"\0")) for body in bodies(again)]
     archive = again.broker.vhosts["/"].queues["s"]
@@ -227,7 +227,7 @@ def test_a_segment_that_nobody_knows_stays(home: Home) -> None:
 
 
 def without_the_last_records(home: Home) -> None:
-    """Octets that changed in the log, where it says how far the stream is."""
+    """Damage the log where it has the ends of the streams."""
     log = max((home.directory / LOG).glob("0*.log"))
     data = bytearray(log.read_bytes())
     data[len(data) // 2] ^= 1
@@ -237,7 +237,7 @@ def without_the_last_records(home: Home) -> None:
 
 @pytest.mark.parametrize("mended", [False, True])
 def test_rows_stay_when_the_log_lost_how_far_they_are(home: Home, mended: bool) -> None:
-    """A damaged log must not cut a stream that is whole, nor after the log was mended."""
+    """A damaged log must not cut an intact stream, not even after the log was repaired."""
     without_the_last_records(home)
     if mended:
         assert [one.kind for one in look(home.directory, repairing=True)]
@@ -307,9 +307,9 @@ def test_a_deleted_virtual_host_leaves_no_directory(tmp_path: Path) -> None:
 def test_a_new_stream_has_nothing_of_what_nobody_was_promised_under_its_name(
     tmp_path: Path,
 ) -> None:
-    """The process ends after the rows were written and before the log was: the next stream of that
-    name has the same number. A start removes them; if that does not come to pass, the stream itself
-    does.
+    """A crash between the rows and the log: the next stream of that name has the same number.
+
+    A start removes the old rows; without a start, the new stream does.
     """
     home = Home(tmp_path / "d")
     home.slow_disk = True

@@ -1,4 +1,4 @@
-"""Does a journal get all that is published, once, with where it went?"""
+"""A journal gets everything that is published, once, with its destinations."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def topology(world: World) -> list[tuple[str, Any]]:
 
 
 def led(world: World) -> tuple[set[tuple[str, str]], set[tuple[str, ...]]]:
-    """(names, bindings) as of the end, by what the topology says: replayed as its docstring tells."""
+    """Return (names, bindings) at an offset of the topology stream, replayed as its docstring says."""
     names: dict[tuple[str, str], None] = {}
     bindings: dict[tuple[str, ...], None] = {}
     known = False
@@ -343,7 +343,7 @@ def test_each_start_says_again_what_there_is(tmp_path: Path) -> None:
 
 
 def test_each_segment_of_the_topology_has_all_there_is() -> None:
-    """Also when bindings come and go while it is written, in slices."""
+    """Check that also while bindings are added and removed, in slices."""
     world = World()
     client = journaled(world)
     stream(world.broker, "$topology").archive.segment_writer.segment_size = 1 << 18

@@ -1,7 +1,7 @@
-"""Does a stream keep every row that anybody was told of, once, whenever its broker is killed?
+"""A stream keeps every row that was confirmed or read, once, whenever its broker is killed.
 
-publish numbered messages, read the stream, kill -9, start, publish again what was not confirmed,
-... judge
+publish numbered messages, read the stream, kill -9, start, publish unconfirmed messages again, ...
+check
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def header_of(sequence: int) -> bytes:
 
 
 class Broker:
-    """A process that is killed."""
+    """A broker process that is killed."""
 
     def __init__(self, directory: Path) -> None:
         self.process = subprocess.Popen(
@@ -59,7 +59,7 @@ class Broker:
 
 
 class Reading(threading.Thread):
-    """Reads the stream from the first row on until the broker is gone; notes what it was told."""
+    """A reader that reads the stream from the start until the broker is gone, and keeps the rows."""
 
     def __init__(self, broker: Broker, told: dict[int, Any]) -> None:
         super().__init__(daemon=True)

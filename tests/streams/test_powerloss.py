@@ -1,6 +1,4 @@
-"""Power loss in a stream's files: whatever the disk kept of what was not synced, the rows that the
-log knows of are there.
-"""
+"""Power loss in a stream's files: the rows that the log covers are there, whatever the disk lost."""
 
 from __future__ import annotations
 
@@ -61,7 +59,7 @@ def test_the_rows_that_the_log_knows_of_survive(seed: int) -> None:
     random = Random(seed)
     disk = SimulatedDisk()
     stream = archive(disk)
-    #: (events, end): from this step on the log may say that rows up to this end are there.
+    #: (number of events, end): from this step on, the log may have this end of the stream.
     synced = [(0, 0)]
     end = 0
     for _ in range(random.randrange(2, 9)):
@@ -78,22 +76,20 @@ def test_the_rows_that_the_log_knows_of_survive(seed: int) -> None:
             again.replay(event)
         known = max(there for at, there in synced if at <= stop)
         before = max((there for at, there in synced if there < known), default=0)
-        # The log's own last batch may be torn: it then knows a part of the last portion.
+        # The last batch of the log may be torn: it then covers a part of the last rows.
         owed = random.choice((known, known, random.randint(before, known)))
         crashed = again.crashed(random, random.choice((0.0, 0.5, 0.9, 1.0)))
         judge(crashed, owed)
-        # The power goes once more after that was mended: it is the same again.
+        # The power fails once more during the repair: the result is the same.
         judge(crashed.crashed(random, random.choice((0.0, 0.5, 1.0))), owed)
 
 
 class Gone(BaseException):
-    """The process is."""
+    """The end of the simulated process."""
 
 
 def interrupted(disk: SimulatedDisk, end: int, after: int) -> bool:
-    """A start, of which the process ends after so many operations of the disk; whether it came to
-    its end.
-    """
+    """Run a start that is interrupted after some disk operations; return True if it completed."""
     left = after
 
     def count(operation: str, path: str) -> int:
@@ -116,7 +112,7 @@ def interrupted(disk: SimulatedDisk, end: int, after: int) -> bool:
 @pytest.mark.parametrize("kept", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("damage", [False, True])
 def test_a_start_that_ends_anywhere_is_made_good_by_the_next_one(damage: bool, kept: float) -> None:
-    """Whether it was cutting a batch, or getting what is sound out of a damaged segment."""
+    """Damage a stream; return True if the start copies intact batches instead of cutting one."""
     random = Random(repr((damage, kept)))
     disk = SimulatedDisk()
     stream = archive(disk)
@@ -162,7 +158,7 @@ def test_a_start_that_ends_anywhere_is_made_good_by_the_next_one(damage: bool, k
 
 @pytest.mark.parametrize("operation", ["write", "sync", "create", "syncdir"])
 def test_a_disk_that_refuses_leaves_the_stream_whole(operation: str) -> None:
-    """A full disk is tried again; after a sync that failed nothing is written."""
+    """A write on a full disk is repeated; after a failed sync, nothing is written."""
     from broker.store.disk import Poisoned, WriteFailed
 
     for at in range(1, 12):
@@ -198,7 +194,7 @@ def test_a_disk_that_refuses_leaves_the_stream_whole(operation: str) -> None:
 
 
 def test_a_start_on_a_full_disk_finds_all_rows() -> None:
-    """Nothing needs to be written there but what would be lost otherwise."""
+    """Only writes without which rows would be lost are needed."""
     disk = SimulatedDisk()
     stream = archive(disk)
     for base in range(0, 30, 5):

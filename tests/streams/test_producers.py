@@ -1,6 +1,4 @@
-"""Is what a producer publishes a second time confirmed, and nowhere twice, whenever the process
-ends?
-"""
+"""A message that a producer publishes again is confirmed and stored once, whenever the broker ends."""
 
 from __future__ import annotations
 
@@ -115,8 +113,8 @@ def test_a_checkpoint_of_the_log_keeps_the_last_numbers(tmp_path: Path) -> None:
 def test_wherever_the_end_comes_each_message_is_there_once(
     tmp_path_factory: Any, cuts: list[tuple[int, int]]
 ) -> None:
-    """The log is cut anywhere in a batch that nobody was promised; the producer publishes again
-    what was not confirmed.
+    """Cut the log anywhere in an unconfirmed batch; the producer publishes unconfirmed messages
+    again.
     """
     directory: Path = tmp_path_factory.mktemp("d")
     home = Home(directory)

@@ -1,4 +1,4 @@
-"""What is there after the end of a process, wherever it came?"""
+"""The rows of a stream after the end of a process at any moment."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_rows_that_the_log_does_not_know_are_cut(tmp_path: Path) -> None:
 
 
 def test_a_batch_of_which_the_log_knows_a_part_is_there_in_part(tmp_path: Path) -> None:
-    """A transaction is whole in the log, and what came behind it in the same batch is not."""
+    """The log has a complete transaction, and then a torn record of the same batch."""
     home = Home(tmp_path / "d")
     client = home.amqp()
     declare(client)
@@ -85,7 +85,7 @@ def test_a_batch_of_which_the_log_knows_a_part_is_there_in_part(tmp_path: Path) 
     home.crash()
     [segment] = sorted((tmp_path / "d" / "log").glob("0*.log"))[-1:]
     data = segment.read_bytes()
-    segment.write_bytes(data[:-40])  # The last record is how far the stream is.
+    segment.write_bytes(data[:-40])  # The last record has the end of the stream.
     home = Home(tmp_path / "d")
     assert bodies(home) == [b"0", b"1", b"2"] and home.queue("q").depth == 1
     fill(home.amqp(), 3, 2)
@@ -320,7 +320,7 @@ def test_a_backup_of_a_running_broker_has_its_streams(tmp_path: Path) -> None:
 def test_a_reader_gets_every_row_or_an_error(
     sizes: list[int], kept: int, data: st.DataObject
 ) -> None:
-    """Whatever retention does meanwhile, and whenever the reader asks, its rows are the next ones."""
+    """A reader gets consecutive rows or an error, whatever retention removes meanwhile."""
     world = World()
     client, reader = world.amqp(), world.amqp()
     declare(client, x_stream_max_segment_size_bytes=8_192, x_max_length_bytes=kept)

@@ -1,6 +1,4 @@
-"""Rows are written by runs: is a table the same however much its rows have in common, and wherever
-batches and turns end?
-"""
+"""Tables are equal however many rows share values, and wherever batches and turns end."""
 
 from __future__ import annotations
 
@@ -24,9 +22,9 @@ from protocols.mqtt.codec.journal_codec import MqttPacketParser
 from tests.clients import mqtt_publish
 from tests.streams.test_template import FRAMES, Kept, content, table
 
-#: Few values, so that neighbours are alike: equal ones that are not the same object among them.
+#: Few values, so that neighbors are equal, among them equal values that are different objects.
 ORIGINS = [Origin("ann", "amqp091"), Origin("ann", "amqp091"), Origin("b\xe9", "amqp091")]
-#: As routing keys; the last is longer than an address keeps, but one octet of it.
+#: Routing keys. The last one is longer than an address keeps, by one byte.
 KEYS = [
     "",
     "k",
@@ -73,7 +71,7 @@ RUN = st.tuples(
 PLAINLY = st.tuples(
     st.just("plain"), st.sampled_from(KEYS), st.sampled_from(BODIES), st.integers(0, 2)
 )
-#: What comes, how often one behind the other, and whether a turn begins with it.
+#: Actions, how often each is repeated, and True if a turn begins with it.
 STEP = st.tuples(st.one_of(AMQP, RUN, PLAINLY), st.sampled_from([1, 1, 2, 3, 8, 9]), st.booleans())
 LONG = (("amqp", "amq.topic", "k", ORIGINS[0], PROPERTIES[1], b"x", 0, 1), 4_200, True)
 LONG_RUN = (
@@ -122,7 +120,7 @@ def header_of(body: bytes, mode: int) -> bytes:
 
 
 def play(steps: list[Any], captured: CapturedRows) -> list[dict[str, Any]]:
-    """Capture this; returns the rows to come."""
+    """Capture publications; return the expected rows."""
     rows: list[dict[str, Any]] = []
     now = 1_700_000_000_000_000
     for (kind, *what), count, turn in steps:
@@ -193,7 +191,7 @@ def test_a_table_is_the_same_however_much_its_rows_have_in_common(
     scribes.header_codec, scribes.packet_parser = AmqpHeaderCodec(), MqttPacketParser()
     writer, kept = RowWriter("v", scribes), Kept()
     rows: list[dict[str, Any]] = []
-    for steps in portions:  # One writer writes them all: what it remembers must not tell.
+    for steps in portions:  # One writer writes all tables: its caches must not change a result.
         captured = CapturedRows(len(rows))
         rows += play(steps, captured)
         writer.write(captured, kept)
@@ -269,7 +267,7 @@ def test_ends_of_texts_of_one_length(step: int, rows: int) -> None:
 
 
 def test_names_that_share_a_place_are_told_apart() -> None:
-    """Far more names than the opener has places for."""
+    """More names than the parser's cache holds."""
     opener, scribes, kept = MqttPacketParser(), RowCodecs(), Kept()
     scribes.header_codec, scribes.packet_parser = AmqpHeaderCodec(), opener
     names = [f"n/{number}/{'x' * (number % 23)}" for number in range(3_000)] + [
@@ -302,9 +300,7 @@ SAID = [
 
 
 def columns_of(data: bytes) -> list[tuple[int, bytes]]:
-    """What columns are to say of flags and properties, by the reader of properties that all else
-    uses.
-    """
+    """Return the expected columns of flags and properties, from the reader that queues use."""
     found = []
     for name, kind, value in split_properties(data):
         if kind == "text":

@@ -1,4 +1,4 @@
-"""Streams over real sockets: HTTP, the command line, and clients of others."""
+"""Streams over real sockets: HTTP, the command line, and other projects' clients."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Served:
     def trellis(
         self, *arguments: str, limit: int = resource.RLIM_INFINITY
     ) -> subprocess.CompletedProcess[str]:
-        """`limit`: octets that a file may have."""
+        """Run a command. `limit` is the maximum size of a file in bytes."""
         return subprocess.run(
             [sys.executable, "-m", "trellis", *arguments, "--url", f"http://127.0.0.1:{self.http}"],
             capture_output=True,
@@ -352,7 +352,7 @@ def test_what_is_wrong_is_said_in_one_line(
 
 @pytest.mark.parametrize("kind", ["arrow", "parquet"])
 def test_half_an_export_does_not_stay(served: Served, tmp_path: Path, kind: str) -> None:
-    """A file may have 4 KiB here: as when the disk is full."""
+    """Files are limited to 4 KiB, as on a full disk."""
     path = tmp_path / f"s.{kind}"
     done = served.trellis("stream", "export", "s", str(path), limit=4_096)
     assert done.returncode == 1 and done.stderr == f"trellis: cannot write {path}: File too large\n"

@@ -1,4 +1,4 @@
-"""Are streams declared, filled and read as RabbitMQ's clients expect?"""
+"""Streams are declared, filled and read as RabbitMQ's clients expect."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_how_a_stream_may_not_be_used() -> None:
 
 
 def test_a_server_names_no_stream() -> None:
-    """Which would be kept, and never be found again."""
+    """It would be stored, and never be found again."""
     code, text = reason(declare(World().amqp(), ""))
     assert (code, text) == (
         406,
@@ -228,7 +228,7 @@ def test_a_prefetch_count_of_the_channel_is_one_also_when_it_is_used_up() -> Non
 
 
 def test_a_word_may_be_octets() -> None:
-    """Some clients say a text so."""
+    """Some clients send texts as byte arrays."""
     client = World().amqp()
     declare(client)
     client.publish("", "s", b"0")

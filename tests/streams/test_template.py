@@ -1,4 +1,4 @@
-"""Is what the broker writes what pyarrow would write?"""
+"""The broker writes the same Arrow data as pyarrow."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ FRAMES = frames_of(1, 131_072)
 
 
 def content(body: bytes, **properties: Any) -> bytes:
-    """Header and body frames of a publication."""
+    """Return the header and body frames of a publication."""
     data = publication("", "", body, **properties)
     return data[8 + int.from_bytes(data[3:7], "big") :]
 
 
 class Kept(BatchSink):
-    """Batches as they are made."""
+    """A sink that keeps the batches."""
 
     def __init__(self) -> None:
         self.encoded: list[EncodedBatch] = []
