@@ -40,8 +40,9 @@ class Changing(Client):
         found = await self.read(ports)
         if found != self.state and found != self.ahead:
             raise AssertionError(
-                f"{self.name}: lacks {sorted(map(repr, self.state - found))}, has {sorted(map(repr, found - self.state))} "
-                f"too much; was asked for: {None if self.ahead is None else sorted(map(repr, self.ahead ^ self.state))}"
+                f"{self.name}: lacks {sorted(map(repr, self.state - found))}, "
+                f"has {sorted(map(repr, found - self.state))} too much; requested: "
+                f"{None if self.ahead is None else sorted(map(repr, self.ahead ^ self.state))}"
             )
         self.state, self.ahead = found, None
 

@@ -24,7 +24,9 @@ def body_of(name: str, number: int, size: int) -> bytes:
 def read_body(body: bytes) -> tuple[str, int]:
     """Return (publisher, number) of a body. Raise an error for a body that was never sent."""
     name, number, size, *_ = body.split(b":", 3)
-    assert body == body_of(name.decode(), int(number), int(size)), f"nobody wrote {body[:100]!r}"
+    assert body == body_of(name.decode(), int(number), int(size)), (
+        f"no publisher sent {body[:100]!r}"
+    )
     return name.decode(), int(number)
 
 
@@ -82,7 +84,8 @@ class Feed:
                 wanted = self.meant_for(queue, start, cut)
                 assert there == wanted, (
                     f"{self.name} in {queue}: of {start} to {end}, confirmed to "
-                    f"{max(self.confirmed, default=-1)}, lacks {sorted(set(wanted) - set(there))[:20]}, "
+                    f"{max(self.confirmed, default=-1)}, "
+                    f"lacks {sorted(set(wanted) - set(there))[:20]}, "
                     f"has {sorted(set(there) - set(wanted))[:20]} too much"
                 )
 

@@ -36,7 +36,7 @@ class Confirming(Client):
         self._keys = keys
         self._sizes = sizes
         #: Returns True if too many messages wait already.
-        self.crowded: Callable[[], bool] = lambda: False
+        self.backlogged: Callable[[], bool] = lambda: False
 
     async def live(self, ports: Ports) -> None:
         random, feed = self.random, self.feed
@@ -46,8 +46,8 @@ class Confirming(Client):
         first = sent = confirmed = len(feed.queues)
         while True:
             if sent == confirmed:
-                await until(lambda: not self.crowded())
-            if sent == confirmed or sent - confirmed < AHEAD and not self.crowded():
+                await until(lambda: not self.backlogged())
+            if sent == confirmed or sent - confirmed < AHEAD and not self.backlogged():
                 data = b""
                 for _ in range(random.randrange(1, 25)):
                     key, queues = random.choice(self._keys)

@@ -175,7 +175,7 @@ class Storm:
             self.two,
         ]
         self.worker = Acking("worker", seed, "work", "receipts")
-        self.bulk.crowded = self._crowded
+        self.bulk.backlogged = self._backlogged
         self.deals = Transacting("deal", seed, "deals", ("out.a", "out.b"))
         self.subscriber = Subscriber("subscriber", seed, "crash/+")
         self.changing: list[Changing] = [
@@ -255,7 +255,7 @@ class Storm:
         )
         await asyncio.sleep(self.random.choice((0, 0, 0.002, 0.005, 0.02)))
 
-    def _crowded(self) -> bool:
+    def _backlogged(self) -> bool:
         """True if far more messages wait than the worker takes."""
         return (
             len(self.bulk.feed.confirmed) > sum(name == "bulk" for name, _ in self.worker.seen) + 50
@@ -410,7 +410,7 @@ class Storm:
             feeder.feed.judge_kept({queue: kept[queue].pop(feeder.name, []) for queue in kept})
             mine = [number for name, number in self.worker.seen if name == feeder.name]
             feeder.feed.judge_seen("work", mine, False)
-        assert not any(kept.values()), "somebody else wrote there"
+        assert not any(kept.values()), "another publisher wrote there"
         self.deals.judge(
             [read_body(body) for body in found["deals"]],
             {queue: found[queue] for queue in self.deals.targets},

@@ -140,7 +140,7 @@ def test_changed_bytes_in_many_more_places(
         try_harm(left, whole, tmp_path / str(seed), seed)
 
 
-def test_a_flipped_bit_anywhere_in_the_catalogs_write_ahead_log_is_an_error_or_cuts_the_last_transaction(
+def test_a_flipped_bit_in_the_catalogs_wal_is_an_error_or_cuts_the_last_transaction(
     left: Path, whole: dict[str, object], tmp_path: Path
 ) -> None:
     size = (left / "catalog.sqlite-wal").stat().st_size
@@ -247,5 +247,5 @@ def test_what_does_not_matter_may_be_gone(
     directory = tmp_path / "data"
     shutil.copytree(left, directory)
     (directory / "catalog.sqlite-shm").unlink()
-    (directory / "log" / "notes.txt").write_text("somebody's")
+    (directory / "log" / "notes.txt").write_text("of another program")
     assert judge(directory, whole) == []

@@ -23,7 +23,8 @@ def weather(directory: Path, seed: int, kills: list[str]) -> Storm:
             return runner.run(storm(directory, seed, kills))
     except Exception as error:
         error.add_note(
-            f"seed {seed}, kills {kills}, logs and data in {directory}; TRELLIS_CRASH_SEED={seed} has it again"
+            f"seed {seed}, kills {kills}, logs and data in {directory}; "
+            f"repeat with TRELLIS_CRASH_SEED={seed}"
         )
         raise
 

@@ -125,10 +125,13 @@ async def _all(port: int, count: int, size: int = 60) -> None:
 
 def catalog_is_read_only(directory: Path) -> str:
     (directory / "catalog.sqlite").touch(0o400)
-    return f"trellis: cannot use the catalog {directory}/catalog.sqlite: attempt to write a readonly database"
+    return (
+        f"trellis: cannot use the catalog {directory}/catalog.sqlite: "
+        "attempt to write a readonly database"
+    )
 
 
-def lock_is_somebody_elses(directory: Path) -> str:
+def lock_is_not_writable(directory: Path) -> str:
     (directory / "lock").touch(0o400)
     return f"trellis: cannot write in the data directory '{directory}': Permission denied"
 
@@ -138,7 +141,7 @@ def log_is_a_file(directory: Path) -> str:
     return f"trellis: cannot read '{directory}/log': Not a directory"
 
 
-@pytest.mark.parametrize("make", [catalog_is_read_only, lock_is_somebody_elses, log_is_a_file])
+@pytest.mark.parametrize("make", [catalog_is_read_only, lock_is_not_writable, log_is_a_file])
 def test_what_cannot_be_used_is_named(make: Callable[[Path], str], tmp_path: Path) -> None:
     says = make(tmp_path)
     assert refused(tmp_path).startswith(says)
@@ -159,7 +162,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     there = tmp_path / "disk"
     there.mkdir()
     if os.geteuid() != 0 or not mount("-t", "tmpfs", "-o", "size=4m", "none", str(there)):
-        pytest.skip("nobody may mount a file system here")
+        pytest.skip("mounting a file system needs root")
     try:
         yield there
     finally:

@@ -170,11 +170,11 @@ class Mqtt(Socket):
 
     async def packet(self) -> tuple[int, bytes]:
         """Return the first byte and the body of the next packet."""
-        first, octet = await self.reader.readexactly(2)
-        length, shift = octet & 127, 7
-        while octet > 127:
-            octet = (await self.reader.readexactly(1))[0]
-            length |= (octet & 127) << shift
+        first, size_byte = await self.reader.readexactly(2)
+        length, shift = size_byte & 127, 7
+        while size_byte > 127:
+            size_byte = (await self.reader.readexactly(1))[0]
+            length |= (size_byte & 127) << shift
             shift += 7
         return first, await self.reader.readexactly(length) if length else b""
 
@@ -260,7 +260,8 @@ async def listing(port: int, kind: str) -> list[dict[str, Any]]:
     sock = Socket(*await asyncio.open_connection("127.0.0.1", port))
     login = base64.b64encode(b"guest:guest").decode()
     await sock.send(
-        f"GET /api/trellis/{kind} HTTP/1.1\r\nHost: here\r\nConnection: close\r\nAuthorization: Basic {login}\r\n\r\n".encode()
+        f"GET /api/trellis/{kind} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n"
+        f"Authorization: Basic {login}\r\n\r\n".encode()
     )
     head, _, body = (await sock.reader.read(-1)).partition(b"\r\n\r\n")
     sock.writer.close()

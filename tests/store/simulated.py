@@ -38,7 +38,7 @@ class Inode:
         self.pending.clear()
 
     def after_crash(self, random: Random, kept: float) -> bytes:
-        """Return the content after a power loss that keeps each unsynced change with this chance."""
+        """Return the content after a power loss keeping each unsynced change with this chance."""
         there = bytearray(self.durable)
         for offset, data in self.pending:
             if random.random() >= kept:
@@ -123,7 +123,7 @@ class SimulatedDisk(Disk):
     """
 
     def __init__(self, files: dict[str, bytes] | None = None) -> None:
-        self.names = {path: Inode(octets) for path, octets in (files or {}).items()}
+        self.names = {path: Inode(data) for path, data in (files or {}).items()}
         self.durable = dict(self.names)
         self.pending: list[tuple[str, str, str, Inode | None]] = []
         self.events: list[Event] = []

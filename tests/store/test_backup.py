@@ -69,11 +69,9 @@ def test_a_backup_has_all_that_was_durable_when_it_was_begun(tmp_path: Path) -> 
         try:
             for number in range(12):
                 before = durable[0]
-                octets = back_up(
-                    str(home), str(tmp_path / f"copy{number}"), lambda done, total: None
-                )
+                size = back_up(str(home), str(tmp_path / f"copy{number}"), lambda done, total: None)
                 gone = settled[0]
-                assert octets == sum(
+                assert size == sum(
                     file.stat().st_size
                     for file in (tmp_path / f"copy{number}").rglob("*")
                     if file.is_file()

@@ -1,4 +1,4 @@
-"""The catalog: batches are durable completely or not at all; damaged and newer files are refused."""
+"""Catalog: batches are durable as a whole or not at all; damaged and newer files are refused."""
 
 from __future__ import annotations
 

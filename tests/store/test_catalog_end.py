@@ -13,7 +13,7 @@ from tests.store.homes import Home
 
 
 def written(directory: Path, batches: int) -> None:
-    """Declare and fill a queue in one batch and fill it further; then the catalog loses all that."""
+    """Declare and fill a queue in one batch, fill it further; then the catalog loses all that."""
     home = Home(directory)
     home.amqp().queue("early", "amq.direct", "a", durable=True)
     home.broker.store.sync()

@@ -345,7 +345,8 @@ def test_damage_that_appears_later_stops_the_checkpoint_and_nothing_is_removed()
     before = disk.contents()
     with pytest.raises(
         DamagedStore,
-        match=r"no checkpoint is made, because .* is damaged: at 64 a record's checksum is wrong. Nothing was removed",
+        match=r"no checkpoint is made, because .* is damaged: at 64 a record's checksum is wrong. "
+        r"Nothing was removed",
     ):
         log.checkpoint()
     assert disk.contents() == before and not files_worth_checkpoint(log.log)
@@ -459,7 +460,8 @@ def test_much_that_is_large_is_not_copied_for_little_that_is_small() -> None:
     checkpointing = begin_checkpoint(log.log, EXIST)
     assert checkpointing is not None
     checkpointing.run()
-    assert not checkpointing.completed and log.log.disk.contents() == before  # type: ignore[attr-defined]
+    assert not checkpointing.completed
+    assert log.log.disk.contents() == before  # type: ignore[attr-defined]
     assert begin_checkpoint(log.log, EXIST) is None
     for position in range(1, 501, 5):
         log.put(MessageSettled(3, position))

@@ -78,7 +78,7 @@ def test_a_dead_letter_is_settled_in_a_queue_that_is_deleted_meanwhile_too(tmp_p
     world.crash()
 
 
-def test_a_dead_letter_for_nobody_is_a_settlement(tmp_path: Path) -> None:
+def test_an_unroutable_dead_letter_is_a_settlement(tmp_path: Path) -> None:
     world = Home(tmp_path)
     client = world.amqp()
     client.queue("d", durable=True, x_dead_letter_exchange="gone", x_max_length=1)

@@ -295,9 +295,7 @@ def entries_of(disk: SimulatedDisk) -> dict[str, str]:
 
 
 @given(st.integers(0, 1 << 32), st.integers(1, 3))
-def test_octets_that_changed_are_never_read_and_never_passed_over_in_silence(
-    seed: int, times: int
-) -> None:
+def test_changed_bytes_are_never_read_and_always_reported(seed: int, times: int) -> None:
     random, disk = Random(seed), SimulatedDisk()
     log = filled(disk, random.randrange(1, 14), random.choice((400, 5_000)), seed)
     if random.random() < 0.5:
@@ -391,11 +389,11 @@ def test_a_group_record_without_entries_is_reported_and_the_records_behind_it_ar
     log.put(EntryGroup([MessageSettled(3, 1), PubrecReceived(3, 1)]))
     log.put(MessageStored("/", message(b"two"), [3]))
     [path] = disk.names
-    octets = disk.names[path].now
-    start = octets.index((2).to_bytes(8, "big"), octets.index(b"one")) - 16
-    size = 24 + int.from_bytes(octets[start : start + 4], "big")
-    octets[start + 24 : start + 28] = bytes(4)
-    octets[start + 4 : start + 8] = crc32(octets[start + 8 : start + size], log.log.seed).to_bytes(
+    data = disk.names[path].now
+    start = data.index((2).to_bytes(8, "big"), data.index(b"one")) - 16
+    size = 24 + int.from_bytes(data[start : start + 4], "big")
+    data[start + 24 : start + 28] = bytes(4)
+    data[start + 4 : start + 8] = crc32(data[start + 8 : start + size], log.log.seed).to_bytes(
         4, "big"
     )
     expected = ("quarantined", start, size, "a group record's entry count is impossible")
@@ -445,7 +443,10 @@ def test_dump_has_a_line_for_each_record_and_for_what_cannot_be_read() -> None:
     [path] = disk.names
     lines = list(dump(disk, DIRECTORY))
     assert lines[1:] == [
-        "1 kept vhost=/ exchange='amq.topic' key='a.b' queues=[3, 4] assurance=1 expires=0 octets=6",
+        (
+            "1 kept vhost=/ exchange='amq.topic' key='a.b' queues=[3, 4] assurance=1 expires=0"
+            " octets=6"
+        ),
         "2 settled queue=3 of=1",
         "3 settled queue=4 of=1",
     ]

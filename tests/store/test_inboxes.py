@@ -63,8 +63,8 @@ class Home(World):
 def heard(client: Client) -> list[bytes]:
     """Return all packets that come."""
     found: list[bytes] = []
-    while octets := client.all():
-        found += packets(octets)
+    while received := client.all():
+        found += packets(received)
     return found
 
 

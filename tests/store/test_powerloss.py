@@ -190,7 +190,7 @@ def check_every_prefix(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_after_a_power_loss_at_any_step_the_log_is_what_it_was_after_some_entry_not_before_the_last_confirmed(
+def test_after_a_power_loss_the_log_equals_a_state_not_before_the_last_confirmed_entry(
     seed: int,
 ) -> None:
     check_every_prefix(seed)

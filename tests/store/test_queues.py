@@ -236,7 +236,7 @@ for one in (TestPlain, TestShort, TestBrief, TestLong):
 del one  # Else it would be collected again.
 
 
-def test_a_message_that_cannot_be_read_leaves_its_place_and_nobody_elses() -> None:
+def test_a_message_that_cannot_be_read_leaves_no_other_message_out() -> None:
     world = World()
     world.store.window = 2
     client = world.amqp()

@@ -84,7 +84,7 @@ numbers = st.integers(1, (1 << 62))
 #: Routing keys as clients may send them, also ones that are not UTF-8.
 keys = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
-    st.binary(max_size=60).map(lambda octets: octets.decode("utf-8", "surrogateescape")),
+    st.binary(max_size=60).map(lambda data: data.decode("utf-8", "surrogateescape")),
 )
 exchanges = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 vhosts = st.sampled_from(["/", "other", "größe"])
@@ -162,7 +162,7 @@ class Seen:
 
     exchange: str
     key: str
-    octets: bytes
+    key_bytes: bytes
     topic: bytes
     content: bytes
     encoding: object
@@ -264,36 +264,34 @@ def test_entries_come_back_as_they_went_in_at_their_positions(
 
 
 @given(st.lists(entries, min_size=1, max_size=4), st.data())
-def test_a_reader_of_cut_octets_says_what_it_needs_and_goes_on_with_more(
+def test_a_reader_of_cut_data_says_what_it_needs_and_goes_on_with_more(
     some: list[StoreEntry], data: st.DataObject
 ) -> None:
-    octets = encode(*some)
-    cut = data.draw(st.integers(0, len(octets)))
+    encoded = encode(*some)
+    cut = data.draw(st.integers(0, len(encoded)))
     reader = RecordReader(SEED, 0)
-    reader.load(octets[:cut], 100)
+    reader.load(encoded[:cut], 100)
     while reader.advance():
         pass
     at = int(reader.at)
     assert reader.stop == (END if at == cut else SHORT)
     if reader.stop == SHORT:
-        assert cut - at < reader.needed <= len(octets) - at
-    reader.load(octets[at:], 100 + at)
+        assert cut - at < reader.needed <= len(encoded) - at
+    reader.load(encoded[at:], 100 + at)
     while reader.advance():
         pass
-    assert reader.stop == END and reader.base + reader.at == 100 + len(octets)
+    assert reader.stop == END and reader.base + reader.at == 100 + len(encoded)
     assert reader.last == sum(width(entry) for entry in some)
 
 
 @given(st.lists(entries, min_size=1, max_size=4), st.data())
-def test_an_octet_that_changed_is_never_read_as_if_it_had_not(
-    some: list[StoreEntry], data: st.DataObject
-) -> None:
-    octets = bytearray(encode(*some))
-    at = data.draw(st.integers(0, len(octets) - 1))
-    octets[at] ^= data.draw(st.integers(1, 255))
+def test_a_changed_byte_is_always_noticed(some: list[StoreEntry], data: st.DataObject) -> None:
+    encoded = bytearray(encode(*some))
+    at = data.draw(st.integers(0, len(encoded) - 1))
+    encoded[at] ^= data.draw(st.integers(1, 255))
     expected = [seen(entry, position) for position, entry in decode(encode(*some))]
     reader, decoder, found = RecordReader(SEED, 0), Decoder(CODECS), []
-    reader.load(bytes(octets), 0)
+    reader.load(bytes(encoded), 0)
     while reader.advance():
         assert reader.end <= at or reader.record_start > at
         found.append(

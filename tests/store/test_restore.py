@@ -264,7 +264,7 @@ def test_arguments_of_every_type_are_what_they_were(tmp_path: Path) -> None:
         "large": (1 << 63) - 1,
         "float": 1.5,
         "text": "ü\0",
-        "octets": b"\xff\0",
+        "bytes": b"\xff\0",
         "money": Decimal("-1.50"),
         "when": datetime(2024, 2, 29, 12, tzinfo=UTC),
         "list": [1, [b"\x80", {}], {"a": None}],
@@ -310,7 +310,7 @@ def test_arguments_of_every_type_are_what_they_were(tmp_path: Path) -> None:
     world.crash()
 
 
-def test_an_exchange_keeps_arguments_that_nobody_asks_for(tmp_path: Path) -> None:
+def test_an_exchange_keeps_unknown_arguments(tmp_path: Path) -> None:
     world = Home(tmp_path)
     amqp(
         exchange(
@@ -330,7 +330,7 @@ def test_an_exchange_keeps_arguments_that_nobody_asks_for(tmp_path: Path) -> Non
     world.crash()
 
 
-def test_a_binding_key_may_hold_any_octets(tmp_path: Path) -> None:
+def test_a_binding_key_may_have_any_bytes(tmp_path: Path) -> None:
     world = Home(tmp_path)
     client = world.amqp()
     client.queue("q", durable=True)

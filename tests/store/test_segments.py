@@ -123,7 +123,7 @@ def test_every_record_is_found_by_its_position_and_nothing_else_is(size: int) ->
     check(Log(disk), rising[::-1])
 
 
-def test_the_index_takes_less_than_twelve_octets_a_position() -> None:
+def test_the_index_takes_less_than_twelve_bytes_a_position() -> None:
     log = Log(SimulatedDisk(), 1 << 20)
     for _ in range(200):
         log.put(*(MessageStored("/", message(b"x" * 100), [3]) for _ in range(10)))
@@ -273,7 +273,8 @@ def test_what_looks_like_a_record_inside_a_message_is_never_read_as_one() -> Non
     for number in range(5, 40):
         inner.position = number * 3
         inner.put(MessageStored("/", message(b"false"), [3]))
-    [fake] = [bytes(inode.now) for inode in inner.log.disk.names.values()]  # type: ignore[attr-defined]
+    inodes = inner.log.disk.names.values()  # type: ignore[attr-defined]
+    [fake] = [bytes(inode.now) for inode in inodes]
     disk = SimulatedDisk()
     log = Log(disk, 1 << 20, salt=2)
     log.put(MessageStored("/", message(b"one"), [3]))
@@ -335,9 +336,9 @@ def test_a_newer_format_is_refused_with_a_clear_line() -> None:
 def test_a_file_under_another_name_is_refused() -> None:
     disk = SimulatedDisk()
     Log(disk).put(MessageStored("/", message(b"one"), [3]))
-    [octets] = disk.contents().values()
+    [data] = disk.contents().values()
     with pytest.raises(StoreError, match=r"was written as '0{19}1\.log'"):
-        Log(SimulatedDisk({f"{DIRECTORY}/{5:020d}.log": octets}))
+        Log(SimulatedDisk({f"{DIRECTORY}/{5:020d}.log": data}))
 
 
 def test_one_process_at_a_time_has_the_directory(tmp_path: Path) -> None:
@@ -350,7 +351,7 @@ def test_one_process_at_a_time_has_the_directory(tmp_path: Path) -> None:
     Lock(str(tmp_path)).release()
 
 
-def test_progress_is_told_in_octets() -> None:
+def test_progress_is_reported_in_bytes() -> None:
     disk = SimulatedDisk()
     log = Log(disk, 2_000)
     for _ in range(60):
@@ -365,8 +366,8 @@ def test_progress_is_told_in_octets() -> None:
         Deaf(), lambda recovery: seen.append((int(recovery.bytes_read), int(recovery.bytes_total)))
     )
     assert len(seen) == recovery.files == len(log.log.files) and [
-        octets for octets, _ in seen
-    ] == sorted(octets for octets, _ in seen)
+        done for done, _ in seen
+    ] == sorted(done for done, _ in seen)
     assert seen[-1][0] == seen[-1][1] - DATA_START * recovery.files
     assert (recovery.records, recovery.messages) == (60, 60)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from broker.store.values import dump, load
 
 #: Text from a client: bytes that are not UTF-8 are surrogates.
-TEXTS = st.text() | st.binary().map(lambda octets: octets.decode("utf-8", "surrogateescape"))
+TEXTS = st.text() | st.binary().map(lambda data: data.decode("utf-8", "surrogateescape"))
 NAMES = TEXTS | st.sampled_from(
     ["$bytes", "$table", "$float", "$", "$decimal", "$time", "", "x-match"]
 )

@@ -17,7 +17,7 @@ def stream(broker: Broker, name: str, vhost: str = "/") -> StreamQueue:
     return found
 
 
-def octets_of(queue: StreamQueue) -> list[bytes]:
+def durable_bytes_of(queue: StreamQueue) -> list[bytes]:
     """Return the durable bytes of each segment."""
     return [segment.file().read(0, segment.size) for segment in queue.archive.segments]
 
@@ -25,8 +25,8 @@ def octets_of(queue: StreamQueue) -> list[bytes]:
 def rows_of(queue: StreamQueue) -> list[dict[str, Any]]:
     """Return all rows, checked by pyarrow."""
     found: list[dict[str, Any]] = []
-    for octets in octets_of(queue):
-        found += rows_in(octets)
+    for data in durable_bytes_of(queue):
+        found += rows_in(data)
     return found
 
 

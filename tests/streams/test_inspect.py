@@ -199,7 +199,7 @@ def test_what_a_deleted_stream_left_goes_with_the_next_start(home: Home) -> None
     assert not left.parent.exists() and look(home.directory) == []
 
 
-def test_what_belongs_to_nobody_is_told_and_stays(home: Home) -> None:
+def test_foreign_files_are_reported_and_stay(home: Home) -> None:
     stray, other = (
         segments(home)[0].with_name("notes.txt"),
         home.directory / STREAMS / "%2F" / "q" / "x.arrow",
@@ -214,7 +214,7 @@ def test_what_belongs_to_nobody_is_told_and_stays(home: Home) -> None:
     assert stray.exists()
 
 
-def test_a_segment_that_nobody_knows_stays(home: Home) -> None:
+def test_a_segment_with_a_damaged_schema_stays(home: Home) -> None:
     left = home.directory / STREAMS / "%2F" / "q" / segments(home)[0].name
     left.parent.mkdir()
     left.write_bytes(b"x" * (int(SCHEMA_SIZE) + 1))
@@ -304,7 +304,7 @@ def test_a_deleted_virtual_host_leaves_no_directory(tmp_path: Path) -> None:
     assert list((tmp_path / "d" / STREAMS).iterdir()) == []
 
 
-def test_a_new_stream_has_nothing_of_what_nobody_was_promised_under_its_name(
+def test_a_new_stream_has_no_unconfirmed_rows_of_its_name(
     tmp_path: Path,
 ) -> None:
     """A crash between the rows and the log: the next stream of that name has the same number.

@@ -34,7 +34,7 @@ def test_whatever_is_published_is_there_with_how_many_queues_it_went_to() -> Non
     client.queue("h", "amq.headers", "")
     for exchange, key in (
         ("", "a"),
-        ("", "nobody"),
+        ("", "absent"),
         ("amq.topic", "x.y"),
         ("amq.topic", "x.z"),
         ("amq.topic", "z"),
@@ -45,7 +45,7 @@ def test_whatever_is_published_is_there_with_how_many_queues_it_went_to() -> Non
     client.publish("", "a", b"m", expiration="5000", delivery_mode=2)
     assert said(world.broker, "exchange", "topic", "routed", "protocol", "publisher") == [
         ("", "a", 1, "amqp091", "guest"),
-        ("", "nobody", 0, "amqp091", "guest"),
+        ("", "absent", 0, "amqp091", "guest"),
         ("amq.topic", "x.y", 2, "amqp091", "guest"),
         ("amq.topic", "x.z", 1, "amqp091", "guest"),
         ("amq.topic", "z", 0, "amqp091", "guest"),
@@ -62,21 +62,21 @@ def test_mqtt_publications_of_every_quality_are_there() -> None:
     listener, publisher = world.mqtt("l"), world.mqtt("p")
     listener.subscribe("a/#", 0)
     run = b"".join(mqtt_publish("a/b", b"%d" % number) for number in range(3))
-    run += mqtt_publish("c", b"nobody") + mqtt_publish("a", b"x" * 200)
+    run += mqtt_publish("c", b"absent") + mqtt_publish("a", b"x" * 200)
     publisher.send(
         run
         + mqtt_publish("a", b"one", 1, 1)
         + mqtt_publish("a", b"kept", 0, flags=1)
         + mqtt_publish("a", b"two", 2, 2)
     )
-    assert len(listener.read()) == len(run) - len(mqtt_publish("c", b"nobody")) + sum(
+    assert len(listener.read()) == len(run) - len(mqtt_publish("c", b"absent")) + sum(
         len(mqtt_publish("a", body)) for body in (b"one", b"kept", b"two")
     )
     assert said(world.broker, "topic", "body", "qos", "routed", "protocol", "exchange") == [
         ("a.b", b"0", 0, 1, "mqtt311", "amq.topic"),
         ("a.b", b"1", 0, 1, "mqtt311", "amq.topic"),
         ("a.b", b"2", 0, 1, "mqtt311", "amq.topic"),
-        ("c", b"nobody", 0, 0, "mqtt311", "amq.topic"),
+        ("c", b"absent", 0, 0, "mqtt311", "amq.topic"),
         ("a", b"x" * 200, 0, 1, "mqtt311", "amq.topic"),
         ("a", b"one", 1, 1, "mqtt311", "amq.topic"),
         ("a", b"kept", 0, 1, "mqtt311", "amq.topic"),
@@ -96,7 +96,7 @@ def test_what_the_publisher_hears_does_not_change() -> None:
         client.send(spec.Confirm.Select())
         world.slow_disk = True
         heard = [
-            type(frame).__name__ for frame in client.publish("", "nobody", b"x", mandatory=True)
+            type(frame).__name__ for frame in client.publish("", "absent", b"x", mandatory=True)
         ]
         assert heard == ["Return", "ContentHeader", "ContentBody", "Ack"]
 
@@ -163,7 +163,7 @@ def topology(world: World) -> list[tuple[str, Any]]:
 
 
 def led(world: World) -> tuple[set[tuple[str, str]], set[tuple[str, ...]]]:
-    """Return (names, bindings) at an offset of the topology stream, replayed as its docstring says."""
+    """Return (names, bindings) at an offset of the topology stream, replayed as documented."""
     names: dict[tuple[str, str], None] = {}
     bindings: dict[tuple[str, ...], None] = {}
     known = False

@@ -1,4 +1,4 @@
-"""Power loss in a stream's files: the rows that the log covers are there, whatever the disk lost."""
+"""Power loss in files of streams: rows that the log covers are there, whatever the disk lost."""
 
 from __future__ import annotations
 

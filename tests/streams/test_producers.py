@@ -1,4 +1,4 @@
-"""A message that a producer publishes again is confirmed and stored once, whenever the broker ends."""
+"""A message that a producer publishes again is confirmed and stored once, at any crash."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_wherever_the_end_comes_each_message_is_there_once(
     home = Home(directory)
     prepared(home)
     done = 0
-    for count, octets in cuts:
+    for count, size in cuts:
         client = home.amqp()
         client.send(spec.Confirm.Select())
         home.slow_disk = True
@@ -132,7 +132,7 @@ def test_wherever_the_end_comes_each_message_is_there_once(
         last = max((directory / "log").glob("0*.log"))
         written = sum(path.stat().st_size for path in (directory / "log").glob("0*.log")) - before
         whole = last.read_bytes()
-        last.write_bytes(whole[: len(whole) - min(octets, max(written - 64, 0))])
+        last.write_bytes(whole[: len(whole) - min(size, max(written - 64, 0))])
         home = Home(directory)
         client = home.amqp()
         client.send(spec.Confirm.Select())

@@ -56,7 +56,7 @@ def test_rows_that_the_log_does_not_know_are_cut(tmp_path: Path) -> None:
     declare(home.amqp())
     fill(home.amqp(), 0, 2)
     home.slow_disk = True
-    home.amqp().publish("", "s", b"promised to nobody")
+    home.amqp().publish("", "s", b"never confirmed")
     batch = home.store.take()
     batch.write_streams()
     home.crash()

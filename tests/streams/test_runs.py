@@ -20,7 +20,7 @@ from protocols.amqp.codec.properties import split_properties
 from protocols.amqp.codec.tables import read_table
 from protocols.mqtt.codec.journal_codec import MqttPacketParser
 from tests.clients import mqtt_publish
-from tests.streams.test_template import FRAMES, Kept, content, table
+from tests.streams.test_template import FRAMES, KeptBatches, content, table
 
 #: Few values, so that neighbors are equal, among them equal values that are different objects.
 ORIGINS = [Origin("ann", "amqp091"), Origin("ann", "amqp091"), Origin("b\xe9", "amqp091")]
@@ -43,7 +43,7 @@ PROPERTIES: list[dict[str, Any]] = [
     {"message_id": "m", "delivery_mode": 2},
     {"headers": {"h": 1}},
 ]
-BODIES = [b"", b"x", b"y", b"seven octets", bytes(2_047), bytes(2_048), bytes(70_000)]
+BODIES = [b"", b"x", b"y", b"twelve bytes", bytes(2_047), bytes(2_048), bytes(70_000)]
 
 AMQP = st.tuples(
     st.just("amqp"),
@@ -189,7 +189,7 @@ def test_a_table_is_the_same_however_much_its_rows_have_in_common(
 ) -> None:
     scribes = RowCodecs()
     scribes.header_codec, scribes.packet_parser = AmqpHeaderCodec(), MqttPacketParser()
-    writer, kept = RowWriter("v", scribes), Kept()
+    writer, kept = RowWriter("v", scribes), KeptBatches()
     rows: list[dict[str, Any]] = []
     for steps in portions:  # One writer writes all tables: its caches must not change a result.
         captured = CapturedRows(len(rows))
@@ -239,11 +239,11 @@ def test_a_column_with_nulls_is_what_pyarrow_would_make(
         values += [value] * count
     values += [None] * behind
     rows = len(values)
-    ends, octets = texts.encode_texts(rows)
+    ends, data = texts.encode_texts(rows)
     made = pa.Array.from_buffers(
         pa.binary(),
         rows,
-        [pa.py_buffer(texts.encode_validity(rows)), pa.py_buffer(ends), pa.py_buffer(octets)],
+        [pa.py_buffer(texts.encode_validity(rows)), pa.py_buffer(ends), pa.py_buffer(data)],
     )
     made.validate(full=True)
     assert made.to_pylist() == values
@@ -268,7 +268,7 @@ def test_ends_of_texts_of_one_length(step: int, rows: int) -> None:
 
 def test_names_that_share_a_place_are_told_apart() -> None:
     """More names than the parser's cache holds."""
-    opener, scribes, kept = MqttPacketParser(), RowCodecs(), Kept()
+    opener, scribes, kept = MqttPacketParser(), RowCodecs(), KeptBatches()
     scribes.header_codec, scribes.packet_parser = AmqpHeaderCodec(), opener
     names = [f"n/{number}/{'x' * (number % 23)}" for number in range(3_000)] + [
         f"{number}" for number in range(1_500)

@@ -223,13 +223,19 @@ async def test_segments_are_served_as_they_stand(served: Served) -> None:
         ),
         ("/api/streams/segment?queue=s", "guest:guest", 400, "segment=NAME is missing"),
         (
-            "/api/streams/segment?queue=s&segment=0000000001-00000000000000000000.arrow&start=9&end=4",
+            (
+                "/api/streams/segment?queue=s"
+                "&segment=0000000001-00000000000000000000.arrow&start=9&end=4"
+            ),
             "guest:guest",
             416,
             "start 9 is behind",
         ),
         (
-            "/api/streams/segment?queue=s&segment=0000000001-00000000000000000000.arrow&end=99999999",
+            (
+                "/api/streams/segment?queue=s"
+                "&segment=0000000001-00000000000000000000.arrow&end=99999999"
+            ),
             "guest:guest",
             416,
             "are durable",
@@ -475,7 +481,10 @@ def test_a_stream_is_published_again(served: Served) -> None:
 
 
 def test_parquet_without_pyarrow_names_the_extra(served: Served, tmp_path: Path) -> None:
-    code = "import sys; sys.modules['pyarrow'] = None; from trellis.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = (
+        "import sys; sys.modules['pyarrow'] = None; "
+        "from trellis.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
     done = subprocess.run(
         [
             sys.executable,

@@ -227,7 +227,7 @@ def test_a_prefetch_count_of_the_channel_is_one_also_when_it_is_used_up() -> Non
     assert client.bodies(client.send(spec.Basic.Ack(2, multiple=True))) == [b"0", b"1"]
 
 
-def test_a_word_may_be_octets() -> None:
+def test_a_word_may_be_a_byte_array() -> None:
     """Some clients send texts as byte arrays."""
     client = World().amqp()
     declare(client)

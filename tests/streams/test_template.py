@@ -36,7 +36,7 @@ def content(body: bytes, **properties: Any) -> bytes:
     return data[8 + int.from_bytes(data[3:7], "big") :]
 
 
-class Kept(BatchSink):
+class KeptBatches(BatchSink):
     """A sink that keeps the batches."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ def encode(
     captured.times = times or [(0, 1_700_000_000_000_000)]
     for number in routed:
         write_i32_le(captured.routed, number)
-    kept = Kept()
+    kept = KeptBatches()
     RowWriter("v/é", scribes).write(captured, kept)
     return kept.encoded
 
@@ -180,7 +180,7 @@ def test_the_first_rows_of_a_batch_are_a_batch() -> None:
     )
 
 
-def test_any_octet_that_is_another_is_noticed() -> None:
+def test_any_changed_byte_is_noticed() -> None:
     data = bytes(encode([Message(Address("e", "k"), content(b"body"), FRAMES, 1)], [1])[0].data)
     for at in range(8, len(data), 3):
         changed = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]

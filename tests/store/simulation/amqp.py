@@ -195,7 +195,7 @@ class Worker(Amqp):
 
 
 class Mover(Amqp):
-    """A client that moves messages between queues: acknowledged and published in one transaction."""
+    """A client that moves messages between queues: taken and published in one transaction."""
 
     set_up = (
         marshal(1, spec.Basic.Qos(prefetch_count=3))

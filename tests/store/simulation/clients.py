@@ -1,4 +1,4 @@
-"""The base of the simulated clients: they act at random within their protocols, and keep a ledger."""
+"""The base of the simulated clients: they act at random within a protocol, and keep a ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model of the disk: the entries that were appended, applied to a State. A start must find them."""
+"""A model of the disk: the appended entries, applied to a State. A start must find them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ class Journal:
         if lost or early:
             self._complain(
                 DISK,
-                f"the log goes to {last}; {self.durable} was durable, {self.begun} was begun: {lost} {early}",
+                f"the log goes to {last}; {self.durable} was durable, {self.begun} was begun:"
+                f" {lost} {early}",
             )
         for position, entry in self.entries:
             if position <= last and _logged(entry):
@@ -111,7 +112,8 @@ class Journal:
         if survivors.retained.keys() != state.retained.keys():
             self._complain(
                 DISK,
-                f"{sorted(survivors.retained)} are retained, and should be {sorted(state.retained)}",
+                f"{sorted(survivors.retained)} are retained, and should be"
+                f" {sorted(state.retained)}",
             )
         self._compare_contents(
             store, sorted({position for held in found.values() for position in held})

@@ -226,7 +226,8 @@ class Ledger:
         elif copy.settled_at is not None and copy.settled_at <= last:
             self._complain(
                 BACK,
-                f"{message} in {family.name}, settled at {copy.settled_at}, and the log goes to {last}",
+                f"{message} in {family.name}, settled at {copy.settled_at}, and the log goes"
+                f" to {last}",
             )
 
     def _check_order(self, queue: str, messages: list[str]) -> None:

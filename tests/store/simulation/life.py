@@ -188,7 +188,7 @@ class Life(World):
         self.work()
 
     def compact(self, random: Random) -> None:
-        """Take a step of a checkpoint, or begin one, at times of files that are not worth it yet."""
+        """Take a step of a checkpoint, or begin one, at times of files not worth it yet."""
         if self._steps is None:
             log = self.durable_store.log
             files = files_worth_checkpoint(log)

@@ -217,8 +217,8 @@ class Subscriber(Mqtt):
             self.cut_off()
 
     def _answer(self) -> None:
-        octets, message = self._answers.pop(0)
-        self.tell(octets)
+        packet, message = self._answers.pop(0)
+        self.tell(packet)
         if message:
             self.world.ledger.settle(self.session, message, self.world.life.position)
 

@@ -187,7 +187,8 @@ class Simulation:
 
     def run(self) -> Counter[str]:
         """Run the history, and return the complaints."""
-        shared = "/dev/shm"  # Use a directory in memory if there is one, where the catalog's syncs cost nothing.
+        # In memory, if there is such a directory, the syncs of the catalog cost nothing.
+        shared = "/dev/shm"
         with tempfile.TemporaryDirectory(
             dir=shared if os.path.isdir(shared) else None
         ) as directory:
@@ -357,7 +358,8 @@ class Simulation:
             except Crash:
                 crash = True
         self.tell(
-            f"-- {'crash' if crash else 'stop'} at {life.position}, durable {self.journal.durable}, begun {self.journal.begun}"
+            f"-- {'crash' if crash else 'stop'} at {life.position}, durable"
+            f" {self.journal.durable}, begun {self.journal.begun}"
         )
         chances = (0.5,) if self._torn else (1.0, 1.0, 0.0, 0.5, 0.5, 0.9)
         self._disk = life.crash(random, chances) if crash else SimulatedDisk(life.disk.contents())
@@ -393,7 +395,8 @@ class Simulation:
             late = [client.name for client, ready in zip(self._all, done, strict=True) if not ready]
             self.complain(
                 LOST,
-                f"never quiet: {late}, {[queue.name for queue in self._queues() if queue.depth + queue.unacked]}",
+                f"never quiet: {late}, "
+                f"{[queue.name for queue in self._queues() if queue.depth + queue.unacked]}",
             )
         self._check_fates()
         self.ledger.finished()

@@ -55,7 +55,8 @@ class Rows:
         if captured.base != len(rows):
             self._complain(
                 DISK,
-                f"stream {intake.number} goes on with offset {captured.base}, and has {len(rows)} rows",
+                f"stream {intake.number} goes on with offset {captured.base}, and has"
+                f" {len(rows)} rows",
             )
         for item in captured.items:
             assert isinstance(item, Message)
@@ -85,14 +86,16 @@ class Rows:
         if [offset for offset, _ in found] != list(range(at, int(archive.end))):
             self._complain(
                 DISK,
-                f"stream {queue.name} has offsets {[offset for offset, _ in found]}, from {at} to {archive.end}",
+                f"stream {queue.name} has offsets {[offset for offset, _ in found]}, from {at}"
+                f" to {archive.end}",
             )
         elif [body for _, body in found] != rows[at:]:
             self._complain(DISK, f"stream {queue.name} is not what was put, from {at} on")
         if archive.rows != len(found) or queue.depth != len(found):
             self._complain(
                 DISK,
-                f"stream {queue.name} has {len(found)} rows, and counts {archive.rows}, {queue.depth}",
+                f"stream {queue.name} has {len(found)} rows, and counts {archive.rows},"
+                f" {queue.depth}",
             )
         return [body for _, body in found]
 
@@ -114,7 +117,7 @@ def read_rows(disk: SimulatedDisk, queue: StreamQueue) -> list[tuple[int, bytes]
 
 
 class Numbered(Amqp):
-    """A producer with sequence numbers, which sends unconfirmed messages again after it reconnects."""
+    """A producer with sequence numbers, which sends unconfirmed messages again."""
 
     set_up = marshal(1, spec.Confirm.Select())
 
@@ -226,7 +229,8 @@ class Reader(Amqp):
         if self.known.setdefault(offset, body) != body:
             self.world.complain(
                 STRAY,
-                f"offset {offset} of {self.queue} was {named(self.known[offset])}, and is {named(body)}",
+                f"offset {offset} of {self.queue} was {named(self.known[offset])}, and is"
+                f" {named(body)}",
             )
         self._next = offset + 1
         self._held.append(frame.delivery_tag)
@@ -262,7 +266,7 @@ class Streams:
         world.ledger.family("few", endless=True, lossy=True)
 
     def recovered(self) -> dict[str, list[str]]:
-        """Check all streams after a start, on a disk without faults; return the messages in each."""
+        """Check all streams after a start, on a disk without faults; return their messages."""
         life, complain = self.world.life, self.world.complain
         found: dict[str, list[str]] = {}
         for finding in life.broker.streams.findings:
