@@ -207,7 +207,7 @@ async def test_segments_are_served_as_they_stand(served: Served) -> None:
             "/api/streams/segments?queue=s&ofset=7",
             "guest:guest",
             400,
-            "there is no parameter 'ofset' here, only vhost, queue, offset",
+            "unknown parameter 'ofset'; known are vhost, queue, offset",
         ),
         (
             "/api/streams/segments?queue=s&vhost=none",

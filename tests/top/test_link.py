@@ -29,9 +29,9 @@ MIB: Final = 1 << 20
 # -- the last words
 
 
-async def talk_on(client: Socket, octets: bytes) -> bytes:
+async def talk_on(client: Socket, data: bytes) -> bytes:
     """Say this and eight megabytes more; only then listen."""
-    await client.send(octets + bytes(8 * MIB))
+    await client.send(data + bytes(8 * MIB))
     client.shut_down()
     return await client.read_to_end()
 
@@ -165,9 +165,9 @@ async def test_what_came_with_the_credentials_is_heard_after_the_verdict(start: 
         + marshal(0, spec.Connection.TuneOk(2047, 131_072, 0))
         + marshal(0, spec.Connection.Open())
     )
-    octets = b""
-    while not octets.endswith(marshal(0, spec.Connection.OpenOk())):
-        octets += await client.exactly(1)
+    data = b""
+    while not data.endswith(marshal(0, spec.Connection.OpenOk())):
+        data += await client.exactly(1)
     client.close()
 
 

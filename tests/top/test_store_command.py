@@ -106,9 +106,9 @@ def test_a_broker_starts_on_a_backup(home: Path) -> None:
 
 def test_damage_is_found_and_repaired(home: Path) -> None:
     (segment,) = (home / LOG).glob("*.log")
-    octets = bytearray(segment.read_bytes())
-    octets[octets.index(b"body 7")] ^= 0xFF
-    segment.write_bytes(bytes(octets))
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"body 7")] ^= 0xFF
+    segment.write_bytes(bytes(data))
     code, said, errors = store("verify", "--data-dir", home)
     assert (code, errors) == (1, "") and "quarantined: " in said and "1 found to be wrong" in said
     code, said, errors = store("repair", "--data-dir", home)
@@ -123,9 +123,9 @@ def test_damage_is_found_and_repaired(home: Path) -> None:
 
 def test_damage_in_a_stream_is_found_and_repaired(home: Path) -> None:
     [segment] = (home / "streams" / "%2F" / "events").glob("*.arrow")
-    octets = bytearray(segment.read_bytes())
-    octets[len(octets) // 2] ^= 0xFF
-    segment.write_bytes(bytes(octets))
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    segment.write_bytes(bytes(data))
     code, said, errors = store("verify", "--data-dir", home)
     assert (
         (code, errors) == (1, "")

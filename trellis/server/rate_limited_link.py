@@ -13,8 +13,8 @@ class RateLimitedLink(LayeredLink):
     """The link of a client with rate limits. Each chunk is charged after it was handled.
 
     A client above a limit is throttled: the link does not read from it for a while. A client that
-    would have to wait longer than `rates.patience` is disconnected. The keep-alive timer of a client
-    stands still while the client is throttled.
+    would have to wait longer than `rates.patience` is disconnected. The keep-alive timer of a
+    throttled client stands still.
     """
 
     def __init__(self, context: ListenerContext) -> None:
