@@ -85,9 +85,9 @@ def test_a_matcher_of_a_package_that_does_not_fit_is_named_with_what_to_do(
     file = tmp_path / "broker.toml"
     file.write_text('matcher.allowed = ["auto", "third"]')
     assert complaint("--config", str(file)) == (
-        f"trellis: {file}: matcher.allowed: third cannot be loaded: third_party has nothing called 'Third', which the package "
-        "third-party names as its matcher third (trellis.matchers); install a version of it that fits; or remove it from "
-        "the list"
+        f"trellis: {file}: matcher.allowed: third cannot be loaded: third_party has nothing called "
+        "'Third', but package third-party names it as the matcher third (trellis.matchers); "
+        "install a compatible version of that package; or remove it from the list"
     )
 
 
