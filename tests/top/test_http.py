@@ -409,7 +409,7 @@ async def test_commands_ask_a_broker(running: Running) -> None:
         'q                             {"x-max-length":7}',
     ]
     assert refused[0] == 1
-    assert "refused user known (401)" in refused[2]
+    assert "refused user known (unknown user or wrong password)" in refused[2]
     assert ready == (0, f"ready: {health}/readyz\n", "")
     running.node.ready = False
     code, _, err = await trellis("health", "--url", health)

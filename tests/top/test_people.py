@@ -144,5 +144,6 @@ async def test_who_may_not_is_told_as_whom_it_asked(
     assert code == 1
     assert err == (
         "trellis: user 'known' lacks the tag 'administrator', which this request requires; "
-        "asked as known: give --user and --password, or set TRELLIS_USER\n"
+        "logged in as known: give --user and --password, or set TRELLIS_USER and "
+        "TRELLIS_PASSWORD\n"
     )

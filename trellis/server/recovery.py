@@ -22,6 +22,7 @@ from broker.store.recovery import Recovery
 from protocols.amqp.codec import stored as amqp_stored
 from protocols.mqtt.codec import stored as mqtt_stored
 from trellis import logs
+from trellis.progress import Interval
 from trellis.settings.schema import StoreSettings
 
 #: Seconds between two log lines about the progress.
@@ -35,15 +36,12 @@ class RecoveryProgress:
     """Logs the progress of a recovery every PROGRESS_INTERVAL seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._began = self._logged_at = clock()
+        self._interval = Interval(PROGRESS_INTERVAL, clock)
 
     def __call__(self, recovery: Recovery) -> None:
-        now = self._clock()
-        if now - self._logged_at < PROGRESS_INTERVAL:
+        if not self._interval.due():
             return
-        self._logged_at = now
-        rate = int(recovery.bytes_read) / (now - self._began)
+        rate = int(recovery.bytes_read) / self._interval.elapsed
         left = (int(recovery.bytes_total) - int(recovery.bytes_read)) / rate if rate else 0.0
         logs.info(
             "recovery",
