@@ -15,7 +15,7 @@ import trellis
 from broker.messages.outlet import TURN_BYTES
 from protocols.amqp.codec.frames import HEARTBEAT_FRAME
 from protocols.amqp.connection.handshake import GREETING
-from protocols.connection import HELD_MAX
+from protocols.connection import LOGIN_INPUT_MAX
 from tests.clients import connect_packet, marshal, publication, start_ok, unmarshal
 from tests.top.conftest import Start
 from tests.top.running import Amqp0, Running, Socket
@@ -91,11 +91,11 @@ async def test_a_client_that_does_not_hang_up_is_cut_off(running: Running) -> No
 async def test_the_clock_is_told_before_input_is_heard(running: Running) -> None:
     client = await running.amqp()
     (connection,) = running.node.amqp.connections
-    told = int(connection.heard_at)
+    told = int(connection.last_input_at)
     await asyncio.sleep(0.1)  # Nothing happens, so nobody tells the time.
     await client.socket.send(HEARTBEAT_FRAME)
-    await running.until(lambda: connection.heard_at > told)
-    assert connection.heard_at >= told + 100
+    await running.until(lambda: connection.last_input_at > told)
+    assert connection.last_input_at >= told + 100
 
 
 async def test_leftover_input_of_a_greedy_publisher_has_one_place_in_a_turn(
@@ -130,7 +130,7 @@ async def greeted(start: Start) -> tuple[Running, Socket, Link]:
     return running, client, link
 
 
-@pytest.mark.parametrize("size", [2 * HELD_MAX, 4 * HELD_MAX])
+@pytest.mark.parametrize("size", [2 * LOGIN_INPUT_MAX, 4 * LOGIN_INPUT_MAX])
 async def test_a_client_that_says_more_than_64_kib_before_its_verdict_is_cut_off(
     start: Start, size: int
 ) -> None:
@@ -149,7 +149,7 @@ async def test_a_connection_that_waits_for_its_verdict_is_not_read(start: Start)
     await running.until(lambda: connection.stalled)
     sending = asyncio.create_task(client.send(bytes(8 * MIB)))
     for _ in range(50):
-        assert connection.bytes_in <= HELD_MAX
+        assert connection.bytes_in <= LOGIN_INPUT_MAX
         await asyncio.sleep(0.001)
     assert connection.stalled
     assert not sending.done()

@@ -443,7 +443,7 @@ def _messages(
     `relayed` are copies that went to connections without a queue.
     """
     name, tally = front.name, front.tally
-    mine = [ingress[way] for ingress in vhosts for way in front.ways_in if way in ingress]
+    mine = [ingress[way] for ingress in vhosts for way in front.context_names if way in ingress]
     received = sum(ingress.received for ingress in mine)
     routed = sum(ingress.fates[ROUTED] for ingress in mine)
     unroutable = sum(ingress.fates[UNROUTABLE] for ingress in mine)

@@ -123,7 +123,7 @@ class BrokerNode:
                 profile.read(settings.matcher.profile, settings.matcher.allowed), serving=False
             )
         self.broker.users.changed.append(self.review)
-        self.mqtt.review()
+        self.mqtt.reauthorize()
         self.alarm_watch = AlarmWatch(
             self.broker.alarms, settings.limits.memory, settings.limits.disk_free, directory
         )
@@ -141,7 +141,7 @@ class BrokerNode:
     def review(self, user: str = "") -> None:
         """Renew the permissions of all connections and sessions, after users have changed."""
         for front in self.fronts:
-            front.review()
+            front.reauthorize()
 
     @property
     def logins(self) -> dict[str, dict[str, int]]:

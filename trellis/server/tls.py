@@ -137,7 +137,7 @@ class TlsLayer(Layer):
             self._counters.failures[reason_of(error)] += 1
             logs.debug(
                 "tls_failed",
-                listener=self._peer.entrance,
+                listener=self._peer.listener,
                 peer=self._peer,
                 reason=reason_of(error),
                 error=error,

@@ -395,7 +395,7 @@ class AmqpConnection(ConnectionInterface):
 
     # -- changed permissions
 
-    def review(self) -> None:
+    def reauthorize(self) -> None:
         vhost, context = self.vhost, self.context
         if self.state in (states.CLOSING, states.CLOSED):
             return
@@ -444,8 +444,8 @@ class AmqpConnection(ConnectionInterface):
             return
         interval: i64 = self.handshake.heartbeat * 1000
         if self.stalled:
-            self.heard_at = now  # The broker does not read, so the client is not silent.
-        if now - self.heard_at > 2 * interval:
+            self.last_input_at = now  # The broker does not read, so the client is not silent.
+        if now - self.last_input_at > 2 * interval:
             self.abort("heartbeat_timeout")
         else:
             self.out.write(HEARTBEAT_FRAME)

@@ -25,7 +25,7 @@ PROTOCOLS: Final = {
 def name_of(connection: Connection) -> str:
     """Return the name of a connection, which no other open connection has."""
     peer = f"unix:{connection.number}" if connection.peer.port == 0 else str(connection.peer)
-    return f"{peer} -> {connection.peer.entrance or connection.front.name}"
+    return f"{peer} -> {connection.peer.listener or connection.front.name}"
 
 
 def vhost_of(connection: Connection) -> VirtualHost | None:
@@ -63,10 +63,10 @@ def connection_row(connection: Connection, node: str) -> Row:
         "protocol": PROTOCOLS.get(str(description["protocol"]), str(description["protocol"])),
         "peer_host": connection.peer.address,
         "peer_port": connection.peer.port,
-        "host": connection.peer.entrance,
+        "host": connection.peer.listener,
         "port": 0,
-        "ssl": connection.peer.entrance in ("amqps", "mqtts", "wss"),
-        "connected_at": int(connection.opened * 1000),
+        "ssl": connection.peer.listener in ("amqps", "mqtts", "wss"),
+        "connected_at": int(connection.opened_at * 1000),
         "recv_oct": int(connection.bytes_in),
         "send_oct": int(connection.bytes_out),
         "send_pend": int(connection.unsent),
