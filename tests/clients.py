@@ -99,7 +99,7 @@ class World:
     def review(self) -> None:
         """Authorize all connections and sessions again, because permissions have changed."""
         self.amqp_front.reauthorize()
-        self.mqtt_front.review()
+        self.mqtt_front.reauthorize()
         self.turn()
 
     def durable(self) -> None:
