@@ -22,7 +22,7 @@ _ACK: Final[i64] = 80
 
 
 class Pending:
-    """A number that is not simply ready: it waits for a ticket, or it is refused."""
+    """A publication that waits for a ticket or is refused, or a run of them with one ticket."""
 
     __slots__ = ("number", "refused", "ticket")
 
@@ -44,6 +44,9 @@ class Confirms(Waiter):
         self._tally = tally
         self._confirmed: i64 = 0
         self._pending: list[Pending] = []
+        #: The ticket of the current run, and the last publication that waits for it.
+        self._run_ticket: Ticket | None = None
+        self._run_last: i64 = 0
         self._head = b"\x01" + int(channel).to_bytes(2, "big") + b"\x00\x00\x00\x0d\x00\x3c\x00"
 
     def add(self, ticket: Ticket | None, refused: bool) -> None:
@@ -55,8 +58,26 @@ class Confirms(Waiter):
         if waits or refused:
             self._pending.append(Pending(self.published, ticket if waits else None, refused))
 
+    def add_stored(self) -> Ticket:
+        """Count the next publication, and return the ticket that it waits for. Hot path.
+
+        Publications that follow each other share a ticket until `flush`, which ends each chunk of
+        input: the store takes its batches between chunks, so that they are in one batch.
+        """
+        number: i64 = self.published + 1
+        self.published = number
+        ticket = self._run_ticket
+        if ticket is not None and self._run_last == number - 1:
+            self._run_last = number
+            return ticket
+        ticket = self._run_ticket = Ticket(self)
+        self._run_last = number
+        self._pending.append(Pending(number, ticket, False))
+        return ticket
+
     def flush(self) -> None:
         """Confirm whatever may be: one frame for a run of acks."""
+        self._run_ticket = None
         pending = self._pending
         done = 0
         for entry in pending:

@@ -23,7 +23,14 @@ from librt.strings import read_i32_be, read_i64_be
 from mypy_extensions import i64
 
 from broker.errors import BrokerError
-from broker.messages.message import ALWAYS, AT_MOST_ONCE, NOWHERE, SUBSCRIBERS, Message
+from broker.messages.message import (
+    ALWAYS,
+    AT_MOST_ONCE,
+    NOWHERE,
+    PERSISTENCE,
+    SUBSCRIBERS,
+    Message,
+)
 from broker.routing.publish_context import PublishContext
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.channel import Channel
@@ -228,6 +235,8 @@ class AmqpConnection(ConnectionInterface):
             if slow != 0:
                 slow = needs_care(slow, data, end)
         if route is None or slow != 0:
+            if route is not None and slow == PERSISTENCE:
+                return publisher.publish_persistent(route, data[end:stop])
             self._cursor = stop
             self.current_channel = publisher.number
             self.current_method = _PUBLISH
