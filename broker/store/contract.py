@@ -324,6 +324,8 @@ class Store:
         self.position: i64 = 0
         #: All entries up to this position are durable.
         self.durable: i64 = 0
+        #: Number of the batch that the next entry joins.
+        self.batch_number: i64 = 0
         #: Messages that a durable queue keeps in memory. Of further messages it keeps positions.
         self.window: i64 = WINDOW
         #: Called with the first entry of a batch, and again with the first ticket of it: the server
@@ -475,6 +477,7 @@ class Store:
         for stream in self.streams:
             self.append(StreamExtended(stream.stream_number(), stream.stream_end()), None)
         self.unbatched = self.urgent = False
+        self.batch_number += 1
         tickets, self._tickets = self._tickets, []
         batch = self.batch(tickets)
         streams, self.streams = self.streams, []

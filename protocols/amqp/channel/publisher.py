@@ -149,7 +149,7 @@ class ChannelPublisher:
         message = Message(route, content, self.frames, AT_LEAST_ONCE)
         ticket: Ticket | None = None
         if self.confirms is not None:
-            ticket = self.confirms.add_stored()
+            ticket = self.confirms.add_stored(self._vhost.store.batch_number)
             self.tally.received_confirm += 1
         self._connection.persists = True
         self.context.received += 1
