@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 #: What is compiled, all in one group, so that calls between modules are C calls. Of trellis/ only
 #: what runs per received chunk, in the broker and in its load tool: the rest waits on the loop or
-#: runs once, and stays open to monkeypatching. (trellis/bench/progress.py is where the interpreter
-#: hears of Ctrl-C.)
+#: runs once, and stays open to monkeypatching. (A call to trellis/progress.py, which is not compiled,
+#: lets Python handle Ctrl-C.)
 COMPILED = (
     "matching",
     "broker",

@@ -20,7 +20,7 @@ BUDGET: Final[i64] = 20_000
 #: What a packet that comes rarely costs of it.
 COLD: Final[i64] = 10
 #: Octets that are kept for a client that waits for the verdict on its credentials.
-HELD_MAX: Final[i64] = 64 << 10
+LOGIN_INPUT_MAX: Final[i64] = 64 << 10
 
 #: Reasons for which the broker closes a connection, as the metrics count them: an operator or a
 #: changed permission, a client above its rate limit, and the end of the broker process.
@@ -44,12 +44,12 @@ class Peer:
         self.port = port
         self.local = local
         #: The listener that it came to.
-        self.entrance = ""
+        self.listener = ""
         #: What a certificate that we trust says it is; "" without one.
         self.certificate = ""
         #: Whether it is a browser that shows a page of somebody else, whose user knows nothing of
         #: what is said.
-        self.foreign = False
+        self.cross_site = False
 
     def __str__(self) -> str:
         if self.port == 0 and self.address == "unix":
@@ -118,28 +118,28 @@ class Connection(Outlet):
         self.answers_last = False
         self.deadline: i64 = 0
         self.agenda = front.broker.agenda
-        self.opened = self.agenda.wall
+        self.opened_at = self.agenda.wall
         self.admitted = False
         #: Has published what the store must keep.
         self.persists = False
         #: When the peer last said anything, in ms.
-        self.heard_at: i64 = self.agenda.now
+        self.last_input_at: i64 = self.agenda.now
         #: Octets, from the first one not consumed, without which `consume` need not be called
         #: again.
         self.need: i64 = 0
         self.bytes_in: i64 = 0
         self._input: list[bytes] = []
-        self._held: i64 = 0
+        self._input_size: i64 = 0
         self._feeding = False
         front.enter(self)
         #: The how manieth of its front end it is, and how many octets its transport holds that are
         #: not sent yet.
         self.number = front.opened
-        self.backlog: Callable[[], int] = _nothing
+        self.transport_backlog: Callable[[], int] = _nothing
         #: When its client is nobody any more, unless it proves itself anew: in ms, 0 for never.
         self.expires: i64 = 0
         #: Why it is not read for a while; empty: it is.
-        self.held = ""
+        self.throttled = ""
 
     @property
     def published(self) -> int:
@@ -156,21 +156,21 @@ class Connection(Outlet):
     @property
     def unsent(self) -> int:
         """Octets that wait for the client to read: here and in the transport."""
-        return int(len(self.out) + self._parts_size) + self.backlog()
+        return int(len(self.out) + self._parts_size) + self.transport_backlog()
 
     # -- input
 
     def receive_data(self, data: bytes) -> None:
         """Take a chunk. Whatever it holds, no exception comes out. Hot path, once per chunk."""
-        self.heard_at = self.agenda.now
+        self.last_input_at = self.agenda.now
         self.bytes_in += len(data)
         if self._input or self.stalled:
             self._input.append(data)
-            self._held += len(data)
+            self._input_size += len(data)
             if self.stalled:
                 self._check_patience()
                 return
-            if self._held < self.need or self.behind:
+            if self._input_size < self.need or self.behind:
                 return
             data = b"".join(self._input)
             self._input.clear()
@@ -189,8 +189,8 @@ class Connection(Outlet):
         self._feeding = True
         used: i64 = len(data) if self.finished else self.consume(data)
         self._feeding = False
-        self._held = 0 if self.finished else len(data) - used
-        if self._held > 0:
+        self._input_size = 0 if self.finished else len(data) - used
+        if self._input_size > 0:
             self._input.append(data[used:] if used > 0 else data)
             if self.stalled:
                 self._check_patience()
@@ -199,7 +199,7 @@ class Connection(Outlet):
 
     def _check_patience(self) -> None:
         """A client that waits for the verdict may send so much ahead, however it is cut."""
-        if self._held > HELD_MAX and not self.admitted:
+        if self._input_size > LOGIN_INPUT_MAX and not self.admitted:
             self.abort("too_much_before_login")
             self.touch()
 
@@ -237,12 +237,12 @@ class Connection(Outlet):
             return
         self.stall()
         waiting = ticket.waiter
-        assert isinstance(waiting, HeldReply)
+        assert isinstance(waiting, DeferredReply)
         waiting.octets += octets
 
     def ticket(self) -> Ticket:
         """For one method or packet: what it appends, its answer waits for."""
-        return Ticket(HeldReply(self))
+        return Ticket(DeferredReply(self))
 
     # -- time, and the end
 
@@ -250,7 +250,7 @@ class Connection(Outlet):
         """The deadline has come."""
         raise NotImplementedError
 
-    def remember(self, identity: Identity | None) -> None:
+    def set_expiry(self, identity: Identity | None) -> None:
         """Whoever the client is has proven it until then."""
         expires = 0.0 if identity is None else identity.expires
         self.expires = (
@@ -259,7 +259,7 @@ class Connection(Outlet):
             else max(1, self.agenda.now + i64((expires - self.agenda.wall) * 1000))
         )
 
-    def review(self) -> None:
+    def reauthorize(self) -> None:
         """Somebody's rights changed, perhaps this client's: it goes on with those that it has now,
         or goes.
         """
@@ -290,7 +290,7 @@ class Connection(Outlet):
             self.stalled = False
             self.front.broker.alarms.leave(self)
             self.reason = self.reason or reason
-            self.backlog = _nothing
+            self.transport_backlog = _nothing
             self._input.clear()
             self.front.leave(self)
             self._release()
@@ -306,8 +306,8 @@ class Connection(Outlet):
             "protocol": self.front.name,
             "user": "",
             "state": "closing" if self.finished else "open",
-            "listener": self.peer.entrance,
-            "since": int(self.opened),
+            "listener": self.peer.listener,
+            "since": int(self.opened_at),
             "octets_in": int(self.bytes_in),
             "octets_out": int(self.bytes_out),
             "unsent": self.unsent,
@@ -321,10 +321,10 @@ class Connection(Outlet):
             return "reads too slowly"
         if self in self.front.broker.alarms.waiting:
             return "waits for the end of an alarm"
-        return self.held or ("waits" if self.stalled else "")
+        return self.throttled or ("waits" if self.stalled else "")
 
 
-class HeldReply(Waiter):
+class DeferredReply(Waiter):
     """An answer that waits for the store, and its connection with it."""
 
     def __init__(self, connection: Connection) -> None:

@@ -18,14 +18,14 @@ class Front(ConnectionRegistry):
     def __init__(self, name: str, broker: Broker) -> None:
         super().__init__(name, broker)
         #: Names of the publish contexts: one for each version of the protocol that has its own.
-        self.ways_in: tuple[str, ...] = (name,)
+        self.context_names: tuple[str, ...] = (name,)
         self._reviewing: Reauthorization | None = None
 
     def connect(self, peer: Peer) -> Connection:
         """Return a new connection for a client whose transport has just connected."""
         raise NotImplementedError
 
-    def review(self) -> None:
+    def reauthorize(self) -> None:
         """Renew the permissions of all connections, REVIEWED in a turn."""
         if self._reviewing is None or not self._reviewing.again():
             self._reviewing = Reauthorization(self)
@@ -57,7 +57,7 @@ class Reauthorization(Task):
         some, self._left = self._left[:REVIEWED], self._left[REVIEWED:]
         for connection in some:
             if not connection.finished:
-                connection.review()
+                connection.reauthorize()
         self._done = not self._left
         if self._left:
             self._agenda.later(self)

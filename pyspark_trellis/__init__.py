@@ -1,30 +1,40 @@
-"""Trellis's data pipeline on Spark. PySpark finds the format "trellis" here, for the module is
-called pyspark_*.
+"""Trellis's data pipeline on Spark: reads journals as tables and answers questions about routing.
 
-    spark.read.format("trellis").load("<data directory>/streams/<vhost>/<queue>")       docs/pipeline.md
+    spark.read.format("trellis").load("<data directory>/streams/<vhost>/<queue>")
     df.where(matches("topic", "stock.*.#"))
     match_topics(df, patterns)
 
+A journal is a stream queue with all published messages. PySpark finds the format "trellis" here,
+because it searches modules called pyspark_*. docs/pipeline.md is the guide for users.
+
 Reading order:
 
-    errors       what a user can mend                      columns      of a journal
-    messages     of Arrow's: heads and checksums           segments     where their batches begin, and their rows
-    journal      a stream: what is there, cut into pieces
-    remote       the same over HTTP                        offsets      where a query begins and ends
-    source       spark.read, spark.readStream              sink         writeStream
-    bulk         many topics, many patterns
-    java         which Java                                session      a Spark session, here or on a cluster
-    definitions  exchanges and bindings of a file          topology     the same as of a time, and who listens
-    asked        which of them a question is about         routing      where topics go by them
-    history      topics and counts, from a journal or from `traffic`
-    lake, traffic, whatif, audit, advise                   the jobs, tables in and tables out
-    report, plots                                          the page
-    demo, bench                                            what it is for; what it costs
-    running      in a session, once or again               lines        answers for people
-    commands     `trellis pipeline ...`
+    errors        PipelineError: errors that a user can fix
+    columns       the columns of a journal
+    messages      headers and checksums of Arrow IPC messages
+    segments      where a segment's batches begin, and their rows
+    journal       a stream in a directory, divided into pieces for tasks
+    remote        the same over HTTP
+    offsets       where a query begins and ends
+    source        spark.read, spark.readStream
+    sink          writeStream
+    bulk          many topics against many patterns
+    java, session the Java to use; a Spark session, local or on a cluster
+    definitions   exchanges and bindings of a definitions file
+    topology      bindings and MQTT subscriptions as of a time
+    job_bindings  the bindings that a job is about, by its arguments
+    routing       the queues that topics go to
+    history       topics and counts, from a journal or from `traffic`
+    lake, whatif, audit, advise
+                  the jobs
+    report, plots the HTML page
+    demo, bench   a guided example; the costs
+    running       runs a job once, or again for new messages
+    lines         answers as text
+    commands      `trellis pipeline ...`
 
-What it needs of the broker's code is `matching` alone, so both run on a cluster's workers from one
-zip.
+Of the broker's code it imports only `matching`, so that one zip file with both runs on the workers
+of a cluster.
 """
 
 from pyspark_trellis.bulk import match_by_shape, match_topics, matches

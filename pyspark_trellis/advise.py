@@ -1,12 +1,13 @@
-"""`advise`: the real matchers over the real topics and bindings, and what the broker should
-therefore do: `matching-profile.json`.
+"""`trellis pipeline advise`: measures the matchers on real topics and bindings, and writes
+`matching-profile.json` for the broker.
 
     {"format": 1, "made_at": ..., "messages": ..., "routes": entries of the route cache,
-     "exchanges": [{"vhost", "exchange", "matcher", "prewarm": [topics], "bindings", "topics", "measured": {matcher: ns a lookup}}]}
+     "exchanges": [{"vhost", "exchange", "matcher", "prewarm": [topics], "bindings", "topics",
+                    "measured": {matcher: ns per lookup}}]}
 
-The broker reads it at its start and on SIGHUP (setting `matcher.profile`). A matcher is named only
-where it was faster than `auto` by more than the noise; topics to prewarm are those that most
-messages have, so that after a start the first ones need not wait for a lookup.
+The broker reads the file at its start and on SIGHUP (setting `matcher.profile`). The profile names
+a matcher only if it was faster than `auto` by more than the noise. The topics to prewarm are those
+with the most messages; after a start, their first messages need not wait for a lookup.
 """
 
 from __future__ import annotations
@@ -31,25 +32,25 @@ from pyspark_trellis.bulk import GRAMMARS
 from pyspark_trellis.definitions import DefinitionsFile
 from pyspark_trellis.files import write
 
-#: Which matchers are tried: those that a broker allows by default.
+#: The matchers to measure: those that a broker allows by default.
 TRIED: Final = ("auto", "trie", "shapes", "bitmap")
-#: A matcher is recommended that takes no more than this part of the time that `auto` takes.
+#: A matcher is recommended if it takes at most this part of the time of `auto`.
 BETTER: Final = 0.9
-#: So many topics of an exchange are looked up, those with the most messages.
+#: The most topics of an exchange that are measured: those with the most messages.
 SAMPLE: Final = 20_000
 ROUNDS: Final = 5
-#: Topics to prewarm carry this part of the messages, and are no more than so many for an exchange.
+#: The part of the messages that the prewarmed topics cover, and their largest number per exchange.
 CARRIED: Final = 0.9
 PREWARMED: Final = 5_000
-#: Bounds of the route cache.
+#: The smallest and largest recommended size of the route cache.
 LEAST_ROUTES, MOST_ROUTES = 1_024, 4_194_304
 
 
 @dataclass(frozen=True)
 class ExchangeAdvice:
-    """What is known of a topic exchange.
+    """The advice for a topic exchange.
 
-    `matcher` is None where `auto` is as good. `measured`: ns a lookup.
+    `matcher` is None if `auto` is as good. `measured` is in nanoseconds per lookup.
     """
 
     vhost: str
@@ -64,7 +65,7 @@ class ExchangeAdvice:
 
 @dataclass(frozen=True)
 class Advice:
-    """For a whole broker. `carried`: part of the messages whose topic would be prewarmed."""
+    """The advice for a broker; `carried` is the part of the messages with a prewarmed topic."""
 
     span: hist.Span
     routes: int
@@ -72,7 +73,7 @@ class Advice:
     exchanges: list[ExchangeAdvice]
 
     def profile(self, now: datetime) -> dict[str, Any]:
-        """As the file has it."""
+        """Return the contents of the profile file."""
         return {
             "format": 1,
             "made_at": now.astimezone(UTC).isoformat(timespec="seconds"),
@@ -82,7 +83,7 @@ class Advice:
         }
 
     def write(self, path: Path) -> None:
-        """A broker may read it at any time. Raises PipelineError."""
+        """Write the profile so that a broker may read it at any time. Raises PipelineError."""
         write(
             path, json.dumps(self.profile(datetime.now(UTC)), ensure_ascii=False, indent=1) + "\n"
         )
@@ -94,7 +95,10 @@ def advise(
     progress: Callable[[str], None] = lambda text: None,
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> Advice:
-    """What to do. `clock` gives nanoseconds. Raises PipelineError where a binding's key is none."""
+    """Return the advice for this history and these definitions.
+
+    `clock` returns nanoseconds. Raises PipelineError for an invalid binding key.
+    """
     span = hist.span(history)
     kept = history.cache()
     try:
@@ -150,7 +154,7 @@ def advise(
 
 
 def carrying(topics: Sequence[tuple[str, int]], messages: int) -> list[str]:
-    """The first of these topics, by falling count, that have `CARRIED` of the messages together."""
+    """Return the most frequent topics that together have the part CARRIED of the messages."""
     chosen: list[str] = []
     had = 0
     for topic, count in topics[:PREWARMED]:
@@ -162,7 +166,7 @@ def carrying(topics: Sequence[tuple[str, int]], messages: int) -> list[str]:
 
 
 def cache_size(topics: int) -> int:
-    """Room for all topics and a quarter more, as a power of two within bounds."""
+    """Return a cache size for all topics plus a quarter: a power of two within the limits."""
     wanted = max(LEAST_ROUTES, topics + topics // 4)
     return min(MOST_ROUTES, 1 << (wanted - 1).bit_length())
 
@@ -172,9 +176,10 @@ def measure(
     topics: Sequence[str],
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> dict[str, int]:
-    """Nanoseconds a lookup, the median of rounds that take turns, by matcher; nothing where no key
-    has a wildcard. A key comes with its grammar's name, and what is measured is what a topic
-    exchange does. Equal answers are asserted.
+    """Return the nanoseconds per lookup of each matcher: the median of interleaved rounds.
+
+    A key comes with its grammar's name. The measured operation is that of a topic exchange. The
+    result is empty if no key has a wildcard. The answers of all matchers are asserted to be equal.
     """
     matchers: dict[str, Bilingual[int]] = {}
     if not topics or not any(GRAMMARS[grammar].is_pattern(key) for key, grammar in keys):
@@ -191,7 +196,7 @@ def measure(
     expected = [sorted(matchers["auto"].match(topic)) for topic in some]
     for name, matcher in matchers.items():
         assert [sorted(matcher.match(topic)) for topic in some] == expected, (
-            f"{name} found something else than auto"
+            f"matcher {name} found other bindings than auto"
         )
     taken: dict[str, list[float]] = {name: [] for name in matchers}
     gc.collect()
@@ -212,7 +217,7 @@ def measure(
 
 
 def choice(measured: dict[str, int]) -> str | None:
-    """The matcher that is clearly better than `auto`, if one is."""
+    """Return the matcher that is clearly faster than `auto`, or None."""
     if "auto" not in measured:
         return None
     name = min(measured, key=lambda each: measured[each])

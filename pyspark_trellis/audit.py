@@ -1,11 +1,14 @@
-"""`audit`: which bindings do nothing, which do what others do, and what nobody wanted.
+"""`trellis pipeline audit`: finds bindings that do nothing, redundant bindings and unroutable
+topics.
 
-dead         nothing of the history matched it
-duplicate    the same key from the same exchange to the same place stands in the file twice, with
-other arguments subsumed     another binding to the same place takes all that it takes
-(`matching.covers`: exact, whatever is published) overlapping  two bindings to the same place both
-took topics of the history, and neither covers the other unroutable   topics that no queue got, each
-with the binding that is nearest to it
+    dead         no topic of the history matched the binding
+    duplicate    the file has a second binding with the same key, source and destination, and other
+                 arguments
+    subsumed     another binding to the same destination takes every topic that this one takes
+                 (`matching.covers`: exact, for all possible topics)
+    overlapping  two bindings to the same destination both took topics of the history, and neither
+                 covers the other
+    unroutable   a topic that reached no queue, with the binding nearest to it
 """
 
 from __future__ import annotations
@@ -27,17 +30,16 @@ from pyspark_trellis.bulk import GRAMMARS
 from pyspark_trellis.definitions import BY_NAME, BoundQueue, DefinitionsFile
 from pyspark_trellis.routing import routed
 
-#: Of findings of one kind so many are looked into: the topics with the most messages, the pairs
-#: with the most.
+#: The most findings of one kind: those with the most messages.
 MOST: Final = 1_000
-#: What spelling weighs beside whole words: 128 of them make no word more.
+#: The weight of spelling relative to whole words: 128 differences in spelling are less than a word.
 _SPELLING: Final = 1 / 256
 _WHOLE: Final = 1 + _SPELLING
 
 
 @dataclass(frozen=True)
 class Subsumed:
-    """A binding that another one makes needless."""
+    """A binding that another one makes redundant."""
 
     binding: BoundQueue
     by: BoundQueue
@@ -45,7 +47,7 @@ class Subsumed:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Two bindings to the same place that took the same topics."""
+    """Two bindings to the same destination that took the same topics."""
 
     one: BoundQueue
     other: BoundQueue
@@ -55,10 +57,9 @@ class Overlap:
 
 @dataclass(frozen=True)
 class Unroutable:
-    """A topic that no queue got.
+    """A topic that reached no queue.
 
-    `nearest`: the key of the binding of its exchange that differs from it the least, in so many
-    `words`.
+    `nearest` is the key of the binding of its exchange from which it differs in the fewest `words`.
     """
 
     vhost: str
@@ -71,7 +72,7 @@ class Unroutable:
 
 @dataclass(frozen=True)
 class Audit:
-    """What was found."""
+    """The findings of an audit."""
 
     span: hist.Span
     bindings: int
@@ -83,11 +84,12 @@ class Audit:
 
     @property
     def clean(self) -> bool:
+        """True if there are no findings other than overlaps."""
         return not (self.dead or self.duplicate or self.subsumed or self.unroutable)
 
 
 def audit(history: DataFrame, definitions: DefinitionsFile) -> Audit:
-    """The history against the file."""
+    """Compare the history with the bindings of the file."""
     span = hist.span(history)
     where = routed(history, definitions).drop("first_at", "last_at").cache()
     try:
@@ -100,7 +102,7 @@ def audit(history: DataFrame, definitions: DefinitionsFile) -> Audit:
             .select("vhost", "exchange", "topic", "messages")
             .collect()
         ]
-        # Only those that meet: topics with several bindings to one place.
+        # Only bindings that can overlap: topics with several bindings to one destination.
         places = history.sparkSession.createDataFrame(
             [
                 (each.number, f"{each.kind}\0{each.vhost}\0{each.source}\0{each.destination}")
@@ -150,16 +152,18 @@ def audit(history: DataFrame, definitions: DefinitionsFile) -> Audit:
 
 
 def _takes_all(one: BoundQueue, other: BoundQueue) -> bool:
-    """Whether the first takes what the second one does.
+    """True if the first binding takes every topic that the second one takes.
 
-    What leads to one place is written in one grammar.
+    Bindings to one destination have the same grammar.
     """
     return covers(one.key, other.key, GRAMMARS[one.grammar])
 
 
 def _says(definitions: DefinitionsFile, bound: BoundQueue) -> bool:
-    """Whether topics say if it is used: nothing comes to its exchange by way of one that decides by
-    more.
+    """True if topics alone tell whether the binding is used.
+
+    That is not so if messages reach its exchange through an exchange that routes by more than the
+    topic.
     """
     host = definitions.hosts[bound.vhost]
     seen: set[str] = set()
@@ -181,7 +185,7 @@ def _says(definitions: DefinitionsFile, bound: BoundQueue) -> bool:
 
 
 def needless(definitions: DefinitionsFile) -> tuple[list[Subsumed], list[Subsumed]]:
-    """(duplicate, subsumed) bindings of a file, by their number."""
+    """Return the (duplicate, subsumed) bindings of a file, by number."""
     groups: dict[tuple[str, str, str, str], list[BoundQueue]] = defaultdict(list)
     for each in definitions.bindings:
         groups[each.vhost, each.source, each.destination, each.kind].append(each)
@@ -221,7 +225,7 @@ def _nearest(
 
 
 def _in_amqp(topic_filter: str) -> str:
-    """A topic filter as AMQP would write it, near enough to count words."""
+    """Return a topic filter in AMQP notation, near enough to count words."""
     return AMQP.separator.join(
         AMQP.one if level == MQTT.one else level
         for level in swap(topic_filter).split(AMQP.separator)
@@ -229,9 +233,11 @@ def _in_amqp(topic_filter: str) -> str:
 
 
 def nearest(topic: str, patterns: Iterable[str]) -> tuple[str, int] | None:
-    """The pattern that would match if the fewest words of the topic were others, more or fewer; and
-    how many. Of several the one whose words are spelled the most alike. None if there is no
-    pattern.
+    """Return the pattern nearest to the topic, and its distance in words; None if there are no
+    patterns.
+
+    The distance is the number of words that must be changed, added or removed. Of several nearest
+    patterns, the one with the most similar spelling is returned.
     """
     words = AMQP.split(topic)
     found = min(
@@ -241,8 +247,10 @@ def nearest(topic: str, patterns: Iterable[str]) -> tuple[str, int] | None:
 
 
 def distance(words: list[str], pattern: list[str]) -> float:
-    """How many words must be changed, added or removed before the pattern matches (Levenshtein's
-    distance over words). What is behind the point says how unlike they are spelled."""
+    """Return how many words must be changed, added or removed before the pattern matches.
+
+    This is Levenshtein's distance over words. The fraction measures the difference in spelling.
+    """
     row: list[float] = [at * _WHOLE for at in range(len(words) + 1)]
     for want in pattern:
         if want == AMQP.many:

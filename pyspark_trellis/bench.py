@@ -1,9 +1,9 @@
-"""`trellis pipeline bench`: what the source and bulk matching cost, beside what one would write by
-hand. Results are asserted equal.
+"""`trellis pipeline bench`: measures the source and bulk matching against hand-written
+alternatives.
 
-Costs are CPU seconds of all processes of this session: driver, JVM and Python workers, from /proc.
-What rivals would take for all messages is measured on a part of them, where it is long; the figure
-says of how many.
+The results of all variants are asserted equal. Costs are CPU seconds of all processes of this
+session (driver, JVM and Python workers) from /proc. An alternative that would take too long is
+measured on a part of the messages; the output names the number.
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ from pyspark_trellis.progress import PipelineProgress
 from pyspark_trellis.source import DefaultSource, JournalReader
 
 TOPICS: Final = 50_000
-#: Rows of a batch, as the broker writes them under load: 256 KiB of bodies, of which each has 100
-#: octets.
+#: Rows of a batch as the broker writes it under load: 256 KiB of bodies of 100 bytes.
 A_BATCH: Final = 2_621
-#: Reads before the source is measured: the JVM takes some million rows to compile what is hot.
+#: Reads before the source is measured: the JVM compiles hot code after some million rows.
 WARM: Final = 3
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class Figure:
-    """CPU seconds for so many rows: the median of some runs."""
+    """CPU seconds for a number of rows: the median of several runs."""
 
     name: str
     rows: int
@@ -53,17 +52,20 @@ class Figure:
 
 @dataclass
 class PipelineFigures:
-    """All of a run."""
+    """The results of one run of the bench."""
 
     measured: list[Figure] = field(default_factory=list)
     targets: list[tuple[str, str, float, bool]] = field(default_factory=list)
 
     def aim(self, name: str, bound: str, value: float, met: bool) -> None:
+        """Record a target value and whether it was met."""
         self.targets.append((name, bound, round(value, 2), met))
 
     def lines(self) -> list[str]:
+        """Return the results as lines of text."""
         lines = [
-            f"{each.name:58} {each.rows:>10,} rows {each.seconds:8.2f} CPU s  {each.rows / max(each.seconds, 0.01):>12,.0f} rows/CPU s"
+            f"{each.name:58} {each.rows:>10,} rows {each.seconds:8.2f} CPU s  "
+            f"{each.rows / max(each.seconds, 0.01):>12,.0f} rows/CPU s"
             for each in self.measured
         ]
         return [
@@ -76,13 +78,14 @@ class PipelineFigures:
         ]
 
     def document(self) -> dict[str, Any]:
+        """Return the results as a JSON document."""
         return asdict(self)
 
 
 def cpu_seconds() -> float:
-    """Of all processes of this session, also those that have ended and were waited for.
+    """Return the CPU seconds of all processes of this session, including those that have ended.
 
-    Raises PipelineError where /proc is not.
+    Raises PipelineError if the system has no /proc.
     """
     if not Path("/proc/self/stat").exists():
         raise PipelineError(
@@ -105,7 +108,7 @@ def cpu_seconds() -> float:
 
 
 def _facts(pid: int) -> tuple[int, int] | None:
-    """(parent, ticks with those of children that ended)."""
+    """Return (parent, clock ticks including ended children) of a process."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -114,17 +117,18 @@ def _facts(pid: int) -> tuple[int, int] | None:
 
 
 def pool(rng: random.Random, count: int = TOPICS) -> list[str]:
-    """Distinct topics of a plant."""
+    """Return distinct topics of a plant."""
     found: dict[str, None] = {}
     while len(found) < count:
         found[
-            f"site{rng.randrange(60)}.line{rng.randrange(40)}.dev{rng.randrange(400)}.{rng.choice(('temp', 'hum', 'vib', 'press'))}"
+            f"site{rng.randrange(60)}.line{rng.randrange(40)}.dev{rng.randrange(400)}."
+            f"{rng.choice(('temp', 'hum', 'vib', 'press'))}"
         ] = None
     return list(found)
 
 
 def patterns_of(topics: list[str], count: int, rng: random.Random) -> list[str]:
-    """Distinct patterns: a third literal, the others with `*` anywhere, or `#` at the end."""
+    """Return distinct patterns: a third literal, the others with `*` anywhere or `#` at the end."""
     found: dict[str, None] = {}
     while len(found) < count:
         words = rng.choice(topics).split(".")
@@ -139,7 +143,7 @@ def patterns_of(topics: list[str], count: int, rng: random.Random) -> list[str]:
 
 
 def bench(spark: Any, quick: bool, progress: PipelineProgress) -> PipelineFigures:
-    """All of it. `quick`: a hundredth of the messages."""
+    """Run all measurements; with `quick`, on a hundredth of the messages."""
     scale = 100 if quick else 1
     figures = PipelineFigures()
     with tempfile.TemporaryDirectory(prefix="trellis-bench-") as scratch:
@@ -158,7 +162,7 @@ def _took(
     patterns: int = 0,
     times: int = 1,
 ) -> tuple[float, Any]:
-    """(median of CPU seconds, what came of the last run)."""
+    """Return (median of CPU seconds, result of the last run)."""
     runs = []
     for number in range(times):
         progress.say(f"{name}, {number + 1} of {times}")
@@ -191,7 +195,7 @@ def _matching(
         row = match_topics(messages, patterns).agg(F.sum("messages"), F.count("*")).collect()[0]
         return row[0], row[1]
 
-    total(many[:10])  # Workers and the JVM are warm.
+    total(many[:10])  # Workers and the JVM are warm after this.
     a_few, found = _took(
         figures, progress, "bulk matching, 1,000 patterns", count, lambda: total(many[:few]), few, 3
     )
@@ -247,16 +251,17 @@ def _source(
 ) -> None:
     path = scratch / "journal"
     write(path, count)
-    for rival in (_Rows, _Columns):
+    for rival in (_RowSource, _ColumnSource):
         spark.dataSource.register(rival)
 
     def table(name: str, **options: Any) -> DataFrame:
-        return spark.read.format(name).options(**options).load(str(path))  # type: ignore[no-any-return]
+        loaded: DataFrame = spark.read.format(name).options(**options).load(str(path))
+        return loaded
 
     def read(name: str, **options: Any) -> None:
         table(name, **options).write.format("noop").mode(
             "overwrite"
-        ).save()  # All columns come to the JVM, and no further.
+        ).save()  # All columns reach the JVM, and nothing is written.
 
     def digest(name: str) -> tuple[Any, ...]:
         return tuple(
@@ -306,18 +311,18 @@ def _source(
 
 
 def summed(batch: pa.RecordBatch) -> bytes:
-    """A record batch as the broker writes it: with its checksum in its metadata."""
+    """Return a record batch as the broker writes it: with its checksum in its metadata."""
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, batch.schema) as writer:
         writer.write_batch(batch, custom_metadata={"crc32": "0" * 8})
         end = out.tell()
-    octets: bytes = out.getvalue().to_pybytes()[batch.schema.serialize().size : end]
-    # The digits stand in the metadata, before the rows.
-    return octets.replace(b"0" * 8, b"%08x" % crc32(octets), 1)
+    data: bytes = out.getvalue().to_pybytes()[batch.schema.serialize().size : end]
+    # The digits are in the metadata, before the rows.
+    return data.replace(b"0" * 8, b"%08x" % crc32(data), 1)
 
 
 def write(path: Path, count: int, a_batch: int = A_BATCH) -> None:
-    """A journal of so many rows with 100 octets of body, in one segment."""
+    """Write a journal of this many rows with bodies of 100 bytes, in one segment."""
     path.mkdir(parents=True)
     topics = pool(random.Random(2), min(TOPICS, count))
     kinds: dict[str, pa.DataType] = {
@@ -362,7 +367,7 @@ def write(path: Path, count: int, a_batch: int = A_BATCH) -> None:
 
 
 class _RowReader(JournalReader):
-    """What one writes first: rows of Python's objects."""
+    """A reader that yields rows of Python objects: the obvious implementation."""
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         for batch in super().read(partition):
@@ -371,8 +376,9 @@ class _RowReader(JournalReader):
 
 
 class _ColumnReader(JournalReader):
-    """As fast as tuples can be made: a column at a time becomes Python's objects, and `zip` makes
-    rows of them.
+    """A reader that makes tuples as fast as possible.
+
+    Each column becomes a list of Python objects, and `zip` makes the rows.
     """
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -380,8 +386,8 @@ class _ColumnReader(JournalReader):
             yield from zip(*[column.to_pylist() for column in batch.columns], strict=True)
 
 
-class _Rows(DefaultSource):
-    """The same rows as tuples."""
+class _RowSource(DefaultSource):
+    """A source with the same rows as tuples."""
 
     @classmethod
     def name(cls) -> str:
@@ -391,8 +397,8 @@ class _Rows(DefaultSource):
         return _RowReader(schema, self._read())
 
 
-class _Columns(DefaultSource):
-    """The same rows as tuples, made the fastest way."""
+class _ColumnSource(DefaultSource):
+    """A source with the same rows as tuples, made column by column."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,12 +1,13 @@
-"""Many topics against many patterns, on Spark.
+"""Matches many topics against many patterns on Spark.
 
-    matches(column, pattern)          one pattern: a regular expression, which the JVM evaluates itself
-    match_topics(df, patterns)        groupBy(topic).count(), then `matching.batch` on whole batches of distinct topics
-    match_by_shape(df, patterns)      the same as a join of Spark SQL, for more patterns than one worker has room for
+    matches(column, pattern)       one pattern: a regular expression, evaluated by the JVM
+    match_topics(df, patterns)     counts distinct topics, then `matching.batch` on batches of them
+    match_by_shape(df, patterns)   the same as a join in Spark SQL, for more patterns than fit in a
+                                   worker's memory
 
-A question about routing needs each distinct topic once, and its count. What that saves is most of
-it: five million messages have some fifty thousand topics. `matching.batch` then asks one table a
-shape (see there), whatever the number of patterns.
+A routing question needs each distinct topic once, with its count. This saves most of the work: five
+million messages have some fifty thousand topics. `matching.batch` then searches one table per
+shape, whatever the number of patterns.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from matching.shapes import form_of
 from pyspark_trellis.errors import PipelineError
 
 GRAMMARS: Final = {"amqp": AMQP, "mqtt": MQTT}
-#: Above so many patterns they are not sent to every worker, but joined. The tables are cheaper as
-#: long as there is room for them: each Python worker that matches takes 0.25 GB a million patterns,
-#: so here one has a gigabyte. Measured with 50,000 topics, CPU seconds and what they add to memory:
-#: 1M 6 and 0.3 GB, joined 31 and 1.1 GB (of the JVM); 2M 9 and 0.6, joined 44 and 1.4; 5M 30 and
-#: 1.2, joined 64 and 3.1.
+#: Above this many patterns, they are joined instead of being sent to every worker. Tables are
+#: cheaper while they fit in memory: each Python worker takes 0.25 GB per million patterns, here one
+#: GB. Measured with 50,000 topics, CPU seconds and additional memory: 1M patterns 6 s and 0.3 GB,
+#: joined 31 s and 1.1 GB (of the JVM); 2M 9 s and 0.6 GB, joined 44 s and 1.4 GB; 5M 30 s and 1.2
+#: GB, joined 64 s and 3.1 GB.
 JOINED_ABOVE: Final = 4_000_000
 
 
 def grammar_of(name: str) -> Grammar:
-    """Raises PipelineError."""
+    """Return the grammar with this name. Raises PipelineError."""
     grammar = GRAMMARS.get(name)
     if grammar is None:
         raise PipelineError(f"unknown grammar '{name}'; known: {', '.join(GRAMMARS)}")
@@ -43,7 +44,7 @@ def grammar_of(name: str) -> Grammar:
 
 
 def checked(patterns: Iterable[str], grammar: Grammar) -> list[str]:
-    """The patterns as a list. Raises PipelineError for one that is none."""
+    """Return the patterns as a list. Raises PipelineError for an invalid one."""
     found = list(patterns)
     try:
         for pattern in found:
@@ -53,19 +54,19 @@ def checked(patterns: Iterable[str], grammar: Grammar) -> list[str]:
     return found
 
 
-# -- one pattern
+# One pattern.
 
 
 def regex(pattern: str, grammar: Grammar) -> str:
-    """A regular expression, of Java and of Python, that `spelled` topics fulfil when the pattern
-    matches them.
+    """Return a regular expression, for Java and Python, that matches `spelled` topics.
 
-    Between two ``#`` the first place that fits is as good as any, so nothing goes back for another
-    (atomic groups): a pattern with many ``#`` takes no longer than words x words.
+    It matches the topics that the pattern matches. Between two ``#`` the first place that fits is
+    as good as any, so the expression does not backtrack (atomic groups): a pattern with many ``#``
+    takes at most words x words steps.
     """
     separator = re.escape(grammar.separator)
     any_word = f"{separator}[^{separator}]*"
-    ends = f"(?![^{separator}])"  # A word, and not only the beginning of one.
+    ends = f"(?![^{separator}])"  # the end of a word, not only a prefix of one
     words = grammar.split(pattern)
     runs: list[str] = [""]
     for word in words:
@@ -81,18 +82,25 @@ def regex(pattern: str, grammar: Grammar) -> str:
         text += f"(?>(?:{any_word})*?{run})"
     if len(runs) > 1:
         text += f"(?:{any_word})*{runs[-1]}"
-    return text + r"(?![\s\S])"  # The end: `$` and `\\Z` mean something else in either language.
+    # the end of the text: `$` and `\Z` differ between the two languages
+    return text + r"(?![\s\S])"
 
 
 def spelled(topic: Column, grammar: Grammar) -> Column:
-    """A topic as `regex` wants it: a separator before each word. Zero words are nothing."""
+    """Return the topic as `regex` expects it: with a separator before each word.
+
+    A topic without words becomes an empty text.
+    """
     first = F.concat(F.lit(grammar.separator), topic)
     return first if grammar.split("") else F.when(topic == "", F.lit("")).otherwise(first)
 
 
 def matches(topic: Column | str, pattern: str, grammar: str = "amqp") -> Column:
-    """Whether the pattern matches the topics of a column: `df.where(matches("topic",
-    "stock.*.#"))`. Raises PipelineError.
+    """Return a condition that is true for topics that the pattern matches.
+
+        df.where(matches("topic", "stock.*.#"))
+
+    Raises PipelineError.
     """
     known = grammar_of(grammar)
     checked([pattern], known)
@@ -100,22 +108,22 @@ def matches(topic: Column | str, pattern: str, grammar: str = "amqp") -> Column:
     return spelled(column, known).rlike(regex(pattern, known))
 
 
-# -- many patterns
+# Many patterns.
 
 
 def counted(df: DataFrame, topic: str = "topic") -> DataFrame:
-    """(topic, messages): each distinct topic once."""
+    """Return (topic, messages) for each distinct topic."""
     return df.groupBy(F.col(topic).alias("topic")).agg(F.count("*").alias("messages"))
 
 
 @lru_cache(maxsize=4)
 def _batch(patterns: tuple[str, ...], grammar: str) -> Batch:
-    """Made once a worker process, which Spark keeps for the tasks that follow."""
+    """Return the batch matcher, created once per worker process and kept for its next tasks."""
     return Batch(patterns, GRAMMARS[grammar])
 
 
 def pairs(batch: Batch, topics: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Rows of topics, and numbers of the patterns that match them."""
+    """Return two columns: rows of topics, and numbers of the patterns that match them."""
     found = batch.match(topics.to_pylist())
     size = len(found.topics)
     return tuple(
@@ -130,9 +138,10 @@ def match_topics(
     topic: str = "topic",
     tasks: int = 0,
 ) -> DataFrame:
-    """(topic, messages, pattern): how many messages of each topic each pattern matched. `pattern`
-    is its number in `patterns`. `tasks`: in how many tasks at once topics are matched; 0 leaves it
-    to Spark. Raises PipelineError.
+    """Return (topic, messages, pattern): how many messages of each topic each pattern matched.
+
+    `pattern` is the index in `patterns`. `tasks` is the number of parallel tasks; 0 leaves it to
+    Spark. Raises PipelineError.
     """
     known = checked(patterns, grammar_of(grammar))
     if len(known) > JOINED_ABOVE:
@@ -157,12 +166,11 @@ def match_topics(
 def match_by_shape(
     df: DataFrame, patterns: Sequence[str] | DataFrame, grammar: str = "amqp", topic: str = "topic"
 ) -> DataFrame:
-    """The same answer as a join on (shape, key), all of it in Spark SQL: patterns are spread over
-    the cluster like the topics.
+    """Return the same as `match_topics`, by a join on (shape, key) in Spark SQL.
 
-    `patterns` may be a table (pattern long, text string), which nobody ever holds whole. Of
-    patterns with several ``#`` only the words before the first one are the key, and the regular
-    expression decides.
+    The patterns are distributed over the cluster like the topics. `patterns` may be a table
+    (pattern long, text string), which is never collected in one place. For a pattern with several
+    ``#`` the key has only the words before the first one, and the regular expression decides.
     """
     known = grammar_of(grammar)
     if not isinstance(patterns, DataFrame):
@@ -233,7 +241,9 @@ def match_by_shape(
 
 
 def _shape(text: str, grammar: Grammar) -> tuple[str, str, str]:
-    """(shape, key, regular expression or nothing where the key says all) of a pattern."""
+    """Return the (shape, key, regular expression) of a pattern; no expression if the key
+    decides.
+    """
     words = grammar.split(text)
     form = form_of(words, grammar)
     several = form is None
@@ -246,7 +256,8 @@ def _shape(text: str, grammar: Grammar) -> tuple[str, str, str]:
         )
     marks = form[2:]
     length = form[0] - (form[1] >= 0)
-    shape = f"{length}{'=' if form[1] < 0 else '+'}{'r' if words[:1] not in ([grammar.one], [grammar.many]) else 'w'}"
+    rooted = words[:1] not in ([grammar.one], [grammar.many])
+    shape = f"{length}{'=' if form[1] < 0 else '+'}{'r' if rooted else 'w'}"
     shape += ",".join(map(str, marks))
     key = "".join(grammar.separator + words[mark] for mark in marks)
     return shape, key, regex(text, grammar) if several else ""

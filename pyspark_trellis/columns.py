@@ -1,4 +1,4 @@
-"""The columns of a journal, as Spark knows them, and a projection of them as the user asks for it."""
+"""Defines the columns of a journal with Spark's types, and their projection for a query."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_trellis.errors import PipelineError
 
-#: Column -> Spark's type. (Spark has no unsigned numbers; instants are microseconds.)
+#: The Spark type of each column. (Spark has no unsigned numbers; timestamps are microseconds.)
 COLUMNS: Final = {
     "offset": "long",
     "published_at": "timestamp",
@@ -45,15 +45,15 @@ COLUMNS: Final = {
 }
 DDL: Final = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
 _SIMPLE: Final = {"long": "bigint", "short": "smallint"}
-#: Of the years 1 to 9999.
+#: The first and last second of Spark's years, 1 to 9999, as Unix time.
 _FIRST_SECOND: Final = -62_135_596_800
 _LAST_SECOND: Final = 253_402_300_799
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What batches for this projection look like.
+    """Return the Arrow schema of batches for this projection.
 
-    Raises PipelineError for a column that no journal has.
+    Raises PipelineError for a column that a journal does not have.
     """
     for field in schema.fields:
         kind = COLUMNS.get(field.name)
@@ -63,14 +63,15 @@ def arrow_schema(schema: StructType) -> pa.Schema:
         wanted = _SIMPLE.get(kind, kind)
         if field.dataType.simpleString() != wanted:
             raise PipelineError(
-                f"column '{field.name}' of a journal is {kind}, not {field.dataType.simpleString()}; "
+                f"column '{field.name}' of a journal is {kind}, not "
+                f"{field.dataType.simpleString()}; "
                 f"ask for it as {kind} and cast it afterwards"
             )
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def conform(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """The columns wanted, in their order, with Spark's types."""
+    """Return the wanted columns, in their order, with Spark's types."""
     columns = []
     for field in wanted:
         column = batch.column(field.name)
@@ -81,8 +82,9 @@ def conform(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
 
 
 def _instants(column: pa.Array) -> pa.Array:
-    """Null for a timestamp outside the years 1 to 9999, which are Spark's: publishers may say any
-    number (of milliseconds, often).
+    """Return the column with null in place of timestamps that Spark cannot represent.
+
+    Spark's years are 1 to 9999. A publisher may send any number, often milliseconds.
     """
     if not pa.types.is_timestamp(column.type) or column.null_count == len(column):
         return column
@@ -95,11 +97,13 @@ def _instants(column: pa.Array) -> pa.Array:
 
 
 def check_segment(schema: pa.Schema, names: Sequence[str], path: str) -> None:
-    """Raises PipelineError when a segment lacks one of the columns: it is none, or of another
-    version.
+    """Raise PipelineError if a segment lacks one of the columns.
+
+    Such a file is not a journal segment, or was written by another version.
     """
     for name in names:
         if schema.get_field_index(name) < 0:
             raise PipelineError(
-                f"{path} has no column '{name}': it is no segment of a journal, or one of another version of Trellis"
+                f"{path} has no column '{name}': not a journal segment, or written by another "
+                "version of Trellis"
             )

@@ -1,5 +1,5 @@
-"""`trellis pipeline ...`: from arguments (trellis/cli/pipeline.py) to a job, and from its answer to
-lines for people.
+"""Runs `trellis pipeline ...`: from parsed arguments (trellis/cli/pipeline.py) to a job and its
+output.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pyspark_trellis.source import stream_of
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """The job that the arguments name; its exit code.
+    """Run the job that the arguments name; return its exit code.
 
-    Raises PipelineError: what can be seen at once, before Spark begins.
+    Raises PipelineError for errors that can be seen before Spark starts.
     """
     if getattr(arguments, "journal", None) is not None and arguments.master.startswith("local"):
         stream = stream_of({name.lower(): value for name, value in options_of(arguments).items()})
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     return _JOBS[arguments.job](arguments)
 
 
-# -- jobs
+# Jobs.
 
 
 def _kept(arguments: argparse.Namespace) -> int:
@@ -49,14 +49,15 @@ def _kept(arguments: argparse.Namespace) -> int:
         try:
             rows = progress.watch(query, arguments.job)
             print(
-                f"{rows:,} rows more are in {arguments.target}"
+                f"{rows:,} new rows are in {arguments.target}"
                 if rows
-                else f"nothing new for {arguments.target}"
+                else f"no new rows for {arguments.target}"
             )
         except KeyboardInterrupt:
             query.stop()
             print(
-                f"stopped; `trellis pipeline {arguments.job}` with the same --target goes on from there",
+                f"stopped; `trellis pipeline {arguments.job}` with the same --target continues "
+                "from there",
                 file=sys.stderr,
             )
     return 0
@@ -66,13 +67,13 @@ def _whatif(arguments: argparse.Namespace) -> int:
     from pyspark_trellis.whatif import what_if
 
     def answer(question: Question) -> int:
-        asked = question.asked
-        assert asked.proposed is not None
+        bindings = question.bindings
+        assert bindings.proposed is not None
         with question.watched() as history:
-            found = what_if(history, asked.current, asked.proposed)
+            found = what_if(history, bindings.current, bindings.proposed)
         if not question.json({**asdict(found), "breaks": found.breaks}):
-            lines.head(found.span, asked.said_by)
-            lines.whatif(found, asked.current is not None)
+            lines.head(found.span, bindings.sources)
+            lines.whatif(found, bindings.current is not None)
         return int(found.breaks)
 
     return answered(arguments, answer)
@@ -83,9 +84,9 @@ def _audit(arguments: argparse.Namespace) -> int:
 
     def answer(question: Question) -> int:
         with question.watched() as history:
-            found = audit(history, question.asked.there)
+            found = audit(history, question.bindings.effective)
         if not question.json(asdict(found)):
-            lines.head(found.span, question.asked.said_by)
+            lines.head(found.span, question.bindings.sources)
             lines.audit(found)
         return 0
 
@@ -98,15 +99,16 @@ def _advise(arguments: argparse.Namespace) -> int:
     def answer(question: Question) -> int:
         advice = advise(
             hist.summed(question.parts),
-            question.asked.there,
+            question.bindings.effective,
             lambda text: question.progress.say(f"advise  {text}"),
         )
         question.progress.end()
         advice.write(arguments.output)
-        lines.head(advice.span, question.asked.said_by)
+        lines.head(advice.span, question.bindings.sources)
         lines.advise(advice)
         print(
-            f"{arguments.output} written: name it as matcher.profile, or send the broker SIGHUP if it is that already"
+            f"{arguments.output} written: set matcher.profile to it, or send the broker SIGHUP if "
+            "that is set"
         )
         return 0
 
@@ -117,11 +119,11 @@ def _report(arguments: argparse.Namespace) -> int:
     from pyspark_trellis.report import make
 
     def answer(question: Question) -> int:
-        asked = question.asked
+        bindings = question.bindings
         with question.progress.of(question.spark, "report"):
-            page = make(question.parts, asked.there, asked.proposed, asked.said_by)
+            page = make(question.parts, bindings.effective, bindings.proposed, bindings.sources)
         write(arguments.output, page)
-        print(f"{arguments.output} written: {len(page) / 1e6:.1f} MB, all in one file")
+        print(f"{arguments.output} written: {len(page) / 1e6:.1f} MB in one file")
         return 0
 
     return answered(arguments, answer)

@@ -1,7 +1,9 @@
-"""Exchanges, queues and bindings of a definitions file: RabbitMQ's JSON, as `trellis definitions
-export` writes it. Subscriptions of MQTT sessions stand in none; `topology` adds those.
+"""Reads exchanges, queues and bindings of a definitions file: RabbitMQ's JSON, which `trellis
+definitions export` writes.
 
-    place   where messages end: a queue by its name, an MQTT session (or a group of them) by its name behind `SESSION`
+A definitions file has no subscriptions of MQTT sessions; `topology` adds them. A `place` is where
+messages end: a queue, by its name, or an MQTT session (or a group of sessions), by its name after
+`SESSION`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any, Final
 from matching.grammar import AMQP, InvalidPattern
 from pyspark_trellis.errors import PipelineError
 
-#: Exchanges that every virtual host has.
+#: The exchanges that every virtual host has.
 PREDECLARED: Final = {
     "": "direct",
     "amq.direct": "direct",
@@ -25,15 +27,15 @@ PREDECLARED: Final = {
     "amq.headers": "headers",
     "amq.match": "headers",
 }
-#: Exchanges that choose by the name of the message alone.
+#: The exchange types that route by the topic alone.
 BY_NAME: Final = ("direct", "fanout", "topic")
-#: No MQTT client's name has it [MQTT-1.5.4-2], so that a session and a queue of one name are two
-#: places.
+#: The prefix of sessions, which distinguishes a session from a queue of the same name. An MQTT
+#: client identifier cannot contain it [MQTT-1.5.4-2].
 SESSION: Final = "\0"
 
 
 def shown(place: str) -> str:
-    """A place for people."""
+    """Return a place as text for users."""
     name = place.removeprefix(SESSION)
     return (
         place
@@ -44,8 +46,11 @@ def shown(place: str) -> str:
 
 @dataclass(frozen=True)
 class BoundQueue:
-    """A binding, or a session's subscription. `number` counts all of a file; `kind` is that of its
-    destination: queue, exchange or session; `key` is written in `grammar` (amqp or mqtt)."""
+    """A binding, or a subscription of an MQTT session.
+
+    `number` is its index in the file; `kind` is the kind of its destination: queue, exchange or
+    session; `key` is a pattern of `grammar` (amqp or mqtt).
+    """
 
     number: int
     vhost: str
@@ -56,22 +61,26 @@ class BoundQueue:
     grammar: str = AMQP.name
 
     def __str__(self) -> str:
-        return f"'{self.key}' from exchange '{self.source}' to {self.kind} '{self.destination}' in vhost '{self.vhost}'"
+        return (
+            f"'{self.key}' from exchange '{self.source}' "
+            f"to {self.kind} '{self.destination}' in vhost '{self.vhost}'"
+        )
 
     @property
     def to_exchange(self) -> bool:
+        """True if the destination is an exchange."""
         return self.kind == "exchange"
 
     @property
     def place(self) -> str:
-        """Where it leads, if that is no exchange."""
+        """Return the place it leads to, if the destination is not an exchange."""
         return SESSION + self.destination if self.kind == "session" else self.destination
 
 
 @dataclass
 class DefinedHost:
-    """A virtual host: its exchanges with their types, their alternate exchanges, its queues, and
-    MQTT sessions with subscriptions.
+    """A virtual host: exchanges with their types, alternate exchanges, queues, and MQTT sessions
+    with subscriptions.
     """
 
     types: dict[str, str] = field(default_factory=lambda: dict(PREDECLARED))
@@ -83,13 +92,13 @@ class DefinedHost:
 
     @property
     def places(self) -> list[str]:
-        """Where messages may end, sorted."""
+        """Return all places of the virtual host, sorted."""
         return sorted([*self.queues, *(SESSION + name for name in self.sessions)])
 
 
 @dataclass
 class DefinitionsFile:
-    """All of a file, or of what else says what leads where."""
+    """The contents of a definitions file, or of another source of definitions."""
 
     name: str
     hosts: dict[str, DefinedHost]
@@ -104,16 +113,16 @@ class DefinitionsFile:
         key: str,
         grammar: str = AMQP.name,
     ) -> None:
-        """A binding more, of names that are there."""
+        """Add a binding between existing names."""
         bound = BoundQueue(len(self.bindings), vhost, source, destination, kind, key, grammar)
         self.bindings.append(bound)
         self.hosts[vhost].outgoing.setdefault(source, []).append(bound)
 
 
 def read(path: str | Path) -> DefinitionsFile:
-    """A file, or what a broker has: http://user:password@host:15672.
+    """Read a file, or the definitions of a broker: http://user:password@host:15672.
 
-    Raises PipelineError, which says where in it.
+    Raises PipelineError, which names the position of the error.
     """
     if str(path).startswith(("http://", "https://")):
         from pyspark_trellis.remote import RemoteBroker
@@ -125,15 +134,16 @@ def read(path: str | Path) -> DefinitionsFile:
     except OSError as error:
         raise PipelineError(f"{path}: {error.strerror}") from None
     except ValueError as error:
-        raise PipelineError(f"{path} is no JSON: {error}") from None
+        raise PipelineError(f"{path} is not JSON: {error}") from None
     return parse(document, str(path))
 
 
 def parse(document: Any, name: str) -> DefinitionsFile:
-    """The same from a decoded document. Raises PipelineError."""
+    """Return the definitions in a decoded JSON document. Raises PipelineError."""
     if not isinstance(document, dict):
         raise PipelineError(
-            f"{name}: definitions are a JSON object with lists of exchanges, queues and bindings"
+            f"{name}: not definitions; expected a JSON object with lists of exchanges, queues and "
+            "bindings"
         )
     hosts: dict[str, DefinedHost] = {
         row.get("name", "/"): DefinedHost() for row in _rows(document, "vhosts", name)
@@ -164,11 +174,13 @@ def _bind(made: DefinitionsFile, row: Mapping[str, Any], where: str) -> None:
     for exchange in [source, destination] if to_exchange else [source]:
         if exchange not in host.types:
             raise PipelineError(
-                f"{where} names the exchange '{exchange}', which vhost '{vhost}' does not have{_near(exchange, host.types)}"
+                f"{where} names the exchange '{exchange}', which vhost '{vhost}' does not "
+                f"have{_near(exchange, host.types)}"
             )
     if not to_exchange and destination not in host.queues:
         raise PipelineError(
-            f"{where} names the queue '{destination}', which vhost '{vhost}' does not have{_near(destination, host.queues)}"
+            f"{where} names the queue '{destination}', which vhost '{vhost}' does not "
+            f"have{_near(destination, host.queues)}"
         )
     key = _text(row, "routing_key", where)
     if host.types[source] == "topic":
@@ -187,7 +199,7 @@ def _near(name: str, names: Any) -> str:
 def _rows(document: Mapping[str, Any], section: str, name: str) -> list[dict[str, Any]]:
     rows = document.get(section, [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise PipelineError(f"{name}: '{section}' is no list of objects")
+        raise PipelineError(f"{name}: '{section}' is not a list of objects")
     return rows
 
 
@@ -201,5 +213,5 @@ def _host(hosts: Mapping[str, DefinedHost], row: Mapping[str, Any], where: str) 
 def _text(row: Mapping[str, Any], key: str, where: str) -> str:
     value = row.get(key)
     if not isinstance(value, str):
-        raise PipelineError(f"{where}: its '{key}' is {value!r}, and should be a text")
+        raise PipelineError(f"{where}: its '{key}' is {value!r}, not a text")
     return value

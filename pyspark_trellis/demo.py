@@ -1,9 +1,12 @@
-"""`trellis pipeline demo`: a broker, an hour of a factory and a trading floor, and all that the
-pipeline says of it.
+"""`trellis pipeline demo`: an hour of made-up messages through a broker, and all pipeline jobs on
+them.
 
-OUTPUT/definitions.json   what the broker has          OUTPUT/proposed.json   what somebody would
-like instead OUTPUT/broker             its data, with the journal    OUTPUT/lake, traffic   Parquet
-OUTPUT/matching-profile.json                            OUTPUT/report.html     what to look at
+    OUTPUT/definitions.json         the broker's definitions
+    OUTPUT/proposed.json            a proposed change of them
+    OUTPUT/broker                   the broker's data, with the journal
+    OUTPUT/lake, OUTPUT/traffic     Parquet
+    OUTPUT/matching-profile.json    recommendations for the broker
+    OUTPUT/report.html              the report
 """
 
 from __future__ import annotations
@@ -54,24 +57,24 @@ _QUEUES: Final = (
 _BINDINGS: Final[tuple[tuple[str, str, str], ...]] = (
     ("amq.topic", "factory.*.*.*.temperature", "dashboard"),
     ("amq.topic", "factory.#", "archive"),
-    ("amq.topic", "factory.*.line-1.#", "archive"),  # archive has it all already
+    ("amq.topic", "factory.*.line-1.#", "archive"),  # subsumed: archive already gets all of it
     ("amq.topic", "factory.*.*.*.vibration", "maintenance"),
-    ("amq.topic", "factory.berlin.#", "maintenance"),  # these overlap
+    ("amq.topic", "factory.berlin.#", "maintenance"),  # overlaps with the binding above
     ("amq.topic", "factory.*.*.*.power", "energy"),
     ("amq.topic", "#.alarm", "alarms"),
-    ("amq.topic", "factory.oslo.#", "dashboard"),  # there is no such site
+    ("amq.topic", "factory.oslo.#", "dashboard"),  # dead: there is no such site
     ("trading", "stock.*.*.trade", "risk"),
     ("trading", "stock.#", "ticker"),
     ("trading", "stock.nyse.#", "compliance"),
     ("trading", "stock.*.ibm.*", "compliance"),
-    ("trading", "bond.#", "research"),  # nobody trades bonds
+    ("trading", "bond.#", "research"),  # dead: bonds are not traded
     ("orders", "paid", "billing"),
     ("orders", "refunded", "billing"),
 )
 
 
 def document(bindings: tuple[tuple[str, str, str], ...] = _BINDINGS) -> dict[str, Any]:
-    """Definitions with these bindings, and a journal."""
+    """Return definitions with these bindings and a journal."""
     queues: list[dict[str, Any]] = [
         {
             "name": name,
@@ -122,7 +125,7 @@ def document(bindings: tuple[tuple[str, str, str], ...] = _BINDINGS) -> dict[str
 
 
 def proposal() -> dict[str, Any]:
-    """Somebody tidies up, and takes away too much."""
+    """Return proposed definitions in which too many bindings were removed."""
     kept = tuple(
         each
         for each in _BINDINGS
@@ -133,7 +136,10 @@ def proposal() -> dict[str, Any]:
 
 
 def traffic(messages: int, start: int, rng: random.Random) -> Iterator[Outgoing]:
-    """So many messages of an hour that began then (seconds), by rising event time."""
+    """Iterate over the messages of an hour, sorted by event time.
+
+    `start` is the beginning of the hour, in seconds of Unix time.
+    """
     sites = [
         (site, f"line-{line}", f"m{machine:02}")
         for site in ("berlin", "lyon", "turin")
@@ -145,7 +151,7 @@ def traffic(messages: int, start: int, rng: random.Random) -> Iterator[Outgoing]
         second = HOUR * number // messages
         at = start + second
         draw = rng.random()
-        # Trading begins after twenty minutes, with a rush.
+        # Trading begins after twenty minutes, with a peak.
         trading = 0.0 if second < 1200 else 0.55 if second < 1500 else 0.3
         if draw < trading:
             market, symbol = symbols[min(int(rng.expovariate(0.35)), len(symbols) - 1)]
@@ -169,7 +175,7 @@ def traffic(messages: int, start: int, rng: random.Random) -> Iterator[Outgoing]
                 f"factroy.{rng.choice(sites)[0]}.line-1.m00.temperature",
                 {"value": 0},
                 at,
-            )  # a device with a typing error
+            )  # a device with a misspelled topic
         else:
             site, line, machine = sites[min(int(rng.expovariate(0.04)), len(sites) - 1)]
             sensor = "alarm" if rng.random() < 0.004 else rng.choice(_SENSORS)
@@ -192,9 +198,9 @@ def _message(exchange: str, key: str, body: dict[str, Any], at: int) -> Outgoing
 
 @contextmanager
 def broker(directory: Path, file: Path) -> Iterator[str]:
-    """A broker of this installation on free ports; gives its AMQP URL, and stops it.
+    """Start a broker of this installation on free ports; yield its AMQP URL; stop it at the end.
 
-    Raises PipelineError when it does not start.
+    Raises PipelineError if it does not start.
     """
     flags = [
         "--config",
@@ -225,12 +231,13 @@ def broker(directory: Path, file: Path) -> Iterator[str]:
             address = dict(word.partition("=")[::2] for word in words[1:]).get("amqp")
             if address is None:
                 raise PipelineError(
-                    f"the broker did not start (exit code {process.wait(_PATIENCE)}); its last lines are above"
+                    f"the broker did not start (exit code {process.wait(_PATIENCE)}); see its last "
+                    "lines above"
                 )
             yield f"amqp://guest:guest@{address}/%2F"
             process.send_signal(signal.SIGTERM)
             if process.wait(_PATIENCE):
-                raise PipelineError("the broker did not stop well; its last lines are above")
+                raise PipelineError("the broker did not stop cleanly; see its last lines above")
         finally:
             process.kill()
 
@@ -242,10 +249,10 @@ def demo(
     progress: PipelineProgress,
     seed: int = 1,
 ) -> int:
-    """All of it; returns the exit code. Raises PipelineError."""
+    """Run the demo; return the exit code. Raises PipelineError."""
     if output.exists() and any(output.iterdir()):
         raise PipelineError(
-            f"{output} is there already, with something in it: name another directory with --output, or remove it"
+            f"{output} exists and is not empty: name another directory with --output, or remove it"
         )
     output.mkdir(parents=True, exist_ok=True)
     for name, content in (("definitions.json", document()), ("proposed.json", proposal())):
@@ -257,18 +264,21 @@ def demo(
         print(f"{time.monotonic() - began:5.1f} s  {text}", flush=True)
 
     print(
-        "A factory and a trading floor publish an hour of messages, made up, to a broker. It forgets a message once it is read; its\n"
-        "journal keeps all of them. Spark reads that journal, and says what no broker says: which bindings do nothing, what nobody\n"
-        "gets, and what would be lost if somebody's proposal became true. The seconds are those since the start.\n",
+        "A made-up factory and trading floor publish an hour of messages to a broker. The broker "
+        "removes a message once it is\n"
+        "consumed; its journal keeps all of them. Spark reads the journal and shows what a broker "
+        "cannot: which bindings do\n"
+        "nothing, which messages reach no queue, and what a proposed change would lose. Times are "
+        "seconds since the start.\n",
         flush=True,
     )
-    step("a broker starts, with a journal of all that is published")
+    step("a broker starts, with a journal of all published messages")
     with broker(output / "broker", output / "definitions.json") as url:
         start = int(datetime.now(UTC).timestamp()) // 60 * 60 - HOUR
         sent = SinkPublisher(url).publish(
-            _told(traffic(messages, start, random.Random(seed)), messages, progress)
+            _with_progress(traffic(messages, start, random.Random(seed)), messages, progress)
         )
-        step(f"{sent:,} messages of an hour published, each confirmed")
+        step(f"{sent:,} messages of an hour published and confirmed")
     journal = {"path": str(output / "broker" / "streams" / "%2F" / "journal")}
     with session() as spark:
         step("Spark has started")
@@ -282,10 +292,12 @@ def demo(
         counts = kept.selectExpr("count(*)", "count(distinct offset)").collect()[0]
         if tuple(counts) != (sent, sent):
             raise PipelineError(
-                f"the lake has {counts[0]:,} rows of {counts[1]:,} offsets, and {sent:,} messages were published"
+                f"the lake has {counts[0]:,} rows with {counts[1]:,} distinct offsets, but "
+                f"{sent:,} messages were published"
             )
         step(
-            f"lake and traffic: {counts[0]:,} rows, each of them once, as Parquet: the messages, and what each topic did in each minute"
+            f"lake and traffic: {counts[0]:,} rows, each of them once, as Parquet: the messages, "
+            "and the counts per topic and minute"
         )
         current, proposed = (
             definitions.read(output / name) for name in ("definitions.json", "proposed.json")
@@ -295,9 +307,10 @@ def demo(
         with progress.of(spark, "report"):
             page = make(parts, current, proposed)
         (output / "report.html").write_text(page, encoding="utf-8")
-    step(f"done: open {output / 'report.html'}, which shows all of that")
+    step(f"done: open {output / 'report.html'}, which shows all results")
     print(
-        f"\nAsk it yourself: trellis pipeline audit --journal {journal['path']} --definitions {output / 'definitions.json'}"
+        f"\nTry it: trellis pipeline audit --journal {journal['path']} --definitions "
+        f"{output / 'definitions.json'}"
     )
     return 0
 
@@ -309,7 +322,7 @@ def _answers(
     output: Path,
     step: Callable[[str], None],
 ) -> None:
-    """What each job says, in a line."""
+    """Run the jobs and print a line with each result."""
     from pyspark_trellis.advise import advise
     from pyspark_trellis.audit import audit
     from pyspark_trellis.whatif import what_if
@@ -317,29 +330,31 @@ def _answers(
     history = hist.summed(parts).cache()
     found = audit(history, current)
     step(
-        f"audit: of {found.bindings} bindings {len(found.dead)} took nothing and {len(found.subsumed)} only what another one takes; "
-        f"{len(found.unroutable)} topics reach nobody"
+        f"audit: of {found.bindings} bindings, {len(found.dead)} are dead and "
+        f"{len(found.subsumed)} are covered by another one; "
+        f"{len(found.unroutable)} topics reach no queue"
     )
     for lost in found.unroutable[:1]:
         print(
-            f"         first of them {lost.topic}: {lost.messages:,} messages; the nearest binding is {lost.nearest}"
+            f"         the most frequent of them is {lost.topic}, with {lost.messages:,} messages; "
+            f"the nearest binding is {lost.nearest}"
         )
     answer = what_if(history, current, proposed)
     step(
-        f"whatif: by proposed.json {', '.join(each.topic for each in answer.lost) or 'nothing'} would be lost, "
-        f"{', '.join(map(str, answer.starved)) or 'no queue'} would get nothing any more, and "
-        f"{', '.join(map(str, answer.newly_hit)) or 'no queue'} something for the first time"
+        "whatif: with proposed.json, "
+        f"{', '.join(each.topic for each in answer.lost) or 'no topic'} would be lost, "
+        f"{', '.join(map(str, answer.starved)) or 'no queue'} would receive nothing any more, and "
+        f"{', '.join(map(str, answer.newly_hit)) or 'no queue'} would receive messages for the "
+        "first time"
     )
     advice = advise(history, current)
     advice.write(output / "matching-profile.json")
     chosen = ", ".join(f"{each.matcher or 'auto'} for {each.exchange}" for each in advice.exchanges)
-    step(
-        f"advise: as matchers {chosen}, by the time of a lookup; matching-profile.json tells the broker"
-    )
+    step(f"advise: fastest matchers: {chosen}; matching-profile.json tells the broker")
     history.unpersist()
 
 
-def _told(
+def _with_progress(
     messages: Iterator[Outgoing], total: int, progress: PipelineProgress
 ) -> Iterator[Outgoing]:
     for number, message in enumerate(messages):

@@ -1,44 +1,49 @@
-"""What a user can mend."""
+"""Errors that a user can fix, and short texts for errors from Spark."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-#: How a line of ours begins where Spark has wrapped it.
-_OURS: Final = re.compile(r"(?:pyspark_trellis\.errors\.)?PipelineError: ([^\n]+)")
-#: What a line of Java's begins with.
+#: The prefix that marks a PipelineError's line in Spark's wrapping text.
+_WRAPPED: Final = re.compile(r"(?:pyspark_trellis\.errors\.)?PipelineError: ([^\n]+)")
+#: The beginnings of lines in a Java stack trace.
 _CLASS: Final = re.compile(r"^(?:[a-z]\w*\.)+\w+(?:Exception|Error): ")
 
 
 class PipelineError(Exception):
-    """One line: what is wrong, with what, and what to do. Ends a command with exit code 2. (No
-    ValueError, so that who looks out for those does not catch it.)"""
+    """An error that a user can fix, in one line; it ends a command with exit code 2.
+
+    The line says what failed, for which object, why and what to do. It is not a ValueError, so that
+    handlers of ValueError do not catch it.
+    """
 
 
 def line_of(error: BaseException) -> str | None:
-    """The line of a PipelineError inside what Spark raised, or None if there is none. Spark runs
-    sources in processes of their own and gives back a text."""
+    """Return the line of a PipelineError inside an exception of Spark, or None.
+
+    Spark runs sources in separate processes and returns their errors as text.
+    """
     if isinstance(error, PipelineError):
         return str(error)
-    found = _OURS.findall(str(error))
+    found = _WRAPPED.findall(str(error))
     return found[-1].strip() if found else None
 
 
 def shown(url: str) -> str:
-    """A URL for people: without user and password."""
+    """Return a URL without user and password."""
     return re.sub("//[^/]*@", "//", url)
 
 
 def of_spark(error: BaseException) -> bool:
-    """Whether Spark or its JVM raised it."""
+    """True if Spark or its JVM raised the error."""
     return any(
         kind.__module__.partition(".")[0] in ("pyspark", "py4j") for kind in type(error).__mro__
     )
 
 
 def brief(error: BaseException) -> str:
-    """The first line of what Spark says, which is long."""
+    """Return the first line of Spark's error text."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if lines and lines[0].startswith("An error occurred while calling") and len(lines) > 1:
         return _CLASS.sub("", lines[1].removeprefix(": "))

@@ -1,4 +1,4 @@
-"""Files that commands write."""
+"""Writes the output files of commands."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from pyspark_trellis.errors import PipelineError
 
 
 def write(path: Path, text: str) -> None:
-    """Whole or not at all: somebody may read it at any time. (What is no file, such as /dev/stdout,
-    is written into.) Raises PipelineError."""
+    """Write a file atomically, so that a concurrent reader never sees a part of it.
+
+    Something that is not a regular file, such as /dev/stdout, is written in place. Raises
+    PipelineError.
+    """
     draft = path if path.exists() and not path.is_file() else path.with_name(path.name + ".tmp")
     try:
         draft.write_text(text, encoding="utf-8")

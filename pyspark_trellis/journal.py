@@ -1,8 +1,10 @@
-"""A stream to read: which offsets there are, cut into pieces that tasks read. Here from a
-directory; `remote` over HTTP.
+"""A stream to read: its offsets, divided into pieces for tasks.
 
-Stream.bounds()            first and next offset, and the epoch       Stream.pieces(low, high)
-what tasks read Piece.batches(columns)     the rows of one, in a task
+    JournalStream.bounds()            first and next offset, and the epoch
+    JournalStream.pieces(low, high)   pieces, each read by one task
+    Piece.batches(columns)            the rows of a piece, within a task
+
+This module reads from a directory; `remote` reads over HTTP.
 """
 
 from __future__ import annotations
@@ -18,14 +20,12 @@ import pyarrow as pa
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.segments import Cut, SegmentName, SegmentScan, name_of, rows_of, scan_file
 
-#: Rows that one task reads, about.
+#: Approximate number of rows that one task reads.
 ROWS_PER_TASK: Final = 200_000
 
 
 class OffsetRange(NamedTuple):
-    """The first offset that is there, the one after the last, and the epoch in which that was
-    written.
-    """
+    """The first offset present, the offset after the last one, and the epoch of the last row."""
 
     first: int
     next: int
@@ -34,7 +34,7 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True)
 class JournalSpan:
-    """The part of a segment that counts: offsets from `low` up to, not including, `high`."""
+    """The valid part of a segment: offsets from `low` up to, not including, `high`."""
 
     name: SegmentName
     low: int
@@ -43,28 +43,32 @@ class JournalSpan:
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows that one task reads. Pickled from the driver to the workers."""
+    """The rows that one task reads. Pickled from the driver to the workers."""
 
     cut: Cut
 
     @property
     def where(self) -> str:
-        """The segment, for people."""
+        """Return the name of the segment, for messages."""
         raise NotImplementedError
 
-    def octets(self) -> pa.Buffer:
-        """The octets of the cut. Raises PipelineError."""
+    def data(self) -> pa.Buffer:
+        """Return the bytes of the cut. Raises PipelineError."""
         raise NotImplementedError
 
     def batches(self, columns: Sequence[str], verify: bool = True) -> Iterator[pa.RecordBatch]:
-        """These columns of its rows. `verify`: look at the checksums. Raises PipelineError."""
-        return rows_of(self.cut, self.octets(), self.where, columns, verify)
+        """Iterate over the piece's rows, with these columns only.
+
+        With `verify`, checksums are checked. Raises PipelineError.
+        """
+        return rows_of(self.cut, self.data(), self.where, columns, verify)
 
 
 @dataclass(frozen=True)
 class FilePiece(Piece):
-    """Rows of a file, which is mapped: what no column needs is not even read, unless checksums are
-    looked at.
+    """Rows of a file, which is memory-mapped.
+
+    Without checksums, data of unneeded columns is not even read from disk.
     """
 
     path: str
@@ -73,48 +77,56 @@ class FilePiece(Piece):
     def where(self) -> str:
         return self.path
 
-    def octets(self) -> pa.Buffer:
+    def data(self) -> pa.Buffer:
         try:
             with pa.memory_map(self.path) as file:
                 file.seek(self.cut.start)
-                return file.read_buffer(self.cut.end - self.cut.start)  # It keeps the mapping.
+                # the buffer keeps the mapping alive
+                return file.read_buffer(self.cut.end - self.cut.start)
         except FileNotFoundError:
             raise PipelineError(
-                f"{self.path} is gone: retention removed offsets {self.cut.low} to {self.cut.high - 1} while they were "
-                "read; read on with startingOffsets=earliest and a new checkpoint, or keep more"
+                f"{self.path} was removed: retention removed offsets {self.cut.low} to "
+                f"{self.cut.high - 1} while they were "
+                "read; continue with startingOffsets=earliest and a new checkpoint, or increase "
+                "retention"
             ) from None
 
 
 class JournalStream:
-    """What can be asked of a stream, wherever it is."""
+    """The interface of a stream, in a directory or remote."""
 
     def bounds(self) -> OffsetRange:
-        """What is there now. Raises PipelineError."""
+        """Return the offsets present now. Raises PipelineError."""
         raise NotImplementedError
 
     def pieces(self, low: int, high: int, rows: int = ROWS_PER_TASK) -> list[Piece]:
-        """The offsets from `low` up to, not including, `high`, in pieces of `rows`, fewer at the
-        end of a segment. Raises PipelineError when one is not there."""
+        """Return the offsets from `low` up to, not including, `high`, as pieces.
+
+        A piece has `rows` rows, fewer at the end of a segment. Raises PipelineError if an offset is
+        missing.
+        """
         raise NotImplementedError
 
     def rewritten(self, offset: int, epoch: int) -> bool:
-        """Whether a later epoch begins before this offset, so that who read up to it then has read
-        what nobody else will: by what `bounds` saw last."""
+        """True if a later epoch begins before this offset, as of the last call of `bounds`.
+
+        A query that read up to this offset in `epoch` then has rows that are no longer in the
+        stream.
+        """
         raise NotImplementedError
 
     @property
     def name(self) -> str:
-        """Which stream, for people."""
+        """Return the name of the stream, for messages."""
         raise NotImplementedError
 
 
 class Directory(JournalStream):
-    """A stream's directory, also while the broker writes there: all whole batches are taken for
-    durable.
+    """The directory of a stream; the broker may be writing to it.
 
-    That is right for a broker that has stopped, and for a copy. While it runs, use HTTP, which
-    shows durable rows only: should the machine fail, rows that were read here too early are not
-    there any more, and `offsets.remembered` says so.
+    All complete batches are taken for durable. That is right for a stopped broker and for a copy.
+    For a running broker use HTTP, which returns durable rows only: after a machine failure, rows
+    read early from a directory may be gone, and `offsets.remembered` reports that.
     """
 
     def __init__(self, path: str) -> None:
@@ -157,7 +169,8 @@ class Directory(JournalStream):
             }
         except OSError as error:
             raise PipelineError(
-                f"there is no journal in {self._path}: {error.strerror}; name the directory of a stream, "
+                f"there is no journal in {self._path}: {error.strerror}; name the directory of a "
+                "stream, "
                 "<data directory>/streams/<vhost>/<queue>"
             ) from None
         if not files:
@@ -168,7 +181,8 @@ class Directory(JournalStream):
                 else ""
             )
             raise PipelineError(
-                f"there is no journal in {self._path}: no file is called <epoch>-<offset>.arrow{hint}"
+                f"there is no journal in {self._path}: no file is called "
+                f"<epoch>-<offset>.arrow{hint}"
             )
         self._files = files
         found: list[SegmentName] = []
@@ -183,8 +197,9 @@ class Directory(JournalStream):
 
 
 def _counting(names: list[SegmentName], scans: dict[SegmentName, SegmentScan]) -> list[JournalSpan]:
-    """What counts of the segments, by rising epoch and base: what a later one has over, is that
-    one's.
+    """Return the valid parts of the segments, by rising epoch and base.
+
+    Where segments overlap, the later one is valid.
     """
     spans: list[JournalSpan] = []
     limit: int | None = None
@@ -198,22 +213,23 @@ def _counting(names: list[SegmentName], scans: dict[SegmentName, SegmentScan]) -
 
 
 def check_whole(name: str, spans: list[JournalSpan], low: int, high: int) -> None:
-    """Raises PipelineError unless the spans have every offset from `low` up to, not including,
-    `high`.
-    """
+    """Raise PipelineError unless the spans contain every offset from `low` to before `high`."""
     if not spans or spans[0].low > low:
         first = spans[0].low if spans else high
         raise PipelineError(
-            f"offset {low} of {name} is below its retention: the first one there is {first}; "
-            "read from startingOffsets=earliest (with a new checkpoint), or keep more"
+            f"offset {low} of {name} was removed by retention: the first one there is {first}; "
+            "read from startingOffsets=earliest (with a new checkpoint), or increase retention"
         )
     for one, other in pairwise(spans):
         if one.high < other.low:
             raise PipelineError(
-                f"offsets {one.high} to {other.low - 1} of {name} are lost: what could not be read is in the stream's "
-                f"quarantine; read up to endingOffsets={one.high}, and on from startingOffsets={other.low}"
+                f"offsets {one.high} to {other.low - 1} of {name} are lost: unreadable data is in "
+                "the stream's "
+                f"quarantine; read up to endingOffsets={one.high}, and continue from "
+                f"startingOffsets={other.low}"
             )
     if spans[-1].high < high:
         raise PipelineError(
-            f"{name} ends at offset {spans[-1].high}, and {high} was asked for; is it the same journal as before?"
+            f"{name} ends at offset {spans[-1].high}, before {high}, which was asked for; is it "
+            "the same journal as before?"
         )

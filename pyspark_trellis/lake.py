@@ -1,8 +1,9 @@
-"""`lake` and `traffic`: a journal as Parquet, exactly once; and what each topic did in each minute.
+"""`trellis pipeline lake` and `traffic`: a journal as Parquet, exactly once, and counts per topic
+and minute.
 
-Both are streaming queries into Spark's file sink, whose log of committed files says which ones
-count: a file of a task that was killed is not in it. The checkpoint says how far the journal was
-read. Read the lake with Spark, which knows that log (`_spark_metadata`).
+Both are streaming queries with Spark's file sink. Its log of committed files says which files are
+valid: a file of a killed task is not listed. The checkpoint holds the position in the journal. Read
+the lake with Spark, which respects that log (`_spark_metadata`).
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from pyspark_trellis.columns import COLUMNS
 from pyspark_trellis.errors import PipelineError, brief, of_spark
 from pyspark_trellis.history import PROJECTION, event_time, read_table, rollup
 
-#: How the lake is divided into directories.
+#: The columns by which the lake is partitioned into directories.
 DIVIDED_BY: Final = ("day", "vhost", "exchange")
-#: Seconds between two looks into a journal that is followed.
+#: Seconds between two polls of a journal.
 EVERY: Final = 5
 _LAKE: Final = ", ".join(
     f"`{name}` {kind}"
@@ -27,7 +28,7 @@ _LAKE: Final = ", ".join(
 
 
 def follow(spark: SparkSession, options: dict[str, str], schema: str | None = None) -> DataFrame:
-    """The journal that the options name, as a stream."""
+    """Return the journal that the options name, as a streaming table."""
     reader = spark.readStream.format("trellis").options(**options)
     return (reader if schema is None else reader.schema(schema)).load()
 
@@ -40,7 +41,9 @@ def lake(
     once: bool,
     every: int = EVERY,
 ) -> Any:
-    """Begin to write the lake; returns the streaming query. `once`: up to what is there now."""
+    """Start to write the lake; return the query. With `once`, up to the present end of the
+    journal.
+    """
     journal = follow(spark, options)
     rows = journal.withColumn("event_time", event_time()).withColumn("day", F.to_date("event_time"))
     return _written(rows, target, checkpoint, once, every, "lake", DIVIDED_BY)
@@ -54,16 +57,17 @@ def traffic(
     once: bool,
     every: int = EVERY,
 ) -> Any:
-    """Begin to write the rollup; returns the streaming query."""
+    """Start to write the rollup; return the query."""
     return _written(
         rollup(follow(spark, options, PROJECTION)), target, checkpoint, once, every, "traffic", ()
     )
 
 
 def _claim(spark: SparkSession, target: str, checkpoint: str, job: str) -> None:
-    """Whether this target and this checkpoint are this job's and belong together. Spark looks at
-    neither: with a new checkpoint it would number its batches anew, and pass over those whose
-    numbers the target has. Raises PipelineError.
+    """Check that the target and the checkpoint belong to this job and to each other.
+
+    Spark does not check this: with a new checkpoint it would number batches from 0 and skip those
+    whose numbers the target already has. Raises PipelineError.
     """
     context: Any = spark.sparkContext
     at = context._jvm.org.apache.hadoop.fs.Path
@@ -79,23 +83,26 @@ def _claim(spark: SparkSession, target: str, checkpoint: str, job: str) -> None:
         if not noted.exists(begun):
             if kept.exists(log):
                 raise PipelineError(
-                    f"{target} was written by a query with another checkpoint than {checkpoint}: name that one with "
+                    f"{target} was written by a query with another checkpoint than {checkpoint}: "
+                    "name that one with "
                     "--checkpoint, or another --target"
                 )
         elif not noted.exists(mark):
             raise PipelineError(
-                f"{checkpoint} is the checkpoint of another query than `{job}`: name another --checkpoint, or --target"
+                f"{checkpoint} is the checkpoint of another query than `{job}`: name another "
+                "--checkpoint or --target"
             )
         elif not kept.exists(log):
             raise PipelineError(
-                f"{checkpoint} says what was read, and {target} has none of it: name its own --target, or another "
-                "--checkpoint, to begin anew"
+                f"{checkpoint} records what was read, but {target} has none of it: name its own "
+                "--target, or another "
+                "--checkpoint, to start again"
             )
         for system, directory in ((kept, log.getParent()), (noted, mark.getParent())):
             if not system.mkdirs(directory):
-                raise PipelineError(f"{directory} cannot be made a directory")
+                raise PipelineError(f"{directory} cannot be created as a directory")
         noted.createNewFile(mark)
-    except Exception as error:  # What comes through py4j has no base class of its own.
+    except Exception as error:  # exceptions that come through py4j have no common base class
         if not of_spark(error):
             raise
         raise PipelineError(
@@ -129,10 +136,10 @@ def _written(
 
 
 def read_lake(spark: SparkSession, path: str) -> DataFrame:
-    """The lake, with the columns of a journal, `event_time` and `day`. Raises PipelineError.
+    """Read the lake: the columns of a journal, `event_time` and `day`. Raises PipelineError.
 
-    A directory has no empty name, so Spark reads the default exchange's as null, which is mended
-    here.
+    A directory name cannot be empty, so Spark returns the default exchange's name as null; it is
+    replaced by an empty text.
     """
     return read_table(spark, path, _LAKE, "trellis pipeline lake").fillna(
         {"exchange": "", "vhost": ""}

@@ -1,5 +1,5 @@
-"""Answers of the jobs as lines for people: what there was, who says so, tables of the worst, and a
-sentence at the end.
+"""Prints the answers of the jobs as text: the extent, the sources, tables of the worst, a
+summary.
 """
 
 from __future__ import annotations
@@ -13,23 +13,27 @@ from pyspark_trellis.definitions import shown
 from pyspark_trellis.history import Span
 from pyspark_trellis.whatif import WhatIf
 
-#: Lines of a table; the rest is in --json.
+#: The most lines of a table; --json has all of them.
 SHOWN: Final = 20
 
 
-def head(span: Span, said_by: Iterable[str]) -> None:
+def head(span: Span, sources: Iterable[str]) -> None:
+    """Print the extent of the history and the sources of the bindings."""
     when = (
         f", {span.first:%Y-%m-%d %H:%M:%S} to {span.last:%Y-%m-%d %H:%M:%S} UTC"
         if span.first is not None and span.last is not None
         else ""
     )
     print(f"{span.messages:,} messages of {span.topics:,} topics{when}")
-    for line in said_by:
+    for line in sources:
         print(line)
 
 
 def whatif(answer: WhatIf, compared: bool) -> None:
-    """`compared`: what queues got before is known. What changes the most stands first."""
+    """Print the answer of whatif, the largest changes first.
+
+    `compared` is True if the messages per queue before the change are known.
+    """
     seconds = answer.span.seconds
     rows = sorted(
         answer.queues,
@@ -69,12 +73,14 @@ def whatif(answer: WhatIf, compared: bool) -> None:
     )
     if answer.unknown:
         print(
-            f"{answer.unknown:,} messages pass exchanges that decide by more than the topic; nothing is claimed of them"
+            f"{answer.unknown:,} messages pass exchanges that route by more than the topic; their "
+            "destinations are unknown"
         )
     print("something would be lost" if answer.breaks else "nothing would be lost")
 
 
 def audit(found: Audit) -> None:
+    """Print the findings of an audit."""
     table("dead: nothing matched", [(str(each),) for each in found.dead])
     table(
         "duplicate",
@@ -112,12 +118,14 @@ def audit(found: Audit) -> None:
         "nearest",
     )
     print(
-        f"{found.bindings} bindings: {len(found.dead)} dead, {len(found.duplicate)} duplicate, {len(found.subsumed)} subsumed; "
+        f"{found.bindings} bindings: {len(found.dead)} dead, {len(found.duplicate)} duplicate, "
+        f"{len(found.subsumed)} subsumed; "
         f"{len(found.unroutable)} unroutable topics"
     )
 
 
 def advise(advice: Advice) -> None:
+    """Print the advice for each exchange and for the route cache."""
     table(
         "exchange",
         [
@@ -125,7 +133,7 @@ def advise(advice: Advice) -> None:
                 f"{each.vhost} {each.exchange}",
                 f"{each.bindings:,}",
                 f"{each.topics:,}",
-                each.matcher or "auto (as good as any)",
+                each.matcher or "auto (none is faster)",
                 ", ".join(f"{name} {ns}" for name, ns in each.measured.items()),
             )
             for each in advice.exchanges
@@ -133,10 +141,11 @@ def advise(advice: Advice) -> None:
         "bindings",
         "topics",
         "matcher",
-        "ns a lookup",
+        "ns per lookup",
     )
     print(
-        f"route cache: {advice.routes:,} entries (limits.routes); prewarming carries {advice.carried:.0%} of the messages"
+        f"route cache: {advice.routes:,} entries (limits.routes); prewarmed topics carry "
+        f"{advice.carried:.0%} of the messages"
     )
 
 
@@ -152,7 +161,7 @@ def _rate(messages: int | None, seconds: float) -> str:
 
 
 def table(title: str, rows: list[tuple[str, ...]], *columns: str) -> None:
-    """The first column stands left, the others right. Nothing where there are no rows."""
+    """Print a table, the first column left-aligned, the others right; nothing without rows."""
     if not rows:
         return
     shown_rows = [(title, *columns), *rows[:SHOWN]]

@@ -1,10 +1,9 @@
-"""Messages of Arrow's IPC format: where one ends, how many rows it has, and whether its checksum is
-right.
+"""Reads the headers of Arrow IPC messages: size, number of rows and checksum.
 
     FFFFFFFF | size of the metadata i32 | metadata, a flatbuffer | body
 
-Only heads are read here; pyarrow reads the rest. The broker's record batches carry a checksum in
-their own metadata: `crc32`, in hexadecimal, of the whole message with zeros in its place.
+Pyarrow reads everything else. The broker's record batches have a checksum in their own metadata:
+`crc32`, the hexadecimal CRC-32 of the whole message with zeros in place of the digits.
 """
 
 from __future__ import annotations
@@ -14,57 +13,58 @@ import struct
 from typing import Final
 from zlib import crc32
 
-Octets = mmap.mmap | bytes | memoryview
+Buffer = mmap.mmap | bytes | memoryview
 
 _CONTINUES: Final = 0xFFFFFFFF
-#: What the metadata of a message may be: more is no message.
+#: The largest metadata of a message, in bytes; more is taken for damage.
 _METADATA_MAX: Final = 1 << 24
 _SUM: Final = b"crc32"
 _SUM_DIGITS: Final = 8
 _NO_SUM: Final = b"0" * _SUM_DIGITS
-#: Fields of the tables Message and KeyValue, and of RecordBatch.
+#: Field numbers of the flatbuffer tables Message and KeyValue, and of RecordBatch.
 _HEADER, _BODY_LENGTH, _CUSTOM_METADATA = 2, 3, 4
 _KEY, _VALUE = 0, 1
 _LENGTH: Final = 0
 
 
 class DamagedSegment(ValueError):
-    """What stands there is no message."""
+    """The data at this place is not an Arrow message."""
 
 
-def end_of(octets: Octets, at: int, size: int) -> int:
-    """Where the message ends that begins at `at`, in a segment of `size` octets of which `octets`
-    are the first ones; 0 when it is not whole, its head is not here, or nothing is written there.
-    Raises Damaged.
+def end_of(data: Buffer, at: int, size: int) -> int:
+    """Return where the message that begins at `at` ends, or 0 if it is not complete.
+
+    `data` is the beginning of a segment of `size` bytes. The result is 0 if the message is not
+    whole, if its header is not in `data`, or if nothing was written here. Raises DamagedSegment.
     """
     start = at + 8
-    if start > len(octets):
+    if start > len(data):
         return 0
-    mark, metadata = struct.unpack_from("<Ii", octets, at)
+    mark, metadata = struct.unpack_from("<Ii", data, at)
     if metadata == 0 and mark in (_CONTINUES, 0):
-        # The end of the stream; or octets that the file has and nobody wrote: a machine failed.
+        # The end of the stream, or unwritten space at the end of the file after a machine failed.
         return 0
     if mark != _CONTINUES or not 0 < metadata < _METADATA_MAX:
-        raise DamagedSegment(f"at octet {at} there is no Arrow message")
-    if start + metadata > min(len(octets), size):
+        raise DamagedSegment(f"there is no Arrow message at byte {at}")
+    if start + metadata > min(len(data), size):
         return 0
-    place = _field(octets, _follow(octets, start), _BODY_LENGTH)
-    body = struct.unpack_from("<q", octets, place)[0] if place else 0
+    place = _field(data, _follow(data, start), _BODY_LENGTH)
+    body = struct.unpack_from("<q", data, place)[0] if place else 0
     if body < 0:
-        raise DamagedSegment(f"at octet {at} there is no Arrow message")
+        raise DamagedSegment(f"there is no Arrow message at byte {at}")
     end = start + metadata + int(body)
     return end if end <= size else 0
 
 
-def rows_of(octets: Octets, at: int) -> int:
-    """Rows of the record batch that begins there."""
-    batch = _follow(octets, _field(octets, _follow(octets, at + 8), _HEADER))
-    length = _field(octets, batch, _LENGTH)
-    return int(struct.unpack_from("<q", octets, length)[0]) if length else 0
+def rows_of(data: Buffer, at: int) -> int:
+    """Return the number of rows of the record batch that begins at `at`."""
+    batch = _follow(data, _field(data, _follow(data, at + 8), _HEADER))
+    length = _field(data, batch, _LENGTH)
+    return int(struct.unpack_from("<q", data, length)[0]) if length else 0
 
 
-def sound(message: memoryview) -> bool:
-    """Whether the checksum of a whole message is there, and right."""
+def checksum_ok(message: memoryview) -> bool:
+    """True if the whole message has a checksum and it is correct."""
     try:
         place = _sum_place(message)
     except struct.error:
@@ -76,7 +76,7 @@ def sound(message: memoryview) -> bool:
 
 
 def _sum_place(message: memoryview) -> int:
-    """Where the digits of the checksum begin; 0 when there is none."""
+    """Return where the digits of the checksum begin; 0 if there are none."""
     pairs = _field(message, _follow(message, 8), _CUSTOM_METADATA)
     if not pairs:
         return 0
@@ -94,19 +94,19 @@ def _sum_place(message: memoryview) -> int:
     return 0
 
 
-def _u32(octets: Octets, at: int) -> int:
-    return int(struct.unpack_from("<I", octets, at)[0])
+def _u32(data: Buffer, at: int) -> int:
+    return int(struct.unpack_from("<I", data, at)[0])
 
 
-def _follow(octets: Octets, at: int) -> int:
-    """Where the thing stands that the reference at `at` means."""
-    return at + _u32(octets, at)
+def _follow(data: Buffer, at: int) -> int:
+    """Return the place that the flatbuffer reference at `at` points to."""
+    return at + _u32(data, at)
 
 
-def _field(octets: Octets, table: int, number: int) -> int:
-    """Where a field of a flatbuffer's table stands; 0 when it has its default."""
-    vtable = table - int(struct.unpack_from("<i", octets, table)[0])
-    if vtable < 0 or 4 + 2 * number >= struct.unpack_from("<H", octets, vtable)[0]:
+def _field(data: Buffer, table: int, number: int) -> int:
+    """Return the place of a field of a flatbuffer table; 0 if it has its default value."""
+    vtable = table - int(struct.unpack_from("<i", data, table)[0])
+    if vtable < 0 or 4 + 2 * number >= struct.unpack_from("<H", data, vtable)[0]:
         return 0
-    inside = int(struct.unpack_from("<H", octets, vtable + 4 + 2 * number)[0])
+    inside = int(struct.unpack_from("<H", data, vtable + 4 + 2 * number)[0])
     return table + inside if inside else 0

@@ -1,6 +1,4 @@
-"""Options of a query that are numbers or switches; where it begins and ends; and what a checkpoint
-remembers.
-"""
+"""Parses a query's options: numbers, switches, start and end; and checks checkpoints."""
 
 from __future__ import annotations
 
@@ -11,15 +9,15 @@ EARLIEST, LATEST = "earliest", "latest"
 
 
 def number(options: dict[str, str], name: str, default: int) -> int:
-    """An option that is a whole number, 0 or more. Raises PipelineError."""
+    """Return an option that is a whole number, 0 or more. Raises PipelineError."""
     text = options.get(name.lower(), str(default))
     if not text.isdecimal():
-        raise PipelineError(f"option {name} is '{text}', and should be a whole number")
+        raise PipelineError(f"option {name} is '{text}', not a whole number of 0 or more")
     return int(text)
 
 
 def switch(options: dict[str, str], name: str, default: bool) -> bool:
-    """An option that is true or false. Raises PipelineError."""
+    """Return an option that is true or false. Raises PipelineError."""
     text = options.get(name.lower(), str(default)).lower()
     if text not in ("true", "false"):
         raise PipelineError(f"option {name} is '{text}', and should be true or false")
@@ -27,9 +25,9 @@ def switch(options: dict[str, str], name: str, default: bool) -> bool:
 
 
 def starting(text: str, bounds: OffsetRange, name: str) -> int:
-    """The first offset to read.
+    """Return the first offset to read.
 
-    Raises PipelineError: below retention nothing is passed over in silence.
+    Raises PipelineError, also for an offset that retention has removed: no row is skipped silently.
     """
     word = text.lower()
     if word in (EARLIEST, LATEST):
@@ -41,44 +39,51 @@ def starting(text: str, bounds: OffsetRange, name: str) -> int:
     offset = int(text)
     if offset < bounds.first:
         raise PipelineError(
-            f"offset {offset} of {name} is below its retention: the first one there is {bounds.first}; "
-            "read from startingOffsets=earliest, or keep more"
+            f"offset {offset} of {name} was removed by retention: the first one there is "
+            f"{bounds.first}; "
+            "read from startingOffsets=earliest, or increase retention"
         )
     if offset > bounds.next:
         raise PipelineError(
-            f"startingOffsets={offset} lies behind the end of {name}, which is {bounds.next}"
+            f"startingOffsets={offset} is after the end of {name}, which is {bounds.next}"
         )
     return offset
 
 
 def ending(text: str, bounds: OffsetRange, name: str) -> int:
-    """The first offset that is not read any more. Raises PipelineError."""
+    """Return the offset after the last one to read. Raises PipelineError."""
     if text.lower() == LATEST:
         return bounds.next
     if not text.isdecimal():
         raise PipelineError(
-            f"option endingOffsets is '{text}', and should be latest or the first offset that is not read any more"
+            f"option endingOffsets is '{text}', and should be latest or the offset after the last "
+            "one to read"
         )
     offset = int(text)
     if offset > bounds.next:
         raise PipelineError(
-            f"endingOffsets={offset} lies behind the end of {name}, which is {bounds.next}"
+            f"endingOffsets={offset} is after the end of {name}, which is {bounds.next}"
         )
     return offset
 
 
 def remembered(start: dict[str, int], stream: JournalStream, bounds: OffsetRange) -> None:
-    """Whether a query may go on where its checkpoint says. Raises PipelineError: the rows it has
-    read, and those it is about to read, must be those of one history."""
+    """Check that a query can continue from its checkpoint. Raises PipelineError.
+
+    The rows already read and the rows to read must belong to one history of the stream.
+    """
     offset = start["next"]
     if offset > bounds.next or stream.rewritten(offset, start["epoch"]):
         raise PipelineError(
-            f"this query has read {stream.name} up to offset {offset}, and rows before that are not there (any more): another "
-            "journal, or the machine failed before they were durable; begin with a new checkpoint, or read over HTTP, "
-            "which shows durable rows only"
+            f"this query has read {stream.name} up to offset {offset}, but the rows before that "
+            "are not there (any more): another "
+            "journal, or the machine failed before they were durable; start with a new checkpoint, "
+            "or read over HTTP, "
+            "which returns durable rows only"
         )
     if offset < bounds.first:
         raise PipelineError(
-            f"this query goes on with offset {offset} of {stream.name}, which is below its retention: the first one there "
-            f"is {bounds.first}; begin with a new checkpoint, or keep more"
+            f"this query continues at offset {offset} of {stream.name}, which retention removed: "
+            "the first one there "
+            f"is {bounds.first}; start with a new checkpoint, or increase retention"
         )

@@ -1,6 +1,4 @@
-"""Plots of a report, as SVG that stands inside the page: drawn narrow, so that their letters can be
-read on a phone.
-"""
+"""Draws the plots of a report as inline SVG, narrow enough to be legible on a phone."""
 
 from __future__ import annotations
 
@@ -17,11 +15,11 @@ from matplotlib import dates
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-#: Inches: a phone shows 4.6 of them at about full size.
+#: The width in inches: a phone shows 4.6 inches at about full size.
 WIDTH: Final = 4.6
-#: Colours that people who see fewer of them can tell apart (Okabe and Ito).
+#: Colours that are distinguishable with colour blindness (Okabe and Ito).
 COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
-#: Lines of a legend; the rest are one.
+#: The most lines in a legend; all others are combined.
 SERIES: Final = 5
 _LONGEST: Final = 26
 _STYLE: Final[Any] = {
@@ -39,7 +37,9 @@ _STYLE: Final[Any] = {
 
 
 def short(text: str, most: int = _LONGEST) -> str:
-    """The beginning and the end of a long name. (Dollars would be formulas.)"""
+    """Return the beginning and the end of a long name, without dollar signs (which mark
+    formulas).
+    """
     text = text or "(empty)"
     cut = text if len(text) <= most else text[: most // 2 - 1] + "…" + text[-(most // 2) :]
     return cut.replace("$", r"\$")
@@ -63,7 +63,7 @@ def over_time(
     series: dict[str, tuple[Sequence[datetime], Sequence[float]]],
     fill: bool = False,
 ) -> str:
-    """Lines over time: by name, the moments and the values."""
+    """Draw lines over time: for each name, the times and the values."""
     with mpl.rc_context(_STYLE):
         figure, axes = _figure(3.1)
         for colour, (name, (moments, values)) in zip(COLOURS, series.items(), strict=False):
@@ -74,7 +74,8 @@ def over_time(
         axes.xaxis_date(tz="UTC")
         locator = dates.AutoDateLocator(minticks=3, maxticks=6)  # type: ignore[no-untyped-call]
         axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+        formatter = dates.ConciseDateFormatter(locator)  # type: ignore[no-untyped-call]
+        axes.xaxis.set_major_formatter(formatter)
         axes.set_ylim(bottom=0)
         axes.set_ylabel(unit)
         axes.set_xlabel("time (UTC)")
@@ -86,7 +87,9 @@ def over_time(
 
 
 def bars(title: str, unit: str, names: Sequence[str], series: dict[str, Sequence[float]]) -> str:
-    """Lying bars, the first name on top; several series side by side, with a legend."""
+    """Draw horizontal bars, the first name on top; several series are side by side, with a
+    legend.
+    """
     with mpl.rc_context(_STYLE):
         figure, axes = _figure(
             1.2 + 0.24 * len(names) * (0.55 + 0.45 * len(series)) + (0.3 if len(series) > 1 else 0)
@@ -108,7 +111,7 @@ def bars(title: str, unit: str, names: Sequence[str], series: dict[str, Sequence
 
 
 def share(title: str, counts: Sequence[int]) -> str:
-    """What part of the messages the topics with the most of them carry; `counts` falls."""
+    """Draw the part of the messages that the most frequent topics carry; `counts` is descending."""
     with mpl.rc_context(_STYLE):
         figure, axes = _figure(2.9)
         total, had, xs, ys = sum(counts), 0, [], []
@@ -119,7 +122,7 @@ def share(title: str, counts: Sequence[int]) -> str:
         axes.plot(xs, ys, color=COLOURS[0], linewidth=1.8)
         axes.set_xscale("log")
         axes.set_ylim(0, 102)
-        axes.set_xlabel("number of topics, those with the most messages first")
+        axes.set_xlabel("number of topics, the most frequent first")
         axes.set_ylabel("% of the messages")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         for level in (50, 90):

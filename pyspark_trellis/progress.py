@@ -1,4 +1,4 @@
-"""A line on the terminal that says how far Spark is: nothing where stderr is none."""
+"""Shows Spark's progress in one line of the terminal; nothing if stderr is not a terminal."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TextIO
 
-#: Seconds between two looks.
+#: Seconds between two updates.
 _EVERY: Final = 0.5
 
 
 class PipelineProgress:
-    """Writes over its own line."""
+    """A progress line that overwrites itself."""
 
     def __init__(self, stream: TextIO | None = None, shown: bool | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -23,11 +23,12 @@ class PipelineProgress:
         self._lock = threading.Lock()
 
     def say(self, text: str) -> None:
+        """Show this text."""
         width = shutil.get_terminal_size().columns - 1
         self._write("\r" + text[:width] + "\x1b[K")
 
     def end(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         self._write("\r\x1b[K")
 
     def _write(self, text: str) -> None:
@@ -38,7 +39,7 @@ class PipelineProgress:
 
     @contextmanager
     def of(self, spark: Any, title: str) -> Iterator[None]:
-        """While this lasts, say how many of Spark's tasks are done."""
+        """Show the number of finished Spark tasks while the block runs."""
         if not self.shown:
             yield
             return
@@ -63,25 +64,27 @@ class PipelineProgress:
                     done += info.numCompletedTasks
                     tasks += info.numTasks
             self.say(
-                f"{title}  {f'{done} of {tasks} tasks, ' if tasks else ''}{time.monotonic() - began:.0f} s"
+                f"{title}  "
+                f"{f'{done} of {tasks} tasks, ' if tasks else ''}{time.monotonic() - began:.0f} s"
             )
 
     def watch(self, query: Any, title: str) -> int:
-        """Until a streaming query ends: how many rows it has taken, which it returns.
+        """Show the number of rows of a streaming query until it ends; return that number.
 
-        Raises what ended it.
+        Raises the query's error.
         """
         rows, last = 0, -1
         ended = False
         try:
             while not ended:
                 ended = query.awaitTermination(_EVERY)
-                for progress in query.recentProgress:  # Of the last hundred batches.
+                for progress in query.recentProgress:  # The last hundred batches.
                     if progress["batchId"] > last:
                         last = progress["batchId"]
                         rows += progress["numInputRows"]
                         self.say(
-                            f"{title}  {rows:,} rows, batch {last}, {progress.get('processedRowsPerSecond') or 0:,.0f} rows/s"
+                            f"{title}  {rows:,} rows, batch {last}, "
+                            f"{progress.get('processedRowsPerSecond') or 0:,.0f} rows/s"
                         )
         finally:
             self.end()

@@ -1,6 +1,4 @@
-"""Publishes to a broker over AMQP and waits for the confirms: many on their way at once, each one
-awaited at the end.
-"""
+"""Publishes messages to a broker over AMQP with publisher confirms, many in flight at once."""
 
 from __future__ import annotations
 
@@ -12,14 +10,14 @@ from pika.exceptions import AMQPError
 
 from pyspark_trellis.errors import PipelineError, shown
 
-#: Messages on their way without a confirm.
+#: The most unconfirmed messages in flight.
 WINDOW: Final = 2_000
-#: Seconds to wait for a broker that says nothing.
+#: Seconds to wait for a broker that sends nothing.
 PATIENCE: Final = 60
 
 
 class Outgoing(NamedTuple):
-    """A message."""
+    """A message to publish."""
 
     exchange: str
     key: str
@@ -28,15 +26,16 @@ class Outgoing(NamedTuple):
 
 
 class SinkPublisher:
-    """One connection, used once. Runs pika's loop until all messages are confirmed."""
+    """A connection that publishes one sequence of messages, in pika's event loop."""
 
     def __init__(self, url: str) -> None:
-        """Raises PipelineError for what is no URL of a broker."""
+        """Parse the URL. Raises PipelineError if it is invalid."""
         try:
             self._parameters: Final = pika.URLParameters(url)
         except (ValueError, TypeError) as error:
             raise PipelineError(
-                f"option url is '{shown(url)}', and should be amqp://USER:PASSWORD@HOST:PORT/VHOST ({error})"
+                f"option url is '{shown(url)}', and should be amqp://USER:PASSWORD@HOST:PORT/VHOST "
+                f"({error})"
             ) from None
         self._parameters.blocked_connection_timeout = PATIENCE
         self._url = f"{self._parameters.host}:{self._parameters.port}"
@@ -51,7 +50,7 @@ class SinkPublisher:
         self._seen = -1
 
     def publish(self, messages: Iterator[Outgoing]) -> int:
-        """Publish all of them; returns how many there were, once the broker has them all.
+        """Publish all messages; return their number when the broker has confirmed all of them.
 
         Raises PipelineError.
         """
@@ -69,7 +68,8 @@ class SinkPublisher:
             self._failure = self._failure or str(error)
         if self._failure:
             raise PipelineError(
-                f"publishing to {self._url} failed after {self._settled} of {self._sent} messages: {self._failure}"
+                f"publishing to {self._url} failed after {self._settled} of {self._sent} messages: "
+                f"{self._failure}"
             )
         return self._settled
 
@@ -85,7 +85,7 @@ class SinkPublisher:
         while not self._exhausted and self._sent - self._settled < WINDOW:
             try:
                 message = next(self._messages, None)
-            except Exception as error:  # noqa: BLE001 - what a row has may be anything; the loop must end
+            except Exception as error:  # noqa: BLE001 - the loop must end on any error
                 self._fail(str(error))
                 return
             if message is None:
@@ -102,7 +102,8 @@ class SinkPublisher:
         method = frame.method
         if method.NAME != "Basic.Ack":
             self._fail(
-                f"the broker refused message {method.delivery_tag} (basic.nack); a queue is full, or its policy rejects"
+                f"the broker refused message {method.delivery_tag} (basic.nack): a queue is full "
+                "and its policy rejects"
             )
             return
         self._settled = method.delivery_tag if method.multiple else self._settled + 1
@@ -123,7 +124,7 @@ class SinkPublisher:
 
     def _too_long(self) -> None:
         if self._settled == self._seen or self._channel is None:
-            self._fail(f"nothing was confirmed for {PATIENCE} s")
+            self._fail(f"no confirm for {PATIENCE} s")
             return
         self._seen = self._settled
         self._waiting = self._connection.ioloop.call_later(PATIENCE, self._too_long)

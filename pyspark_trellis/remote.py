@@ -1,6 +1,4 @@
-"""A running broker, asked over its HTTP listener: its definitions, and its streams, of which it
-shows what is durable.
-"""
+"""Reads a running broker over HTTP: its definitions, and the durable rows of its streams."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ PATIENCE: Final = 30
 
 @dataclass(frozen=True)
 class RemoteBroker:
-    """Where it is, and who asks."""
+    """A broker's HTTP listener and the user to authenticate as."""
 
     url: str
     user: str
@@ -43,15 +41,18 @@ class RemoteBroker:
 
     @classmethod
     def of(cls, place: str) -> RemoteBroker:
-        """http://USER:PASSWORD@HOST:15672; guest where nobody is named. Raises PipelineError."""
+        """Parse http://USER:PASSWORD@HOST:15672; the default user is guest. Raises
+        PipelineError.
+        """
         try:
             parts = urlsplit(place)
             port = parts.port or 15672
         except ValueError as error:
-            raise PipelineError(f"{shown(place)} is no URL: {error}") from None
+            raise PipelineError(f"{shown(place)} is not a URL: {error}") from None
         if not parts.hostname or parts.path not in ("", "/"):
             raise PipelineError(
-                f"{shown(place)} should be http://USER:PASSWORD@HOST:15672, the broker's HTTP listener"
+                f"{shown(place)} should be http://USER:PASSWORD@HOST:15672, the broker's HTTP "
+                "listener"
             )
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         return cls(
@@ -61,15 +62,15 @@ class RemoteBroker:
         )
 
     def document(self, path: str) -> Any:
-        """What it answers there, decoded. Raises PipelineError."""
-        octets = self.octets(path)
+        """Return the decoded JSON answer for this path. Raises PipelineError."""
+        data = self.fetch(path)
         try:
-            return json.loads(octets)
+            return json.loads(data)
         except ValueError as error:
             raise self._unexpected(path, error) from None
 
-    def octets(self, path: str) -> bytes:
-        """What it answers there. Raises PipelineError."""
+    def fetch(self, path: str) -> bytes:
+        """Return the bytes of the answer for this path. Raises PipelineError."""
         request = urllib.request.Request(self.url + path)
         request.add_header(
             "Authorization",
@@ -93,28 +94,28 @@ class RemoteBroker:
 
     def _unexpected(self, path: str, error: Exception) -> PipelineError:
         return PipelineError(
-            f"{self.url}{path} answered something else than expected ({error}); is it Trellis?"
+            f"{self.url}{path} sent an unexpected answer ({error}); is it Trellis?"
         )
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """Why the broker refuses, which it says in JSON; another server's own words."""
-    octets = error.read(2_000)
+    """Return the broker's reason for an error, from its JSON; another server's HTTP reason."""
+    data = error.read(2_000)
     try:
-        return str(json.loads(octets)["reason"])
+        return str(json.loads(data)["reason"])
     except (ValueError, TypeError, KeyError):
         return f"{error.reason}; is it Trellis?"
 
 
-#: Octets that are asked for to read heads of batches: at first, and as long as some more batches
-#: are found in them.
+#: Bytes requested to read batch headers: the first request, and the size as long as a request
+#: contains several batches.
 _HEADS: Final = 8 << 10
 _HEADS_MAX: Final = 1 << 20
 
 
 @dataclass(frozen=True)
 class RemotePiece(Piece):
-    """Rows of a segment of a broker's: `path` is the question for it."""
+    """Rows of a segment of a running broker; `path` is the HTTP path of the segment."""
 
     broker: RemoteBroker
     path: str
@@ -123,9 +124,9 @@ class RemotePiece(Piece):
     def where(self) -> str:
         return f"{self.broker.url}{self.path}"
 
-    def octets(self) -> pa.Buffer:
+    def data(self) -> pa.Buffer:
         return pa.py_buffer(
-            self.broker.octets(f"{self.path}&start={self.cut.start}&end={self.cut.end}")
+            self.broker.fetch(f"{self.path}&start={self.cut.start}&end={self.cut.end}")
         )
 
 
@@ -140,13 +141,15 @@ class Remote(JournalStream):
 
     @classmethod
     def of(cls, place: str, options: Mapping[str, str]) -> Remote:
-        """Of http://USER:PASSWORD@HOST:15672 and the option `stream`: VHOST/QUEUE, or QUEUE of the
-        vhost /. Raises PipelineError.
+        """Return the stream of http://USER:PASSWORD@HOST:15672 that the option `stream` names.
+
+        The option is VHOST/QUEUE, or QUEUE for the vhost /. Raises PipelineError.
         """
         stream = options.get("stream", "")
         if not stream:
             raise PipelineError(
-                f"which stream of {shown(place)}? Say it with the option stream: QUEUE, or VHOST/QUEUE"
+                f"which stream of {shown(place)}? Say it with the option stream: QUEUE, or "
+                "VHOST/QUEUE"
             )
         vhost, _, queue = stream.rpartition("/")
         return cls(RemoteBroker.of(place), vhost or "/", queue)
@@ -164,7 +167,7 @@ class Remote(JournalStream):
         )
 
     def rewritten(self, offset: int, epoch: int) -> bool:
-        return False  # What is shown is durable.
+        return False  # the broker returns durable rows only
 
     def pieces(self, low: int, high: int, rows: int = ROWS_PER_TASK) -> list[Piece]:
         if high <= low:
@@ -197,18 +200,20 @@ class Remote(JournalStream):
         return found
 
     def _scan(self, scan: SegmentScan, path: str, size: int, until: int) -> None:
-        """Read the heads of batches up to that offset: each says where the next one is."""
+        """Read the headers of batches up to that offset; each header gives the place of the
+        next.
+        """
         some = _HEADS
         while not scan.schema or scan.end < until:
             start, known = scan.size, len(scan.places)
             try:
                 scan.go_on(
-                    self._broker.octets(f"{path}&start={start}&end={min(start + some, size)}"),
+                    self._broker.fetch(f"{path}&start={start}&end={min(start + some, size)}"),
                     start,
                     size,
                 )
                 if scan.size == start:
-                    raise DamagedSegment(f"there is no batch at octet {start}")
+                    raise DamagedSegment(f"there is no batch at byte {start}")
             except (DamagedSegment, struct.error) as error:
                 raise damaged(f"{self._broker.url}{path}", error) from error
             some = min(2 * some, _HEADS_MAX) if len(scan.places) > known + 1 else _HEADS

@@ -1,5 +1,5 @@
-"""`report`: one page, all in one file, that says what a broker did, what is wrong with its
-bindings, and what to do.
+"""`trellis pipeline report`: one self-contained HTML page about traffic, bindings and
+recommendations.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from pyspark_trellis.audit import Audit, audit
 from pyspark_trellis.definitions import DefinitionsFile
 from pyspark_trellis.whatif import WhatIf, what_if
 
-#: Rows of a table, bars of a plot.
+#: The most rows of a table and bars of a plot.
 ROWS, BARS = 12, 12
 _STYLE: Final = """
-:root { color-scheme: light dark; --text: #222; --page: #fff; --box: #f3f6f8; --line: #ddd; --faint: #666; --bad: #b3360b; }
+:root { color-scheme: light dark; --text: #222; --page: #fff; --box: #f3f6f8; --line: #ddd;
+  --faint: #666; --bad: #b3360b; }
 @media (prefers-color-scheme: dark) {
-  :root { --text: #ddd; --page: #16191c; --box: #23282d; --line: #3a4046; --faint: #9aa3ab; --bad: #ff8a5c; }
+  :root { --text: #ddd; --page: #16191c; --box: #23282d; --line: #3a4046; --faint: #9aa3ab;
+    --bad: #ff8a5c; }
   svg { filter: invert(.9) hue-rotate(180deg); }
 }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 70rem; padding: 1rem; }
@@ -31,37 +33,46 @@ body { color: var(--text); background: var(--page); }
 h1 { font-size: 1.6rem; margin: .3em 0; }
 h2 { font-size: 1.2rem; margin: 2.2em 0 .4em; border-top: 1px solid var(--line); padding-top: 1em; }
 h3 { font-size: 1rem; margin: 1.4em 0 .3em; } p { max-width: 45rem; margin: .4em 0; }
-.figures { display: flex; flex-wrap: wrap; gap: .6rem; margin: 1rem 0; padding: 0; list-style: none; }
-.figures li { background: var(--box); border-radius: .5rem; padding: .6rem 1rem; min-width: 7rem; flex: 1 1 7rem; }
+.figures { display: flex; flex-wrap: wrap; gap: .6rem; margin: 1rem 0; padding: 0;
+  list-style: none; }
+.figures li { background: var(--box); border-radius: .5rem; padding: .6rem 1rem; min-width: 7rem;
+  flex: 1 1 7rem; }
 .figures b { display: block; font-size: 1.4rem; } .figures .bad b { color: var(--bad); }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1rem 2rem; align-items: start; }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr));
+  gap: 1rem 2rem; align-items: start; }
 figure { margin: 0; } svg { width: 100%; height: auto; max-width: 36rem; }
 .table { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; width: 100%; }
 th { text-align: left; font-weight: 600; }
 th, td { padding: .3rem 1.2rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-td.n, th.n { text-align: right; white-space: nowrap; } code { font-size: .92em; overflow-wrap: anywhere; }
+td.n, th.n { text-align: right; white-space: nowrap; } code { font-size: .92em;
+  overflow-wrap: anywhere; }
 .more, footer { color: var(--faint); font-size: .9rem; } footer { margin-top: 2rem; }
 @media (max-width: 40rem) {
-  thead { display: none; } tr { display: block; border-bottom: 1px solid var(--line); padding: .4rem 0; }
-  td, td.n { display: flex; justify-content: space-between; gap: 1rem; border: 0; padding: .1rem 0; text-align: right; }
+  thead { display: none; } tr { display: block; border-bottom: 1px solid var(--line);
+    padding: .4rem 0; }
+  td, td.n { display: flex; justify-content: space-between; gap: 1rem; border: 0; padding: .1rem 0;
+    text-align: right; }
   td::before { content: attr(data-name); color: var(--faint); text-align: left; flex: 0 0 auto; }
 }
 """
 
 
 class ReportPage:
-    """Collects pieces of HTML."""
+    """Collects the parts of the HTML page."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []
 
     def add(self, html: str) -> None:
+        """Append HTML."""
         self._parts.append(html)
 
     def text(self, text: str) -> None:
+        """Append a paragraph of HTML text."""
         self.add(f"<p>{text}</p>")
 
     def plots(self, drawn: Iterable[str]) -> None:
+        """Append plots, given as SVG."""
         self.add(
             '<div class="plots">' + "".join(f"<figure>{each}</figure>" for each in drawn) + "</div>"
         )
@@ -69,7 +80,9 @@ class ReportPage:
     def table(
         self, title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]], none: str = ""
     ) -> None:
-        """Numbers are right; what begins with a colon is a name, shown as it is written."""
+        """Append a table. Numbers are right-aligned; a text that begins with a colon is shown as
+        code.
+        """
         if not rows:
             if none:
                 self.add(f"<h3>{escape(title)}</h3><p>{escape(none)}</p>")
@@ -82,21 +95,25 @@ class ReportPage:
         body = "".join("<tr>" + "".join(map(_cell, row, columns)) + "</tr>" for row in rows[:ROWS])
         more = f'<p class="more">and {len(rows) - ROWS:,} more</p>' if len(rows) > ROWS else ""
         self.add(
-            f'<h3>{escape(title)}</h3><div class="table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}'
+            f'<h3>{escape(title)}</h3><div class="table"><table><thead><tr>{head}</tr></thead>'
+            f"<tbody>{body}</tbody></table></div>{more}"
         )
 
     def whole(self, title: str) -> str:
+        """Return the page with this title."""
         return (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>{''.join(self._parts)}"
-            "<footer>Made by <code>trellis pipeline report</code>. Times are event times: the publisher's, where it gave one.</footer>"
+            f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
+            f"<body>{''.join(self._parts)}"
+            "<footer>Made by <code>trellis pipeline report</code>. Times are event times: the "
+            "publisher's, where it gave one.</footer>"
             "</body></html>\n"
         )
 
 
 def _cell(cell: Any, column: str) -> str:
-    """`column` names it where there is no room for heads."""
+    """Return a table cell; `column` labels it on screens too narrow for a table head."""
     name = f'data-name="{escape(column)}"'
     if isinstance(cell, int):
         return f"<td class=n {name}>{cell:,}</td>"
@@ -114,11 +131,11 @@ def make(
     parts: DataFrame,
     definitions: DefinitionsFile,
     proposed: DefinitionsFile | None = None,
-    said_by: Iterable[str] = (),
+    sources: Iterable[str] = (),
 ) -> str:
-    """The page, from the rollup that `traffic` keeps (or one made of a journal).
+    """Return the page for the rollup that `traffic` maintains, or for one computed from a journal.
 
-    `said_by`: where the bindings come from.
+    `sources` says where the bindings come from.
     """
     kept = parts.cache()
     try:
@@ -126,7 +143,7 @@ def make(
         try:
             span = hist.span(history)
             page = ReportPage()
-            _head(page, span, history, said_by)
+            _head(page, span, history, sources)
             if span.messages:
                 _traffic(page, kept, history)
                 _audit(page, audit(history, definitions))
@@ -142,14 +159,14 @@ def make(
     return page.whole("Trellis: what was published, and where it went")
 
 
-def _head(page: ReportPage, span: hist.Span, history: DataFrame, said_by: Iterable[str]) -> None:
+def _head(page: ReportPage, span: hist.Span, history: DataFrame, sources: Iterable[str]) -> None:
     sums = history.agg(
         *[F.coalesce(F.sum(name), F.lit(0)) for name in ("size", "fanout", "unroutable")]
     ).collect()[0]
     page.add("<h1>What was published, and where it went</h1>")
     if span.first is not None and span.last is not None:
         page.text(f"{span.first:%Y-%m-%d %H:%M} to {span.last:%Y-%m-%d %H:%M} UTC")
-    for line in said_by:
+    for line in sources:
         page.add(f'<p class="more">{escape(line)}</p>')
     lost = sums[2] / span.messages if span.messages else 0.0
     figures = [
@@ -170,8 +187,10 @@ def _head(page: ReportPage, span: hist.Span, history: DataFrame, said_by: Iterab
 def _traffic(page: ReportPage, parts: DataFrame, history: DataFrame) -> None:
     page.add("<h2>Traffic</h2>")
     page.text(
-        "A message counts once, whoever got it; each queue or MQTT session that got it has a copy. A message is unroutable when "
-        "nobody got it: it is lost, and its publisher seldom knows."
+        "A message counts once, whatever the number of its copies; each queue or MQTT session that "
+        "received it has a copy. "
+        "A message is unroutable if no queue or session received it: it is lost, and its publisher "
+        "is rarely told."
     )
     rows = [
         tuple(row)
@@ -216,14 +235,14 @@ def _traffic(page: ReportPage, parts: DataFrame, history: DataFrame) -> None:
                 {name: (moments, values) for name, values in by_exchange.items()},
             ),
             plots.over_time(
-                "Copies that queues and sessions got",
+                "Copies to queues and sessions",
                 "copies a minute",
                 {"copies": (moments, copies)},
             ),
             plots.over_time(
                 "Unroutable messages",
                 "messages a minute",
-                {"messages that nobody got": (moments, lost)},
+                {"messages that reached no queue": (moments, lost)},
             ),
             plots.bars(
                 "Topics with the most messages",
@@ -231,7 +250,7 @@ def _traffic(page: ReportPage, parts: DataFrame, history: DataFrame) -> None:
                 [row[0] for row in top],
                 {"messages": [row[1] for row in top]},
             ),
-            plots.share("How few topics carry how much", counts),
+            plots.share("The part of the messages that the most frequent topics carry", counts),
         ]
     )
 
@@ -239,12 +258,16 @@ def _traffic(page: ReportPage, parts: DataFrame, history: DataFrame) -> None:
 def _audit(page: ReportPage, found: Audit) -> None:
     page.add("<h2>Bindings</h2>")
     page.text(
-        "What was published, held against the bindings: which of them do nothing, and which topics nobody asked for. The nearest "
-        "binding is the one that would take the topic if the fewest words were others: often somebody mistyped one."
+        "The published topics compared with the bindings: bindings that do nothing, and topics "
+        "that no binding takes. The nearest "
+        "binding would take the topic if the fewest words were different; often a topic or key is "
+        "misspelled."
     )
     page.text(
-        f"Of {found.bindings:,} bindings {len(found.dead):,} matched nothing, and {len(found.duplicate) + len(found.subsumed):,} "
-        "took only what another binding to the same place takes, too: they can go, and nothing changes."
+        f"Of {found.bindings:,} bindings, {len(found.dead):,} matched nothing, and "
+        f"{len(found.duplicate) + len(found.subsumed):,} "
+        "took only topics that another binding to the same destination takes; these can be removed "
+        "without any effect."
     )
     page.table(
         "Unroutable topics",
@@ -259,16 +282,16 @@ def _audit(page: ReportPage, found: Audit) -> None:
             )
             for each in found.unroutable
         ],
-        "Every message came to a queue.",
+        "Every message reached a queue.",
     )
     page.table(
-        "Dead: nothing that was published matched",
+        "Dead: no published topic matched",
         ("exchange", "key", "goes to"),
         [(f":{each.source}", f":{each.key}", f":{each.destination}") for each in found.dead],
         "None.",
     )
     page.table(
-        "Needless: another one takes all of it",
+        "Redundant: another binding takes all of it",
         ("exchange", "key", "goes to", "covered by"),
         [
             (
@@ -282,7 +305,7 @@ def _audit(page: ReportPage, found: Audit) -> None:
         "None.",
     )
     page.table(
-        "Overlapping: two bindings that both take the same topics",
+        "Overlapping: two bindings to one destination that take the same topics",
         ("key", "key", "both go to", "messages of both"),
         [
             (f":{each.one.key}", f":{each.other.key}", f":{each.one.destination}", each.messages)
@@ -295,11 +318,11 @@ def _whatif(page: ReportPage, answer: WhatIf, name: str) -> None:
     seconds = answer.span.seconds
     page.add(f"<h2>What if: <code>{escape(name.rpartition('/')[2])}</code></h2>")
     page.text(
-        "The same messages again, sent where the proposed definitions lead them. "
+        "The same messages, routed by the proposed definitions. "
         + (
-            "<strong>Something would be lost.</strong>"
+            "<strong>Messages would be lost.</strong>"
             if answer.breaks
-            else "Nothing would be lost."
+            else "No message would be lost."
         )
     )
     changed = sorted(
@@ -311,7 +334,7 @@ def _whatif(page: ReportPage, answer: WhatIf, name: str) -> None:
         page.plots(
             [
                 plots.bars(
-                    "Queues that would get more or less",
+                    "Queues with more or fewer messages",
                     "messages a second",
                     [str(each) for each in shown],
                     {
@@ -322,18 +345,18 @@ def _whatif(page: ReportPage, answer: WhatIf, name: str) -> None:
             ]
         )
     page.table(
-        "Topics that would come to no queue any more",
+        "Topics that would reach no queue any more",
         ("exchange", "topic", "messages"),
         [(f":{each.exchange}", f":{each.topic}", each.messages) for each in answer.lost],
         "None.",
     )
     page.table(
-        "Queues that would get nothing any more",
+        "Queues that would receive nothing any more",
         ("queue", "messages now"),
         [(f":{each}", each.before) for each in answer.starved],
     )
     page.table(
-        "Queues that got nothing, and would get something",
+        "Queues that would receive messages for the first time",
         ("queue", "messages then"),
         [(f":{each}", each.after) for each in answer.newly_hit],
     )
@@ -342,13 +365,15 @@ def _whatif(page: ReportPage, answer: WhatIf, name: str) -> None:
 def _advise(page: ReportPage, advice: Advice) -> None:
     page.add("<h2>Matching</h2>")
     page.text(
-        "The broker finds the bindings of a topic once and remembers them. Here its matchers look up the topics that were published, "
-        "each for the first time; less is better, and the fastest is recommended where it is clearly faster than "
+        "The broker looks up the bindings of a topic once and caches them. Here its matchers look "
+        "up the published topics without a "
+        "cache; less is better, and the fastest is recommended if it is clearly faster than "
         "<code>auto</code>."
     )
     page.text(
-        f"A route cache of {advice.routes:,} entries holds all topics. Those to prewarm, which are looked up before anybody "
-        f"publishes, carry {advice.carried:.0%} of the messages."
+        f"A route cache of {advice.routes:,} entries holds all topics. The topics to prewarm, "
+        "which are looked up at the broker's "
+        f"start, carry {advice.carried:.0%} of the messages."
     )
     measured = [each for each in advice.exchanges if each.measured]
     if measured:
@@ -356,7 +381,7 @@ def _advise(page: ReportPage, advice: Advice) -> None:
         page.plots(
             [
                 plots.bars(
-                    "Time of a first lookup, by matcher",
+                    "Time of an uncached lookup, by matcher",
                     "microseconds (median)",
                     [each.exchange for each in measured],
                     {

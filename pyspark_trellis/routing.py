@@ -1,14 +1,17 @@
-"""Where topics go by a file of definitions: the broker's own rules, for a whole batch of topics at
-once.
+"""Computes where topics go according to a definitions file: the broker's rules, for batches of
+topics.
 
-    topic exchange   `matching.batch`, of each grammar          direct   a dict          fanout   all of them
-    default exchange   the queue of that name          another exchange, an alternate exchange   on from there
+    topic exchange        `matching.batch`, of each grammar
+    direct exchange       a dict
+    fanout exchange       all bindings
+    default exchange      the queue of that name
+    other destinations    the routing continues at bound and at alternate exchanges
 
-A journal has topics as AMQP spells them. MQTT sessions are asked in their own grammar and spelling,
-and those that cannot be said in MQTT they do not hear.
+A journal has topics in AMQP notation. MQTT sessions are matched in their own grammar and notation;
+they do not receive topics that MQTT cannot represent.
 
-What an exchange of another type would do (headers, hashes, delays) a topic alone does not say.
-Topics that come to such a one are `unknown`: nothing is claimed of them but what is sure.
+Exchanges of other types (headers, hash, delay) route by more than the topic. Topics that reach such
+an exchange are `unknown`: only their certain destinations are returned.
 """
 
 from __future__ import annotations
@@ -29,13 +32,15 @@ from pyspark_trellis.errors import PipelineError
 
 Rows = NDArray[np.int64]
 _NONE: Final = np.empty(0, np.int64)
-#: Trees of MQTT that are the broker's own: nobody publishes there from outside.
+#: The MQTT topic trees of the broker itself, in which clients cannot publish.
 _RESERVED: Final = ("$SYS", "$share")
 
 
 class Routed:
-    """Where a batch of topics went: columns of (row, binding) and (row, place), each pair once, and
-    rows of which not all is known.
+    """The destinations of a batch of topics.
+
+    `bindings` are (row, binding) pairs and `places` (row, place) pairs, each pair once. `unknown`
+    marks the rows whose destinations are not all known.
     """
 
     def __init__(self, count: int) -> None:
@@ -45,22 +50,22 @@ class Routed:
 
 
 class BatchRouter:
-    """One virtual host of a definitions file."""
+    """Computes the destinations of topics in one virtual host of a definitions file."""
 
     def __init__(self, host: DefinedHost) -> None:
         self._host = host
-        #: Number -> place: what the second column of `Routed.places` means.
+        #: The place for each number in the second column of `Routed.places`.
         self.names: Final = host.places
         self._numbers: Final = {name: number for number, name in enumerate(self.names)}
         self._batches: dict[str, list[tuple[list[BoundQueue], Batch]]] = {}
 
     def route(self, exchange: str, topics: list[str]) -> Routed:
-        """Where they go that are published to this exchange.
+        """Return the destinations of topics published to this exchange.
 
-        Raises PipelineError when there is none of that name.
+        Raises PipelineError if the exchange does not exist.
         """
         if exchange not in self._host.types:
-            raise PipelineError(f"there is no exchange '{exchange}'")
+            raise PipelineError(f"exchange '{exchange}' does not exist")
         routed = Routed(len(topics))
         bindings: list[tuple[Rows, Rows]] = []
         places: list[tuple[Rows, Rows]] = []
@@ -89,7 +94,7 @@ class BatchRouter:
                 which = rows[matched]
                 hit[which] = True
                 if bound.kind == "session":
-                    which = which[[sayable(topics[row]) for row in which.tolist()]]
+                    which = which[[representable(topics[row]) for row in which.tolist()]]
                 bindings.append((which, np.full(len(which), bound.number)))
                 if bound.to_exchange:
                     ahead.append((bound.destination, which))
@@ -102,7 +107,9 @@ class BatchRouter:
         return routed
 
     def _matched(self, exchange: str, topics: list[str]) -> Iterator[tuple[BoundQueue, Rows]]:
-        """Bindings of the exchange, and which of the topics each one takes."""
+        """Iterate over the matching bindings of the exchange, each with the topics that it
+        takes.
+        """
         outgoing = self._host.outgoing.get(exchange, [])
         kind = self._host.types[exchange]
         if not outgoing:
@@ -144,8 +151,8 @@ class BatchRouter:
 
 
 @lru_cache(maxsize=100_000)
-def sayable(topic: str) -> bool:
-    """Whether a topic, as a journal has it, can be told to an MQTT client."""
+def representable(topic: str) -> bool:
+    """True if MQTT can represent this topic of a journal and clients may receive it."""
     name = swap(topic)
     try:
         MQTT.check_topic(name)
@@ -160,7 +167,7 @@ def _columns(found: list[tuple[int, int]]) -> tuple[Rows, Rows]:
 
 
 def _once(parts: list[tuple[Rows, Rows]]) -> tuple[Rows, Rows]:
-    """All pairs, each once, by rising row."""
+    """Return all pairs without duplicates, sorted by row."""
     if not parts:
         return _NONE, _NONE
     pairs = np.unique(
@@ -176,16 +183,18 @@ def _once(parts: list[tuple[Rows, Rows]]) -> tuple[Rows, Rows]:
 
 
 def _lists(pairs: tuple[Rows, Rows], count: int, values: pa.Array) -> pa.Array:
-    """For each row the list of what it is paired with."""
+    """Return for each row the list of the values paired with it."""
     ends = np.zeros(count + 1, np.int32)
     np.cumsum(np.bincount(pairs[0], minlength=count), out=ends[1:])
     return pa.ListArray.from_arrays(pa.array(ends), values)
 
 
 def routed(history: DataFrame, definitions: DefinitionsFile) -> DataFrame:
-    """`history` (with vhost, exchange, topic) and where each topic goes: places array<string>,
-    bindings array<long> (numbers in the file), unknown boolean (an exchange decides by more than
-    the topic), missing boolean (the exchange or vhost is not in the file).
+    """Return the history with the destinations of each topic.
+
+    It needs the columns vhost, exchange and topic. It adds: places array<string>; bindings
+    array<long> (numbers in the file); unknown boolean (an exchange routes by more than the topic);
+    missing boolean (the exchange or vhost is not in the file).
     """
     hosts = history.sparkSession.sparkContext.broadcast(definitions.hosts)
     names = history.columns

@@ -1,6 +1,4 @@
-"""How a command runs: in a Spark session of its own; questions once, or again each time more was
-published.
-"""
+"""Runs a command's job in a Spark session: once, or again whenever more messages were published."""
 
 from __future__ import annotations
 
@@ -21,18 +19,18 @@ from pyspark.sql import DataFrame
 
 from pyspark_trellis import history as hist
 from pyspark_trellis import offsets, session
-from pyspark_trellis.asked import Asked, asked
 from pyspark_trellis.errors import PipelineError, brief
 from pyspark_trellis.files import write
+from pyspark_trellis.job_bindings import JobBindings, read_bindings
 from pyspark_trellis.progress import PipelineProgress
 
-#: What Java and Spark say at every start.
+#: The beginnings of lines that Java and Spark print at every start.
 _CHATTER: Final = ("WARNING: ", "Setting default log level", "To adjust logging level")
 
 
 @contextmanager
 def spark_of(arguments: argparse.Namespace, progress: PipelineProgress) -> Iterator[Any]:
-    """A session, ended with its scratch directory."""
+    """Return a Spark session; it ends together with its scratch directory."""
     settings = {}
     for each in arguments.conf:
         key, separator, value = each.partition("=")
@@ -43,9 +41,9 @@ def spark_of(arguments: argparse.Namespace, progress: PipelineProgress) -> Itera
         prefix="trellis-pipeline-", ignore_cleanup_errors=True
     ) as scratch:
         progress.say(f"starting Spark on {arguments.master}")
-        said = Path(scratch, "java.txt")
+        java_output = Path(scratch, "java.txt")
         try:
-            with _aside(said):
+            with _stderr_to(java_output):
                 spark = session.start(
                     arguments.master,
                     f"trellis pipeline {arguments.job}",
@@ -57,7 +55,7 @@ def spark_of(arguments: argparse.Namespace, progress: PipelineProgress) -> Itera
                 raise
             lines = [
                 line
-                for line in said.read_text(errors="replace").splitlines()
+                for line in java_output.read_text(errors="replace").splitlines()
                 if line.strip() and not line.startswith(_CHATTER)
             ]
             raise PipelineError(
@@ -78,9 +76,10 @@ def spark_of(arguments: argparse.Namespace, progress: PipelineProgress) -> Itera
 
 
 @contextmanager
-def _aside(path: Path) -> Iterator[None]:
-    """Programs that are started meanwhile say there what they have to say: Java begins with
-    warnings of its own.
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Redirect stderr of processes started meanwhile to a file.
+
+    Java prints warnings at its start.
     """
     sys.stdout.flush()
     known = [(number, os.dup(number)) for number in (1, 2)]
@@ -96,7 +95,7 @@ def _aside(path: Path) -> Iterator[None]:
 
 
 def options_of(arguments: argparse.Namespace) -> dict[str, str]:
-    """Options of the source."""
+    """Return the options of the source."""
     options = {"path": arguments.journal, "startingOffsets": arguments.starting}
     return options | {
         name: value
@@ -107,17 +106,17 @@ def options_of(arguments: argparse.Namespace) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Question:
-    """What a job is asked: of this traffic (partial sums), about these bindings."""
+    """The input of a job: the traffic (as partial sums) and the bindings."""
 
     arguments: argparse.Namespace
     spark: Any
     progress: PipelineProgress
-    asked: Asked
+    bindings: JobBindings
     parts: DataFrame
 
     @contextmanager
     def watched(self) -> Iterator[DataFrame]:
-        """What was published, each topic once; while this lasts, people see how far Spark is."""
+        """Return the history with each topic once, and show Spark's progress while it is used."""
         history = hist.summed(self.parts).cache()
         try:
             with self.progress.of(self.spark, self.arguments.job):
@@ -126,14 +125,15 @@ class Question:
             history.unpersist()
 
     def json(self, document: dict[str, Any]) -> bool:
-        """Write it, with who said what, if that was asked for; whether it was to be instead of
-        lines for people.
+        """Write the document and the sources of the bindings to --json, if given.
+
+        Return True if it replaces the text output.
         """
         path = self.arguments.json
         if path is None:
             return False
         text = json.dumps(
-            {**document, "said_by": self.asked.said_by},
+            {**document, "said_by": self.bindings.sources},
             indent=None if self.arguments.follow else 1,
             default=str,
             ensure_ascii=False,
@@ -146,18 +146,20 @@ class Question:
 
 
 def answered(arguments: argparse.Namespace, answer: Callable[[Question], int]) -> int:
-    """Ask once, and return the answer's exit code; or with --follow again each time more was
-    published, until Ctrl-C, which is no failure."""
+    """Run the job once, or with --follow again whenever more was published; return its exit code.
+
+    Ctrl-C ends --follow, and is not a failure.
+    """
     if (arguments.journal is None) == (arguments.traffic is None):
-        raise PipelineError("say what was published: --journal PLACE, or --traffic DIR")
+        raise PipelineError("no messages: name --journal PLACE or --traffic DIR")
     if arguments.follow and arguments.ending != offsets.LATEST:
-        raise PipelineError("--follow has no end: leave --ending out")
+        raise PipelineError("--follow never ends: leave --ending out")
     for path in (getattr(arguments, "output", None), getattr(arguments, "json", None)):
         if path not in (None, "-") and not Path(path).absolute().parent.is_dir():
             raise PipelineError(
                 f"{path} cannot be written: there is no directory {Path(path).absolute().parent}"
             )
-    about = asked(arguments)  # What is wrong there is said before Spark begins.
+    bindings = read_bindings(arguments)  # errors appear before Spark starts
     progress = PipelineProgress()
     with spark_of(arguments, progress) as spark:
         feed = hist.TopologyFeed(
@@ -168,19 +170,20 @@ def answered(arguments: argparse.Namespace, answer: Callable[[Question], int]) -
             arguments.follow,
         )
         try:
-            code = answer(Question(arguments, spark, progress, about, feed.parts()))
+            code = answer(Question(arguments, spark, progress, bindings, feed.parts()))
             while arguments.follow:
                 sys.stdout.flush()
                 began = time.monotonic()
                 while not feed.extended():
                     progress.say(
-                        f"{arguments.job}  nothing new for {time.monotonic() - began:,.0f} s; Ctrl-C ends it"
+                        f"{arguments.job}  nothing new for {time.monotonic() - began:,.0f} s; "
+                        "Ctrl-C ends it"
                     )
                     time.sleep(arguments.every)
                 progress.end()
                 if getattr(arguments, "json", None) != "-":
                     print(f"\n--- {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC")
-                answer(Question(arguments, spark, progress, asked(arguments), feed.parts()))
+                answer(Question(arguments, spark, progress, read_bindings(arguments), feed.parts()))
         except KeyboardInterrupt:
             progress.end()
             if not arguments.follow:

@@ -1,15 +1,16 @@
-"""Segments of a stream: where their batches begin, and their rows.
+"""Reads segments of a stream: finds where their batches begin, and returns their rows.
 
-    <epoch>-<base offset>.arrow          schema | batch | batch | ... | end of stream, once it is full
-    <epoch>-<base offset>.arrow.index    beside a full one: where some of its batches begin (broker/stream/segments.py)
+    <epoch>-<base offset>.arrow          schema | batch | batch | ... | end of stream, once full
+    <epoch>-<base offset>.arrow.index    beside a full one: where some of its batches begin
 
-Where batches begin is read from their heads alone (`messages`), or from the index, so a segment
-that is being written is read as far as it is whole, and to plan a query nobody reads a journal. A
-crash may leave rows that were promised to nobody; the broker begins the next epoch where the
-promised ones end, and what an earlier epoch has behind that is passed over.
+The places of batches come from the message headers (`messages`) or from the index; planning a query
+reads no rows. A segment that is still being written is read as far as it is complete. After a crash
+a segment may end with rows that were never confirmed. The broker then begins a new epoch at the end
+of the confirmed rows, and readers skip the older epoch's rows from there on.
 
-    Scan     where the batches of one segment begin: the driver has it
-    Cut      rows of a segment, for one task               rows_of(cut, octets)   these rows, in batches that are worth their while
+    SegmentScan                where the batches of one segment begin; on the driver
+    Cut                        rows of a segment, for one task
+    rows_of(cut, data, ...)    the rows of a cut, in batches of an efficient size
 """
 
 from __future__ import annotations
@@ -30,13 +31,12 @@ from pyspark_trellis import messages
 from pyspark_trellis.columns import check_segment
 from pyspark_trellis.errors import PipelineError
 
-#: Smaller batches are put together until they have so many rows, or octets. A batch costs Spark 0.1
-#: ms, whatever is in it, and copying a row 0.1 us; above some 2,000 rows nothing is gained any
-#: more.
+#: Smaller batches are combined until they have this many rows, or bytes. A batch costs Spark 0.1
+#: ms, whatever its size, and copying a row 0.1 us; more than some 2,000 rows bring no further gain.
 GATHERED_ROWS: Final = 2_048
-GATHERED_OCTETS: Final = 4 << 20
-#: What a segment of the broker's says of itself: there, each batch has a checksum.
-_OURS: Final = b"trellis.format"
+GATHERED_BYTES: Final = 4 << 20
+#: The key in the schema of the broker's own segments, in which each batch has a checksum.
+_FORMAT_KEY: Final = b"trellis.format"
 
 _NAME: Final = re.compile(r"(\d+)-(\d+)\.arrow")
 _INDEX_HEAD: Final = struct.Struct("<4sIqqqqq")
@@ -46,23 +46,24 @@ _INDEX_SUM: Final = struct.Struct("<Q")
 
 @dataclass(frozen=True)
 class SegmentName:
-    """A segment by its name."""
+    """The parts of a segment's file name."""
 
     epoch: int
     base: int
 
 
 def name_of(file: str) -> SegmentName | None:
-    """What a segment's file name says; None when it is none."""
+    """Return the parts of a segment's file name, or None if it is not one."""
     found = _NAME.fullmatch(file)
     return None if found is None else SegmentName(int(found[1]), int(found[2]))
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Rows of a segment: the offsets from `low` up to, not including, `high`, in its octets from
-    `start` to `end`, where a batch begins whose first offset is `first`. `schema` is what the
-    segment begins with.
+    """Rows of a segment: the offsets from `low` up to, not including, `high`.
+
+    The rows are in the segment's bytes from `start` to `end`, where a batch with the first offset
+    `first` begins. `schema` is the beginning of the segment.
     """
 
     schema: bytes
@@ -75,60 +76,60 @@ class Cut:
 
 @dataclass
 class SegmentScan:
-    """Where the batches of one segment begin, as far as they are whole: asked again, it goes on
-    where it was.
+    """Where the batches of one segment begin, as far as they are complete.
+
+    A further scan continues where the last one ended.
     """
 
     base: int
-    #: The octets of the schema, once they are there.
+    #: The bytes of the schema, once they are present.
     schema: bytes = b""
-    #: Of each batch, or of some: its first offset, and its place.
+    #: The first offset and the place of each batch, or of some batches.
     offsets: list[int] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
-    #: The offset after the last row, and the octets up to there.
+    #: The offset after the last row, and the number of bytes up to there.
     end: int = 0
     size: int = 0
 
     def __post_init__(self) -> None:
         self.end = self.base
 
-    def go_on(self, octets: mmap.mmap | bytes, origin: int, size: int) -> None:
-        """Read the heads of what was added, as far as they stand in `octets`, which begin at
-        `origin` in a segment of `size` octets. Raises messages.Damaged, struct.error."""
+    def go_on(self, data: mmap.mmap | bytes, origin: int, size: int) -> None:
+        """Read the headers of further messages in `data`.
+
+        `data` begins at `origin` in a segment of `size` bytes. Raises DamagedSegment, struct.error.
+        """
         at = self.size - origin
-        while after := messages.end_of(octets, at, size - origin):
+        while after := messages.end_of(data, at, size - origin):
             if not self.schema:
-                self.schema = bytes(octets[at:after])
+                self.schema = bytes(data[at:after])
             else:
                 self.offsets.append(self.end)
                 self.places.append(origin + at)
-                self.end += messages.rows_of(octets, at)
+                self.end += messages.rows_of(data, at)
             at = after
             self.size = origin + at
 
-    def take_index(self, octets: bytes, size: int) -> None:
-        """Know what the index of a full segment says, if it is whole, and that of a segment of this
-        size.
-        """
-        marks = len(octets) - _INDEX_HEAD.size - _INDEX_SUM.size
-        if marks < 0 or _INDEX_SUM.unpack(octets[-_INDEX_SUM.size :])[0] != crc32(
-            octets[: -_INDEX_SUM.size]
+    def take_index(self, data: bytes, size: int) -> None:
+        """Use the index of a full segment, if it is intact and fits a segment of this size."""
+        marks = len(data) - _INDEX_HEAD.size - _INDEX_SUM.size
+        if marks < 0 or _INDEX_SUM.unpack(data[-_INDEX_SUM.size :])[0] != crc32(
+            data[: -_INDEX_SUM.size]
         ):
             return
-        magic, version, end, known, _, _, count = _INDEX_HEAD.unpack_from(octets)
+        magic, version, end, known, _, _, count = _INDEX_HEAD.unpack_from(data)
         if (magic, version) != (b"TSIX", 1) or known > size or marks != count * _INDEX_MARK.size:
             return
-        for offset, place, _ in _INDEX_MARK.iter_unpack(
-            octets[_INDEX_HEAD.size : -_INDEX_SUM.size]
-        ):
+        for offset, place, _ in _INDEX_MARK.iter_unpack(data[_INDEX_HEAD.size : -_INDEX_SUM.size]):
             self.offsets.append(offset)
             self.places.append(place)
         self.end, self.size = end, known
 
     def cut(self, low: int, high: int, rows: int) -> Iterator[Cut]:
-        """The offsets from `low` up to, not including, `high`, so many rows each: the same cuts
-        whether an index says where batches begin, or all of them are known, for what is done again
-        must be divided as before (sink).
+        """Divide the offsets from `low` up to, not including, `high`, into cuts of `rows` rows.
+
+        The cuts do not depend on whether an index was used: a repeated batch must be divided as
+        before (see `sink`).
         """
         while low < high:
             stop = min(low + rows, high)
@@ -139,9 +140,9 @@ class SegmentScan:
 
 
 def scan_file(path: Path, scan: SegmentScan) -> None:
-    """Know what was added to a file.
+    """Scan what was added to a file.
 
-    Raises PipelineError, and FileNotFoundError when it is gone.
+    Raises PipelineError, and FileNotFoundError if the file was removed.
     """
     size = path.stat().st_size
     if size <= scan.size:
@@ -149,38 +150,41 @@ def scan_file(path: Path, scan: SegmentScan) -> None:
     try:
         with (
             path.open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as octets,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
-            if not scan.size and (after := messages.end_of(octets, 0, size)):
-                scan.schema, scan.size = octets[:after], after
+            if not scan.size and (after := messages.end_of(data, 0, size)):
+                scan.schema, scan.size = data[:after], after
                 index = path.with_name(f"{path.name}.index")
                 if index.exists():
                     scan.take_index(index.read_bytes(), size)
-            scan.go_on(octets, 0, size)
+            scan.go_on(data, 0, size)
     except (messages.DamagedSegment, struct.error) as error:
         raise damaged(str(path), error) from error
 
 
 def damaged(where: str, error: Exception | str) -> PipelineError:
-    """What is said of a segment that is not what was written."""
+    """Return the error for a damaged segment."""
     return PipelineError(f"{where} is damaged: {error}; `trellis store verify` says more")
 
 
 def rows_of(
-    cut: Cut, octets: pa.Buffer, where: str, names: Sequence[str], verify: bool
+    cut: Cut, data: pa.Buffer, where: str, names: Sequence[str], verify: bool
 ) -> Iterator[pa.RecordBatch]:
-    """These columns of the rows of a cut, whose octets these are: many small batches come as one.
-    `verify`: checksums are looked at. Raises PipelineError, with `where` it stands."""
+    """Return these columns of the cut's rows; many small batches are combined.
+
+    `data` holds the bytes of the cut. With `verify`, checksums are checked. Raises PipelineError,
+    which names `where`.
+    """
     schema = pa.ipc.read_schema(pa.py_buffer(cut.schema))
     check_segment(schema, names, where)
     group: list[pa.RecordBatch] = []
     rows = begun = 0
     for batch, end in _batches(
-        cut, octets, schema, where, verify and _OURS in (schema.metadata or {})
+        cut, data, schema, where, verify and _FORMAT_KEY in (schema.metadata or {})
     ):
         group.append(batch)
         rows += batch.num_rows
-        if rows >= GATHERED_ROWS or end - begun >= GATHERED_OCTETS:
+        if rows >= GATHERED_ROWS or end - begun >= GATHERED_BYTES:
             yield _one(group, names)
             group, rows, begun = [], 0, end
     if group:
@@ -190,32 +194,33 @@ def rows_of(
 def _one(group: list[pa.RecordBatch], names: Sequence[str]) -> pa.RecordBatch:
     if len(group) == 1:
         return group[0].select(names)
-    # These octets are below the 2 GiB that a column of texts may have, so that each column is one
-    # piece.
+    # A group is smaller than the 2 GiB that a column of texts may have, so each column stays in one
+    # chunk.
     [batch] = pa.Table.from_batches(group).select(names).combine_chunks().to_batches()
     return batch
 
 
 def _batches(
-    cut: Cut, octets: pa.Buffer, schema: pa.Schema, where: str, summed: bool
+    cut: Cut, data: pa.Buffer, schema: pa.Schema, where: str, summed: bool
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """The batches as they were written, and where each ends; of the first and the last only the
-    rows that were asked for.
+    """Iterate over the batches as written, each with the place of its end.
+
+    The first and the last batch are reduced to the rows of the cut.
     """
-    view = memoryview(octets)
-    reader = pa.BufferReader(octets)
+    view = memoryview(data)
+    reader = pa.BufferReader(data)
     at, end = cut.first, 0
     while at < cut.high:
         begin = end
         try:
             message = pa.ipc.read_message(reader)
             end = reader.tell()
-            if summed and not messages.sound(view[begin:end]):
-                raise messages.DamagedSegment("its checksum is wrong")
+            if summed and not messages.checksum_ok(view[begin:end]):
+                raise messages.DamagedSegment("wrong checksum")
             batch = pa.ipc.read_record_batch(message, schema)
         except (pa.ArrowInvalid, EOFError, OSError, messages.DamagedSegment) as error:
             raise damaged(
-                where, f"the batch at octet {cut.start + begin}, with offset {at}: {error}"
+                where, f"the batch at byte {cut.start + begin}, with offset {at}: {error}"
             ) from error
         low, high = max(cut.low - at, 0), min(cut.high - at, batch.num_rows)
         at += batch.num_rows

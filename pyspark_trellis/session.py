@@ -1,4 +1,6 @@
-"""A Spark session: here (`local[*]`), or on a cluster, to which our code goes as a zip."""
+"""Creates a Spark session: local (`local[*]`), or on a cluster, which receives this code as
+a zip.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +18,22 @@ from pyspark_trellis import java
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.source import DefaultSource
 
-#: What the workers import.
+#: The packages that workers import.
 SHIPPED: Final = ("matching", "pyspark_trellis")
 _ROOT: Final = Path(__file__).resolve().parents[1]
-#: Versions that were tried: (package, at least, less than).
+#: The supported versions: (package, at least, less than).
 _NEEDED: Final = (
     ("pyspark", (4, 1), (5,)),
     ("pandas", (2, 2), (3,)),
     ("pyarrow", (18,), (99,)),
     ("numpy", (2,), (3,)),
 )
-#: Options of a JVM that begins soon and stays small.
+#: JVM options for a fast start and little memory.
 _SMALL: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
-#: A JVM for work that takes its time: to read a journal it takes some 15 % less CPU with this
-#: collector than with the default one (seen twice, on a busy machine).
+#: JVM options for long jobs: reading a journal takes some 15 % less CPU with this collector than
+#: with the default one (measured twice, on a busy machine).
 _THROUGHPUT: Final = "-XX:+UseParallelGC"
-#: Errors of Spark's come back as exceptions; what it tells of itself besides is nothing for a
-#: command's users.
+#: Errors of Spark are raised as exceptions; its log is of no use to a command's user.
 _LOGGING: Final = """rootLogger.level = fatal
 rootLogger.appenderRef.stdout.ref = console
 appender.console.type = Console
@@ -44,7 +45,7 @@ appender.console.layout.pattern = spark: %m%n
 
 
 def check_versions() -> None:
-    """Raises PipelineError for a package that is too old or too new."""
+    """Raise PipelineError for a package that is too old or too new."""
     for package, least, below in _NEEDED:
         found = version(package)
         numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
@@ -56,9 +57,9 @@ def check_versions() -> None:
 
 
 def ship(target: Path) -> Path:
-    """A zip of the code that workers import.
+    """Write a zip file of the code that workers import; return its path.
 
-    (A wheel among --py-files is not importable there, and nobody says so.)
+    (Workers cannot import from a wheel among --py-files, and report no error.)
     """
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in SHIPPED:
@@ -74,10 +75,10 @@ def start(
     settings: dict[str, str] | None = None,
     scratch: Path | None = None,
 ) -> SparkSession:
-    """A SparkSession.
+    """Create and return a SparkSession.
 
-    `small`: for tests and short work. `scratch`: where Spark keeps what it spills. Raises
-    PipelineError.
+    `small` is for tests and short jobs. `scratch` is the directory for Spark's temporary data.
+    Raises PipelineError.
     """
     check_versions()
     os.environ["JAVA_HOME"] = str(java.find())
@@ -101,7 +102,7 @@ def start(
     options = f"-Dlog4j2.configurationFile={quiet.as_uri()} {_SMALL if small else _THROUGHPUT}"
     wanted["spark.driver.extraJavaOptions"] = options
     if local:
-        # The workers are this Python; and nothing looks up what this machine is called.
+        # Workers use this Python, and the machine's host name is not looked up.
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         wanted |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
     if small:

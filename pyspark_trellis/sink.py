@@ -1,17 +1,17 @@
-"""`writeStream.format("trellis")`: each row a message, published with confirms, and only once.
+"""`writeStream.format("trellis")`: publishes each row as a message, confirmed and exactly once.
 
-    df.select("topic", "body").writeStream.format("trellis").option("url", "amqp://guest:guest@127.0.0.1:5672/").start()
+    (df.select("topic", "body").writeStream.format("trellis")
+        .option("url", "amqp://guest:guest@127.0.0.1:5672/").start())
 
-Spark runs a task again after a failure, and a batch again after a crash. So messages say who they
-are, and the broker drops what it has
-already: the header `x-trellis-producer` is query and partition, `x-trellis-sequence` is batch
-number << 32 | row, and the broker keeps the last sequence of each producer in the same record of
-its log as the message.
+Spark repeats a task after a failure and a batch after a crash. So each message carries an identity,
+by which the broker deduplicates: the header `x-trellis-producer` is query and partition, and
+`x-trellis-sequence` is batch number << 32 | row. The broker stores the last sequence number of each
+producer in the same log record as the message.
 
-That needs the same rows in the same partition with the same number again. Rows are sorted within
-their partition before they are numbered; and before anything is published, a digest of the
-partition's rows is noted in the checkpoint: a batch that comes again divided in another way
-(spark.sql.shuffle.partitions, rowsPerTask or the query changed meanwhile) is refused.
+A repeated batch must have the same rows in the same partition with the same numbers. Rows are
+sorted within their partition before they are numbered. Before anything is published, a digest of
+the partition's rows is stored in the checkpoint. A repeated batch that is partitioned differently
+(because spark.sql.shuffle.partitions, rowsPerTask or the query changed) is refused.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pyspark.sql.types import StructType
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.publisher import Outgoing, SinkPublisher
 
-#: Columns that become properties of the message; the first two must be there.
+#: The columns that become message properties; the first two are required.
 REQUIRED: Final = ("topic", "body")
 PROPERTIES: Final = (
     "content_type",
@@ -63,16 +63,16 @@ PRODUCER, SEQUENCE = "x-trellis-producer", "x-trellis-sequence"
 
 @dataclass
 class PublishedPartition(WriterCommitMessage):
-    """What a task did."""
+    """The result of a task."""
 
     messages: int
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Pickled to the tasks."""
+    """Publishes the rows of one batch's partitions. Pickled to the tasks."""
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
-        """Raises PipelineError for columns that no message has."""
+        """Check the columns and options. Raises PipelineError."""
         self._url: Final = options.get("url", "amqp://guest:guest@127.0.0.1:5672/")
         self._exchange: Final = options.get("exchange", "amq.topic")
         self._checkpoint: Final = options.get("checkpointlocation", "")
@@ -80,11 +80,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         for name in options:
             if name not in known:
                 raise PipelineError(
-                    f"writing with format(\"trellis\") has no option '{name}'; it has {', '.join(OPTIONS[:3])}"
+                    f"writing with format(\"trellis\") has no option '{name}'; the options are "
+                    f"{', '.join(OPTIONS[:3])}"
                 )
         if not self._checkpoint:
             raise PipelineError(
-                "name a checkpointLocation: in it the sink notes how a batch was divided"
+                "no checkpointLocation: the sink stores there how a batch was partitioned"
             )
         columns = {field.name: field.dataType.simpleString() for field in schema.fields}
         for name in REQUIRED:
@@ -96,7 +97,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
             allowed = _KINDS.get(name, ("string",) if name in PROPERTIES else ())
             if not allowed:
                 raise PipelineError(
-                    f"a message has no '{name}'; select {', '.join([*REQUIRED, 'exchange', 'headers', *PROPERTIES])}"
+                    f"a message has no '{name}'; select "
+                    f"{', '.join([*REQUIRED, 'exchange', 'headers', *PROPERTIES])}"
                 )
             if kind not in allowed:
                 raise PipelineError(
@@ -104,6 +106,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Publish the rows of one partition, confirmed."""
         context = TaskContext.get()
         assert context is not None
         query, number = (
@@ -112,10 +115,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         )
         if (
             query is None or number is None
-        ):  # Without them all batches would have one name, and the broker would drop the second.
-            raise PipelineError(
-                "Spark does not say which query and which batch this is: the sink is for writeStream only"
-            )
+            # Without them all batches would have one identity, and the broker would drop the second
+            # one.
+        ):
+            raise PipelineError("Spark names no query and batch: this sink is for writeStream only")
         batch = int(number)
         rows = [row for part in iterator for row in part.to_pylist()]
         rows.sort(key=_order)
@@ -128,7 +131,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What tasks say is confirmed. Notes of the batches before are not needed any more."""
+        """Delete the digests of earlier batches: all tasks of this batch are confirmed."""
         files, root = _place(self._checkpoint)
         for each in files.get_file_info(fs.FileSelector(root, allow_not_found=True)):
             if each.base_name.isdecimal() and int(each.base_name) < batchId:
@@ -143,11 +146,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         for number, row in enumerate(rows):
             body = row["body"]
             if row["topic"] is None or body is None:
-                raise PipelineError("a row has no topic, or no body: null is no message")
+                raise PipelineError("a row's topic or body is null, which a message cannot have")
             headers = json.loads(row["headers"]) if row.get("headers") else {}
             if not isinstance(headers, dict):
                 raise PipelineError(
-                    "column 'headers' holds JSON objects, and a row has something else"
+                    "column 'headers' must hold JSON objects, and a row has something else"
                 )
             properties = {name: row[name] for name in PROPERTIES if row.get(name) is not None}
             properties.setdefault("delivery_mode", 2)
@@ -162,7 +165,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _place(checkpoint: str) -> tuple[Any, str]:
-    """The file system of a checkpoint, and the directory of our notes there."""
+    """Return the file system of a checkpoint, and the directory of the sink's digests in it."""
     place = (
         checkpoint
         if "://" in checkpoint
@@ -173,9 +176,9 @@ def _place(checkpoint: str) -> tuple[Any, str]:
 
 
 def _claim(checkpoint: str, batch: int, partition: int, rows: list[dict[str, Any]]) -> None:
-    """Note that this partition of this batch has these rows.
+    """Store the digest of this partition's rows.
 
-    Raises PipelineError when it had others.
+    Raises PipelineError if the checkpoint has another digest for it.
     """
     digest = (
         hashlib.sha256(repr([_order(row) for row in rows]).encode("utf-8", "surrogatepass"))
@@ -188,8 +191,10 @@ def _claim(checkpoint: str, batch: int, partition: int, rows: list[dict[str, Any
         with files.open_input_stream(path) as known:
             if known.read() != digest:
                 raise PipelineError(
-                    f"batch {batch} comes again divided in another way than before (partition {partition}), so that the broker could "
-                    "not tell what it has already; restart the query with the plan, the number of partitions and the settings it had"
+                    f"batch {batch} is repeated with other partitions than before (partition "
+                    f"{partition}), so the broker cannot "
+                    "deduplicate it; restart the query with its former plan, number of partitions "
+                    "and settings"
                 )
         return
     files.create_dir(f"{root}/{batch}", recursive=True)
@@ -200,5 +205,5 @@ def _claim(checkpoint: str, batch: int, partition: int, rows: list[dict[str, Any
 
 
 def _order(row: dict[str, Any]) -> tuple[tuple[bool, str], ...]:
-    """Rows that differ have different places; those that do not, may change them."""
+    """Return the sort key of a row: equal only for rows that are interchangeable."""
     return tuple((value is not None, repr(value)) for value in row.values())

@@ -1,11 +1,11 @@
-"""`format("trellis")`: a journal as a table, read once or followed, and the sink beside it.
+"""`format("trellis")`: a journal as a table, for batch and streaming queries; and the sink.
 
     spark.read.format("trellis").option("pattern", "stock.#").load(path)
     spark.readStream.format("trellis").option("maxRowsPerTrigger", 100_000).load(path)
 
-A schema given is a projection: `.schema("offset long, topic string")` reads two columns only. Rows
-come as Arrow batches. Nothing is ever
-acknowledged: what a query has read its own checkpoint says, which is what makes it exactly once.
+A given schema is a projection: `.schema("offset long, topic string")` reads two columns only. Rows
+are passed as Arrow batches. Reading acknowledges nothing: the position is in the query's own
+checkpoint, which makes reading exactly once.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from pyspark_trellis.columns import DDL, arrow_schema, conform
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.journal import ROWS_PER_TASK, Directory, JournalStream, Piece
 
-#: Options of a source, as they are written.
+#: The options of a source, as they are spelled.
 OPTIONS: Final = (
     "path",
     "startingOffsets",
@@ -61,11 +61,12 @@ OPTIONS: Final = (
 
 
 def stream_of(options: dict[str, str]) -> JournalStream:
-    """The stream that the options name. Raises PipelineError."""
+    """Return the stream that the options name. Raises PipelineError."""
     path = options.get("path", "")
     if not path:
         raise PipelineError(
-            "name the journal: .load(<directory of the stream, or http://USER:PASSWORD@HOST:15672>)"
+            "no journal: name it with .load(<directory of the stream, or "
+            "http://USER:PASSWORD@HOST:15672>)"
         )
     if path.startswith(("http://", "https://")):
         from pyspark_trellis.remote import Remote
@@ -76,13 +77,13 @@ def stream_of(options: dict[str, str]) -> JournalStream:
 
 @dataclass
 class JournalTask(InputPartition):
-    """What one task reads."""
+    """The rows that one task reads."""
 
     piece: Piece
 
 
 class JournalRows:
-    """What makes Spark's batches of a piece's rows: in the tasks, so it is pickled."""
+    """Converts a piece's rows to Spark's batches, within the tasks; therefore pickled."""
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         self.wanted: Final[pa.Schema] = arrow_schema(schema)
@@ -92,32 +93,36 @@ class JournalRows:
         grammar = grammar_of(self.grammar)
         if self.pattern is not None:
             checked([self.pattern], grammar)
-        #: A topic that alone is read.
+        #: The only topic to read, if any.
         self.topic: str | None = None
 
     def of(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """What one task reads.
+        """Return the rows of a task's partition.
 
-        Where there is nothing to read, Spark asks for that once, with None.
+        With no partition at all, Spark calls this once with None.
         """
         return self._batches(partition.piece) if isinstance(partition, JournalTask) else iter(())
 
     def _batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        asked = _Asked(self.pattern, grammar_of(self.grammar)) if self.pattern is not None else None
+        pattern_filter = (
+            _PatternFilter(self.pattern, grammar_of(self.grammar))
+            if self.pattern is not None
+            else None
+        )
         columns = self.wanted.names
-        if (asked is not None or self.topic is not None) and "topic" not in columns:
+        if (pattern_filter is not None or self.topic is not None) and "topic" not in columns:
             columns = [*columns, "topic"]
         for batch in piece.batches(columns, self.verify):
             if self.topic is not None:
                 batch = batch.filter(pc.equal(batch.column("topic"), self.topic))
-            if asked is not None:
-                batch = asked.filtered(batch)
+            if pattern_filter is not None:
+                batch = pattern_filter.filtered(batch)
             if batch.num_rows:
                 yield conform(batch, self.wanted)
 
 
-class _Asked:
-    """A pattern, and which topics it was asked for."""
+class _PatternFilter:
+    """A pattern, and the topics already matched with it."""
 
     def __init__(self, pattern: str, grammar: Grammar) -> None:
         self._trie: Trie[int] = Trie(grammar)
@@ -139,7 +144,7 @@ class _Asked:
 
 
 class JournalReader(DataSourceReader):
-    """A journal once: between two offsets."""
+    """A batch query over a journal, between two offsets."""
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         self._rows: Final = JournalRows(schema, options)
@@ -148,6 +153,7 @@ class JournalReader(DataSourceReader):
         self._high = (1 << 63) - 1
 
     def partitions(self) -> Sequence[InputPartition]:
+        """Divide the offsets into partitions."""
         stream = stream_of(self._options)
         bounds = stream.bounds()
         low = max(
@@ -168,16 +174,19 @@ class JournalReader(DataSourceReader):
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Return the rows of a partition."""
         return self._rows.of(partition)
 
 
 class PushingReader(JournalReader):
-    """The same, that takes conditions on `offset`, and a `topic`, over from Spark. (Spark refuses a
-    reader with `pushFilters` unless spark.sql.python.filterPushdown.enabled is set, so that it is
-    one behind an option.)
+    """A batch query that applies conditions on `offset` and `topic` while reading.
+
+    Spark refuses a reader with `pushFilters` unless spark.sql.python.filterPushdown.enabled is set,
+    so this class is used only if an option asks for it.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take over conditions on offset and topic; return all others."""
         for each in filters:
             if (
                 isinstance(each, EqualTo)
@@ -198,7 +207,7 @@ class PushingReader(JournalReader):
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A journal as it grows."""
+    """A streaming query over a growing journal."""
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         self._rows: Final = JournalRows(schema, options)
@@ -206,23 +215,25 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._most: Final = offsets.number(options, "maxRowsPerTrigger", 0)
         self._per_task: Final = max(offsets.number(options, "rowsPerTask", ROWS_PER_TASK), 1)
         self._stream: JournalStream | None = None
-        #: Where to stop, for Trigger.AvailableNow.
+        #: The offset at which Trigger.AvailableNow stops.
         self._target: int | None = None
         if "endingoffsets" in options:
             raise PipelineError(
-                "a stream that is followed has no end: endingOffsets is for spark.read only"
+                "a streaming query has no end: endingOffsets is for spark.read only"
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_stream": None}  # Tasks ask for nothing.
+        return self.__dict__ | {"_stream": None}  # tasks do not use the stream
 
     @property
     def stream(self) -> JournalStream:
+        """Return the journal, opened once."""
         if self._stream is None:
             self._stream = stream_of(self._options)
         return self._stream
 
     def initialOffset(self) -> dict[str, int]:
+        """Return the position at which a new query starts."""
         bounds = self.stream.bounds()
         first = offsets.starting(
             self._options.get("startingoffsets", offsets.EARLIEST), bounds, self.stream.name
@@ -230,55 +241,66 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"next": first, "epoch": bounds.epoch}
 
     def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit of rows per batch."""
         return ReadMaxRows(self._most) if self._most else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        """Return the end of the next batch."""
         bounds = self.stream.bounds()
         offsets.remembered(start, self.stream, bounds)
         end = bounds.next if self._target is None else min(self._target, bounds.next)
         if isinstance(limit, ReadMaxRows):
             end = min(end, start["next"] + limit.max_rows)
         if end <= start["next"]:
-            return start  # A new epoch without rows is nothing new.
+            return start  # a new epoch without rows is nothing new
         return {"next": end, "epoch": bounds.epoch}
 
     def prepareForTriggerAvailableNow(self) -> None:
+        """Stop at the present end of the journal."""
         self._target = self.stream.bounds().next
 
     def reportLatestOffset(self) -> dict[str, int]:
+        """Return the end of the journal, for progress reports."""
         bounds = self.stream.bounds()
         return {"next": bounds.next, "epoch": bounds.epoch}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """Divide the offsets of a batch into partitions."""
         return [
             JournalTask(piece)
             for piece in self.stream.pieces(start["next"], end["next"], self._per_task)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Return the rows of a partition."""
         return self._rows.of(partition)
 
 
 class DefaultSource(DataSource):
-    """PySpark finds it by its name in this package."""
+    """The data source "trellis", which PySpark finds by its name in this package."""
 
     @classmethod
     def name(cls) -> str:
+        """Return the name of the format."""
         return "trellis"
 
     def schema(self) -> str:
+        """Return all columns of a journal."""
         return DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch query."""
         options = self._read()
         return (PushingReader if offsets.switch(options, "pushdown", False) else JournalReader)(
             schema, options
         )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a streaming query."""
         return JournalStreamReader(schema, self._read())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return the writer of a streaming query."""
         from pyspark_trellis.sink import StreamWriter
 
         return StreamWriter(schema, {name.lower(): value for name, value in self.options.items()})
@@ -289,6 +311,7 @@ class DefaultSource(DataSource):
         for name in options:
             if name not in known:
                 raise PipelineError(
-                    f"format(\"trellis\") has no option '{name}'; it has {', '.join(OPTIONS)}"
+                    f"format(\"trellis\") has no option '{name}'; the options are "
+                    f"{', '.join(OPTIONS)}"
                 )
         return options

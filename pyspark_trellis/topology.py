@@ -1,11 +1,11 @@
-"""What led where at some time, by the stream `$topology` that a broker writes beside a journal
-(docs/streams.md).
+"""Reconstructs the bindings of a past time from the stream `$topology`, which a broker writes
+beside a journal (docs/streams.md).
 
     ... snapshot, declare*, bind*, subscribe*, complete, bind, unsubscribe, delete, snapshot ...
-                                               ^ from here on all is known
+                                               ^ from here on the state is known
 
-It is replayed up to a time. A stream whose beginning retention has removed is whole from its first
-snapshot on; what was before that nobody knows any more.
+The stream is replayed up to a time. If retention has removed its beginning, the state is known from
+the first remaining snapshot on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyspark_trellis.definitions import PREDECLARED, DefinedHost, DefinitionsFil
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.journal import JournalStream
 
-#: The name of the stream, and its directory's.
+#: The name of the stream, and of its directory.
 NAME: Final = "$topology"
 DIRECTORY: Final = "%24topology"
 _USED: Final = (
@@ -42,8 +42,9 @@ _WHEN: Final = "%Y-%m-%d %H:%M:%S UTC"
 
 
 @dataclass
-class Then:
-    """What a virtual host had, and led where, at a time: `at` is that of the last change before.
+class TopologyState:
+    """The names and bindings of a virtual host at a time; `at` is the time of the last change
+    before.
 
     Names are (kind, name).
     """
@@ -54,7 +55,7 @@ class Then:
     bindings: dict[tuple[str, ...], dict[str, Any]] = field(default_factory=dict)
 
     def apply(self, event: str, facts: dict[str, Any]) -> None:
-        """A row that is no snapshot's beginning or end. Raises KeyError."""
+        """Apply a row other than the beginning or end of a snapshot. Raises KeyError."""
         if event in ("declare", "delete"):
             name = (facts["kind"], facts["name"])
             if event == "declare":
@@ -75,21 +76,21 @@ class Then:
             self.bindings.pop(binding, None)
 
     def subscriptions(self) -> Iterator[dict[str, Any]]:
-        """Those of MQTT sessions, and of groups of them, each group once."""
+        """Return the subscriptions of MQTT sessions and of groups of sessions, each group once."""
         return (facts for facts in self.bindings.values() if facts["destination_type"] == "session")
 
     def sessions(self) -> int:
-        """How many sessions and groups have subscriptions."""
+        """Return the number of sessions and groups with subscriptions."""
         return len({facts["destination"] for facts in self.subscriptions()})
 
 
-def replay(stream: JournalStream, until: datetime | None = None) -> Then:
-    """What is known of that time, or of the end of the stream.
+def replay(stream: JournalStream, until: datetime | None = None) -> TopologyState:
+    """Return the state at that time, or at the end of the stream.
 
-    Raises PipelineError when that is not known.
+    Raises PipelineError if the state of that time is not known.
     """
     bounds = stream.bounds()
-    then: Then | None = None
+    then: TopologyState | None = None
     known = False
     first_known: datetime | None = None
     for at, vhost, event, facts in _rows(stream, bounds.first, bounds.next):
@@ -97,7 +98,7 @@ def replay(stream: JournalStream, until: datetime | None = None) -> Then:
             if known or first_known is not None:
                 break
         if then is None or (event == "snapshot" and (facts.get("restarted") or not known)):
-            then, known = Then(vhost, at), False
+            then, known = TopologyState(vhost, at), False
         try:
             if event == "complete":
                 known = True
@@ -106,22 +107,26 @@ def replay(stream: JournalStream, until: datetime | None = None) -> Then:
                 then.apply(event, facts)
         except (KeyError, TypeError):
             raise PipelineError(
-                f"{stream.name} has a row '{event}' that cannot be read: was it written by another version?"
+                f"{stream.name} has a row '{event}' that cannot be read: was it written by another "
+                "version?"
             ) from None
         then.at = at
     if then is None or first_known is None:
         raise PipelineError(
-            f"{stream.name} has no whole snapshot of the bindings: it was written by another version, or its beginning is "
-            "gone; the broker's next start writes one"
+            f"{stream.name} has no complete snapshot of the bindings: it was written by another "
+            "version, or its beginning was "
+            "removed; the broker writes one at its next start"
         )
     if until is not None and first_known > until:
         raise PipelineError(
-            f"{stream.name} does not say what led where at {until:{_WHEN}}: the first that is known is of "
-            f"{first_known:{_WHEN}}; what was before is not there, or not any more (it keeps 256 MiB)"
+            f"{stream.name} does not know the bindings at {until:{_WHEN}}: its first complete "
+            "snapshot is of "
+            f"{first_known:{_WHEN}}; earlier ones are missing or were removed (it keeps 256 MiB)"
         )
     if not known:
         raise PipelineError(
-            f"{stream.name} was just written anew at {then.at:{_WHEN}}, as the broker had started: ask for a moment later"
+            f"{stream.name} was being rewritten at {then.at:{_WHEN}}, after a start of the broker: "
+            "ask for a moment later"
         )
     return then
 
@@ -129,7 +134,7 @@ def replay(stream: JournalStream, until: datetime | None = None) -> Then:
 def _rows(
     stream: JournalStream, low: int, high: int
 ) -> Iterator[tuple[datetime, str, str, dict[str, Any]]]:
-    """(when, vhost, event, facts) of the rows that matter. Raises PipelineError."""
+    """Iterate over the relevant rows as (time, vhost, event, facts). Raises PipelineError."""
     wanted = pa.array(_USED)
     for piece in stream.pieces(low, high):
         for batch in piece.batches(_COLUMNS):
@@ -143,13 +148,14 @@ def _rows(
                     facts = None
                 if not isinstance(facts, dict):
                     raise PipelineError(
-                        f"{stream.name} has a row '{event}' that is no JSON object: is it {NAME}?"
+                        f"{stream.name} has a row '{event}' that is not a JSON object: is it "
+                        f"{NAME}?"
                     )
                 yield at, vhost, event, facts
 
 
-def whole(several: Iterable[Then], name: str) -> DefinitionsFile:
-    """All that led where then, as if it stood in a file."""
+def as_definitions(several: Iterable[TopologyState], name: str) -> DefinitionsFile:
+    """Return the states as definitions, as if read from a file."""
     made = DefinitionsFile(name, {}, [])
     for then in several:
         host = made.hosts[then.vhost] = DefinedHost()
@@ -161,7 +167,7 @@ def whole(several: Iterable[Then], name: str) -> DefinitionsFile:
             if facts.get("alternate") is not None:
                 host.alternates[text] = facts["alternate"]
         for facts in then.bindings.values():
-            # Of what was deleted, bindings leave some a turn.
+            # Bindings of a removed queue or exchange may remain for a moment.
             kind, target = facts["destination_type"], facts["destination"]
             there = target in (host.types if kind == "exchange" else host.queues)
             if facts["source"] in host.types and kind != "session" and there:
@@ -173,11 +179,13 @@ def whole(several: Iterable[Then], name: str) -> DefinitionsFile:
                     facts["routing_key"],
                     facts["grammar"],
                 )
-    return listening(made, several)
+    return with_subscriptions(made, several)
 
 
-def listening(definitions: DefinitionsFile, several: Iterable[Then]) -> DefinitionsFile:
-    """The same, and the subscriptions of MQTT sessions as they were then."""
+def with_subscriptions(
+    definitions: DefinitionsFile, several: Iterable[TopologyState]
+) -> DefinitionsFile:
+    """Return the definitions with the MQTT subscriptions of these states added."""
     made = deepcopy(definitions)
     for then in several:
         host = made.hosts.get(then.vhost)

@@ -1,6 +1,6 @@
-"""`whatif`: what was published, against definitions that somebody proposes.
+"""`trellis pipeline whatif`: routes the published messages by proposed definitions, and compares.
 
-Who would get what, and what would be lost?
+The answer has the messages per queue, before and after, and the topics that would be lost.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from pyspark_trellis.routing import routed
 
 @dataclass(frozen=True)
 class WhatIfChange:
-    """Messages that a queue, or an MQTT session, got of the history, before and after; None where
-    it was not there. `kind`: queue or session."""
+    """The messages that a queue or MQTT session received, before and after.
+
+    None means that it does not exist. `kind` is queue or session.
+    """
 
     vhost: str
     kind: str
@@ -33,7 +35,7 @@ class WhatIfChange:
 
 @dataclass(frozen=True)
 class LostTopic:
-    """A topic that was routed, and would not be any more."""
+    """A topic that was routed and would not be routed any more."""
 
     vhost: str
     exchange: str
@@ -43,8 +45,12 @@ class LostTopic:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The answer. `queues`: all places of both, sessions among them. `lost`: by falling messages.
-    `unknown`: messages of which a topic does not say where they go by either."""
+    """The comparison of two definitions.
+
+    `queues` has all places of both, sessions included. `lost` is sorted by falling number of
+    messages. `unknown` is the number of messages whose destinations the topic alone does not
+    decide.
+    """
 
     span: hist.Span
     queues: list[WhatIfChange]
@@ -53,25 +59,28 @@ class WhatIf:
 
     @property
     def newly_hit(self) -> list[WhatIfChange]:
-        """Queues that got nothing, or were not there, and would get something."""
+        """Return the queues that received nothing or did not exist, and would receive messages."""
         return [queue for queue in self.queues if queue.after and not queue.before]
 
     @property
     def starved(self) -> list[WhatIfChange]:
-        """Queues that got something, and would get nothing or not be there."""
+        """Return the queues that received messages, and would receive nothing or not exist."""
         return [queue for queue in self.queues if queue.before and not queue.after]
 
     @property
     def breaks(self) -> bool:
-        """Whether something is lost: what a pipeline of a CI stops at."""
+        """True if messages would be lost: the condition on which a CI job fails."""
         return bool(self.lost or self.starved)
 
 
 def what_if(
     history: DataFrame, current: DefinitionsFile | None, proposed: DefinitionsFile
 ) -> WhatIf:
-    """Without `current`, what was routed before is what the journal says, and queues have no
-    `before`. So it is with messages to exchanges that `current` does not have."""
+    """Compare the routing of the history by both definitions.
+
+    Without `current`, the journal tells which messages were routed, and queues have no `before`.
+    The same applies to messages to exchanges that `current` does not have.
+    """
     span = hist.span(history)
     after = (
         routed(history, proposed)

@@ -98,8 +98,8 @@ class World:
 
     def review(self) -> None:
         """Authorize all connections and sessions again, because permissions have changed."""
-        self.amqp_front.review()
-        self.mqtt_front.review()
+        self.amqp_front.reauthorize()
+        self.mqtt_front.reauthorize()
         self.turn()
 
     def durable(self) -> None:

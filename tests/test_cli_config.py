@@ -287,7 +287,7 @@ def test_interrupt_ends_quietly(
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"), [("\n", "no password given"), ("\udcff\n", "the password must be UTF-8")]
+    ("typed", "said"), [("\n", "no password given"), ("\udcff\n", "the password must be UTF-8 text")]
 )
 def test_what_is_no_password_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, typed: str, said: str
@@ -345,16 +345,16 @@ def test_nobody_at_the_port_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (
             "--metrics-port 0",
-            "metrics.port is 0 in the settings, a free port chosen at start; give --url",
+            "metrics.port is 0 in the settings, a free port chosen at the start; give --url",
         ),
         ("--metrics-enabled false", "metrics.enabled is false in the settings; give --url"),
         (
             "--url file:///etc/hostname",
-            '--url: must be such as http://127.0.0.1:15692, got "file:///etc/hostname"',
+            '--url: must be a URL such as http://127.0.0.1:15692, got "file:///etc/hostname"',
         ),
-        ("--url http://[::1", "--url: must be such as"),
-        ("--url http://a:b", "--url: must be such as"),
-        ("--url http://a/é", "--url: must be such as"),
+        ("--url http://[::1", "--url: must be a URL such as"),
+        ("--url http://a:b", "--url: must be a URL such as"),
+        ("--url http://a/é", "--url: must be a URL such as"),
     ],
 )
 def test_no_place_to_ask_is_told(capsys: pytest.CaptureFixture[str], flags: str, said: str) -> None:
@@ -420,7 +420,7 @@ def test_asking_as_a_user(
     )
     said = told(capsys, *asked, "--user", "ann", "--password", "wrong", code=1)
     assert said.startswith(
-        f"http://127.0.0.1:{port} refused user ann (401); give --user and --password"
+        f"http://127.0.0.1:{port} refused user ann (Unauthorized); give --user and --password"
     )
     monkeypatch.setenv("TRELLIS_USER", "ann")
     monkeypatch.setenv("TRELLIS_PASSWORD_FILE", "secret")

@@ -1,20 +1,20 @@
-"""The top floor of Trellis: sockets, event loop, timers, settings, HTTP, command line.
+"""The server: sockets, event loop, clocks, settings, HTTP and the command line around the broker.
 
-Beneath it nothing waits: `protocols` turns bytes into calls, `broker` is the model, `matching`
-answers topics. This package gives them a clock, transports and threads, and it is the only place
-where asyncio is imported.
+The packages below (`protocols`, `broker`, `matching`) never wait and read no clock. This package
+gives them a clock, transports and threads; only here is asyncio imported.
 
-Read in this order:
+Rooms, from the top down; imports point down only:
 
-    settings/         what can be set, and where a value comes from
-    app.py            puts the parts together and takes them apart again
-    listener.py       accepts connections
-    link.py           one transport and one sans-IO connection
-    turn.py           the work of one loop turn: clock in, input, output once
-    authenticate.py   verdicts on credentials, away from the loop
-    http.py           the small HTTP server;  metrics.py  what it says to Prometheus
-    logs.py           log lines;  collector.py  when Python's garbage is collected
-    cli/              the command `trellis`
+    cli/          the command `trellis`
+    app.py        builds a broker from its parts, serves, and stops it
+    http/         the HTTP server, the management API, the metrics port
+    monitoring/   metrics for Prometheus, rows for `trellis list`
+    server/       listeners, links, the turn of the event loop, TLS, store writer, recovery, reload
+    auth/         logins by password, token or plugin; login throttling; rate limits
+    settings/     all settings, and where their values come from        bench/   the load generator
+    logs.py       log lines        process.py   memory, file descriptors, disk space
+
+Begin with server/link.py (one client) and server/turn.py (one turn of the event loop).
 """
 
 import importlib
@@ -27,5 +27,5 @@ except PackageNotFoundError:  # run from a checkout that is not installed
 
 
 def compiled() -> bool:
-    """Does the core run as compiled extension modules?"""
+    """True if the core runs as compiled extension modules."""
     return (importlib.import_module("broker.queues.queue").__file__ or "").endswith((".so", ".pyd"))

@@ -1,6 +1,4 @@
-"""The composition root: settings in, a broker that serves until it is told to stop, an exit code
-out.
-"""
+"""The composition root: build a broker from settings, serve until a stop, return an exit code."""
 
 from __future__ import annotations
 
@@ -29,20 +27,21 @@ from trellis.server.rate_limited_link import RateLimitedLink
 from trellis.server.reload import Read, SettingsReload
 from trellis.settings import Settings, SettingsError
 
-#: Seconds between two looks whether the last client has gone.
+#: Seconds between two checks if the last client has disconnected.
 POLL_SECONDS: Final = 0.02
-#: Exit codes: a clean stop, a store that can be written no more, a start that failed for a reason
-#: that the operator can mend.
+#: Exit codes: a clean stop, a store that cannot be written any more, and a start that failed for a
+#: reason that the operator can correct.
 DONE, FAILED, MISCONFIGURED = 0, 1, 2
 
 
 def run(settings: Settings, read: Read | None = None, disk: Disk | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code. What cannot start is one line on
-    stderr. `read` gives the settings again at SIGHUP. The log is kept on the `disk`, the operating
-    system's if none is given.
+    """Serve until SIGTERM or SIGINT, and return the exit code.
+
+    `read` reads the settings again at SIGHUP. The store is written to `disk`, by default the
+    operating system's. A failed start prints one line to stderr.
     """
     logs.set_up(settings.log.level)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Until it can be heard.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Until it is handled.
     app = App(settings, read, disk)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -52,14 +51,14 @@ def run(settings: Settings, read: Read | None = None, disk: Disk | None = None) 
         return MISCONFIGURED
     if app.failure:
         print(
-            f"trellis: stopped, for nothing could be kept any more: {app.failure}", file=sys.stderr
+            f"trellis: stopped: cannot write to the data directory: {app.failure}", file=sys.stderr
         )
         return FAILED
     return DONE
 
 
 def open_data_directory(settings: Settings) -> Path | None:
-    """The data directory, made if it is not there, and writable; None for nowhere.
+    """Return the data directory, created if necessary and writable; None for `:memory:`.
 
     Raises SettingsError.
     """
@@ -67,7 +66,8 @@ def open_data_directory(settings: Settings) -> Path | None:
         directory = settings.data.directory
     except RuntimeError as error:
         raise SettingsError(
-            f"data.dir: {error}; set data.dir (TRELLIS_DATA_DIR, --data-dir), or :memory: to keep nothing"
+            f"data.dir: {error}; set data.dir (TRELLIS_DATA_DIR, --data-dir), "
+            "or :memory: to store nothing"
         ) from error
     if directory is None:
         return None
@@ -77,14 +77,14 @@ def open_data_directory(settings: Settings) -> Path | None:
             pass
     except OSError as error:
         raise SettingsError(
-            f"data.dir: {directory} cannot be written to: {error.strerror}; make it writable for this user, or set "
-            "data.dir (TRELLIS_DATA_DIR, --data-dir)"
+            f"data.dir: {directory} cannot be written to: {error.strerror}; make it writable for "
+            "this user, or set data.dir (TRELLIS_DATA_DIR, --data-dir)"
         ) from error
     return directory
 
 
 class App:
-    """One broker process."""
+    """One broker process, from its start to its stop."""
 
     def __init__(
         self, settings: Settings, read: Read | None = None, disk: Disk | None = None
@@ -94,29 +94,29 @@ class App:
         self._disk = disk
         self._stop = asyncio.Event()
         self._skip_grace = False
-        #: Listener name -> HOST:PORT, once they are open.
+        #: Addresses (HOST:PORT) of the open listeners by name.
         self.addresses: dict[str, str] = {}
         self.node: BrokerNode | None = None
         self.http: HttpService | None = None
         self.reloading: SettingsReload | None = None
-        #: Why the store can be written no more; empty: it can.
+        #: Reason why the store cannot be written any more; "" if it can.
         self.failure = ""
-        #: Set when clients may come.
+        #: Set when clients may connect.
         self.started = asyncio.Event()
 
     def stop(self) -> None:
-        """Ask for a clean stop; asked again, it does not wait for the clients."""
+        """Request a clean stop. A second call ends the wait for clients."""
         self._skip_grace = self._stop.is_set()
         self._stop.set()
 
     def fail(self, reason: str) -> None:
-        """Nothing can be kept any more: stop, and wait for nobody."""
+        """Stop at once, without waiting for clients: the store cannot be written any more."""
         self.failure = reason
         self._skip_grace = True
         self._stop.set()
 
     async def serve(self) -> None:
-        """Start, say that we are ready, serve until `stop`, and stop cleanly.
+        """Start, print the ready line, serve until `stop`, and stop cleanly.
 
         Raises SettingsError, ListenError, StoreError.
         """
@@ -157,7 +157,7 @@ class App:
         for task in tasks:
             task.add_done_callback(
                 lambda _: self._stop.set()
-            )  # They never end: without them we do not go on.
+            )  # These tasks never end, except by an error, which stops the broker.
         reloading = self.reloading = SettingsReload(node, self._read)
         try:
             with _Signals(self.stop, reloading.request):
@@ -186,16 +186,16 @@ class App:
         node.ready = True
 
     def _announce(self, node: BrokerNode) -> None:
-        kept = "memory" if node.directory is None else str(node.directory)
+        data = "memory" if node.directory is None else str(node.directory)
         logs.info(
             "start",
             version=trellis.__version__,
             compiled="yes" if trellis.compiled() else "no",
-            data=kept,
+            data=data,
             pid=os.getpid(),
         )
         if node.directory is None:
-            logs.warning("memory_only", note="data.dir is :memory:, so nothing survives a stop")
+            logs.warning("memory_only", note="data.dir is :memory:, so no data survives a stop")
         if not trellis.compiled():
             logs.warning(
                 "not_compiled",
@@ -208,8 +208,10 @@ class App:
         self.started.set()
 
     async def _shut_down(self, node: BrokerNode, bound: dict[str, BoundListener]) -> None:
-        """Accept no more clients, tell those who are here, and wait for them up to
-        `shutdown.grace`. Metrics and health are answered until the end."""
+        """Close all links, and wait for their clients up to `shutdown.grace`.
+
+        The HTTP listeners stay open until the end, for metrics and health.
+        """
         logs.info(
             "stop", connections=len(node.turn.links), grace=f"{self.settings.shutdown.grace:g}s"
         )
@@ -220,7 +222,7 @@ class App:
         end = asyncio.get_running_loop().time() + self.settings.shutdown.grace
         while links:
             for link in list(links):
-                # Again and again: one that was just accepted appears a little later.
+                # Repeated, since a link that was just accepted appears a little later.
                 link.close()
             await asyncio.sleep(POLL_SECONDS)
             if self._skip_grace or asyncio.get_running_loop().time() >= end:
@@ -233,36 +235,35 @@ class App:
         logs.info("stopped", aborted=left)
 
 
-def link_factory(entrance: ListenerContext) -> Callable[[], asyncio.Protocol]:
-    """Makes the links of an entrance; those of plain TCP know nothing of layers, and without rates
-    none is metered."""
-    kind = (
-        RateLimitedLink if entrance.rates.enabled else LayeredLink if entrance.has_layers else Link
-    )
+def link_factory(context: ListenerContext) -> Callable[[], asyncio.Protocol]:
+    """Return the factory for a listener's links, of the cheapest class with the needed features."""
+    kind = RateLimitedLink if context.rates.enabled else LayeredLink if context.has_layers else Link
 
     def make() -> asyncio.Protocol:
-        return cast(asyncio.Protocol, kind(entrance))
+        return cast(asyncio.Protocol, kind(context))
 
     return make
 
 
 class _Signals:
-    """SIGTERM and SIGINT mean stop, SIGHUP means reload, while this context lasts; in threads other
-    than the main one nothing happens."""
+    """Signal handlers for the duration of this context: SIGTERM and SIGINT stop, SIGHUP reloads.
+
+    In threads other than the main thread, no handler is installed.
+    """
 
     def __init__(self, stop: Callable[[], None], reload: Callable[[], None]) -> None:
-        self._meanings = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload}
+        self._handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload}
         self._loop = asyncio.get_running_loop()
 
     def __enter__(self) -> None:
-        for signum, meaning in self._meanings.items():
+        for signum, handler in self._handlers.items():
             try:
-                self._loop.add_signal_handler(signum, meaning)
+                self._loop.add_signal_handler(signum, handler)
             except (NotImplementedError, RuntimeError, ValueError):
                 return
 
     def __exit__(self, *_: object) -> None:
-        for signum in self._meanings:
+        for signum in self._handlers:
             try:
                 self._loop.remove_signal_handler(signum)
             except (NotImplementedError, RuntimeError, ValueError):

@@ -1,4 +1,4 @@
-"""Log lines: one line an event, key=value, no payloads, no passwords."""
+"""The log: one line for each event, with key=value fields, without payloads and passwords."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ _log = logging.getLogger("trellis")
 
 
 class LogLine(logging.Formatter):
-    """``2026-01-31T12:00:00.123Z info ready amqp=127.0.0.1:5672``"""
+    """Format of a log line: ``2026-01-31T12:00:00.123Z info ready amqp=127.0.0.1:5672``."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
         when = (
             datetime.fromtimestamp(record.created, UTC)
             .isoformat(timespec="milliseconds")
@@ -25,7 +26,7 @@ class LogLine(logging.Formatter):
 
 
 def set_up(level: str) -> None:
-    """Write the broker's lines to stderr, from this level (debug, info, warning, error) on."""
+    """Write the log to stderr, from a level on: debug, info, warning or error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogLine())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
@@ -33,12 +34,12 @@ def set_up(level: str) -> None:
 
 
 def set_level(level: str) -> None:
-    """Write from this level on."""
+    """Change the level from which events are written."""
     logging.getLogger().setLevel(level.upper())
 
 
 def log(level: int, event: str, **fields: object) -> None:
-    """One event. `level` is one of logging's."""
+    """Write an event; `level` is one of the logging module's."""
     if _log.isEnabledFor(level):
         _log.log(
             level,
@@ -48,23 +49,27 @@ def log(level: int, event: str, **fields: object) -> None:
 
 
 def debug(event: str, **fields: object) -> None:
+    """Write an event at level debug."""
     log(logging.DEBUG, event, **fields)
 
 
 def info(event: str, **fields: object) -> None:
+    """Write an event at level info."""
     log(logging.INFO, event, **fields)
 
 
 def warning(event: str, **fields: object) -> None:
+    """Write an event at level warning."""
     log(logging.WARNING, event, **fields)
 
 
 def error(event: str, **fields: object) -> None:
+    """Write an event at level error."""
     log(logging.ERROR, event, **fields)
 
 
 def quote(value: str) -> str:
-    """A value that is one word and one line."""
+    """Return a value as one word, quoted and escaped if necessary."""
     if value and all(" " < character <= "~" and character not in '"\\=' for character in value):
         return value
     escaped = value.encode("unicode_escape").decode().replace('"', '\\"')

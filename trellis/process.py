@@ -1,4 +1,4 @@
-"""What the operating system says of this process: memory and descriptors."""
+"""Memory, file descriptors and disk space of this process, from the operating system."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FDS: Final = Path("/proc/self/fd") if Path("/proc/self/fd").exists() else Path(
 
 
 def resident_bytes() -> int:
-    """Octets of memory in use (where there is no /proc: the most that ever was)."""
+    """Return the bytes of memory in use; without /proc, the most that was ever in use."""
     try:
         return int(_STATM.read_text().split()[1]) * resource.getpagesize()
     except OSError:
@@ -22,7 +22,7 @@ def resident_bytes() -> int:
 
 
 def memory_bytes() -> int:
-    """Octets of memory of this machine, or of the container that we are in."""
+    """Return the bytes of memory of this machine, or of its container."""
     whole = os.sysconf("SC_PHYS_PAGES") * resource.getpagesize()
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -33,7 +33,7 @@ def memory_bytes() -> int:
 
 
 def open_descriptors() -> int:
-    """Open file descriptors."""
+    """Return the number of open file descriptors; 0 if it is unknown."""
     try:
         return len(os.listdir(_FDS))
     except OSError:
@@ -41,23 +41,21 @@ def open_descriptors() -> int:
 
 
 def raise_descriptor_limit() -> int:
-    """Take as many file descriptors as we may have; returns how many."""
+    """Raise the limit of open file descriptors as far as allowed, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
         except (OSError, ValueError):
-            pass  # macOS has a lower limit of its own that it does not tell.
+            pass  # macOS has a lower limit that it does not report.
     return 1 << 20 if soft == resource.RLIM_INFINITY else soft
 
 
 def free_disk_bytes(path: Path) -> int:
-    """Octets free for us on the disk of a directory; none where there is no such directory any
-    more.
-    """
+    """Return the free bytes on the disk of a directory; 0 if the directory does not exist."""
     try:
-        found = os.statvfs(path)
+        disk = os.statvfs(path)
     except OSError:
         return 0
-    return found.f_bavail * found.f_frsize
+    return disk.f_bavail * disk.f_frsize

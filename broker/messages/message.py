@@ -157,6 +157,9 @@ class Address:
         #: The publisher, and the number of queues that the route leads to: streams record both.
         self.origin = UNKNOWN
         self.routed: i64 = 0
+        #: Virtual host, exchange and routing key with their lengths, as the log writes them; empty
+        #: until the first message of this address is stored.
+        self.stored_names = b""
 
 
 #: Exchanges `/` and `.`. Both bytes never occur inside a longer UTF-8 sequence, so each byte can be

@@ -45,7 +45,7 @@ from broker.queues.consumer import (
 )
 from broker.queues.fifo import Fifo
 from broker.queues.paged_tail import PagedTail
-from broker.store.contract import MessageSettled, Store
+from broker.store.contract import Store
 
 #: Messages of a queue that are released after a purge, or that expire, in one turn.
 MESSAGES_PER_SLICE: Final[i64] = 2_000
@@ -345,7 +345,7 @@ class Queue(MessageSource):
         if self.dead:
             self.store.release(self.number, position)
         else:
-            self.store.append(MessageSettled(self.number, position), None)
+            self.store.append_settled(self.number, position)
 
     def reject(self, message: Message) -> None:
         """Discard a message that its consumer rejected without a requeue."""

@@ -206,7 +206,7 @@ class Plan:
         self.recorded = bool(self.streams)
         self.numbers = [int(queue.number) for queue in self.durable]
         #: Whether the store notes something of each message for some of them.
-        self.noted = any(queue.annotates for queue in self.durable)
+        self.annotated = any(queue.annotates for queue in self.durable)
         self.limited = [
             queue
             for queue in self.queues
@@ -225,7 +225,7 @@ class Plan:
         self.slow_path_mask: i64 = EXPIRATION | USER_ID | HEADERS | REPLY_TO
         if self.queues:
             self.slow_path_mask |= QUEUES
-        if by_headers or by_speaker or self.limited or self.streams:
+        if by_headers or by_speaker or self.limited or self.streams or self.delays:
             self.slow_path_mask |= ALWAYS
         for listener, _ in listeners:
             self.slow_path_mask |= listener.relay_format.apart

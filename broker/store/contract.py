@@ -324,6 +324,8 @@ class Store:
         self.position: i64 = 0
         #: All entries up to this position are durable.
         self.durable: i64 = 0
+        #: Number of the batch that the next entry joins.
+        self.batch_number: i64 = 0
         #: Messages that a durable queue keeps in memory. Of further messages it keeps positions.
         self.window: i64 = WINDOW
         #: Called with the first entry of a batch, and again with the first ticket of it: the server
@@ -370,14 +372,41 @@ class Store:
             self._group.append(entry)
         else:
             self.apply(position, entry)
-        if ticket is not None:
-            ticket.outstanding += 1
-            self._tickets.append(ticket)
-        if not self.urgent and (ticket is not None or not self.unbatched):
-            self.urgent = ticket is not None
-            self.unbatched = True
-            self.request_batch()
+        self._announce(ticket)
         return position
+
+    def append_message(
+        self,
+        vhost: str,
+        message: Message,
+        queues: list[int],
+        annotations: list[int] | None,
+        ticket: Ticket | None,
+    ) -> i64:
+        """Append a `MessageStored` of these values. Return its position. Hot path."""
+        return self.append(MessageStored(vhost, message, queues, annotations), ticket)
+
+    def append_settled(self, queue: i64, position: i64) -> None:
+        """Append a `MessageSettled` of these values, for which no ticket waits. Hot path."""
+        self.append(MessageSettled(queue, position), None)
+
+    def _announce(self, ticket: Ticket | None) -> None:
+        """Let the ticket wait for the next batch, and request that batch unless it is requested.
+
+        A ticket that waits for several entries of one batch stands in the list once.
+        """
+        if ticket is not None:
+            tickets = self._tickets
+            if not tickets or tickets[-1] is not ticket:
+                ticket.outstanding += 1
+                tickets.append(ticket)
+            if self.urgent:
+                return
+            self.urgent = True
+        elif self.unbatched:
+            return
+        self.unbatched = True
+        self.request_batch()
 
     def wait_for(self, position: i64, ticket: Ticket) -> None:
         """Let the ticket wait for the entry at a position, unless the entry is durable already."""
@@ -448,6 +477,7 @@ class Store:
         for stream in self.streams:
             self.append(StreamExtended(stream.stream_number(), stream.stream_end()), None)
         self.unbatched = self.urgent = False
+        self.batch_number += 1
         tickets, self._tickets = self._tickets, []
         batch = self.batch(tickets)
         streams, self.streams = self.streams, []

@@ -19,6 +19,7 @@ from broker.store.codecs import Codecs
 from broker.store.contract import (
     HOLDERS,
     Defined,
+    MessageSettled,
     MessageStored,
     RetainedSet,
     Store,
@@ -139,6 +140,31 @@ class DurableStore(Store):
             self._changes.append((position, entry))
         else:
             self._recorder.add(position, entry)
+
+    def append_message(
+        self,
+        vhost: str,
+        message: Message,
+        queues: list[int],
+        annotations: list[int] | None,
+        ticket: Ticket | None,
+    ) -> i64:
+        if self._group_depth:
+            return self.append(MessageStored(vhost, message, queues, annotations), ticket)
+        position: i64 = self.position + 1
+        self.position = position
+        self._recorder.add_message(position, vhost, message, queues, annotations)
+        self._announce(ticket)
+        return position
+
+    def append_settled(self, queue: i64, position: i64) -> None:
+        if self._group_depth:
+            self.append(MessageSettled(queue, position), None)
+            return
+        self.position += 1
+        self._recorder.add_settled(self.position, queue, position)
+        if not self.unbatched:
+            self._announce(None)
 
     def batch(self, tickets: list[Ticket]) -> WriteBatch:
         assert self._writing is None, "the batch before is not written yet"

@@ -12,7 +12,7 @@ from zlib import crc32
 from librt.strings import BytesWriter, write_i16_be, write_i32_be, write_i64_be
 from mypy_extensions import i16, i32, i64, u8
 
-from broker.messages.message import Message
+from broker.messages.message import Address, Encoding, Message
 from broker.store.codecs import Codecs
 from broker.store.contract import (
     EntryGroup,
@@ -89,8 +89,10 @@ class Recorder:
         self._marked: i64 = -INDEX_STRIDE
         #: Sizes of the members of the last EntryGroup, in bytes.
         self._sizes: list[int] = []
-        self._vhost = ""
-        self._vhost_bytes = b""
+        #: Encoding of the last message, with the codec's tag and parameters for it.
+        self._encoding: Encoding | None = None
+        self._tag: i64 = 0
+        self._parameters = b""
 
     @property
     def count(self) -> int:
@@ -134,33 +136,74 @@ class Recorder:
             last = position + len(entry.entries) - 1
         else:
             content = self._write_payload(head, entry)
-        tail = head.getvalue()
-        size: i64 = len(tail) + len(content) + 8
+        size: i64 = self._write_record(position, head, content)
+        records.last = last
+        self._count(records, entry, size)
+
+    def add_message(
+        self,
+        position: i64,
+        vhost: str,
+        message: Message,
+        queues: list[int],
+        annotations: list[int] | None,
+    ) -> None:
+        """Encode a `MessageStored` of these values. Raise StoreError like `add`. Hot path."""
+        records = self._records
+        first: i64 = BATCH_START << 16 if records.count == 0 else 0
+        head = BytesWriter()
+        write_i32_be(head, i32(VERSION << 24 | STORED << 16 | first))
+        write_i32_be(head, 0)
+        write_i64_be(head, position)
+        content = self._write_stored(head, vhost, message, queues, annotations)
+        size: i64 = self._write_record(position, head, content)
+        records.copies += len(queues)
+        records.stored_size += size
+
+    def add_settled(self, position: i64, queue: i64, settled: i64) -> None:
+        """Encode a `MessageSettled` of these values. Hot path."""
+        records = self._records
+        first: i64 = BATCH_START << 16 if records.count == 0 else 0
+        head = BytesWriter()
+        write_i32_be(head, i32(VERSION << 24 | SETTLED << 16 | first))
+        write_i32_be(head, 0)
+        write_i64_be(head, position)
+        write_i64_be(head, queue)
+        write_i64_be(head, settled)
+        records.transient_size += self._write_record(position, head, b"")
+        records.settled.append(settled)
+
+    def _write_record(self, position: i64, head: BytesWriter, content: bytes) -> i64:
+        """Write length and checksum of a record, then `head` and `content`. Return its size."""
+        records = self._records
+        size: i64 = len(head) + len(content) + 8
         if size > PAYLOAD_MAX:
             raise _too_large(size)
+        uncopied = len(content) >= UNCOPIED_SIZE
+        if content and not uncopied:
+            head.write(content)
+        tail = head.getvalue()
         crc: i64 = crc32(tail, self._seed)
-        out = self._out
-        offset: i64 = records.size
-        if content:
+        if uncopied:
             crc = crc32(content, crc)
+        out = self._out
         write_i32_be(out, i32(size - HEADER_SIZE))
         write_i32_be(out, i32(crc - (1 << 32) if crc >= 1 << 31 else crc))
         out.write(tail)
-        if len(content) < UNCOPIED_SIZE:
-            out.write(content)
-        else:
+        if uncopied:
             records.parts.append(out.getvalue())
             records.parts.append(content)
             self._out = BytesWriter()
         if records.count == 0:
             records.first = position
         records.count += 1
+        offset: i64 = records.size
         records.size = offset + size
-        records.last = last
+        records.last = position
         if offset - self._marked >= INDEX_STRIDE:
             self._marked = offset
             records.marks.append((position, offset))
-        self._count(records, entry, size)
+        return size
 
     def _count(self, records: Records, entry: StoreEntry, size: i64) -> None:
         """Count an entry in the figures by which checkpoints are scheduled."""
@@ -178,14 +221,9 @@ class Recorder:
     def _write_payload(self, out: BytesWriter, entry: StoreEntry) -> bytes:
         """Write the payload of an entry except its last part, and return that part."""
         if isinstance(entry, MessageStored):
-            queues = entry.queues
-            write_i32_be(out, i32(len(queues)))
-            annotations = entry.annotations
-            for at, queue in enumerate(queues):
-                write_i64_be(out, queue)
-                annotation: i64 = 0 if annotations is None else annotations[at]
-                write_i32_be(out, i32(_wrapped_annotation(annotation)))
-            return self._write_message(out, entry.vhost, entry.message)
+            return self._write_stored(
+                out, entry.vhost, entry.message, entry.queues, entry.annotations
+            )
         if isinstance(entry, MessageSettled):
             return _write_numbers(out, entry.queue, entry.position)
         if isinstance(entry, PubrecReceived):
@@ -212,27 +250,53 @@ class Recorder:
                 return self._write_message(out, entry.vhost, entry.message)
         return b""
 
+    def _write_stored(
+        self,
+        out: BytesWriter,
+        vhost: str,
+        message: Message,
+        queues: list[int],
+        annotations: list[int] | None,
+    ) -> bytes:
+        """Write the payload of a `MessageStored` except the content, and return the content."""
+        write_i32_be(out, i32(len(queues)))
+        if annotations is None:
+            for queue in queues:
+                write_i64_be(out, queue)
+                write_i32_be(out, 0)
+        else:
+            for at, queue in enumerate(queues):
+                write_i64_be(out, queue)
+                write_i32_be(out, i32(_wrapped_annotation(annotations[at])))
+        return self._write_message(out, vhost, message)
+
     def _write_message(self, out: BytesWriter, vhost: str, message: Message) -> bytes:
-        """Write a message except its content, and return the encoded content."""
-        tag, parameters, content = self._codecs.dump(message.encoding, message.content)
+        """Write a message except its content, and return the encoded content. Hot path.
+
+        The names are the same for all messages of an address, and tag and parameters for all
+        messages of an encoding, so that the address and the recorder remember theirs.
+        """
+        encoding = message.encoding
+        content = message.content
+        if encoding is not self._encoding:
+            tag, parameters, written = self._codecs.dump(encoding, content)
+            # An encoding whose contents are written anew each time is not remembered.
+            self._encoding = encoding if written is content else None
+            self._tag, self._parameters = tag, parameters
+            content = written
+        parameters = self._parameters
         address = message.address
-        exchange = address.exchange.encode("utf-8", "surrogateescape")
-        key = address.key.encode("utf-8", "surrogateescape")
-        if vhost != self._vhost:
-            self._vhost, self._vhost_bytes = vhost, vhost.encode()
+        names = address.stored_names
+        if not names:
+            names = address.stored_names = _encoded_names(vhost, address)
         expires: i64 = message.expires
         out.append(u8(message.qos + (RETAINED_FLAG if message.retained else 0)))
-        out.append(u8(tag))
+        out.append(u8(self._tag))
         write_i64_be(out, expires + self.clock if expires > 0 else 0)
         write_i32_be(out, i32(len(parameters)))
-        _write_u16(out, len(self._vhost_bytes))
-        _write_u16(out, len(exchange))
-        _write_u16(out, len(key))
-        write_i16_be(out, 0)
-        out.write(self._vhost_bytes)
-        out.write(exchange)
-        out.write(key)
-        out.write(parameters)
+        out.write(names)
+        if parameters:
+            out.write(parameters)
         return content
 
     def _encode_group(self, entry: EntryGroup) -> bytes:
@@ -287,6 +351,22 @@ def _needs_version_2(entry: StoreEntry) -> bool:
     return isinstance(entry, EntryGroup) and any(
         isinstance(member, (StreamExtended, Sequenced)) for member in entry.entries
     )
+
+
+def _encoded_names(vhost: str, address: Address) -> bytes:
+    """Return the lengths of virtual host, exchange and routing key, followed by these names."""
+    host = vhost.encode()
+    exchange = address.exchange.encode("utf-8", "surrogateescape")
+    key = address.key.encode("utf-8", "surrogateescape")
+    out = BytesWriter()
+    _write_u16(out, len(host))
+    _write_u16(out, len(exchange))
+    _write_u16(out, len(key))
+    write_i16_be(out, 0)
+    out.write(host)
+    out.write(exchange)
+    out.write(key)
+    return out.getvalue()
 
 
 def _wrapped_annotation(annotation: i64) -> i64:

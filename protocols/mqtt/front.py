@@ -25,9 +25,9 @@ class MqttFront(MqttService):
         connection.handler = Login(connection)
         return connection
 
-    def review(self) -> None:
+    def reauthorize(self) -> None:
         """Sessions whose clients are away, too."""
-        super().review()
+        super().reauthorize()
         if self._reviewing_all is None or not self._reviewing_all.again():
             self._reviewing_all = AllSessionsReauthorization(self, self.broker.agenda)
             self.broker.agenda.add(self._reviewing_all)

@@ -166,7 +166,7 @@ def _judge_origin(policy: OriginPolicy, fields: dict[bytes, bytes], peer: Peer) 
             403,
             f"pages of {origin} may not connect; the setting ws.origins (wss.origins) names those that may",
         )
-    peer.foreign = True
+    peer.cross_site = True
     peer.local = False
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from tests.broker import BrokerProcess
 from trellis.bench.processes import Processes
-from trellis.bench.progress import BenchProgress
 from trellis.bench.report import Result
 from trellis.bench.run import BenchOptions, run
 from trellis.bench.target import Target
 from trellis.bench.workloads import WORKLOADS, Workload
+from trellis.progress import ProgressLine
 
 
 def targets(broker: BrokerProcess) -> dict[str, Target]:
@@ -58,7 +58,7 @@ def ran(
         options or small_options(messages=400),
         where,
         Processes(pids or []),
-        BenchProgress(shown=False),
+        ProgressLine(shown=False),
         {},
     )
 

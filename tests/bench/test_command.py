@@ -16,9 +16,9 @@ import pytest
 from tests.bench.faulty import FaultyBroker
 from tests.bench.runs import held, targets
 from tests.broker import BrokerProcess
-from trellis.bench.progress import BenchProgress
 from trellis.bench.workloads import WORKLOADS
 from trellis.cli import main
+from trellis.progress import ProgressLine
 
 NUMBER = (int, float)
 LATENCY = {
@@ -216,7 +216,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
         (["mqtt-qos3"], "unknown workload mqtt-qos3; the nearest is mqtt-qos"),
         (
             ["amqp-auto", "--mqtt", "mqtt://127.0.0.1"],
-            "amqp-auto needs an AMQP broker, too; give --amqp",
+            "workload amqp-auto needs an AMQP broker as well; give --amqp",
         ),
         (
             ["--mqtt", "http://host"],
@@ -226,7 +226,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
         (["--rate", "nan"], "argument --rate: must be a number of at least 0.001"),
         (["--rounds", "0"], "argument --rounds: must be a whole number of at least 1"),
         (["--messages", "1", "--seconds", "1"], "not allowed with argument"),
-        (["--pid", "1,x"], "argument --pid: must be numbers with commas between them"),
+        (["--pid", "1,x"], "argument --pid: must be process numbers separated by commas"),
         (
             ["--json", "/no/such/folder/file"],
             "cannot write /no/such/folder/file: No such file or directory",
@@ -271,7 +271,7 @@ def test_ctrl_c_leaves_nothing_behind(broker: BrokerProcess) -> None:
 def test_progress_is_shown_on_a_terminal_only() -> None:
     leader, follower = os.openpty()
     with open(follower, "w") as terminal:
-        progress = BenchProgress(terminal)
+        progress = ProgressLine(terminal)
         progress.begin("mqtt-qos0 1/3", messages=100)
         progress.say("connecting")
         progress.tick(50)
@@ -285,7 +285,7 @@ def test_progress_is_shown_on_a_terminal_only() -> None:
     assert "mqtt-qos0 1/3  connecting" in shown
     assert "[############............] 50 messages" in shown
     silent = io.StringIO()
-    progress = BenchProgress(silent)
+    progress = ProgressLine(silent)
     progress.say("connecting")
     progress.tick(50)
     progress.end()

@@ -7,10 +7,10 @@ import pytest
 from tests.bench.runs import held, ran, small, small_options, targets
 from tests.broker import BrokerProcess
 from trellis.bench.processes import Processes
-from trellis.bench.progress import BenchProgress
 from trellis.bench.report import rows
 from trellis.bench.run import run
 from trellis.bench.workloads import EVERYBODY, WORKLOADS
+from trellis.progress import ProgressLine
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -82,7 +82,7 @@ def test_broker_says_what_it_is(broker: BrokerProcess) -> None:
         small_options(messages=10, rounds=1),
         targets(broker),
         Processes([]),
-        BenchProgress(shown=False),
+        ProgressLine(shown=False),
         servers,
     )
     assert servers["amqp"].startswith("Trellis ")

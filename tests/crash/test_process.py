@@ -306,7 +306,7 @@ def _breaks(
     assert process.returncode == 1
     assert [line for line in said if "Traceback" in line] == []
     assert (
-        said[-1].startswith("trellis: stopped, for nothing could be kept any more: cannot ")
+        said[-1].startswith("trellis: stopped: cannot write to the data directory: cannot ")
         and reason in said[-1]
     ), said
     assert sum(line.startswith("trellis:") for line in said) == 1

@@ -251,7 +251,7 @@ LONG = {
 
 
 def seconds(a: str, b: str, grammar: Grammar) -> float:
-    """Return the processor's seconds that a comparison takes: time in which other processes run does not count."""
+    """Return the CPU seconds that a comparison takes, which other processes do not affect."""
     return min(
         timeit.repeat(lambda: covers(a, b, grammar), number=1, repeat=5, timer=time.thread_time)
     )

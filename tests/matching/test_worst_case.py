@@ -24,7 +24,7 @@ BOUND = 1_000
 
 
 def seconds(action: Callable[[], object]) -> float:
-    """Return the processor's seconds that the action takes: time in which other processes run does not count."""
+    """Return the CPU seconds that the action takes, which other processes do not affect."""
     return min(timeit.repeat(action, number=1, repeat=5, timer=time.thread_time))
 
 

@@ -1,1 +1,1 @@
-"""The data pipeline on Spark (docs/pipeline.md)."""
+"""Tests of the data pipeline on Spark (docs/pipeline.md)."""

@@ -1,6 +1,6 @@
-"""A driver on a cluster: python -m tests.pipeline.cluster MASTER JOURNAL SCRATCH.
+"""A Spark driver on a cluster: python -m tests.pipeline.cluster MASTER JOURNAL SCRATCH.
 
-Says what came of it in a line of JSON.
+Prints its results as a line of JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark_trellis.session import start
 
 
 def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Where a worker has our code from."""
+    """Return the files from which a worker imported this code."""
     import matching
     import pyspark_trellis
 

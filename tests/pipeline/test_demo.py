@@ -1,5 +1,5 @@
-"""`trellis pipeline demo` and `bench`, whole: a real broker with a journal, and a session of their
-own. And the page in a browser.
+"""Tests of `trellis pipeline demo` and `bench` as a whole, with a real broker and their own
+sessions; and of the page in a browser.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def test_a_journal_of_the_broker_is_read_as_it_was_published(
 
 
 def test_a_stream_is_read_over_http_as_from_its_directory(tmp_path: Path) -> None:
-    """Pieces of both have the same rows; what is wrong is one line."""
+    """Pieces of both have the same rows, and errors are one line."""
     (tmp_path / "definitions.json").write_text(json.dumps(document()))
     process = BrokerProcess(
         "--data-dir",
@@ -64,9 +64,7 @@ def test_a_stream_is_read_over_http_as_from_its_directory(tmp_path: Path) -> Non
     try:
         messages = list(traffic(900, 1_772_366_400, random.Random(2)))
         for message in messages:
-            message.properties.delivery_mode = (
-                2  # The confirm of such a one comes when it is durable, here too.
-            )
+            message.properties.delivery_mode = 2  # the confirm comes when the message is durable
         assert SinkPublisher(process.amqp_url).publish(iter(messages)) == 900
         http = process.addresses["http"]
         remote = Remote.of(f"http://guest:guest@{http.host}:{http.port}", {"stream": "journal"})
@@ -125,17 +123,17 @@ def test_the_demo_makes_all_it_names(output: Path) -> None:
     assert json.loads((output / "matching-profile.json").read_text())["format"] == 1
     ran = trellis("demo", "--output", str(output))
     assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
-    assert "is there already, with something in it" in ran.stderr
+    assert "exists and is not empty" in ran.stderr
 
 
 @pytest.mark.long
 def test_the_page_can_be_read_on_a_phone(output: Path, tmp_path: Path) -> None:
-    """Pictures go to TRELLIS_PICTURES, where that is set: look at them."""
+    """Screenshots go to TRELLIS_PICTURES, if that is set."""
     require("browser")
     picture = Path(os.environ.get("TRELLIS_PICTURES", tmp_path)) / "report"
     environment = os.environ | {
         "TMPDIR": str(BROWSER / "node_modules")
-    }  # Where the browser is unpacked, and stays.
+    }  # the directory in which the browser stays unpacked
     ran = subprocess.run(
         ["node", "picture.mjs", str(output / "report.html"), str(picture), "390", "1150"],
         cwd=BROWSER,

@@ -1,5 +1,5 @@
-"""Queries that are killed, driver, JVM and workers, at chosen states of their commit logs: every
-row once, none lost.
+"""Kills queries (driver, JVM and workers) at chosen states of their commit logs: every row is
+delivered exactly once.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ import pytest
 from tests.broker import BrokerProcess
 from tests.pipeline.written import journal, row
 
-#: Seconds that a process may take to come to where it is killed.
+#: Seconds that a process may take to reach the state at which it is killed.
 PATIENCE: Final = 240
 QUEUE: Final = "out"
 
 
 def session_of(leader: int) -> list[int]:
-    """All processes of a session: Spark's workers have groups of their own."""
+    """Return all processes of a session: Spark's workers have process groups of their own."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -43,7 +43,7 @@ def session_of(leader: int) -> list[int]:
 
 
 def committed(table: Path) -> list[Path]:
-    """The files that Spark's log of a table names: those that `spark.read` reads."""
+    """Return the files that Spark's log of a table names, which `spark.read` reads."""
     logs = {
         int(path.name.partition(".")[0]): path
         for path in sorted((table / "_spark_metadata").glob("[0-9]*"))
@@ -65,7 +65,7 @@ class Log:
         self._checkpoint = checkpoint
 
     def count(self, kind: str) -> int:
-        """Entries of `offsets` (batches begun) or `commits` (batches done)."""
+        """Return the entries of `offsets` (started batches) or `commits` (finished batches)."""
         return len(
             [path for path in (self._checkpoint / kind).glob("[0-9]*") if path.name.isdecimal()]
         )
@@ -75,7 +75,7 @@ class Log:
 
 
 class Scene:
-    """A journal, a broker with a queue of what the sink publishes, and the process."""
+    """A journal, a broker with a queue for the sink's messages, and the process to kill."""
 
     def __init__(self, directory: Path, count: int, a_batch: int) -> None:
         self.directory = directory
@@ -92,7 +92,7 @@ class Scene:
             channel.queue_bind(QUEUE, "out", "#")
 
     def write(self, base: int) -> None:
-        """Rows from `base` on, up to `count`, as segments of their own."""
+        """Write rows from `base` up to `count`, in new segments."""
         journal(
             self.directory / "journal",
             [
@@ -109,7 +109,7 @@ class Scene:
         )
 
     def kill_broker(self) -> None:
-        """And start another one on its data, at the same address."""
+        """Kill the broker and start another one on its data, at the same address."""
         self.port = self.broker.amqp.port
         self.broker.kill()
         self.broker = self.new_broker()
@@ -137,23 +137,23 @@ class Scene:
         return self.running
 
     def kill_at(self, log: Log, number: int) -> None:
-        """Run, until the query of that log is within its batch of that number; then end everything
-        that runs.
+        """Run until the query of that log is within its batch of that number; then kill all
+        processes.
         """
         process = self.process()
         end = time.monotonic() + PATIENCE
         while not log.in_a_batch(number):
-            if process.poll() == 0:  # It was through before: there is more for it.
+            if process.poll() == 0:  # it finished before: there is more for it to do
                 base, self.count = self.count, self.count + 8 * self.a_batch
                 self.write(base)
                 process = self.process()
             assert process.poll() is None, (self.directory / "query.log").read_text()[-4000:]
-            assert time.monotonic() < end, "the query did not come so far"
+            assert time.monotonic() < end, "the query did not reach that batch"
             time.sleep(0.002)
         self.end()
 
     def end(self) -> None:
-        """Driver, JVM and workers are no more."""
+        """Assert that driver, JVM and workers have ended."""
         process = self.running
         if process is not None:
             for found in session_of(process.pid):
@@ -167,7 +167,7 @@ class Scene:
         ]
 
     def check(self) -> None:
-        """Every row is in the lake once, and was published once."""
+        """Assert that every row is in the lake once and was published once."""
         files = committed(self.directory / "lake")
         rows = [
             offset
@@ -222,7 +222,7 @@ def test_two_kills_lose_nothing_and_repeat_nothing(scene: Scene) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("scene", [(6000, 200)], indirect=True)
 def test_twenty_kills_of_query_and_broker_lose_nothing_and_repeat_nothing(scene: Scene) -> None:
-    """Every fifth time the broker is killed, too, while the sink publishes to it."""
+    """Every fifth time the broker is killed as well, while the sink publishes to it."""
     for number in range(20):
         log = scene.logs[number % 2]
         scene.kill_at(log, max(log.count("commits") + 1, 1))

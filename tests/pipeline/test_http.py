@@ -1,5 +1,5 @@
-"""Whole Spark queries over HTTP from a running broker: once, and followed with a checkpoint; what
-is wrong is one line.
+"""Spark queries over HTTP from a running broker: batch, and streaming with a checkpoint; errors are
+one line.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pyspark_trellis.publisher import Outgoing, SinkPublisher
 from tests.broker import BrokerProcess
 from tests.pipeline.test_source import error_of, offsets_of
 
-#: Octets of a segment; the stream `short` keeps two of them.
+#: The size of a segment in bytes; the stream `short` keeps two segments.
 SEGMENT: Final = 16_384
 TOPICS: Final = ("a.b", "a.c", "b")
 
 
 class Served:
-    """A broker with streams."""
+    """A running broker with streams."""
 
     def __init__(self, directory: Path) -> None:
         self.process = BrokerProcess("--data-dir", str(directory))
@@ -37,7 +37,7 @@ class Served:
         return f"http://{user}:{password}@{self.place}"
 
     def put(self, path: str, **document: str) -> None:
-        """Ask the management API."""
+        """Send a request to the management API."""
         request = urllib.request.Request(
             f"http://{self.place}/api/{path}", json.dumps(document).encode(), method="PUT"
         )
@@ -45,7 +45,7 @@ class Served:
         urllib.request.urlopen(request, timeout=30).close()
 
     def declare(self, name: str, **arguments: object) -> None:
-        """A stream, and a topic exchange of the same name that it alone is bound to."""
+        """Declare a stream, and a topic exchange of the same name that only it is bound to."""
         with pika.BlockingConnection(pika.URLParameters(self.process.amqp_url)) as connection:
             channel = connection.channel()
             channel.queue_declare(
@@ -58,7 +58,7 @@ class Served:
             channel.queue_bind(name, name, "#")
 
     def publish(self, stream: str, first: int, end: int, body: int = 10) -> None:
-        """Messages with their number in the body, which are durable when this returns."""
+        """Publish messages with their number in the body; they are durable when this returns."""
         properties = pika.BasicProperties(delivery_mode=2)
         SinkPublisher(self.process.amqp_url).publish(
             Outgoing(stream, TOPICS[at % 3], b"%0*d" % (body, at), properties)
@@ -162,11 +162,11 @@ def test_what_is_wrong_is_one_line(spark: SparkSession, served: Served) -> None:
         == f"http://{served.place} answered 404 to user 'guest': there is no vhost 'other'"
     )
     unsaid = error_of(lambda: spark.read.format("trellis").load(served.url).count())
-    assert (
-        unsaid
-        == f"which stream of http://{served.place}? Say it with the option stream: QUEUE, or VHOST/QUEUE"
+    assert unsaid == (
+        f"which stream of http://{served.place}? "
+        "Say it with the option stream: QUEUE, or VHOST/QUEUE"
     )
-    assert "lies behind the end of stream 'all'" in error_of(
+    assert "is after the end of stream 'all'" in error_of(
         lambda: load(spark, served.url, startingOffsets=91).count()
     )
     assert error_of(lambda: load(spark, "http://127.0.0.1:1").count()).startswith(
@@ -186,8 +186,9 @@ def test_an_offset_that_retention_has_removed_is_an_error_and_nothing_is_passed_
         lambda: load(spark, served.url, stream="short", startingOffsets=first - 1).count()
     )
     assert line == (
-        f"offset {first - 1} of stream 'short' in vhost '/' of http://{served.place} is below its retention: "
-        f"the first one there is {first}; read from startingOffsets=earliest, or keep more"
+        f"offset {first - 1} of stream 'short' in vhost '/' of http://{served.place} was removed "
+        "by retention: "
+        f"the first one there is {first}; read from startingOffsets=earliest, or increase retention"
     )
     assert offsets_of(load(spark, served.url, stream="short", startingOffsets=first)) == list(
         range(first, 200)

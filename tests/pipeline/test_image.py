@@ -1,6 +1,7 @@
-"""The image's target `pipeline` and the compose profile `spark` without a container engine: the
-image's steps in a directory, and then the very commands of docker-compose.yml, with paths below
-that directory and names that are loopback.
+"""Tests the image's target `pipeline` and the compose profile `spark` without a container engine.
+
+The image's steps run in a directory, then the commands of docker-compose.yml, with paths below that
+directory and names that resolve to loopback.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ROOT: Final = Path(__file__).parents[2]
 SERVICES: Final[dict[str, Any]] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())[
     "services"
 ]
-#: Seconds for whatever has to happen.
+#: Seconds for anything to happen.
 PATIENCE: Final = 240
 MESSAGES: Final = 3_000
 
@@ -44,20 +45,20 @@ class Image:
         )
 
     def here(self, text: str, master: str = "") -> str:
-        """What is a path in the image is one below the directory; the master is on loopback, where
-        it said.
+        """Replace the image's paths by paths below the directory, and the master by its loopback
+        address.
         """
         text = text.replace("spark://spark-master:7077", master) if master else text
         text = re.sub(r"(?<![\w/])/(?=(?:opt|var/lib|tmp)/)", f"{self.directory}/", text)
         return "127.0.0.1" if text == "spark-master" else text
 
     def build(self) -> None:
-        """The steps of the stages, but for the compiler, which the broker's own image has a test
-        of, and for users.
+        """Run the steps of the stages, except the compiler's (tested with the broker's image) and
+        users.
         """
         opt = self.directory / "opt"
         opt.mkdir()
-        # Nothing of this checkout must be found but what is installed.
+        # Nothing of this checkout may be found except what is installed.
         environment = {
             name: value for name, value in os.environ.items() if name != "PYTHONPATH"
         } | {"TRELLIS_PURE": "1", "PYTHON": sys.executable}
@@ -90,7 +91,7 @@ class Image:
         )
 
     def environment(self) -> dict[str, str]:
-        """The stage's ENV, and a PATH without any other Java; ports that are free, on loopback."""
+        """Return the stage's ENV, a PATH without another Java, and free ports on loopback."""
         [lines] = re.findall(r"^ENV ((?:.*\\\n)*.*)$", self.stage, re.MULTILINE)
         said = dict(word.split("=", 1) for word in lines.replace("\\\n", " ").split())
         made = {
@@ -124,7 +125,7 @@ class Image:
     def service(
         self, name: str, master: str = ""
     ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-        """What compose would start, and what it writes; ended with all of its processes."""
+        """Run what compose would start; yield its output file; end all its processes."""
         service = SERVICES[name]
         [entrypoint] = re.findall(r"^ENTRYPOINT \[(.*)\]$", self.stage, re.MULTILINE)
         words = [
@@ -158,7 +159,7 @@ class Image:
 
 
 def until(log: Path, said: str, process: subprocess.Popen[bytes]) -> re.Match[str]:
-    """Wait for a line of a service."""
+    """Wait for a line of a service's output."""
     end = time.monotonic() + PATIENCE
     while (found := re.search(said, log.read_text(errors="replace"))) is None:
         assert process.poll() is None, log.read_text(errors="replace")[-4000:]
@@ -168,7 +169,7 @@ def until(log: Path, said: str, process: subprocess.Popen[bytes]) -> re.Match[st
 
 
 def counted(table: Path) -> int:
-    """Messages in the table of `traffic`, by the files that Spark's log names."""
+    """Return the messages in the table of `traffic`, by the files that Spark's log names."""
     return sum(
         sum(pq.read_table(file, columns=["messages"]).column("messages").to_pylist())
         for file in committed(table)
@@ -208,7 +209,7 @@ def test_the_images_steps_and_the_composed_services_make_a_table_of_traffic(tmp_
         assert counted(target) == MESSAGES
         job.send_signal(getattr(signal, SERVICES["pipeline"]["stop_signal"]))
         assert job.wait(PATIENCE) == 0, said.read_text()[-4000:]
-        assert "goes on from there" in said.read_text()
+        assert "continues from there" in said.read_text()
         for daemon in (worker, master):
             daemon.terminate()
             assert daemon.wait(PATIENCE) in (0, 128 + signal.SIGTERM)

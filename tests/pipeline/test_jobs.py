@@ -1,4 +1,4 @@
-"""Each job against plain Python that goes through the same messages one by one."""
+"""Compares each job with plain Python that processes the same messages one by one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pyspark_trellis.definitions import SESSION, parse, read
 from pyspark_trellis.journal import Directory
 from pyspark_trellis.lake import lake, read_lake, traffic
 from pyspark_trellis.routing import BatchRouter
-from pyspark_trellis.topology import Then, listening, replay, whole
+from pyspark_trellis.topology import TopologyState, as_definitions, replay, with_subscriptions
 from pyspark_trellis.whatif import WhatIfChange, what_if
 from tests.pipeline.traffic import (
     EXCHANGES,
@@ -50,7 +50,7 @@ SEED = 7
 
 
 class Case:
-    """One journal, two files of definitions, and MQTT sessions, for all tests here."""
+    """One journal, two definitions files and MQTT sessions, for all tests of this file."""
 
     def __init__(self, spark: SparkSession, path: Path) -> None:
         rng = random.Random(SEED)
@@ -64,7 +64,7 @@ class Case:
         )
         self.then = replay(written(path.parent / "topology", snapshot(self.old, self.heard, START)))
         self.current, self.proposed = (
-            listening(parse(each, "file"), [self.then]) for each in (self.old, self.new)
+            with_subscriptions(parse(each, "file"), [self.then]) for each in (self.old, self.new)
         )
         self.path = path
         self.options = {"path": str(path)}
@@ -251,7 +251,7 @@ def test_audit_finds_what_plain_python_finds(case: Case) -> None:
                 and not covers(other[3], one[3], grammar)
             ):
                 met[a, b] += messages
-    # Nothing is said of those that a headers exchange may lead to.
+    # Topics that a headers exchange may route are never reported as dead.
     assert {each.number for each in found.dead} == {
         at
         for at in range(len(bindings))
@@ -272,7 +272,7 @@ def test_audit_finds_what_plain_python_finds(case: Case) -> None:
 
 
 def reached(document: Document, exchange: str) -> set[str]:
-    """Exchanges to which a message may come from this one."""
+    """Return the exchanges that a message may reach from this one."""
     found, ahead = set[str](), [exchange]
     while ahead:
         name = ahead.pop()
@@ -297,11 +297,14 @@ def test_a_router_is_the_oracle(seed: int) -> None:
     """Any definitions and sessions, any topic, published to any exchange."""
     rng = random.Random(seed)
     document, heard = definitions(rng, 12), subscriptions(rng, 6)
-    then = Then("/", START)
+    then = TopologyState("/", START)
     for each in snapshot(document, heard, START)[1:-1]:
         if each["topic"] != "connect":
             then.apply(each["topic"], json.loads(each["body"]))
-    for made in (listening(parse(document, "file"), [then]), whole([then], "topology")):
+    for made in (
+        with_subscriptions(parse(document, "file"), [then]),
+        as_definitions([then], "topology"),
+    ):
         router = BatchRouter(made.hosts["/"])
         asked = [*topics(rng, 15), *SPECIAL]
         for exchange in (*EXCHANGES, "", "amq.topic"):
@@ -478,7 +481,10 @@ def test_what_advice_is_made_of() -> None:
                     }
                 ]
             },
-            "file: bindings[0] names the exchange 'nwes', which vhost '/' does not have; the nearest is 'news'",
+            (
+                "file: bindings[0] names the exchange 'nwes', which vhost '/' does not have; "
+                "the nearest is 'news'"
+            ),
         ),
         (
             {
@@ -495,13 +501,13 @@ def test_what_advice_is_made_of() -> None:
         ),
         (
             {"bindings": [{"source": "news", "destination": "q"}]},
-            "file: bindings[0]: its 'routing_key' is None, and should be a text",
+            "file: bindings[0]: its 'routing_key' is None, not a text",
         ),
         (
             {"queues": [{"name": "q", "vhost": "other"}]},
             "file: queues[0] names the vhost 'other', which the file does not have",
         ),
-        ({"exchanges": {}}, "file: 'exchanges' is no list of objects"),
+        ({"exchanges": {}}, "file: 'exchanges' is not a list of objects"),
     ],
 )
 def test_definitions_that_do_not_fit_together_are_named(change: dict[str, Any], line: str) -> None:
@@ -518,8 +524,8 @@ def test_files_that_are_no_definitions_are_named(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="No such file"):
         read(tmp_path / "none.json")
     (tmp_path / "bad.json").write_text("{")
-    with pytest.raises(PipelineError, match=r"bad\.json is no JSON: "):
+    with pytest.raises(PipelineError, match=r"bad\.json is not JSON: "):
         read(tmp_path / "bad.json")
     (tmp_path / "list.json").write_text("[]")
-    with pytest.raises(PipelineError, match="definitions are a JSON object"):
+    with pytest.raises(PipelineError, match="not definitions; expected a JSON object"):
         read(tmp_path / "list.json")

@@ -1,4 +1,4 @@
-"""The report: one page, all in one file, that says what the jobs found."""
+"""Tests of the report: one self-contained page with the findings of the jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.pipeline.written import journal
 
 
 class Outline(HTMLParser):
-    """What a page asks for, its titles and its texts."""
+    """Collects the resources that a page requests, its titles and its texts."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -60,20 +60,20 @@ def test_the_page_is_whole_and_asks_for_nothing(page: str) -> None:
     assert outline.asked == []
     assert outline.labels == [
         "Messages by exchange",
-        "Copies that queues and sessions got",
+        "Copies to queues and sessions",
         "Unroutable messages",
         "Topics with the most messages",
-        "How few topics carry how much",
-        "Queues that would get more or less",
-        "Time of a first lookup, by matcher",
+        "The part of the messages that the most frequent topics carry",
+        "Queues with more or fewer messages",
+        "Time of an uncached lookup, by matcher",
     ]
     text = "".join(outline.texts)
     for title in (
         "What was published, and where it went",
         "Unroutable topics",
-        "Dead: nothing that was published matched",
-        "Needless: another one takes all of it",
-        "Topics that would come to no queue any more",
+        "Dead: no published topic matched",
+        "Redundant: another binding takes all of it",
+        "Topics that would reach no queue any more",
         "Topic exchanges",
         "300",
     ):

@@ -1,4 +1,4 @@
-"""Segments below Spark: heads, indexes, checksums, and many small batches as one."""
+"""Tests of segments without Spark: headers, indexes, checksums, and combining small batches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def some(count: int, base: int = 0) -> list[Row]:
 def read(
     path: Path, low: int, high: int, rows: int = 1 << 20, **options: Any
 ) -> list[tuple[str, int]]:
-    """Rows of a directory, as tasks make them."""
+    """Return the rows of a directory, as tasks read them."""
     made = JournalRows(THIN, {name: str(value) for name, value in options.items()})
     found = []
     for piece in Directory(str(path)).pieces(low, high, rows):
@@ -40,9 +40,9 @@ def read(
 
 
 def damage(path: Path, at: int) -> None:
-    octets = bytearray(path.read_bytes())
-    octets[at] ^= 1
-    path.write_bytes(octets)
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
 
 
 def test_any_range_in_pieces_of_any_size_is_whole(tmp_path: Path) -> None:
@@ -64,14 +64,14 @@ def test_small_batches_come_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [batch.num_rows for batch in piece.batches(["offset"])] == [100]
     monkeypatch.setattr(segments, "GATHERED_ROWS", 30)
     assert [batch.num_rows for batch in piece.batches(["offset"])] == [30, 30, 30, 10]
-    monkeypatch.setattr(segments, "GATHERED_OCTETS", 10_000)
+    monkeypatch.setattr(segments, "GATHERED_BYTES", 10_000)
     sizes = [batch.num_rows for batch in piece.batches(["offset"])]
     assert sum(sizes) == 100
     assert max(sizes) < 10
 
 
 def test_damage_is_named_with_file_and_offset_however_few_columns_are_read(tmp_path: Path) -> None:
-    """Whatever octet of a batch is another one, and unless nobody wants to know."""
+    """Any changed byte of a batch is found, unless checksums are not checked."""
     journal(tmp_path, some(21), 7, 21)
     [piece] = Directory(str(tmp_path)).pieces(0, 21)
     [path] = tmp_path.iterdir()
@@ -83,11 +83,11 @@ def test_damage_is_named_with_file_and_offset_however_few_columns_are_read(tmp_p
         with pytest.raises(PipelineError) as caught:
             list(piece.batches(["offset"]))
         line = str(caught.value)
-        assert line.startswith(f"{path} is damaged: the batch at octet {begin}, with offset 7: ")
+        assert line.startswith(f"{path} is damaged: the batch at byte {begin}, with offset 7: ")
         assert line.endswith("; `trellis store verify` says more")
         path.write_bytes(whole)
     damage(path, whole.index(b"guest", begin))
-    with pytest.raises(PipelineError, match="its checksum is wrong"):
+    with pytest.raises(PipelineError, match="wrong checksum"):
         read(tmp_path, 0, 21)
     assert len(read(tmp_path, 0, 21, verify="false")) == 21
     assert len(read(tmp_path, 0, 7)) == 7
@@ -97,9 +97,9 @@ def test_damage_is_named_with_file_and_offset_however_few_columns_are_read(tmp_p
         read(tmp_path, 0, 21, verify="Maybe")
 
 
-def end_of(octets: bytes, at: int) -> int:
-    """Where a batch ends, as the broker knows it."""
-    found = view_batch(octets, at)
+def end_of(data: bytes, at: int) -> int:
+    """Return where a batch ends, as the broker computes it."""
+    found = view_batch(data, at)
     assert found is not None
     return int(found.end)
 
@@ -109,22 +109,22 @@ def test_wherever_a_segment_is_torn_it_ends_with_its_last_whole_batch(tmp_path: 
     writer.write(some(5))
     whole = len(writer.path.read_bytes())
     writer.write(some(5, 5))
-    octets = writer.path.read_bytes()
-    for end in (*range(whole, len(octets), 97), len(octets) - 1):
-        writer.path.write_bytes(octets[:end])
+    data = writer.path.read_bytes()
+    for end in (*range(whole, len(data), 97), len(data) - 1):
+        writer.path.write_bytes(data[:end])
         assert Directory(str(tmp_path)).bounds() == (0, 5, 1)
         assert [offset for _, offset in read(tmp_path, 0, 5)] == list(range(5))
     writer.path.write_bytes(
-        octets[:whole] + bytes(4096)
-    )  # The file grew, and the machine failed before it was written.
+        data[:whole] + bytes(4096)
+    )  # the file grew, and the machine failed before the data was written
     assert Directory(str(tmp_path)).bounds() == (0, 5, 1)
     for end in range(0, SCHEMA_SIZE, 97):
-        writer.path.write_bytes(octets[:end])
+        writer.path.write_bytes(data[:end])
         assert Directory(str(tmp_path)).bounds() == (0, 0, 0)
 
 
 def divided(stream: Directory) -> tuple[list[tuple[int, int]], int]:
-    """What tasks read: offsets, and octets in all."""
+    """Return what tasks read: the offsets, and the total number of bytes."""
     cuts = [piece.cut for piece in stream.pieces(50, 2950, 70)]
     return [(cut.low, cut.high) for cut in cuts], sum(cut.end - cut.start for cut in cuts)
 
@@ -147,32 +147,32 @@ def test_a_full_segment_is_known_by_its_index_and_its_batches_are_not_looked_at(
     assert indexed.bounds() == scanned.bounds()
     for low, high in ((0, 3000), (1234, 1235), (2999, 3000), (50, 2950)):
         assert [offset for _, offset in read(tmp_path, low, high, 100)] == list(range(low, high))
-    rows, octets = divided(scanned)
+    rows, data = divided(scanned)
     assert rows == [(low, min(low + 70, 2950)) for low in range(50, 2950, 70)]
-    assert divided(indexed)[0] == rows, "what is done again is divided as before"
-    assert divided(indexed)[1] > octets, "it knows fewer places"
+    assert divided(indexed)[0] == rows, "a repeated batch is divided as before"
+    assert divided(indexed)[1] > data, "the index knows fewer places"
     for wrong in (
         index.read_bytes()[:-1],
         index.read_bytes()[:20],
         b"",
         bytes(64),
-    ):  # Such a one is nobody's.
+    ):  # such an index is not valid
         index.write_bytes(wrong)
-        assert divided(Directory(str(tmp_path))) == (rows, octets)
+        assert divided(Directory(str(tmp_path))) == (rows, data)
 
 
 def test_heads_are_read_from_parts_of_a_segment_as_from_the_whole(tmp_path: Path) -> None:
     writer = Writer(tmp_path, 1, 40)
     for base in range(40, 140, 10):
         writer.write(some(10, base))
-    octets = writer.path.read_bytes()
+    data = writer.path.read_bytes()
     whole, parts = SegmentScan(40), SegmentScan(40)
-    whole.go_on(octets, 0, len(octets))
-    assert (whole.end, whole.size, len(whole.places)) == (140, len(octets), 10)
+    whole.go_on(data, 0, len(data))
+    assert (whole.end, whole.size, len(whole.places)) == (140, len(data), 10)
     rng = random.Random(2)
-    while parts.size < len(octets):
+    while parts.size < len(data):
         parts.go_on(
-            octets[parts.size : parts.size + rng.randrange(2_500, 9_000)], parts.size, len(octets)
+            data[parts.size : parts.size + rng.randrange(2_500, 9_000)], parts.size, len(data)
         )
     assert parts == whole
     assert segments.name_of(writer.path.name) == SegmentName(1, 40)

@@ -1,6 +1,4 @@
-"""`writeStream.format("trellis")`: rows become messages, each confirmed, each with its place in the
-query.
-"""
+"""Tests of `writeStream.format("trellis")`: rows become confirmed messages with an identity."""
 
 from __future__ import annotations
 
@@ -92,7 +90,7 @@ def test_a_batch_that_is_divided_in_another_way_is_refused(tmp_path: Path) -> No
     _claim(f"file:{tmp_path}", 3, 0, rows)
     _claim(str(tmp_path), 3, 1, [])
     with pytest.raises(
-        PipelineError, match="batch 3 comes again divided in another way than before"
+        PipelineError, match="batch 3 is repeated with other partitions than before"
     ):
         _claim(str(tmp_path), 3, 0, rows[:1])
 
@@ -110,7 +108,7 @@ def test_a_batch_that_is_divided_in_another_way_is_refused(tmp_path: Path) -> No
         (
             "topic string, body binary",
             {"uri": "x"},
-            "has no option 'uri'; it has url, exchange, checkpointLocation",
+            "has no option 'uri'; the options are url, exchange, checkpointLocation",
         ),
     ],
 )

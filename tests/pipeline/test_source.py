@@ -1,5 +1,5 @@
-"""`format("trellis")` on a directory: every row once, from where to where it was asked, and clear
-errors.
+"""Tests of `format("trellis")` on a directory: every row between the offsets exactly once, and
+clear errors.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def test_conditions_are_taken_over(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_journal_is_followed_in_steps(spark: SparkSession, tmp_path: Path) -> None:
-    """What a query has read its checkpoint knows; a torn tail, and what an epoch left over, are not
-    read.
+    """The checkpoint has the position of a query; a torn tail and leftovers of an older epoch are
+    not read.
     """
     first = journal(tmp_path / "s", some(50))
     writer = Writer(tmp_path / "s", 1, 50)
@@ -156,7 +156,7 @@ def test_errors_are_one_line(spark: SparkSession, tmp_path: Path) -> None:
     assert "the first one there is 40" in error_of(
         lambda: load(spark, deep, startingOffsets=3).count()
     )
-    assert "lies behind the end" in error_of(lambda: load(spark, deep, endingOffsets=101).count())
+    assert "is after the end" in error_of(lambda: load(spark, deep, endingOffsets=101).count())
     assert "should be earliest, latest or an offset" in error_of(
         lambda: load(spark, deep, startingOffsets="first").count()
     )
@@ -179,7 +179,7 @@ def test_a_segment_of_another_kind_is_named(spark: SparkSession, tmp_path: Path)
     )
     assert "has no column 'published_at'" in error_of(lambda: load(spark, tmp_path).collect())
     (tmp_path / "0000000001-00000000000000000000.arrow").write_bytes(b"nothing of the kind")
-    assert "is damaged: at octet 0 there is no Arrow message" in error_of(
+    assert "is damaged: there is no Arrow message at byte 0" in error_of(
         lambda: load(spark, tmp_path).collect()
     )
 
@@ -192,9 +192,9 @@ def test_lost_offsets_are_named(tmp_path: Path) -> None:
 
 
 def test_a_timestamp_that_is_no_time_is_none(spark: SparkSession, tmp_path: Path) -> None:
-    """Publishers say any number: of milliseconds, of nanoseconds, of 64 bits.
+    """Publishers send any number: of milliseconds, of nanoseconds, of 64 bits.
 
-    The rest of the row is there, and nothing stops.
+    The rest of the row is read, and the query continues.
     """
     said = [
         1_700_000_000,

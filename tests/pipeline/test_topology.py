@@ -1,5 +1,5 @@
-"""What led where as of then, by `$topology`: against what plain Python knows of that time, of a
-broker too; and what cannot be known.
+"""Compares the past bindings that `$topology` gives with those recorded by the test; and errors
+where they are unknown.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_trellis.asked import asked, moment
 from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.job_bindings import moment, read_bindings
 from pyspark_trellis.journal import Directory
-from pyspark_trellis.topology import replay, whole
+from pyspark_trellis.topology import as_definitions, replay
 from tests.broker import Address, BrokerProcess
 from tests.clients import connect_packet, packet, text
 from tests.pipeline.traffic import (
@@ -58,8 +58,8 @@ def heard_of(directory: Directory, at: datetime | None) -> set[Subscription]:
 def test_any_moment_is_what_was_done_up_to_it(
     tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
-    """Bindings and subscriptions come and go; the broker writes all down again now and then, and
-    starts again, without its sessions.
+    """Bindings and subscriptions come and go; now and then the broker writes a new snapshot, or
+    restarts without its sessions.
     """
     rng = random.Random(seed)
     document, heard = definitions(rng, 5), set(subscriptions(rng, 4))
@@ -101,7 +101,7 @@ def test_any_moment_is_what_was_done_up_to_it(
             Subscription(facts["destination"], facts["routing_key"])
             for facts in then.subscriptions()
         } == wishes
-        found = whole([then], "then")
+        found = as_definitions([then], "then")
         key = ("source", "destination", "routing_key")
         assert sorted(
             (each.source, each.destination, each.key)
@@ -130,8 +130,8 @@ def test_a_stream_whose_beginning_is_gone_is_known_from_its_first_snapshot_on(
     assert heard_of(directory, None) == {wish, late}
     with pytest.raises(
         PipelineError,
-        match=r"does not say what led where at 2026-03-01 12:03:00 UTC: the first that is known is of "
-        r"2026-03-01 12:05:00 UTC; .* not any more",
+        match=r"does not know the bindings at 2026-03-01 12:03:00 UTC: "
+        r"its first complete snapshot is of 2026-03-01 12:05:00 UTC; .* were removed",
     ):
         replay(directory, minute(3))
 
@@ -141,12 +141,12 @@ def test_what_cannot_be_replayed_is_one_line(tmp_path: Path) -> None:
         (
             "none",
             [subscribed(Subscription("c", "#"), minute(1))],
-            "has no whole snapshot of the bindings",
+            "has no complete snapshot of the bindings",
         ),
         (
             "torn",
             snapshot(definitions(random.Random(1), 2), [], START)[:-1],
-            "has no whole snapshot of the bindings",
+            "has no complete snapshot of the bindings",
         ),
         ("odd", [change("bind", START, {})], "has a row 'bind' that cannot be read"),
         (
@@ -155,13 +155,13 @@ def test_what_cannot_be_replayed_is_one_line(tmp_path: Path) -> None:
                 *snapshot(definitions(random.Random(1), 2), [], START),
                 change("snapshot", minute(3), {"restarted": True}),
             ],
-            "was just written anew at 2026-03-01 12:03:00 UTC",
+            "was being rewritten at 2026-03-01 12:03:00 UTC",
         ),
     ):
         with pytest.raises(PipelineError, match=re.escape(line)) as caught:
             replay(stream(tmp_path / name, changes))
         assert "\n" not in str(caught.value)
-    with pytest.raises(PipelineError, match="that is no JSON object"):
+    with pytest.raises(PipelineError, match="that is not a JSON object"):
         replay(stream(tmp_path / "text", [change("bind", START, {}) | {"body": b"x"}]))
 
 
@@ -172,16 +172,18 @@ def test_a_moment_is_iso_8601(tmp_path: Path) -> None:
         == moment("2026-03-01T13:00+01:00")
         == START
     )
-    with pytest.raises(PipelineError, match="--as-of yesterday should be a time like"):
+    with pytest.raises(PipelineError, match="--as-of yesterday: not a time like"):
         moment("yesterday")
 
 
-# -- by a command's arguments
+# By a command's arguments.
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A journal with its topology beside it: a binding and a subscription go in the fifth minute."""
+    """A journal with its topology beside it: a binding and a subscription end in the fifth
+    minute.
+    """
     document = definitions(random.Random(4), 5)
     (tmp_path / "now.json").write_text(json.dumps(document))
     wishes = [Subscription("c", "a/#"), Subscription("$share/g/b", "b")]
@@ -198,7 +200,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def question(place: Path, job: str, *words: str) -> Any:
-    return asked(
+    return read_bindings(
         parser().parse(
             [
                 "pipeline",
@@ -213,28 +215,35 @@ def question(place: Path, job: str, *words: str) -> Any:
 
 def test_a_file_says_the_bindings_and_the_topology_who_listens(place: Path) -> None:
     about = question(place, "audit", "--definitions", "{place}/now.json")
-    assert [(each.kind, each.destination) for each in about.there.bindings][-1] == (
+    assert [(each.kind, each.destination) for each in about.effective.bindings][-1] == (
         "session",
         "$share/g/b",
     )
-    heard = "MQTT sessions, groups among them: 1, with subscriptions: 1, by $topology of vhost '/' as of 2026-03-01 12:05:00 UTC"
-    assert about.said_by == (f"bindings: {place}/now.json", heard)
+    sessions = (
+        "MQTT sessions and groups: 1, with subscriptions: 1, "
+        "by $topology of vhost '/' as of 2026-03-01 12:05:00 UTC"
+    )
+    assert about.sources == (f"bindings: {place}/now.json", sessions)
     alone = question(place, "audit", "--definitions", "{place}/now.json", "--topology", "none")
-    assert len(alone.there.bindings) == len(about.there.bindings) - 1
-    assert (
-        alone.said_by[1]
-        == "MQTT sessions: not known (--topology none); what only they get counts as unroutable, or lost"
+    assert len(alone.effective.bindings) == len(about.effective.bindings) - 1
+    assert alone.sources[1] == (
+        "MQTT sessions: unknown (--topology none); "
+        "messages that only MQTT sessions receive count as unroutable or lost"
     )
 
 
 def test_where_no_file_does_the_topology_says_all(place: Path) -> None:
     now, then = question(place, "audit"), question(place, "audit", "--as-of", "2026-03-01T12:04:59")
-    assert len(then.there.bindings) == len(now.there.bindings) + 2
+    assert len(then.effective.bindings) == len(now.effective.bindings) + 2
     whatif = question(
         place, "whatif", "--definitions", "{place}/now.json", "--as-of", "2026-03-01T12:04:59"
     )
     assert whatif.proposed is not None
-    assert len(whatif.proposed.bindings) == len(whatif.there.bindings) == len(then.there.bindings)
+    assert (
+        len(whatif.proposed.bindings)
+        == len(whatif.effective.bindings)
+        == len(then.effective.bindings)
+    )
     assert whatif.proposed.hosts["/"].sessions == {"c", "$share/g/b"}
 
 
@@ -242,8 +251,8 @@ def test_a_vhost_without_a_topology_is_named(place: Path) -> None:
     (place / "two.json").write_text(json.dumps({"vhosts": [{"name": "/"}, {"name": "other"}]}))
     assert (
         question(place, "audit", "--definitions", "{place}/two.json")
-        .said_by[2]
-        .startswith("MQTT sessions of vhost 'other': not known")
+        .sources[2]
+        .startswith("MQTT sessions of vhost 'other': unknown")
     )
 
 
@@ -260,7 +269,7 @@ def test_a_vhost_without_a_topology_is_named(place: Path) -> None:
         ),
         (
             ("audit", "--topology", "none"),
-            "say what is bound: --definitions FILE, or --topology PLACE (--topology none)",
+            "no bindings: name --definitions FILE or --topology PLACE (--topology none)",
         ),
         (
             ("audit", "--topology", "{place}/nowhere"),
@@ -268,7 +277,7 @@ def test_a_vhost_without_a_topology_is_named(place: Path) -> None:
         ),
         (
             ("audit", "--as-of", "2026-03-01T11:59"),
-            "does not say what led where at 2026-03-01 11:59:00 UTC",
+            "does not know the bindings at 2026-03-01 11:59:00 UTC",
         ),
     ],
 )
@@ -278,7 +287,9 @@ def test_what_does_not_fit_is_one_line(place: Path, words: Sequence[str], line: 
 
 
 def test_a_running_broker_says_it_too_and_again_after_a_start(tmp_path: Path) -> None:
-    """Over HTTP, by itself beside the journal; a session that does not last is gone with the start."""
+    """Over HTTP, the topology beside the journal is found; a clean session is gone after the
+    restart.
+    """
     (tmp_path / "definitions.json").write_text(
         json.dumps(
             {
@@ -329,7 +340,7 @@ def test_a_running_broker_says_it_too_and_again_after_a_start(tmp_path: Path) ->
             if clean is not None:
                 client = subscribe(process.mqtt, "passing" if clean else "lasting", clean)
             http = process.addresses["http"]
-            about = asked(
+            about = read_bindings(
                 parser().parse(
                     [
                         "pipeline",
@@ -341,11 +352,11 @@ def test_a_running_broker_says_it_too_and_again_after_a_start(tmp_path: Path) ->
                     ]
                 )
             )
-            host = about.there.hosts["/"]
+            host = about.effective.hosts["/"]
             assert host.sessions == expected
-            assert {each.destination for each in about.there.bindings if each.kind == "queue"} == {
-                "q"
-            }
+            assert {
+                each.destination for each in about.effective.bindings if each.kind == "queue"
+            } == {"q"}
             assert host.queues == {"q", "journal"}
             directory = Directory(str(tmp_path / "data" / "streams" / "%2F" / "%24topology"))
             assert replay(directory, datetime.now(UTC)).sessions() == len(expected)
@@ -355,7 +366,7 @@ def test_a_running_broker_says_it_too_and_again_after_a_start(tmp_path: Path) ->
 
 
 def subscribe(address: Address, name: str, clean: bool) -> socket.socket:
-    """An MQTT client with a subscription, which stays while the socket does."""
+    """Connect an MQTT client with a subscription, which lasts as long as its socket."""
     client = socket.create_connection((address.host, address.port), 30)
     for sent, answer in (
         (connect_packet(name, clean), 4),

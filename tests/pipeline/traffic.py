@@ -1,5 +1,5 @@
-"""Random traffic, random definitions and MQTT sessions, and what plain Python says of them: the
-oracle of the jobs.
+"""Random traffic, definitions and MQTT sessions, and a plain Python model of routing: the oracle of
+the jobs' tests.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pyspark_trellis.definitions import SESSION
 from tests.pipeline.written import START, Row, row
 
 WORDS: Final = ("a", "b", "c", "")
-#: Topics that not everybody hears: hidden from wildcards, or not to be said in MQTT.
+#: Topics that not every subscriber receives: hidden from wildcards, or not representable in MQTT.
 SPECIAL: Final = ("$x.a", "$SYS.a", "a.+", "#", "a/b.c", "q1", "q5", "s1")
 EXCHANGES: Final = {"t": "topic", "u": "topic", "d": "direct", "f": "fanout", "h": "headers"}
 Document = dict[str, Any]
 
 
 class Subscription(NamedTuple):
-    """Of an MQTT session, or of a group."""
+    """A subscription of an MQTT session or of a group."""
 
     session: str
     topic_filter: str
@@ -33,8 +33,9 @@ def topics(rng: random.Random, count: int) -> list[str]:
 
 
 def definitions(rng: random.Random, bindings: int) -> Document:
-    """An exchange of each type, exchanges bound to exchanges in a circle, alternates anywhere, the
-    default exchange and circles among them."""
+    """Draw definitions: exchanges of each type, bindings between exchanges in circles, and
+    alternate exchanges anywhere, with the default exchange and circles among them.
+    """
     queues = [f"q{number}" for number in range(6)]
     made: list[dict[str, Any]] = [_binding("t", "q0", key) for key in ("a.#", "#.c", "*.*")]
     for number in range(bindings):
@@ -91,7 +92,7 @@ def _binding(source: str, destination: str, key: str, **arguments: Any) -> dict[
 
 
 def subscriptions(rng: random.Random, count: int) -> list[Subscription]:
-    """Of a few sessions, one of them called as a queue is; and of a group."""
+    """Draw subscriptions of a few sessions, one with the name of a queue, and of a group."""
     found: dict[Subscription, None] = {}
     for _ in range(count):
         levels = [rng.choice([*WORDS, "+", "$x", "a.b"]) for _ in range(1 + rng.randrange(3))]
@@ -106,8 +107,8 @@ def subscriptions(rng: random.Random, count: int) -> list[Subscription]:
 def goes(
     document: Document, exchange: str, topic: str, heard: list[Subscription] | None = None
 ) -> tuple[set[str], set[int], bool]:
-    """(places, numbers of bindings, subscriptions after them, whether a headers exchange decides)
-    by the definition of each type.
+    """Return (places, numbers of bindings, subscriptions, whether a headers exchange decides), by
+    the definition of each exchange type.
     """
     types = {each["name"]: each["type"] for each in document["exchanges"]} | {"amq.topic": "topic"}
     alternates = {
@@ -151,7 +152,7 @@ def goes(
         ):
             if MQTT.matches(wish.topic_filter, swap(topic)):
                 hit = True
-                if sayable(swap(topic)):
+                if representable(swap(topic)):
                     used.add(number)
                     places.add(SESSION + wish.session)
         if not hit and name in alternates:
@@ -159,9 +160,10 @@ def goes(
     return places, used, unknown
 
 
-def sayable(name: str) -> bool:
-    """Whether an MQTT client can be told of this topic name [MQTT-4.7.0-1, 4.7.3-1]; the broker's
-    own trees are not told so.
+def representable(name: str) -> bool:
+    """True if MQTT clients may receive this topic name [MQTT-4.7.0-1, 4.7.3-1].
+
+    The broker's own trees are excluded.
     """
     return (
         bool(name)
@@ -178,7 +180,7 @@ def rows(
     exchanges: tuple[str, ...] = ("t", "u", "d", "f", "", "amq.topic"),
     heard: list[Subscription] | None = None,
 ) -> list[Row]:
-    """Messages as a journal has them, some with a time of their publisher's own."""
+    """Draw messages as a journal has them, some with a timestamp of the publisher."""
     pool = [*topics(rng, 40), *SPECIAL]
     made = []
     for offset in range(count):
@@ -199,11 +201,11 @@ def rows(
     return made
 
 
-# -- the stream $topology
+# The stream $topology.
 
 
 def change(event: str, at: datetime, facts: dict[str, Any]) -> Row:
-    """A row of it; its offset is set by `numbered`."""
+    """Return a row of the stream; `numbered` sets its offset."""
     return row(
         0,
         event,
@@ -253,7 +255,7 @@ def bound(each: dict[str, Any], at: datetime, event: str = "bind") -> Row:
 def snapshot(
     document: Document, heard: list[Subscription], at: datetime, restarted: bool = True
 ) -> list[Row]:
-    """All of it, as the broker writes it."""
+    """Return all rows of a snapshot, as the broker writes them."""
     predeclared = [
         {"name": name, "type": kind, "arguments": {}}
         for name, kind in (
@@ -292,7 +294,7 @@ def snapshot(
     ]
 
 
-# -- sums
+# Sums.
 
 
 def event_time(each: Row) -> Any:

@@ -1,4 +1,4 @@
-"""Segments as the broker writes them, written with pyarrow."""
+"""Writes segments as the broker does, with pyarrow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from broker.stream.arrow import END_OF_STREAM, encode_schema
 from pyspark_trellis.bench import summed
 
-#: As the broker writes it.
+#: The schema that the broker writes.
 SCHEMA: Final = pa.ipc.read_schema(pa.BufferReader(encode_schema(1, 1, 0)))
 START: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 _DEFAULTS: Final = {
@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 
 def row(offset: int, topic: str, **others: Any) -> Row:
-    """A row: what is not said has a plain value; published a second an offset."""
+    """Return a row with plain default values, published one second after the previous offset."""
     made: Row = (
         dict.fromkeys(SCHEMA.names)
         | _DEFAULTS
@@ -41,7 +41,7 @@ def row(offset: int, topic: str, **others: Any) -> Row:
 
 
 def message(rows: Sequence[Row]) -> bytes:
-    """One record batch."""
+    """Return one record batch as an Arrow message."""
     return summed(pa.RecordBatch.from_pylist(list(rows), schema=SCHEMA))
 
 
@@ -54,13 +54,13 @@ class Writer:
         self.path.write_bytes(encode_schema(1, epoch, base))
 
     def write(self, rows: Sequence[Row], torn: int = 0) -> None:
-        """Append a batch, but for the last `torn` octets."""
-        octets = message(rows)
+        """Append a batch, without its last `torn` bytes."""
+        data = message(rows)
         with self.path.open("ab") as file:
-            file.write(octets[: len(octets) - torn])
+            file.write(data[: len(data) - torn])
 
     def finish(self) -> None:
-        """It is full."""
+        """Write the end of a full segment."""
         with self.path.open("ab") as file:
             file.write(END_OF_STREAM)
 
@@ -68,7 +68,7 @@ class Writer:
 def journal(
     directory: Path, rows: Iterable[Row], a_batch: int = 7, a_segment: int = 40, epoch: int = 1
 ) -> list[Row]:
-    """A whole journal of these rows; returns them."""
+    """Write a whole journal of these rows; return them."""
     found = list(rows)
     for start in range(0, len(found), a_segment):
         part = found[start : start + a_segment]

@@ -248,6 +248,6 @@ def test_a_message_that_cannot_be_read_leaves_no_other_message_out() -> None:
         assert client.bodies(client.send(spec.Basic.Get(queue="q"))) == [b"%d" % number]
     assert [
         int(delivery.sequence)
-        for _, delivery in client.connection.channels[1].receiver.unacked.outstanding()
+        for _, delivery in client.connection.channels.open[1].receiver.unacked.outstanding()
     ] == [1, 2, 3, 4, 6]
     assert world.queue("q").next_sequence() == 7 and world.copies() == {"unreadable": 1}

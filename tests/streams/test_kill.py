@@ -27,7 +27,7 @@ from tests.store.homes import Home
 from tests.streams.tables import rows_of, stream
 from tests.streams.test_template import content
 from trellis.cli.parsing import CommandError
-from trellis.cli.replaying import ReplayPublisher
+from trellis.cli.replay_publisher import ReplayPublisher
 
 FRAMES = frames_of(1, 131_072)
 ARGUMENTS: Any = {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 100_000}
@@ -117,7 +117,7 @@ def lives(directory: Path, kills: int, seed: int) -> None:
         broker = Broker(directory)
         if life == 0:
             with ReplayPublisher(broker.host, broker.port, "guest", "guest", "/") as declaring:
-                declaring._say(1, spec.Queue.Declare(queue="s", durable=True, arguments=ARGUMENTS))
+                declaring._send_method(1, spec.Queue.Declare(queue="s", durable=True, arguments=ARGUMENTS))
                 declaring._expect(spec.Queue.DeclareOk)
         reading = Reading(broker, told)
         reading.start()

@@ -207,7 +207,7 @@ async def test_segments_are_served_as_they_stand(served: Served) -> None:
             "/api/streams/segments?queue=s&ofset=7",
             "guest:guest",
             400,
-            "there is no parameter 'ofset' here, only vhost, queue, offset",
+            "unknown parameter 'ofset'; known are vhost, queue, offset",
         ),
         (
             "/api/streams/segments?queue=s&vhost=none",
@@ -333,7 +333,7 @@ def test_the_command_lists_and_shows_rows(served: Served) -> None:
         (
             ["replay", "s", "--amqp", ":1"],
             2,
-            "trellis: --amqp is HOST:PORT, such as 127.0.0.1:5672, and not ':1'",
+            "trellis: --amqp must be HOST:PORT, such as 127.0.0.1:5672, got ':1'",
         ),
         (
             ["replay", "s", "--rate", "nan"],
@@ -429,7 +429,7 @@ def test_who_stops_a_replay_is_told_where_to_go_on(served: Served) -> None:
     process.send_signal(signal.SIGINT)
     told = process.stderr.read()
     confirmed = re.fullmatch(
-        r"trellis: stopped; (\d+) messages are confirmed, and --from (\d+) goes on behind them\n",
+        r"trellis: stopped; (\d+) messages are confirmed; continue with --from (\d+)\n",
         told,
     )
     assert process.wait(20) == 130 and confirmed is not None and confirmed[1] == confirmed[2], told

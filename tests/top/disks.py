@@ -26,9 +26,9 @@ class HandledFile(File):
         self._disk.ask("read", self._path)
         return self._file.read(offset, count)
 
-    def write(self, offset: int, octets: bytes | memoryview) -> None:
+    def write(self, offset: int, data: bytes | memoryview) -> None:
         self._disk.ask("write", self._path)
-        self._file.write(offset, octets)
+        self._file.write(offset, data)
 
     def sync(self) -> None:
         self._disk.ask("sync", self._path)

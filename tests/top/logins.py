@@ -42,12 +42,12 @@ class Client:
 
     def answer(self) -> str:
         """Read what the broker says, and go on. Returns the verdict, "" when there is none yet."""
-        octets = self.socket.recv(65_536)
-        if not octets:
+        data = self.socket.recv(65_536)
+        if not data:
             return "lost"
         if self.protocol == "mqtt":
-            return f"code {octets[3]}"
-        method = _METHODS[octets[8], octets[10]]
+            return f"code {data[3]}"
+        method = _METHODS[data[8], data[10]]
         if method != "start":
             return method
         self.socket.sendall(self.second)
@@ -60,7 +60,7 @@ def main(amqp: int, mqtt: int, count: int, user: str) -> None:
     clients = []
     for number in range(count):
         kind = ("right", "wrong", "unknown")[number % 3]
-        name = f"nobody-{number}" if kind == "unknown" else user
+        name = f"unknown-{number}" if kind == "unknown" else user
         password = user if kind == "right" else f"wrong-{number}"
         port, protocol = (mqtt, "mqtt") if number % 2 else (amqp, "amqp")
         clients.append(Client(number, port, protocol, kind, name, password))

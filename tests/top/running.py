@@ -209,9 +209,9 @@ class Socket:
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
         return cls(sock)
 
-    async def send(self, octets: bytes) -> None:
+    async def send(self, data: bytes) -> None:
         async with asyncio.timeout(PATIENCE):
-            await self._loop.sock_sendall(self._sock, octets)
+            await self._loop.sock_sendall(self._sock, data)
 
     async def read(self, most: int = 1 << 16) -> bytes:
         """What comes next, b"" for the end. A reset is an end too."""
@@ -222,19 +222,19 @@ class Socket:
                 return b""
 
     async def exactly(self, count: int) -> bytes:
-        octets = b""
-        while len(octets) < count:
-            more = await self.read(count - len(octets))
-            assert more, f"closed after {octets!r}"
-            octets += more
-        return octets
+        data = b""
+        while len(data) < count:
+            more = await self.read(count - len(data))
+            assert more, f"closed after {data!r}"
+            data += more
+        return data
 
     async def read_to_end(self) -> bytes:
-        octets = b""
+        data = b""
         while more := await self.read():
-            octets += more
+            data += more
         self.close()
-        return octets
+        return data
 
     def shut_down(self) -> None:
         self._sock.shutdown(socket.SHUT_WR)
@@ -251,8 +251,8 @@ class Stream(Socket):
         self._reader = reader
         self.writer = writer
 
-    async def send(self, octets: bytes) -> None:
-        self.writer.write(octets)
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
         async with asyncio.timeout(PATIENCE):
             await self.writer.drain()
 
@@ -340,18 +340,18 @@ class Mqtt0:
 
     async def packet(self) -> tuple[int, bytes]:
         """First octet, and what follows the remaining length."""
-        first, octet = await self.socket.exactly(2)
-        length, shift = octet & 127, 7
-        while octet > 127:
-            octet = (await self.socket.exactly(1))[0]
-            length |= (octet & 127) << shift
+        first, byte = await self.socket.exactly(2)
+        length, shift = byte & 127, 7
+        while byte > 127:
+            byte = (await self.socket.exactly(1))[0]
+            length |= (byte & 127) << shift
             shift += 7
         return first, await self.socket.exactly(length) if length else b""
 
     async def subscribe(self, topic_filter: str, qos: int = 0) -> None:
-        octets = topic_filter.encode()
+        data = topic_filter.encode()
         await self.socket.send(
-            bytes([0x82, len(octets) + 5, 0, 1, 0, len(octets)]) + octets + bytes([qos])
+            bytes([0x82, len(data) + 5, 0, 1, 0, len(data)]) + data + bytes([qos])
         )
         assert await self.socket.exactly(5) == bytes([0x90, 3, 0, 1, qos])
 

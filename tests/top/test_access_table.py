@@ -24,7 +24,7 @@ MQTT: Final = ("mqtt", "mqtts", "ws", "wss", "mqtt by a file")
 
 USERS: Final[dict[str, dict[str, Any]]] = {
     "all": {},
-    "nobody": {"configure": "", "write": "", "read": ""},
+    "unknown": {"configure": "", "write": "", "read": ""},
     # To bind a queue is to write to it, and to read from the exchange.
     "reader": {"configure": "", "write": "^q$", "read": r"^amq\.topic$"},
     "writer": {"configure": "", "write": r"^(amq\.topic|q)$", "read": ""},
@@ -65,19 +65,19 @@ class Framed(Socket):
 
     def __init__(self, client: ClientConnection) -> None:
         self._client = client
-        self._octets = b""
+        self._buffer = b""
 
-    async def send(self, octets: bytes) -> None:
-        await self._client.send(octets)
+    async def send(self, data: bytes) -> None:
+        await self._client.send(data)
 
     async def read(self, most: int = 1 << 16) -> bytes:
-        if not self._octets:
+        if not self._buffer:
             async with asyncio.timeout(PATIENCE):
                 some = await self._client.recv()
             assert isinstance(some, bytes)
-            self._octets = some
-        octets, self._octets = self._octets[:most], self._octets[most:]
-        return octets
+            self._buffer = some
+        data, self._buffer = self._buffer[:most], self._buffer[most:]
+        return data
 
     async def leave(self) -> None:
         await self._client.close()

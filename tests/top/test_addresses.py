@@ -77,7 +77,7 @@ def test_a_socket_in_use_and_what_is_no_socket_are_left_alone(tmp_path: Path) ->
     )
     bound.close()
     path.write_text("precious")
-    with pytest.raises(ListenError, match="is there, and no socket; remove it, or set mqtt"):
+    with pytest.raises(ListenError, match="exists and is not a socket; remove it, or set mqtt"):
         bind("mqtt", file_of(path))
     assert path.read_text() == "precious"
 
@@ -124,7 +124,7 @@ def binary(
     """A header of version 2."""
     version = socket.AF_INET6 if ":" in source else socket.AF_INET
     other = "::1" if ":" in source else "127.0.0.1"
-    octets = (
+    data = (
         socket.inet_pton(version, source)
         + socket.inet_pton(version, other)
         + port.to_bytes(2, "big")
@@ -135,8 +135,8 @@ def binary(
     return (
         SIGNATURE
         + bytes([command, kind])
-        + (len(octets) if length is None else length).to_bytes(2, "big")
-        + octets
+        + (len(data) if length is None else length).to_bytes(2, "big")
+        + data
     )
 
 
@@ -173,10 +173,10 @@ BAD: Final = {
 
 @pytest.mark.parametrize("name", GOOD)
 def test_headers_name_the_client_and_end_where_they_end_however_they_come(name: str) -> None:
-    octets, address = GOOD[name]
-    assert read_header(octets + b"\x10rest") == (len(octets), address)
-    for at in range(len(octets)):
-        assert read_header(octets[:at]) == (0, None)
+    data, address = GOOD[name]
+    assert read_header(data + b"\x10rest") == (len(data), address)
+    for at in range(len(data)):
+        assert read_header(data[:at]) == (0, None)
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -272,14 +272,14 @@ async def test_the_bound_of_an_address_is_that_of_the_client(start: Start) -> No
         client.socket.close()
 
 
-@pytest.mark.parametrize("octets", [b"", b"PROXY TCP4 192.0.2", BAD["MQTT"], BAD["v2 too long"]])
+@pytest.mark.parametrize("data", [b"", b"PROXY TCP4 192.0.2", BAD["MQTT"], BAD["v2 too long"]])
 async def test_a_proxy_that_does_not_say_whom_it_brings_is_let_go_and_counted(
-    start: Start, octets: bytes
+    start: Start, data: bytes
 ) -> None:
     running = await start(**behind(limits={"handshake": 0.5}))
     leaks = await Leaks.watch(running)
     client = await running.socket("mqtt")
-    await client.send(octets)
+    await client.send(data)
     assert await client.read_to_end() == b""
     await leaks.check()
     assert (await running.scrape()).value(
@@ -316,10 +316,10 @@ async def test_the_header_comes_before_tls(start: Start, tmp_path: Path) -> None
             raw.sendall(GOOD["v1 IPv4"][0])
             with authority.client().wrap_socket(raw, server_hostname="localhost") as client:
                 client.sendall(connect_packet("secure", user="known/known"))
-                octets = client.recv(4)
+                data = client.recv(4)
                 assert [str(connection.peer) for connection in running.node.mqtt.connections] == [
                     "192.0.2.1:56324"
                 ]
-                return octets
+                return data
 
     assert await asyncio.to_thread(talk) == b"\x20\x02\x00\x00"

@@ -46,10 +46,10 @@ async def api(
     password: str = "known",
 ) -> tuple[int, Any]:
     """Status and decoded JSON; None for no body."""
-    octets = b"" if body is None else json.dumps(body).encode()
+    data = b"" if body is None else json.dumps(body).encode()
     token = base64.b64encode(f"{user}:{password}".encode()).decode()
-    head = f"{method} /api/{path} HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {token}\r\nContent-Length: {len(octets)}\r\n\r\n"
-    status, _, answer = await running.ask("http", head.encode() + octets)
+    head = f"{method} /api/{path} HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {token}\r\nContent-Length: {len(data)}\r\n\r\n"
+    status, _, answer = await running.ask("http", head.encode() + data)
     return status, json.loads(answer) if answer else None
 
 
@@ -111,7 +111,7 @@ async def test_every_page_answers_an_administrator(broker: Running) -> None:
     ("user", "password", "path", "status", "error"),
     [
         ("admin", "wrong", "overview", 401, "not_authorised"),
-        ("nobody", "known", "overview", 401, "not_authorised"),
+        ("unknown", "known", "overview", 401, "not_authorised"),
         ("plain", "known", "overview", 403, "not_authorised"),
         ("known", "known", "users", 403, "not_authorised"),
         ("known", "known", "nodes", 403, "not_authorised"),
@@ -248,7 +248,7 @@ async def test_users_and_permissions_are_made_at_run_time_and_hold_at_once(broke
     status, said = await api(broker, "PUT", "users/admin", {"password": "x", "tags": ""})
     assert (status, said["reason"]) == (
         400,
-        "user 'admin' is one of the settings: change it there, and send SIGHUP",
+        "user 'admin' is defined in the settings: change it there, then send SIGHUP",
     )
     for wrong in (
         {"tags": ""},

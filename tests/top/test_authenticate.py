@@ -105,7 +105,7 @@ async def test_the_right_password_and_no_other_is_accepted(accounts: Make) -> No
     for user, password in (
         ("quick", "wrong"),
         ("quick", ""),
-        ("nobody", "quick"),
+        ("unknown", "quick"),
         ("", ""),
         ("quick\0", "quick"),
     ):
@@ -199,7 +199,7 @@ async def test_what_is_remembered_is_neither_password_nor_hash(accounts: Make) -
 
 async def test_names_that_nobody_has_are_hashed_like_wrong_passwords(accounts: Make) -> None:
     them = accounts()
-    for hashed, user in enumerate(("nobody", "quick", "nobody", "quick"), 1):
+    for hashed, user in enumerate(("unknown", "quick", "unknown", "quick"), 1):
         question = Question(them, user, "wrong")
         assert not question.answered
         assert (await question.verdict()).reason == "unknown user or wrong password"
@@ -289,7 +289,7 @@ async def test_full_queues_are_told_in_the_words_of_the_protocol(start: Start) -
 @pytest.mark.parametrize(("anonymous", "code"), [("loopback", 0), ("true", 0), ("false", 5)])
 async def test_anonymous_clients_of_mqtt(start: Start, anonymous: str, code: int) -> None:
     running = await start(mqtt={"anonymous": anonymous})
-    assert await Mqtt0(await running.socket("mqtt")).connect("nobody") == code
+    assert await Mqtt0(await running.socket("mqtt")).connect("unknown") == code
 
 
 async def test_a_generated_user_is_told_once_and_kept(
@@ -400,7 +400,7 @@ async def test_too_many_who_wait_are_told_to_come_again(accounts: Make) -> None:
     ("name", "password", "local"),
     [
         ("quick", "wrong", True),
-        ("nobody", "wrong", True),
+        ("unknown", "wrong", True),
         ("here", "quick", False),
         ("imported", "wrong", True),
         ("without", "", True),

@@ -43,7 +43,7 @@ class Case(NamedTuple):
     reason: str
 
 
-def says(listener: str, octets: bytes) -> Talk:
+def says(listener: str, data: bytes) -> Talk:
     """Says this, and reads to the end; an AMQP client leaves when it is told to."""
 
     async def talk(running: Running) -> bytes:
@@ -52,7 +52,7 @@ def says(listener: str, octets: bytes) -> Talk:
             listen(client) if listener == "amqp" else client.read_to_end()
         )
         try:
-            await client.send(octets)
+            await client.send(data)
         except ConnectionError:
             pass  # The broker has heard enough.
         return await reading
@@ -62,17 +62,15 @@ def says(listener: str, octets: bytes) -> Talk:
 
 async def listen(client: Socket) -> bytes:
     """What the broker says, in short; after connection.close the client answers and leaves."""
-    octets, told = b"", False
+    data, told = b"", False
     while more := await client.read():
-        octets += more
-        if CLOSE in octets and not told:
+        data += more
+        if CLOSE in data and not told:
             told = True
             await client.send(marshal(0, spec.Connection.CloseOk()))
             client.shut_down()
     client.close()
-    return (
-        octets if octets.startswith(b"AMQP") else " ".join(map(short, unmarshal(octets))).encode()
-    )
+    return data if data.startswith(b"AMQP") else " ".join(map(short, unmarshal(data))).encode()
 
 
 def short(frame: Any) -> str:
@@ -80,19 +78,19 @@ def short(frame: Any) -> str:
     return name + (str(frame.reply_code) if isinstance(frame, spec.Connection.Close) else "")
 
 
-def leaves(listener: str, octets: bytes) -> Talk:
+def leaves(listener: str, data: bytes) -> Talk:
     """Says this and ends its half of the conversation."""
 
     async def talk(running: Running) -> bytes:
         client = await running.socket(listener)
-        await client.send(octets)
+        await client.send(data)
         client.shut_down()
         return await (listen(client) if listener == "amqp" else client.read_to_end())
 
     return talk
 
 
-def drips(listener: str, octets: bytes) -> Talk:
+def drips(listener: str, data: bytes) -> Talk:
     """Says this octet by octet, more slowly than it may."""
 
     async def talk(running: Running) -> bytes:
@@ -100,9 +98,9 @@ def drips(listener: str, octets: bytes) -> Talk:
         reading = asyncio.create_task(
             listen(client) if listener == "amqp" else client.read_to_end()
         )
-        for octet in octets * 1000:
+        for byte in data * 1000:
             try:
-                await client.send(bytes([octet]))
+                await client.send(bytes([byte]))
             except OSError:
                 break
             if (await asyncio.wait([reading], timeout=DRIP))[0]:
@@ -112,19 +110,19 @@ def drips(listener: str, octets: bytes) -> Talk:
     return talk
 
 
-def after_amqp_login(octets: bytes) -> Talk:
+def after_amqp_login(data: bytes) -> Talk:
     async def talk(running: Running) -> bytes:
         client = await running.amqp()
-        await client.socket.send(octets)
+        await client.socket.send(data)
         return await listen(client.socket)
 
     return talk
 
 
-def after_mqtt_login(octets: bytes) -> Talk:
+def after_mqtt_login(data: bytes) -> Talk:
     async def talk(running: Running) -> bytes:
-        client = await running.mqtt(f"rude-{octets[:9].hex()}")
-        await client.socket.send(octets)
+        client = await running.mqtt(f"rude-{data[:9].hex()}")
+        await client.socket.send(data)
         return await client.socket.read_to_end()
 
     return talk

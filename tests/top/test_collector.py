@@ -53,14 +53,14 @@ def test_pauses_are_counted(collector: GcPolicy) -> None:
 
 def test_a_full_collection_waits_until_nothing_happens(collector: GcPolicy) -> None:
     collector.settle()
-    collector.look(0)
+    collector.check(0)
     assert collector.full == 0  # Nothing happened: nothing to collect.
     for turns in range(1, 20):
-        collector.look(turns)
+        collector.check(turns)
     assert collector.full == 0
-    collector.look(19)
+    collector.check(19)
     assert collector.full == 1
-    collector.look(19)
+    collector.check(19)
     assert collector.full == 1
 
 
@@ -77,13 +77,13 @@ def test_garbage_that_was_left_alone_is_found_when_memory_has_grown_and_nothing_
     gone = weakref.ref(thing)
     del thing
     gc.collect()
-    collector.look(1)
-    collector.look(1)
+    collector.check(1)
+    collector.check(1)
     assert gone() is not None
     collector._resident = 1  # As if there had been one octet.
-    collector.look(2)
+    collector.check(2)
     assert gone() is not None  # Messages flow.
-    collector.look(2)
+    collector.check(2)
     assert gone() is None
 
 

@@ -208,12 +208,12 @@ def test_what_is_given_out_is_taken_in_elsewhere_and_again() -> None:
             "default exchange",
         ),
         ("users", {"name": "u", "password_hash": "xx"}, "not base64"),
-        ("users", {"name": "u", "password_hash": base64.b64encode(b"short").decode()}, "5 octets"),
+        ("users", {"name": "u", "password_hash": base64.b64encode(b"short").decode()}, "5 bytes"),
         ("users", {"name": "u", "password_hash": "", "hashing_algorithm": "rot13"}, ""),
         (
             "permissions",
-            {"user": "nobody", "vhost": "/", "configure": "", "write": "", "read": ""},
-            "no user 'nobody'",
+            {"user": "unknown", "vhost": "/", "configure": "", "write": "", "read": ""},
+            "no user 'unknown'",
         ),
         (
             "policies",
@@ -222,8 +222,8 @@ def test_what_is_given_out_is_taken_in_elsewhere_and_again() -> None:
         ),
         (
             "topic_permissions",
-            {"user": "nobody", "vhost": "/", "exchange": "amq.topic", "write": "", "read": ""},
-            "no user 'nobody'",
+            {"user": "unknown", "vhost": "/", "exchange": "amq.topic", "write": "", "read": ""},
+            "no user 'unknown'",
         ),
         (
             "topic_rules",
@@ -242,10 +242,10 @@ def test_what_is_not_understood_is_named_and_the_rest_taken(
     assert [says in line for line in imported.refused] == ([True] if says else [])
 
 
-@pytest.mark.parametrize("octets", [b"", b"[", b"7", b"[]", b"\xff", b"[" * 100_000])
-def test_what_is_no_document_is_refused(octets: bytes) -> None:
+@pytest.mark.parametrize("data", [b"", b"[", b"7", b"[]", b"\xff", b"[" * 100_000])
+def test_what_is_no_document_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
-        definitions_files.import_(World().broker, octets)
+        definitions_files.import_(World().broker, data)
 
 
 @pytest.mark.parametrize("algorithm", ["sha256", "sha512", "md5"])

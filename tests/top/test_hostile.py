@@ -71,7 +71,7 @@ async def working(running: Running) -> AsyncIterator[None]:
     client.socket.close()
 
 
-def let_go(running: Running, reason: str) -> int:
+def closed_count(running: Running, reason: str) -> int:
     return sum(front.closed.get(reason, 0) for front in running.node.fronts)
 
 
@@ -97,7 +97,7 @@ async def test_who_says_an_octet_now_and_then_is_let_go_at_every_door(
         async with asyncio.timeout(PATIENCE):
             await asyncio.gather(*(drip(door) for door in DOORS for _ in range(3)))
         await leaks.check()
-    assert let_go(running, "handshake_timeout") == 3 * len(DOORS)
+    assert closed_count(running, "handshake_timeout") == 3 * len(DOORS)
     page = await running.scrape()
     for door in ("amqps", "mqtts", "wss"):
         assert page.value("trellis_tls_failures_total", listener=door, reason="timeout") == 3
@@ -115,7 +115,7 @@ async def test_who_closes_one_half_and_waits_is_let_go_at_every_door(
         client.shut_down()
         await client.read_to_end()
     await leaks.check()
-    assert let_go(running, "lost") == len(DOORS)
+    assert closed_count(running, "lost") == len(DOORS)
 
 
 async def test_who_vanishes_in_the_middle_of_a_record_or_a_frame_leaves_nothing(

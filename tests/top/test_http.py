@@ -33,10 +33,10 @@ PAGES: Final = {
     "/metrics/per-object": (200, b""),
     "/healthz": (200, b"alive\n"),
     "/readyz": (200, b"ready\n"),
-    "/": (404, b"no such page; there are /healthz, /metrics, /metrics/per-object, /readyz\n"),
-    "/metrics/": (404, b"no such page"),
-    "/api/queues": (404, b"no such page"),
-    "*": (404, b"no such page"),
+    "/": (404, b"no such path; there are /healthz, /metrics, /metrics/per-object, /readyz\n"),
+    "/metrics/": (404, b"no such path"),
+    "/api/queues": (404, b"no such path"),
+    "*": (404, b"no such path"),
 }
 
 
@@ -79,8 +79,8 @@ async def test_other_methods_are_not_allowed(running: Running) -> None:
 
 async def test_a_request_that_comes_octet_by_octet_is_answered(running: Running) -> None:
     client = await running.socket("metrics")
-    for octet in b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n":
-        await client.send(bytes([octet]))
+    for byte in b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n":
+        await client.send(bytes([byte]))
         await asyncio.sleep(0)
     assert parsed(await client.read_to_end())[0] == 200
 
@@ -114,7 +114,7 @@ LOGINS: Final = {
     of(b"known"): 401,
     of(b":"): 401,
     of(b"known:wrong"): 401,
-    of(b"nobody:known"): 401,
+    of(b"unknown:known"): 401,
 }
 
 
@@ -409,7 +409,7 @@ async def test_commands_ask_a_broker(running: Running) -> None:
         'q                             {"x-max-length":7}',
     ]
     assert refused[0] == 1
-    assert "refused user known (401)" in refused[2]
+    assert "refused user known (unknown user or wrong password)" in refused[2]
     assert ready == (0, f"ready: {health}/readyz\n", "")
     running.node.ready = False
     code, _, err = await trellis("health", "--url", health)

@@ -15,7 +15,7 @@ import trellis
 from broker.messages.outlet import TURN_BYTES
 from protocols.amqp.codec.frames import HEARTBEAT_FRAME
 from protocols.amqp.connection.handshake import GREETING
-from protocols.connection import HELD_MAX
+from protocols.connection import LOGIN_INPUT_MAX
 from tests.clients import connect_packet, marshal, publication, start_ok, unmarshal
 from tests.top.conftest import Start
 from tests.top.running import Amqp0, Running, Socket
@@ -29,9 +29,9 @@ MIB: Final = 1 << 20
 # -- the last words
 
 
-async def talk_on(client: Socket, octets: bytes) -> bytes:
+async def talk_on(client: Socket, data: bytes) -> bytes:
     """Say this and eight megabytes more; only then listen."""
-    await client.send(octets + bytes(8 * MIB))
+    await client.send(data + bytes(8 * MIB))
     client.shut_down()
     return await client.read_to_end()
 
@@ -91,11 +91,11 @@ async def test_a_client_that_does_not_hang_up_is_cut_off(running: Running) -> No
 async def test_the_clock_is_told_before_input_is_heard(running: Running) -> None:
     client = await running.amqp()
     (connection,) = running.node.amqp.connections
-    told = int(connection.heard_at)
+    told = int(connection.last_input_at)
     await asyncio.sleep(0.1)  # Nothing happens, so nobody tells the time.
     await client.socket.send(HEARTBEAT_FRAME)
-    await running.until(lambda: connection.heard_at > told)
-    assert connection.heard_at >= told + 100
+    await running.until(lambda: connection.last_input_at > told)
+    assert connection.last_input_at >= told + 100
 
 
 async def test_leftover_input_of_a_greedy_publisher_has_one_place_in_a_turn(
@@ -130,7 +130,7 @@ async def greeted(start: Start) -> tuple[Running, Socket, Link]:
     return running, client, link
 
 
-@pytest.mark.parametrize("size", [2 * HELD_MAX, 4 * HELD_MAX])
+@pytest.mark.parametrize("size", [2 * LOGIN_INPUT_MAX, 4 * LOGIN_INPUT_MAX])
 async def test_a_client_that_says_more_than_64_kib_before_its_verdict_is_cut_off(
     start: Start, size: int
 ) -> None:
@@ -149,7 +149,7 @@ async def test_a_connection_that_waits_for_its_verdict_is_not_read(start: Start)
     await running.until(lambda: connection.stalled)
     sending = asyncio.create_task(client.send(bytes(8 * MIB)))
     for _ in range(50):
-        assert connection.bytes_in <= HELD_MAX
+        assert connection.bytes_in <= LOGIN_INPUT_MAX
         await asyncio.sleep(0.001)
     assert connection.stalled
     assert not sending.done()
@@ -165,9 +165,9 @@ async def test_what_came_with_the_credentials_is_heard_after_the_verdict(start: 
         + marshal(0, spec.Connection.TuneOk(2047, 131_072, 0))
         + marshal(0, spec.Connection.Open())
     )
-    octets = b""
-    while not octets.endswith(marshal(0, spec.Connection.OpenOk())):
-        octets += await client.exactly(1)
+    data = b""
+    while not data.endswith(marshal(0, spec.Connection.OpenOk())):
+        data += await client.exactly(1)
     client.close()
 
 

@@ -114,10 +114,10 @@ async def test_vhosts_and_policies(broker: Running, capsys: pytest.CaptureFixtur
             2,
             "there is no tag admin; the nearest is administrator",
         ),
-        (["users", "delete", "known"], 1, "user 'known' is one of the settings"),
-        (["users", "delete", "nobody"], 1, "there is no user 'nobody'"),
-        (["permissions", "set", "nobody", ".*", ".*", ".*"], 1, "there is no user 'nobody'"),
-        (["permissions", "topic", "known", "allow all #"], 1, "is one of the settings"),
+        (["users", "delete", "known"], 1, "user 'known' is defined in the settings"),
+        (["users", "delete", "unknown"], 1, "there is no user 'unknown'"),
+        (["permissions", "set", "unknown", ".*", ".*", ".*"], 1, "there is no user 'unknown'"),
+        (["permissions", "topic", "known", "allow all #"], 1, "is defined in the settings"),
         (
             ["permissions", "set", "known", ".*", ".*", ".*", "--vhost", "none"],
             1,
@@ -143,6 +143,7 @@ async def test_who_may_not_is_told_as_whom_it_asked(
     code, _, err = await trellis(broker, capsys, "users", "list", user="known")
     assert code == 1
     assert err == (
-        "trellis: user 'known' is no administrator: that needs a tag; asked as known: give --user and --password, "
-        "or set TRELLIS_USER\n"
+        "trellis: user 'known' lacks the tag 'administrator', which this request requires; "
+        "logged in as known: give --user and --password, or set TRELLIS_USER and "
+        "TRELLIS_PASSWORD\n"
     )

@@ -50,10 +50,10 @@ def topics(running: Running) -> TopicExchange:
 
 def routes(running: Running, front: str) -> set[bytes]:
     return {
-        octets
+        data
         for context in running.node.broker.vhosts["/"].contexts
         if context.front == front
-        for octets in context.routes
+        for data in context.routes
     }
 
 

@@ -53,9 +53,9 @@ def test_every_finding_is_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         client.publish("", "d", b"%d" % serial, delivery_mode=2)
     world.crash()
     (segment,) = (tmp_path / LOG).glob("*.log")
-    octets = bytearray(segment.read_bytes())
-    octets[len(octets) // 2] ^= 1
-    segment.write_bytes(octets + b"torn")
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(data + b"torn")
     opened = open_directory(RealDisk(), tmp_path, StoreSettings())
     assert [line.split()[0] for line in lines(caplog)] == ["recovery_finding", "recovery_finding"]
     assert "quarantined: " in lines(caplog)[0] and "cut: " in lines(caplog)[1]

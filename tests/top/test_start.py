@@ -85,9 +85,9 @@ def test_a_matcher_of_a_package_that_does_not_fit_is_named_with_what_to_do(
     file = tmp_path / "broker.toml"
     file.write_text('matcher.allowed = ["auto", "third"]')
     assert complaint("--config", str(file)) == (
-        f"trellis: {file}: matcher.allowed: third cannot be loaded: third_party has nothing called 'Third', which the package "
-        "third-party names as its matcher third (trellis.matchers); install a version of it that fits; or remove it from "
-        "the list"
+        f"trellis: {file}: matcher.allowed: third cannot be loaded: third_party has nothing called "
+        "'Third', but package third-party names it as the matcher third (trellis.matchers); "
+        "install a compatible version of that package; or remove it from the list"
     )
 
 
@@ -103,8 +103,8 @@ def test_a_port_in_use_is_named_with_what_to_do() -> None:
 def test_an_address_of_another_machine_is_named_with_what_to_do() -> None:
     said = complaint("--amqp-host", "192.0.2.1")
     assert (
-        said
-        == "trellis: amqp: 192.0.2.1 is no address of this machine; set amqp.host (TRELLIS_AMQP_HOST, --amqp-host)"
+        said == "trellis: amqp: 192.0.2.1 is not an address of this machine; "
+        "set amqp.host (TRELLIS_AMQP_HOST, --amqp-host)"
     )
 
 
@@ -188,7 +188,7 @@ def test_a_broken_file_of_the_generated_user_is_named_with_what_to_do(
         authenticator_from_settings(without_users(tmp_path), tmp_path)
     said = str(raised.value)
     assert said.startswith(f"{tmp_path / GENERATED_USER_FILE}: ")
-    assert said.endswith("; delete it to have a new password made")
+    assert said.endswith("; delete it to get a new password")
     assert "\n" not in said
     assert "secret" not in said
 

@@ -58,7 +58,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         code, said, errors = store("backup", directory.parent / "copy", "--data-dir", directory)
         assert (
             code == 0
-            and said.endswith(f"octets copied to {directory.parent / 'copy'}\n")
+            and said.endswith(f"bytes copied to {directory.parent / 'copy'}\n")
             and errors == ""
         )
         code, said, errors = store("verify", "--data-dir", directory)
@@ -76,7 +76,7 @@ def test_all_is_well_with_what_a_broker_and_a_backup_left(home: Path) -> None:
         assert (
             (code, errors) == (0, "")
             and said.startswith(f"fine: {directory / CATALOG}: 3 definitions\n")
-            and "all is well" in said
+            and "no damage found" in said
         )
         assert f"fine: streams/%2F/events: 1 segments, {COUNT} rows up to offset {COUNT}, " in said
 
@@ -106,11 +106,11 @@ def test_a_broker_starts_on_a_backup(home: Path) -> None:
 
 def test_damage_is_found_and_repaired(home: Path) -> None:
     (segment,) = (home / LOG).glob("*.log")
-    octets = bytearray(segment.read_bytes())
-    octets[octets.index(b"body 7")] ^= 0xFF
-    segment.write_bytes(bytes(octets))
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"body 7")] ^= 0xFF
+    segment.write_bytes(bytes(data))
     code, said, errors = store("verify", "--data-dir", home)
-    assert (code, errors) == (1, "") and "quarantined: " in said and "1 found to be wrong" in said
+    assert (code, errors) == (1, "") and "quarantined: " in said and "damaged parts: 1;" in said
     code, said, errors = store("repair", "--data-dir", home)
     assert (
         (code, errors) == (0, "")
@@ -123,14 +123,14 @@ def test_damage_is_found_and_repaired(home: Path) -> None:
 
 def test_damage_in_a_stream_is_found_and_repaired(home: Path) -> None:
     [segment] = (home / "streams" / "%2F" / "events").glob("*.arrow")
-    octets = bytearray(segment.read_bytes())
-    octets[len(octets) // 2] ^= 0xFF
-    segment.write_bytes(bytes(octets))
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    segment.write_bytes(bytes(data))
     code, said, errors = store("verify", "--data-dir", home)
     assert (
         (code, errors) == (1, "")
         and f"quarantined: streams/%2F/events/{segment.name} at " in said
-        and "1 found to be wrong" in said
+        and "damaged parts: 1;" in said
     )
     code, said, errors = store("repair", "--data-dir", home)
     assert (code, errors) == (
@@ -150,17 +150,19 @@ def test_errors_say_what_is_missing(tmp_path: Path) -> None:
     assert store("verify", "--data-dir", tmp_path) == (
         1,
         "",
-        f"trellis: there is no store in {tmp_path}\n",
+        f"trellis: there is no store in {tmp_path}; give the data directory with --data-dir\n",
     )
     assert store("verify", "--data-dir", tmp_path / "no") == (
         2,
         "",
-        f"trellis: data.dir: there is no directory {tmp_path / 'no'}\n",
+        f"trellis: data.dir: there is no directory {tmp_path / 'no'}; "
+        "give the data directory with --data-dir\n",
     )
     assert store("dump", "--data-dir", ":memory:") == (
         2,
         "",
-        "trellis: data.dir is :memory:, and keeps nothing; name a directory with --data-dir\n",
+        "trellis: data.dir is :memory:, which keeps nothing on disk; "
+        "give a directory with --data-dir\n",
     )
     assert store("backup", tmp_path, "--data-dir", tmp_path) == (
         1,

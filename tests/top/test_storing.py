@@ -85,7 +85,7 @@ async def test_a_slow_disk_holds_back_confirms_and_nothing_else(
     disk.open_for_syncs.clear()
     await publish(client, b"waits")
     await heard(client)
-    await sensor.socket.send(mqtt_publish("a", b"to nobody", 1, 1))
+    await sensor.socket.send(mqtt_publish("a", b"to no queue", 1, 1))
     assert await sensor.packet() == (0x40, b"\x00\x01")
     await publish(other, b"is not kept", delivery_mode=1)
     await confirmed(other, 1)
@@ -130,15 +130,13 @@ async def test_publishers_beyond_what_may_wait_for_the_disk_wait_themselves_and_
     if protocol == "amqp":
         client = await running.amqp()
         await client.call(spec.Confirm.Select(), spec.Confirm.SelectOk)
-        octets = publication("amq.topic", "q", body, delivery_mode=2) * count
+        data = publication("amq.topic", "q", body, delivery_mode=2) * count
         sock = client.socket
     else:
         sensor = await running.mqtt("sensor")
-        octets = b"".join(
-            mqtt_publish("q", body, 1, packet_id) for packet_id in range(1, count + 1)
-        )
+        data = b"".join(mqtt_publish("q", body, 1, packet_id) for packet_id in range(1, count + 1))
         sock = sensor.socket
-    sending = asyncio.create_task(sock.send(octets))
+    sending = asyncio.create_task(sock.send(data))
     await running.until(lambda: of(running).backlogged)
     for _ in range(20):
         await heard(bystander)  # Others are heard meanwhile ...

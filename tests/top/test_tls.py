@@ -116,9 +116,9 @@ class Tapped:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
-    def write(self, octets: bytes) -> None:
-        self._written.append(octets)
-        self._transport.write(octets)
+    def write(self, data: bytes) -> None:
+        self._written.append(data)
+        self._transport.write(data)
 
 
 async def test_what_one_turn_says_is_one_record(start: Start, authority: Authority) -> None:
@@ -234,14 +234,14 @@ async def test_a_certificate_that_names_no_user_is_no_login(
     start: Start, authority: Authority
 ) -> None:
     running = await start(**mutual(authority, "required", certificate_user=True))
-    context = authority.client(authority.sign("x", common_name="nobody"))
+    context = authority.client(authority.sign("x", common_name="unknown"))
     client = Amqp0(await running.tls("amqps", context))
     await client.socket.send(GREETING + start_ok("known", "known", "EXTERNAL"))
     await client.expect(spec.Connection.Start)
     assert (await client.expect(spec.Connection.Close)).reply_code == 403
     client.socket.close()
     mqtt = Mqtt0(await running.tls("mqtts", context))
-    assert await mqtt.connect("nobody") == 4
+    assert await mqtt.connect("unknown") == 4
     mqtt.socket.close()
     assert (await running.scrape()).value(
         "trellis_logins_total", protocol="mqtt", outcome="refused"
@@ -403,11 +403,11 @@ FAULTS: Final = {
 async def test_what_is_no_handshake_is_let_go_and_counted(
     start: Start, authority: Authority, name: str
 ) -> None:
-    octets, reason = FAULTS[name]
+    data, reason = FAULTS[name]
     running = await start(**secure(authority), limits={"handshake": 1.0})
     leaks = await Leaks.watch(running)
     client = await running.socket("amqps")
-    await client.send(octets)
+    await client.send(data)
     answer = await client.read_to_end()
     assert answer[:1] == b"" or answer[0] == ALERT
     await leaks.check()

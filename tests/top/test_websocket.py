@@ -43,13 +43,13 @@ async def logged_in(
 
 
 async def exactly(client: ClientConnection, count: int) -> bytes:
-    octets = b""
+    data = b""
     async with asyncio.timeout(PATIENCE):
-        while len(octets) < count:
+        while len(data) < count:
             message = await client.recv()
             assert isinstance(message, bytes)
-            octets += message
-    return octets
+            data += message
+    return data
 
 
 async def test_messages_of_any_size_go_both_ways_in_frames_of_any_size(
@@ -100,14 +100,14 @@ async def closed(client: ClientConnection) -> int:
 
 async def test_ends_have_their_codes(start: Start) -> None:  # [MQTT-6.0.0-1]
     running = await start(ws=WS, mqtt={"port": 0, "max_packet": 1_000})
-    for octets, code in (
+    for data, code in (
         (b"\xe0\x00", 1000),
         (b"\x00\x00", 1002),
         (b"\x30\x90\x4e", 1009),
         ("text", 1003),
     ):
         client = await logged_in(running)
-        await client.send(octets)
+        await client.send(data)
         assert await closed(client) == code
     client = await opened(running)
     await client.send(connect_packet("guesses", user="known/wrong"))
@@ -195,12 +195,12 @@ FAULTS: Final = {
 
 @pytest.mark.parametrize("name", FAULTS)
 async def test_what_is_no_upgrade_is_let_go_and_counted(start: Start, name: str) -> None:
-    octets, answer, reason = FAULTS[name]
+    data, answer, reason = FAULTS[name]
     running = await start(ws=WS, limits={"handshake": 1.0})
     neighbour = await running.mqtt("neighbour", user="known/known")
     leaks = await Leaks.watch(running)
     client = await running.socket("ws")
-    await client.send(octets)
+    await client.send(data)
     said = await client.read_to_end()
     assert said.startswith(answer) and bool(said) == bool(answer)
     await leaks.check()

@@ -520,7 +520,7 @@ def test_a_page_of_another_host_is_refused_or_has_nothing_of_this_machine(
         assert layer._tally.refused["origin"] == 1
     else:
         assert layer.open
-        assert (peer.local, peer.foreign) == expected
+        assert (peer.local, peer.cross_site) == expected
 
 
 @pytest.mark.parametrize(

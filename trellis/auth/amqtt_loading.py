@@ -1,5 +1,6 @@
-"""amqtt's plugins in a thread of their own: found, given their options, started and closed (the
-optional extra `amqtt`).
+"""Plugins of amqtt, in a thread of their own: find them, make them with their options, close them.
+
+Needs the optional extra `amqtt`.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ CLOSING_SECONDS: Final = 5.0
 
 
 class PluginThread:
-    """Where plugins live: an event loop of their own.
+    """A thread with an event loop for the plugins.
 
-    They may hash, or talk to a database, and ours never waits.
+    Plugins may hash passwords or query a database; the broker's event loop does not wait for them.
     """
 
     def __init__(self, wanted: Plugins) -> None:
@@ -62,7 +63,7 @@ class PluginThread:
             plugins = [load(path, options) for path, options in wanted.items()]
             for path, plugin in zip(wanted, plugins, strict=True):
                 await _start(path, plugin)
-        except BaseException as error:  # noqa: BLE001  (it is raised where the result is waited for)
+        except BaseException as error:  # noqa: BLE001  (raised by __init__)
             self._loaded.set_exception(error)
             return
         self._loaded.set_result(plugins)
@@ -71,6 +72,7 @@ class PluginThread:
             await _end(plugin)
 
     def close(self) -> None:
+        """Close the plugins and end the thread, within CLOSING_SECONDS."""
         post(self.loop, self._stop.set)
         self._thread.join(CLOSING_SECONDS)
         if self._thread.is_alive():
@@ -78,7 +80,7 @@ class PluginThread:
 
 
 async def _start(path: str, plugin: BasePlugin) -> None:
-    """amqtt's event for plugins that prepare something, such as a database.
+    """Call amqtt's start event, in which plugins open a database, for example.
 
     Raises SettingsError.
     """
@@ -94,12 +96,12 @@ async def _end(plugin: BasePlugin) -> None:
         if hasattr(plugin, "on_broker_pre_shutdown"):
             await plugin.on_broker_pre_shutdown()
         await plugin.close()
-    except Exception as error:  # noqa: BLE001  (we are leaving)
+    except Exception as error:  # noqa: BLE001  (the broker stops)
         logs.warning("amqtt_not_closed", plugin=path_of(plugin), problem=error_location(error))
 
 
 def load(path: str, options: Mapping[str, object]) -> BasePlugin:
-    """The plugin at `module.Class`, with its options. Raises SettingsError."""
+    """Make the plugin at `module.Class` with its options. Raises SettingsError."""
     kind = _find(path)
     config = configure(path, kind, options)
     context = BaseContext()
@@ -114,11 +116,11 @@ def load(path: str, options: Mapping[str, object]) -> BasePlugin:
         "authenticate": isinstance(plugin, BaseAuthPlugin),
         "topic_filtering": isinstance(plugin, BaseTopicPlugin),
     }
-    asked = [role for role, has in roles.items() if has]
-    for role in asked:
+    used = [role for role, has in roles.items() if has]
+    for role in used:
         if not iscoroutinefunction(getattr(plugin, role)):
             raise SettingsError(key_of(path), f"its {role} is not an async function")
-    logs.info("amqtt_plugin", plugin=path, asked=",".join(asked))
+    logs.info("amqtt_plugin", plugin=path, asked=",".join(used))
     return plugin
 
 
@@ -138,7 +140,8 @@ def _find(path: str) -> Any:
         hint = f"; the nearest is {nearest(name, known)}" if known else ""
         raise SettingsError(key_of(path), f"there is no {name} in {module_path}{hint}")
     raise SettingsError(
-        key_of(path), "is neither an authentication nor a topic plugin; others do nothing here"
+        key_of(path),
+        "is neither an authentication nor a topic plugin; other plugins are not supported",
     )
 
 
@@ -147,10 +150,9 @@ def _is_plugin(thing: object) -> bool:
 
 
 def configure(path: str, kind: Any, options: Mapping[str, object]) -> object:
-    """The plugin's own `Config` dataclass, made of the options; `-` in their names is `_`. Raises
-    SettingsError.
+    """Return the plugin's `Config` dataclass, made of the options; `-` in their names is `_`.
 
-    Values are not repeated in errors: some are secrets.
+    Raises SettingsError, whose text never has a value: some are secrets.
     """
     table: Any = kind.Config
     if not dataclasses.is_dataclass(kind.Config):
@@ -163,13 +165,14 @@ def configure(path: str, kind: Any, options: Mapping[str, object]) -> object:
             if name not in fields or not _required(fields[name]):
                 raise SettingsError(
                     key,
-                    "is not supported: plugins are asked at publish and subscribe, not at each delivery",
+                    "is not supported: plugins are called at publish and subscribe, "
+                    "not at each delivery",
                 )
             logs.warning(
                 "amqtt_option_unused",
                 plugin=path,
                 option=name,
-                note="plugins are not asked at each delivery",
+                note="plugins are not called at each delivery",
             )
         if name not in fields:
             hint = (
@@ -199,7 +202,7 @@ def _required(field: dataclasses.Field[Any]) -> bool:
 
 
 def _type_name(kind: Any) -> str:
-    """A type as its declaration has it."""
+    """Return a type as its declaration writes it."""
     return (
         str(kind.__name__)
         if isinstance(kind, type) and not hasattr(kind, "__args__")
@@ -208,20 +211,22 @@ def _type_name(kind: Any) -> str:
 
 
 def key_of(path: str) -> str:
+    """Return the settings key of a plugin."""
     return f'{KEY}."{path}"'
 
 
 def path_of(plugin: BasePlugin) -> str:
+    """Return the path of a plugin, as `module.Class`."""
     return f"{type(plugin).__module__}.{type(plugin).__qualname__}"
 
 
 def error_text(error: BaseException) -> str:
-    """What went wrong with the settings, in one line."""
+    """Return an error as text of one line."""
     return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
 
 
 def error_location(error: BaseException) -> str:
-    """What a plugin raised, and where; not its text, which may hold a password."""
+    """Return the type and the place of an error, without its text, which may hold a password."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -234,6 +239,6 @@ def error_location(error: BaseException) -> str:
 
 
 def post(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: object) -> None:
-    """Have it done in the loop's thread; a loop that is closed has nobody left who waits."""
+    """Call a function in an event loop's thread, unless that loop is closed."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(call, *arguments)

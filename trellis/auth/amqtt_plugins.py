@@ -1,18 +1,23 @@
-"""amqtt's authentication and topic plugins as this broker's Authenticator (the optional extra
-`amqtt`).
+"""An authenticator that asks amqtt's authentication and topic plugins (optional extra `amqtt`).
 
-    credentials --+-- no authentication plugin ------------------------------------------------> the accounts decide
-                  +-- room: each is asked, in the --+-- one says False, or fails -------------> refused
-                  |   plugins' own thread           +-- one says True, none False ------------> let in, with every right
-                  |                                 +-- all say None -------------------------> the accounts decide
-                  +-- too many wait, or no answer in time ------------------------------------> busy
+A login:
 
-    whoever was let in --+-- no topic plugin --> the identity as it is
-                         +-- PluginIdentity: all topic plugins must say yes, once per route and subscription
+    no authentication plugin -----------------------------> the accounts decide
+    too many logins wait, or no answer in time -----------> busy
+    every plugin is asked, in the plugins' thread:
+        one returns False, or fails ----------------------> refused
+        one returns True, none False ---------------------> accepted, with all permissions
+        all return None ----------------------------------> the accounts decide
 
-Answers are combined as amqtt's own broker does (amqtt/broker.py: `_authenticate`,
-`_topic_filtering`), but for one thing: where every authentication plugin says None, amqtt refuses
-and we ask the accounts.
+The permissions of a client after its login:
+
+    no topic plugin --------> those of its identity
+    topic plugins ----------> PluginIdentity: all plugins must allow a topic, asked once for each
+                              route and subscription
+
+Answers are combined as in amqtt's broker (amqtt/broker.py: `_authenticate`, `_topic_filtering`),
+with one difference: if every authentication plugin returns None, amqtt refuses the login, and
+Trellis asks the accounts.
 """
 
 from __future__ import annotations
@@ -47,15 +52,15 @@ except ImportError as error:  # This module is imported only where the settings 
         "amqtt.plugins", f"amqtt cannot be imported ({error}); pip install 'trellis-broker[amqtt]'"
     ) from error
 
-#: Logins that may wait for the plugins.
+#: Most logins that wait for the plugins.
 MAX_WAITING: Final = 1_024
-#: Seconds that plugins may take over a login: less than a client's whole handshake may, so that it
-#: hears the answer.
+#: Seconds that plugins may take for a login: less than the limit of a handshake, so that the client
+#: gets the answer.
 PLUGIN_SECONDS: Final = 8.0
-#: Identities remembered for clients that come back, so that they find their gate and its routes;
-#: the oldest go first.
+#: Most identities kept for clients that reconnect, so that they find their publish context with its
+#: cached routes; the oldest are evicted.
 MAX_IDENTITIES: Final = 1_000
-#: The name of those who give none.
+#: User name of clients that give none.
 ANONYMOUS_NAME: Final = "anonymous"
 
 
@@ -63,9 +68,10 @@ ANONYMOUS_NAME: Final = "anonymous"
 
 
 class PluginSession(Session):  # type: ignore[misc]  # amqtt ships no types
-    """What a plugin is told of a client: amqtt's Session, always connected. A state machine for
-    each would be most of its 24 KB and 300 us; what amqtt keeps there of a client's traffic stays
-    empty.
+    """amqtt's Session, which tells a plugin about a client; always in state connected.
+
+    All sessions share one state machine, which would be most of their 24 KB and 300 us. amqtt's
+    counters of a client's traffic stay empty.
     """
 
     _connected: Final = Machine(states=Session.states, initial="connected")
@@ -75,8 +81,9 @@ class PluginSession(Session):  # type: ignore[misc]  # amqtt ships no types
 
 
 def session_of(credentials: Credentials) -> PluginSession:
-    """Octets of a password that are no UTF-8 become surrogates: they equal no text that could be
-    right.
+    """Return the session for a client's credentials.
+
+    Bytes of the password that are not UTF-8 become surrogates, which equal no valid password.
     """
     session = PluginSession()
     session.username = credentials.user
@@ -89,7 +96,7 @@ def session_of(credentials: Credentials) -> PluginSession:
 class PluginTopicRules:
     """The topic plugins.
 
-    They are asked on the broker's thread, which does not wait: what they need they must have.
+    They are called in the broker's thread, which does not wait: a plugin that awaits denies access.
     """
 
     def __init__(self, plugins: list[BaseTopicPlugin]) -> None:
@@ -100,40 +107,40 @@ class PluginTopicRules:
         return bool(self._plugins)
 
     def allow(self, session: PluginSession, topic: str, action: Action) -> bool:
-        """Whether every plugin says yes. None is no, as in amqtt."""
+        """True if every plugin allows the topic. None counts as a denial, as in amqtt."""
         return all(self._ask(plugin, session, topic, action) for plugin in self._plugins)
 
     def _ask(
         self, plugin: BaseTopicPlugin, session: PluginSession, topic: str, action: Action
     ) -> bool:
-        question = plugin.topic_filtering(session=session, topic=topic, action=action)
+        call = plugin.topic_filtering(session=session, topic=topic, action=action)
         try:
-            question.send(None)
+            call.send(None)
         except StopIteration as done:
             return bool(done.value)
-        except Exception as error:  # noqa: BLE001  (whatever a plugin raises is no yes)
+        except Exception as error:  # noqa: BLE001  (every error is a denial)
             self._report(plugin, error_location(error))
             return False
-        self._report(plugin, "its topic_filtering waits, and the broker does not")
+        self._report(plugin, "its topic_filtering waits, which the broker cannot do")
         with contextlib.suppress(Exception):
-            question.close()
+            call.close()
         return False
 
     def _report(self, plugin: BaseTopicPlugin, problem: str) -> None:
-        """Once for each problem: clients choose how many topics they publish to."""
+        """Log each problem once: clients decide how many topics they publish to."""
         if (path_of(plugin), problem) not in self._reported:
             self._reported.add((path_of(plugin), problem))
             logs.warning("amqtt_topic_denied", plugin=path_of(plugin), problem=problem)
 
 
 class PluginApproved(Identity):
-    """Somebody whom plugins let in, with every right: no account says who that is."""
+    """A client without an account that the plugins accepted, with all permissions."""
 
 
 class PluginIdentity(Identity):
-    """The rights of an account, or every right, narrowed by the topic plugins.
+    """The permissions of an account, or all permissions, reduced by the topic plugins.
 
-    Gates keep what they answered.
+    A publish context caches the answers of the plugins.
     """
 
     def __init__(
@@ -152,9 +159,9 @@ class PluginIdentity(Identity):
             )
 
     def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
-        """An account is somebody in its virtual hosts only, plugins or not.
+        """Return the identity in a virtual host; None if the account has no permissions there.
 
-        (Each client has an identity of its own here.)
+        Each client has an identity of its own.
         """
         if self._rights is None:
             return self
@@ -170,7 +177,7 @@ class PluginIdentity(Identity):
         return known[1]
 
     def renewed(self, accounts: Authenticator) -> Identity | None:
-        """The same with what its account may do now."""
+        """Return the identity with the present permissions of its account; None if it is gone."""
         if self._rights is None:
             return self
         rights = accounts.renew(self._rights)
@@ -179,7 +186,7 @@ class PluginIdentity(Identity):
         return PluginIdentity(self.name, rights, self._session, self._rules)
 
     def fits(self, rights: Identity | None, session: PluginSession) -> bool:
-        """Whether a plugin asked about the two of them would see the same."""
+        """True if plugins would be given the same data for another login of this client."""
         mine = self._session
         return (
             self._rights is rights
@@ -214,7 +221,7 @@ class PluginIdentity(Identity):
         try:
             return self._rules.allow(self._session, topic.decode(), Action.PUBLISH)
         except UnicodeDecodeError:
-            return False  # amqtt has no words for it.
+            return False  # amqtt's topics are text.
 
     def may_subscribe(self, topic_filter: str) -> bool:
         return self._rules.allow(self._session, topic_filter, Action.SUBSCRIBE)
@@ -224,7 +231,7 @@ class PluginIdentity(Identity):
 
 
 class Login:
-    """Credentials on their way through the plugins' thread."""
+    """A login that waits for the plugins."""
 
     __slots__ = ("answer", "answered", "credentials", "loop", "session", "task", "timer")
 
@@ -241,10 +248,11 @@ class Login:
 
 
 class PluginAuthenticator(Authenticator):
-    """Loads the plugins (class path -> options), and asks them before the accounts. Raises
-    SettingsError.
+    """Authenticates with plugins, given as class path -> options, and then with accounts.
 
-    At most `queue` logins wait for plugins, each `patience` seconds.
+    At most `queue` logins wait for the plugins, each up to `patience` seconds.
+
+    Raises SettingsError.
     """
 
     def __init__(
@@ -258,24 +266,24 @@ class PluginAuthenticator(Authenticator):
         self._queue = queue
         self._patience = patience
         self._thread = PluginThread(plugins)
-        self._judges = [
+        self._auth_plugins = [
             plugin for plugin in self._thread.plugins if isinstance(plugin, BaseAuthPlugin)
         ]
         self._rules = PluginTopicRules(
             [plugin for plugin in self._thread.plugins if isinstance(plugin, BaseTopicPlugin)]
         )
         self._identities: dict[tuple[str | None, str], Identity] = {}
-        #: Logins that wait for plugins now, that they were asked about so far, and that they left
-        #: without an answer.
+        #: Number of logins that wait for the plugins now, that were passed to them so far, and that
+        #: they did not answer in time.
         self.waiting = 0
         self.asked = 0
         self.late = 0
 
     def authenticate(self, credentials: Credentials, answer: VerdictCallback) -> None:
-        if credentials.proven or not self._judges:  # Of a certificate, plugins know nothing.
+        if credentials.proven or not self._auth_plugins:  # Plugins do not know certificates.
             self._ask_accounts(credentials, session_of(credentials), answer)
         elif credentials.user is None and credentials.foreign:
-            answer(Verdict(None, "a page of another host must say for whom it speaks"))
+            answer(Verdict(None, "a page of another host must give a user name"))
         elif self.waiting >= self._queue:
             answer(Verdict(None, "too many logins at once", busy=True))
         else:
@@ -286,36 +294,39 @@ class PluginAuthenticator(Authenticator):
             post(self._thread.loop, self._begin, login)
 
     def close(self) -> None:
-        """Close the plugins; waits for them, up to CLOSING seconds."""
+        """Close the plugins, and wait for them up to CLOSING_SECONDS."""
         self._thread.close()
 
-    # in the plugins' thread
+    # -- in the plugins' thread
 
     def _begin(self, login: Login) -> None:
-        if login.answered:  # It took too long to come to it.
-            post(login.loop, self._told, login, None)
+        if login.answered:  # The login has timed out meanwhile.
+            post(login.loop, self._on_answer, login, None)
             return
-        login.task = self._thread.loop.create_task(self._judge(login))
+        login.task = self._thread.loop.create_task(self._ask_plugins(login))
         login.task.add_done_callback(
-            lambda task: post(login.loop, self._told, login, not task.cancelled() and task.result())
+            lambda task: post(
+                login.loop, self._on_answer, login, not task.cancelled() and task.result()
+            )
         )
 
     def _drop(self, login: Login) -> None:
         if login.task is not None:
             login.task.cancel()
 
-    async def _judge(self, login: Login) -> bool | None:
-        """What the plugins say together: yes, no, or nothing at all."""
+    async def _ask_plugins(self, login: Login) -> bool | None:
+        """Return the combined answer of the plugins: True, False, or None if none decides."""
         session = login.session = session_of(login.credentials)
-        answers = await asyncio.gather(*(_ask(plugin, session) for plugin in self._judges))
+        answers = await asyncio.gather(*(_ask(plugin, session) for plugin in self._auth_plugins))
         opinions = [answer for answer in answers if answer is not None]
         return all(opinions) if opinions else None
 
-    # on the broker's thread
+    # -- in the broker's thread
 
     def _give_up(self, login: Login) -> None:
-        """The plugins may still be at it: the login keeps its place among those that wait until
-        they have ended.
+        """Answer a login that the plugins did not answer in time.
+
+        It counts as waiting until the plugins have ended.
         """
         self.late += 1
         login.answered = True
@@ -329,7 +340,7 @@ class PluginAuthenticator(Authenticator):
         )
         login.answer(Verdict(None, "no answer from the plugins in time", busy=True))
 
-    def _told(self, login: Login, opinion: bool | None) -> None:
+    def _on_answer(self, login: Login, opinion: bool | None) -> None:
         self.waiting -= 1
         if login.answered:
             return
@@ -341,7 +352,7 @@ class PluginAuthenticator(Authenticator):
         elif opinion:
             login.answer(Verdict(self._identity(login.credentials, login.session, None)))
         else:
-            login.answer(Verdict(None, "a plugin says no"))
+            login.answer(Verdict(None, "refused by a plugin"))
 
     def renew(self, identity: Identity) -> Identity | None:
         if isinstance(identity, PluginApproved):
@@ -353,7 +364,7 @@ class PluginAuthenticator(Authenticator):
         )
 
     def identity_of(self, user: str) -> Identity | None:
-        """Where plugins narrow rights, a name alone says nothing."""
+        """Return the identity of a user; None with topic plugins, which need more than the name."""
         return None if self._rules else self._accounts.identity_of(user)
 
     def _ask_accounts(
@@ -370,7 +381,10 @@ class PluginAuthenticator(Authenticator):
     def _identity(
         self, credentials: Credentials, session: PluginSession, rights: Identity | None
     ) -> Identity:
-        """The same object for the same client; `rights` is None for every right."""
+        """Return the identity of a client, the same object as before if nothing has changed.
+
+        `rights` are the permissions of the account, None for all permissions.
+        """
         if rights is not None and not self._rules:
             return rights
         key = credentials.user, credentials.client_id if self._rules else ""
@@ -395,7 +409,7 @@ async def _ask(plugin: BaseAuthPlugin, session: PluginSession) -> bool | None:
             if (answer := await plugin.authenticate(session=session)) is not None
             else None
         )
-    except Exception as error:  # noqa: BLE001  (whatever a plugin raises is no yes)
+    except Exception as error:  # noqa: BLE001  (every error is a denial)
         logs.warning(
             "amqtt_login_refused",
             plugin=path_of(plugin),

@@ -1,11 +1,12 @@
-"""Who may come in: users with argon2id hashes, checked in threads so that the loop never waits.
+"""Authentication by user name and password, with hashing in threads so the event loop never waits.
 
-credentials --+-- remembered (keyed hash, five minutes) ------------------------------> verdict at
-once
-              +-- after many failures (trellis/auth/login_throttle.py): wait, then go on here
-              +-- the same ones are being checked already: wait with them ------------> one verdict for all
-              +-- room in the queue: a thread hashes (24 ms, 19 MiB) -----------------> verdict later
-              +-- no room ------------------------------------------------------------> busy
+Passwords are hashed with argon2id (24 ms and 19 MiB each). The way of a login's credentials:
+
+    verified within `auth.remember` seconds (keyed digest) ---------> verdict at once
+    too many failures before (login_throttle.py) -------------------> throttled: checked later
+    the same credentials are being checked already -----------------> share that verdict
+    room in the queue ----------------------------------------------> a thread hashes: verdict later
+    queue full -----------------------------------------------------> busy
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ from trellis import logs
 from trellis.auth.login_throttle import LoginThrottle
 from trellis.auth.passwords import HASHER, verify
 
-#: Verified credentials remembered; the oldest go first.
+#: Digests of verified credentials that are kept; the oldest are evicted.
 MAX_VERIFIED: Final = 10_000
-#: Verdicts told in one turn of the loop: each makes its connection go on.
+#: Verdicts delivered in one turn of the event loop: each resumes a connection.
 VERDICTS_PER_TURN: Final = 5
-#: How much less than the loop the hashing threads get of a busy processor (nice levels, Linux).
+#: Nice levels by which hashing threads rank below the event loop (Linux).
 NICE: Final = 5
 
 VerdictCallback = Callable[[Verdict], None]
 
 
 class Account:
-    """A user who may log in, with a hash of the password.
+    """A user that may log in, with the hash of the password.
 
-    A `loopback_only` one from this machine alone.
+    A `loopback_only` user may log in from this machine only.
     """
 
     def __init__(self, identity: Identity, password_hash: str, loopback_only: bool) -> None:
@@ -51,8 +52,12 @@ class Account:
 
 
 class Accounts(Authenticator):
-    """Checks names and passwords. `anonymous` is whose rights they get who give no name: from
-    loopback only, or from anywhere; None is nobody."""
+    """Checks user names and passwords.
+
+    `anonymous` is the identity of clients without a user name, None if they are refused. They are
+    accepted from loopback only, unless `anonymous_remote` is True. `threads` hash passwords; up to
+    `queue` different credentials wait for them, and verified ones are kept for `remember` seconds.
+    """
 
     def __init__(
         self,
@@ -72,33 +77,37 @@ class Accounts(Authenticator):
         self._verified: dict[bytes, float] = {}
         self._checking: dict[bytes, list[tuple[VerdictCallback, Credentials]]] = {}
         self.login_throttle = LoginThrottle()
-        #: Attempts that wait because of failures before them.
+        #: Number of logins that wait because of failures before them.
         self._throttled = 0
-        #: Verdicts that nobody has been told yet.
+        #: Verdicts that have not been delivered.
         self._verdicts: deque[tuple[VerdictCallback, Verdict]] = deque()
-        #: Hashed for names that nobody has, so that those take as long as wrong passwords.
+        #: Hash to check for unknown user names, so that they take as long as wrong passwords.
         self._decoy = HASHER.hash(secrets.token_urlsafe())
         self._pool = ThreadPoolExecutor(threads, "trellis-login", initializer=lower_priority)
-        #: Users that the broker keeps itself; those of the settings come first.
+        #: Users stored by the broker; a user of the settings with the same name precedes.
         self.users: Users | None = None
-        #: Passwords hashed so far.
+        #: Number of passwords hashed so far.
         self.passwords_hashed = 0
         self._closed = False
 
     def replace(
         self, accounts: list[Account], anonymous: Identity | None, anonymous_remote: bool
     ) -> None:
-        """From now on these may log in. Who is in already is to be looked at again."""
+        """Replace the users of the settings.
+
+        The caller then renews the identities of connected clients.
+        """
         self._accounts = {account.identity.name: account for account in accounts}
         self._anonymous = anonymous
         self._anonymous_remote = anonymous_remote
 
     @property
     def settings_accounts(self) -> dict[str, Account]:
-        """Users of the settings, by their names."""
+        """Return the users of the settings by name."""
         return self._accounts
 
     def authenticate(self, credentials: Credentials, answer: VerdictCallback) -> None:
+        """Check the credentials of a client, and call `answer` with the verdict, now or later."""
         name = credentials.user
         if name is None:
             allowed = (
@@ -114,12 +123,12 @@ class Accounts(Authenticator):
             return
         account = self._find_account(name, credentials.proven)
         if account is not None and account.loopback_only and not credentials.local:
-            # As slow as a name that nobody has: it is nobody there.
+            # Treated, and as slow, as an unknown user name.
             logs.info(
                 "login_refused",
                 user=name,
                 address=credentials.address,
-                note="may log in from loopback only",
+                note="this user may log in from loopback only",
             )
             account = None
         if credentials.proven:
@@ -128,62 +137,62 @@ class Accounts(Authenticator):
                     "login_refused",
                     user=name,
                     address=credentials.address,
-                    note="the name in a certificate, and no user's",
+                    note="no user has the name in the certificate",
                 )
             answer(
-                Verdict(None, f"user '{name}', whom a certificate names, is unknown")
+                Verdict(None, f"user '{name}', named by a certificate, is unknown")
                 if account is None
                 else Verdict(account.identity)
             )
             return
         password_hash = self._decoy if account is None else account.password_hash
-        mark = self._digest(name, credentials.password, password_hash)
+        digest = self._digest(name, credentials.password, password_hash)
         loop = asyncio.get_running_loop()
-        if self._verified.get(mark, 0.0) > loop.time() and account is not None:
+        if self._verified.get(digest, 0.0) > loop.time() and account is not None:
             answer(Verdict(account.identity))
             return
         seconds = self.login_throttle.wait(
             name, credentials.address, credentials.local, loop.time()
         )
         if seconds == 0:
-            self._check(mark, account, password_hash, credentials, answer)
+            self._check(digest, account, password_hash, credentials, answer)
         elif self._throttled >= self._queue:
             answer(Verdict(None, "too many logins at once", busy=True))
         else:
             self._throttled += 1
             loop.call_later(
-                seconds, self._check_throttled, mark, account, password_hash, credentials, answer
+                seconds, self._check_throttled, digest, account, password_hash, credentials, answer
             )
 
     def _check_throttled(
         self,
-        mark: bytes,
+        digest: bytes,
         account: Account | None,
         password_hash: str,
         credentials: Credentials,
         answer: VerdictCallback,
     ) -> None:
-        """It has waited long enough."""
+        """Check credentials whose wait is over."""
         self._throttled -= 1
         if not self._closed:
-            self._check(mark, account, password_hash, credentials, answer)
+            self._check(digest, account, password_hash, credentials, answer)
 
     def _check(
         self,
-        mark: bytes,
+        digest: bytes,
         account: Account | None,
         password_hash: str,
         credentials: Credentials,
         answer: VerdictCallback,
     ) -> None:
-        if mark in self._checking:
-            self._checking[mark].append((answer, credentials))
+        if digest in self._checking:
+            self._checking[digest].append((answer, credentials))
         elif len(self._checking) >= self._queue:
             answer(Verdict(None, "too many logins at once", busy=True))
         else:
-            self._checking[mark] = [(answer, credentials)]
+            self._checking[digest] = [(answer, credentials)]
             self._pool.submit(
-                self._hash, asyncio.get_running_loop(), mark, account, password_hash, credentials
+                self._hash, asyncio.get_running_loop(), digest, account, password_hash, credentials
             )
 
     def renew(self, identity: Identity) -> Identity | None:
@@ -198,7 +207,10 @@ class Accounts(Authenticator):
         return None if self.users is None else self.users.by_name.get(user)
 
     def _find_account(self, name: str, proven: bool) -> Account | None:
-        """One without a password can log in by a certificate only."""
+        """Return the account of a user name, or None.
+
+        A user without a password can log in by a certificate only (`proven`).
+        """
         user = (
             None if self.users is None or name in self._accounts else self.users.by_name.get(name)
         )
@@ -207,7 +219,7 @@ class Accounts(Authenticator):
         return Account(user, user.password_hash, False) if user.password_hash or proven else None
 
     def _digest(self, name: str, password: bytes, password_hash: str) -> bytes:
-        """Says that credentials are the same, and nothing about what they are."""
+        """Return a keyed digest, the same for the same credentials, that does not reveal them."""
         digest = hashlib.blake2b(key=self._secret, digest_size=32)
         for part in (name.encode(), password_hash.encode(), password):
             digest.update(len(part).to_bytes(4, "big") + part)
@@ -216,37 +228,37 @@ class Accounts(Authenticator):
     def _hash(
         self,
         loop: asyncio.AbstractEventLoop,
-        mark: bytes,
+        digest: bytes,
         account: Account | None,
         password_hash: str,
         credentials: Credentials,
     ) -> None:
-        """In a thread."""
+        """Check a password in a thread."""
         good = False
         try:
             good = verify(password_hash, credentials.password)
             if not password_hash.startswith("$argon2"):
                 verify(
                     self._decoy, credentials.password
-                )  # A hash of RabbitMQ's takes no time, and would tell who has one.
+                )  # RabbitMQ's hashes are fast: the duration would reveal which users have one.
         finally:
             try:
                 loop.call_soon_threadsafe(
-                    self._on_hashed, mark, account if good else None, credentials
+                    self._on_hashed, digest, account if good else None, credentials
                 )
             except RuntimeError:
-                pass  # The loop is closed: nobody waits any more.
+                pass  # The loop is closed, so the result is not needed.
 
-    def _on_hashed(self, mark: bytes, account: Account | None, credentials: Credentials) -> None:
+    def _on_hashed(self, digest: bytes, account: Account | None, credentials: Credentials) -> None:
         self.passwords_hashed += 1
         if account is None:
             logs.info("login_refused", user=credentials.user, address=credentials.address)
         if account is not None and self._remember:
-            self._verified.pop(mark, None)
+            self._verified.pop(digest, None)
             if len(self._verified) >= MAX_VERIFIED:
                 evict_oldest(self._verified)
-            self._verified[mark] = asyncio.get_running_loop().time() + self._remember
-        waiting = self._checking.pop(mark)
+            self._verified[digest] = asyncio.get_running_loop().time() + self._remember
+        waiting = self._checking.pop(digest)
         now = asyncio.get_running_loop().time()
         for _, waited in waiting:
             if account is None:
@@ -272,16 +284,16 @@ class Accounts(Authenticator):
 
     @property
     def waiting(self) -> int:
-        """Different credentials that are being checked, or wait for it."""
+        """Return the number of different credentials that are being checked, or wait for it."""
         return len(self._checking) + self._throttled
 
     def close(self) -> None:
-        """No more hashing."""
+        """Stop the hashing threads; logins that wait get no verdict."""
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def lower_priority() -> None:
-    """Let the loop go first: on Linux each thread has a priority of its own."""
+    """Let the event loop precede this thread: on Linux every thread has a priority of its own."""
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

@@ -1,14 +1,15 @@
-"""Logins by JSON Web Tokens (RFC 7519), signed by keys that are in a file here.
+"""Logins with JSON Web Tokens (RFC 7519), verified with public keys from a file.
 
-A token comes as a password (the user name does not matter then), as a user name without a password,
-as what a client of MQTT 5 says by the method `JWT`, or as a Bearer over HTTP. It names its user,
-says until when it is good, and in its scopes what may be done:
+A client gives its token as the password (its user name is then ignored), as the user name without a
+password, as authentication data of the MQTT 5 method `JWT`, or as an HTTP Bearer token. The token
+names the user and an expiration, and its scopes grant permissions, written as in RabbitMQ:
 
-    read:VHOST/NAME/ROUTING-KEY     or write:, configure:     `*` is any text, `%2F` a `/`; without the last part every key
-    tag:administrator               or monitoring, ...        what the HTTP API is asked for
+    read:VHOST/NAME/ROUTING-KEY    also write: and configure:   `*` matches any text, `%2F` is `/`
+                                   without the third part: every routing key
+    tag:administrator              a tag for the HTTP API
 
-(the language of RabbitMQ's scopes). A connection ends with its token, unless the client brings a
-new one in time: by connection.update-secret, or AUTH of MQTT 5.
+A connection is closed when its token expires, unless the client sends a new one in time, with
+connection.update-secret of AMQP or AUTH of MQTT 5.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from trellis import logs
 from trellis.settings import SettingsError
 from trellis.settings.schema import Jwt
 
-#: The authentication method of MQTT 5.
+#: Name of the authentication method in MQTT 5.
 METHOD: Final = "JWT"
-#: Octets of the longest token, and keys and scopes that are looked at.
+#: Largest token in bytes, and most keys and scopes that are read.
 MAX_TOKEN: Final = 16 << 10
 MAX_KEYS: Final = 64
 MAX_SCOPES: Final = 200
-#: `#` in a binding key: with more of them it is not compared with scopes, and refused.
+#: Most `#` in a binding key; a key with more is refused without a comparison with the scopes.
 MAX_WILDCARDS: Final = 3
 
 _TOKEN: Final = re.compile(rb"eyJ[A-Za-z0-9_-]*\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
@@ -53,7 +54,7 @@ Answer = Callable[[Verdict], None]
 
 
 class Scope:
-    """What one scope allows. Raises ValueError for one of another kind."""
+    """One scope of a token, parsed. Raises ValueError for text that is no scope of this kind."""
 
     def __init__(self, text: str) -> None:
         self.verb, colon, rest = text.partition(":")
@@ -68,7 +69,7 @@ def _glob(part: str) -> re.Pattern[str]:
 
 
 class TokenIdentity(Identity):
-    """Whom a token names. In a virtual host it is somebody if a scope is about that."""
+    """The user of a token; has an identity in the virtual hosts that the scopes name."""
 
     def __init__(self, name: str, scopes: list[Scope], tags: list[str], expires: float) -> None:
         super().__init__(name, "^$", "^$", "^$")
@@ -86,7 +87,7 @@ class TokenIdentity(Identity):
 
 
 class ScopedIdentity(Identity):
-    """The same in one virtual host."""
+    """The user of a token in one virtual host, with the scopes that apply there."""
 
     def __init__(self, name: str, scopes: list[Scope]) -> None:
         super().__init__(name, "^$", "^$", "^$")
@@ -98,8 +99,8 @@ class ScopedIdentity(Identity):
             scope.verb == operation and scope.name.fullmatch(name) for scope in self._scopes
         ):
             raise AccessRefused(
-                f"{operation} access to {kind} '{name}' in vhost '{vhost}' refused for user '{self.name}': no scope of "
-                "its token allows it"
+                f"{operation} access to {kind} '{name}' in vhost '{vhost}' refused "
+                f"for user '{self.name}': no scope of its token allows it"
             )
 
     def may_route(self, exchange: str, key: str, topic: bytes) -> bool:
@@ -127,7 +128,7 @@ class ScopedIdentity(Identity):
         )
 
     def _names(self, verb: str, exchange: str, key: str) -> bool:
-        """Whether a scope says just this binding key."""
+        """True if the routing key of a scope is exactly this binding key."""
         return any(
             scope.verb == verb
             and scope.name.fullmatch(exchange)
@@ -137,14 +138,15 @@ class ScopedIdentity(Identity):
 
 
 class Tokens:
-    """The keys, and what a token must say. Raises SettingsError."""
+    """Verifies tokens with the keys and required claims of the settings. Raises SettingsError."""
 
     def __init__(self, settings: Jwt) -> None:
         try:
             from joserfc import jwt
         except ImportError:
             raise SettingsError(
-                "jwt.keys: tokens need a package that is not installed: pip install 'trellis-broker[jwt]'"
+                "jwt.keys: tokens need a package that is not installed: "
+                "pip install 'trellis-broker[jwt]'"
             ) from None
         self._decode: Any = jwt.decode
         self._settings = settings
@@ -157,11 +159,11 @@ class Tokens:
         self._claims: Any = jwt.JWTClaimsRegistry(leeway=settings.leeway, **wanted)
 
     def identity(self, token: bytes) -> TokenIdentity:
-        """Whom a token names. Raises ValueError with the reason why nobody."""
+        """Return the user of a token. Raises ValueError with the reason if the token is invalid."""
         from joserfc.errors import JoseError
 
         if len(token) > MAX_TOKEN:
-            raise ValueError(f"longer than {MAX_TOKEN} octets")
+            raise ValueError(f"longer than {MAX_TOKEN} bytes")
         try:
             decoded = self._verified(token)
             claims: dict[str, Any] = decoded.claims
@@ -181,9 +183,9 @@ class Tokens:
             claims["exp"],
         )
         if not isinstance(user, str) or not user:
-            raise ValueError(f"its claim '{self._settings.user}' names nobody")
+            raise ValueError(f"the claim '{self._settings.user}' names no user")
         if not isinstance(expires, int | float) or isinstance(expires, bool):
-            raise ValueError("its claim 'exp' is no time")
+            raise ValueError("the claim 'exp' is not a number of seconds")
         words = (
             scopes.split()
             if isinstance(scopes, str)
@@ -196,18 +198,18 @@ class Tokens:
         )
 
     def _verified(self, token: bytes) -> Any:
-        """The token, by the key that it names, or by any that fits.
+        """Decode a token and verify it, with the key it names or, without a name, with each key.
 
         Raises JoseError, ValueError.
         """
         header = json.loads(_unpadded(token.split(b".", 1)[0]))
         name = header.get("kid") if isinstance(header, dict) else None
         keys = [key for key in self._keys if name is None or key.kid is None or key.kid == name]
-        failure: Exception = ValueError("no key of this name")
+        failure: Exception = ValueError("no key has the name in the token")
         for key in keys:
             try:
                 return self._decode(token.decode(), key, algorithms=list(self._settings.algorithms))
-            except Exception as error:  # noqa: BLE001  (whatever goes wrong with one key, another may fit)
+            except Exception as error:  # noqa: BLE001  (another key may fit)
                 failure = error
         raise ValueError(str(failure) or type(failure).__name__)
 
@@ -224,7 +226,7 @@ class Tokens:
             try:
                 scopes.append(Scope(word))
             except ValueError:
-                continue  # Of somebody else.
+                continue  # A scope for another application.
         return TokenIdentity(user, scopes, tags, expires)
 
 
@@ -235,30 +237,29 @@ def _unpadded(part: bytes) -> bytes:
 
 
 def _keys(path: Path) -> list[Any]:
-    """Public keys of a PEM file, or of a JWKS (RFC 7517). Raises SettingsError."""
+    """Return the public keys of a PEM file, or of a JWKS (RFC 7517). Raises SettingsError."""
     from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey
 
     try:
-        octets = path.read_bytes()
+        text = path.read_bytes()
     except OSError as error:
         raise SettingsError(f"jwt.keys: {path}: {error.strerror}") from None
     try:
-        if octets.lstrip().startswith(b"{"):
-            document = json.loads(octets)
+        if text.lstrip().startswith(b"{"):
+            document = json.loads(text)
             found = list(
                 KeySet.import_key_set(document if "keys" in document else {"keys": [document]}).keys
             )
         else:
-            blocks = re.findall(rb"-----BEGIN [^-]+-----.+?-----END [^-]+-----", octets, re.DOTALL)
+            blocks = re.findall(rb"-----BEGIN [^-]+-----.+?-----END [^-]+-----", text, re.DOTALL)
             found = [_pem(block, (RSAKey, ECKey, OKPKey)) for block in blocks]
-    except Exception as error:  # noqa: BLE001  (whatever the package says of a file, it is no file of keys)
+    except Exception as error:  # noqa: BLE001  (the package raises many kinds)
         raise SettingsError(
-            f"jwt.keys: {path}: holds no keys, in PEM or as a JWKS ({error or type(error).__name__})"
+            f"jwt.keys: {path}: holds no keys, in PEM or as a JWKS "
+            f"({error or type(error).__name__})"
         ) from None
     if not 0 < len(found) <= MAX_KEYS:
-        raise SettingsError(
-            f"jwt.keys: {path}: holds {len(found)} keys; 1 to {MAX_KEYS} are wanted"
-        )
+        raise SettingsError(f"jwt.keys: {path}: holds {len(found)} keys, must be 1 to {MAX_KEYS}")
     return found
 
 
@@ -272,19 +273,19 @@ def _pem(block: bytes, kinds: tuple[Any, ...]) -> Any:
 
 
 class TokenAuthenticator(Authenticator):
-    """Judges tokens; everything else is `others`' affair."""
+    """Authenticates clients that give a token; `others` authenticates all others."""
 
     def __init__(self, settings: Jwt, others: Authenticator) -> None:
         self._tokens = Tokens(settings)
         self._others = others
-        #: Tokens that were good, and those that were not.
+        #: Number of tokens accepted and refused.
         self.accepted = 0
         self.refused = 0
 
     def reload(self, settings: Jwt) -> None:
-        """The keys of now, and what is asked of tokens.
+        """Read the keys and required claims again.
 
-        Raises SettingsError, and has changed nothing then.
+        Raises SettingsError, and then changes nothing.
         """
         self._tokens = Tokens(settings)
 
@@ -296,12 +297,13 @@ class TokenAuthenticator(Authenticator):
             self._others.authenticate(credentials, answer)
 
     def judge(self, token: bytes, credentials: Credentials) -> Verdict:
+        """Return the verdict on a token."""
         try:
             identity = self._tokens.identity(token)
         except ValueError as error:
             self.refused += 1
             logs.info("login_refused", token=str(error)[:200], address=credentials.address)
-            return Verdict(None, "a token that is not good here")
+            return Verdict(None, f"invalid token: {str(error)[:200]}")
         self.accepted += 1
         return Verdict(identity)
 
@@ -325,7 +327,7 @@ class TokenAuthenticator(Authenticator):
 
 
 class TokenConversation(AuthConversation):
-    """AUTH of MQTT 5 by the method JWT: the token, and nothing else."""
+    """An MQTT 5 authentication exchange by the method JWT: one step, with the token."""
 
     def __init__(self, authenticator: TokenAuthenticator, credentials: Credentials) -> None:
         self._authenticator = authenticator
@@ -336,7 +338,7 @@ class TokenConversation(AuthConversation):
 
 
 def token_of(credentials: Credentials) -> bytes:
-    """The token among the credentials; nothing if there is none."""
+    """Return the token that the credentials contain; b"" if there is none."""
     if credentials.proven:
         return b""
     if _TOKEN.fullmatch(credentials.password):

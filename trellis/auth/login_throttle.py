@@ -1,11 +1,12 @@
-"""Guessing passwords is slowed: who fails again and again waits, before anything is hashed.
+"""Login throttling: slow down password guessing by a wait before the password is checked.
 
-    failures in a row      1 .. 5     6       7       8     ...          one is forgiven every FORGIVEN seconds
-    wait in seconds        none       0.1     0.2     0.4   ... up to ADDRESS (by address), USER (by user name)
+    failures in a row   1 to 5   6     7     8    ...   one is forgiven every FORGIVEN_SECONDS
+    wait in seconds     none     0.1   0.2   0.4  ...   up to ADDRESS_WAIT_MAX and USER_WAIT_MAX
 
-A name waits less than an address, for others can make it wait; credentials that were verified just
-now never do. Addresses of this machine do not count: whoever is there shares them. Both tables are
-bounded; what failed longest ago goes first.
+Failures are counted by client address and by user name. The limit for a user name is lower, since
+other clients can cause that wait. Credentials that were verified recently never wait. Loopback
+addresses are not counted, since all programs of this machine share them. Both tables are bounded;
+the entry with the oldest failure is evicted.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ from typing import Final
 
 from broker.eviction import evict_oldest
 
-#: Failures that nobody waits for, and seconds that make good one of them.
+#: Failures in a row that cause no wait, and seconds after which one failure is forgiven.
 FREE_FAILURES: Final = 5
 FORGIVEN_SECONDS: Final = 30.0
-#: Seconds of the first wait, and of the longest ones. (A handshake may take `limits.handshake`, 10
-#: s.)
+#: Seconds of the first wait, and of the longest waits. (A handshake may take `limits.handshake`,
+#: 10 s.)
 FIRST_WAIT: Final = 0.1
 ADDRESS_WAIT_MAX: Final = 5.0
 USER_WAIT_MAX: Final = 2.0
-#: Addresses, and names, that are remembered. Names may be anything: longer ones are remembered by
-#: their beginning.
+#: Most addresses, and most user names, with failures. Of a long user name only the first MAX_NAME
+#: characters count.
 MAX_KEYS: Final = 10_000
 MAX_NAME: Final = 255
 
 
 class LoginFailures:
-    """Failures by a key, each with the time of the last one."""
+    """Number of failures by key, with the time of the last one."""
 
     def __init__(self, most: float) -> None:
         self._wait_max = most
@@ -43,11 +44,12 @@ class LoginFailures:
         return max(0.0, count - (now - last) / FORGIVEN_SECONDS)
 
     def wait(self, key: str, now: float) -> float:
-        """Seconds that the next attempt waits."""
+        """Return the seconds that the next login with this key must wait."""
         over = round(self._count(key, now)) - FREE_FAILURES
         return 0.0 if over < 0 else min(self._wait_max, FIRST_WAIT * 2 ** min(over, 20))
 
     def add(self, key: str, now: float) -> None:
+        """Count a failure."""
         count = self._count(key, now) + 1
         self._failures.pop(key, None)
         if len(self._failures) >= MAX_KEYS:
@@ -55,20 +57,21 @@ class LoginFailures:
         self._failures[key] = count, now
 
     def remove(self, key: str) -> None:
+        """Forget the failures of a key."""
         self._failures.pop(key, None)
 
 
 class LoginThrottle:
-    """Who failed how often of late. Times are seconds of a clock that never goes back."""
+    """Recent login failures by address and by user name. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self.addresses = LoginFailures(ADDRESS_WAIT_MAX)
         self.users = LoginFailures(USER_WAIT_MAX)
-        #: Attempts that had to wait.
+        #: Number of logins that had to wait.
         self.throttled = 0
 
     def wait(self, user: str, address: str, local: bool, now: float) -> float:
-        """Seconds that an attempt waits."""
+        """Return the seconds that a login must wait."""
         seconds = max(
             self.users.wait(user[:MAX_NAME], now),
             0.0 if local else self.addresses.wait(address, now),
@@ -77,13 +80,14 @@ class LoginThrottle:
         return seconds
 
     def on_failure(self, user: str, address: str, local: bool, now: float) -> None:
+        """Count a failed login."""
         self.users.add(user[:MAX_NAME], now)
         if not local:
             self.addresses.add(address, now)
 
     def on_success(self, user: str) -> None:
-        """Its name is good again.
+        """Forget the failures of a user after a successful login.
 
-        The address is not: one good account is no excuse for guessing at others.
+        Those of the address stay: one known password must not allow guessing others.
         """
         self.users.remove(user[:MAX_NAME])

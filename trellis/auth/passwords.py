@@ -1,9 +1,7 @@
-"""Passwords and their hashes: argon2id, which we make, and RabbitMQ's, which come with imported
-users.
+"""Password hashes: argon2id for new ones, and RabbitMQ's formats for imported users.
 
-$argon2id$v=19$...                                    ours
-rabbit_password_hashing_sha256:BASE64                 RabbitMQ's: 4 octets of salt, then the hash of
-salt and password
+$argon2id$v=19$...                       argon2id
+rabbit_password_hashing_sha256:BASE64    RabbitMQ: a salt of 4 bytes, then hash(salt + password)
 """
 
 from __future__ import annotations
@@ -16,16 +14,16 @@ from typing import Final
 
 import argon2
 
-#: Parameters of the hashes we make: the least that OWASP recommends, 24 ms and 19 MiB here.
+#: Parameters of new hashes: the minimum that OWASP recommends. A hash takes 24 ms and 19 MiB.
 HASHER: Final = argon2.PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
 _PREFIX: Final = "rabbit_password_hashing_"
-#: RabbitMQ's algorithms, and octets of their hashes.
+#: RabbitMQ's algorithms, and the size of their hashes in bytes.
 _SIZES: Final = {"sha256": 32, "sha512": 64, "md5": 16}
 _SALT: Final = 4
 
 
 def verify(password_hash: str, password: bytes) -> bool:
-    """Whether this is the password. Slow, for our hashes; never for RabbitMQ's."""
+    """True if the password matches the hash. Slow for argon2id, fast for RabbitMQ's formats."""
     if password_hash.startswith(_PREFIX):
         algorithm, salted = _parse(password_hash)
         digest = hashlib.new(algorithm, salted[:_SALT] + password, usedforsecurity=False).digest()
@@ -37,8 +35,10 @@ def verify(password_hash: str, password: bytes) -> bool:
 
 
 def check_hash(password_hash: str, algorithm: str) -> str:
-    """The hash of an imported user as it is kept. An empty one is nobody's: such a user cannot log
-    in with a password. Raises ValueError."""
+    """Return the hash of an imported user in the form in which it is stored.
+
+    A user with an empty hash cannot log in with a password. Raises ValueError.
+    """
     if password_hash.startswith("$argon2"):
         argon2.extract_parameters(password_hash)
         return password_hash
@@ -49,9 +49,9 @@ def check_hash(password_hash: str, algorithm: str) -> str:
 
 
 def show_hash(password_hash: str) -> tuple[str, str]:
-    """The hash and its algorithm as definitions name them."""
-    algorithm, colon, octets = password_hash.partition(":")
-    return (octets, algorithm) if colon else (password_hash, "argon2id")
+    """Return a stored hash as definitions write it: the hash and the name of its algorithm."""
+    algorithm, colon, encoded = password_hash.partition(":")
+    return (encoded, algorithm) if colon else (password_hash, "argon2id")
 
 
 def _parse(password_hash: str) -> tuple[str, bytes]:
@@ -59,7 +59,8 @@ def _parse(password_hash: str) -> tuple[str, bytes]:
     algorithm = name.removeprefix(_PREFIX)
     if algorithm not in _SIZES:
         raise ValueError(
-            f"unknown hashing algorithm '{name}'; known are {', '.join(_PREFIX + one for one in _SIZES)}"
+            f"unknown hashing algorithm '{name}'; "
+            f"known are {', '.join(_PREFIX + one for one in _SIZES)}"
         )
     try:
         salted = base64.b64decode(text, validate=True)
@@ -67,6 +68,7 @@ def _parse(password_hash: str) -> tuple[str, bytes]:
         raise ValueError("its password_hash is not base64") from None
     if text and len(salted) != _SALT + _SIZES[algorithm]:
         raise ValueError(
-            f"its password_hash has {len(salted)} octets, and {name} has {_SALT + _SIZES[algorithm]}"
+            f"its password_hash has {len(salted)} bytes, "
+            f"but {name} makes {_SALT + _SIZES[algorithm]} bytes"
         )
     return algorithm, salted

@@ -1,11 +1,10 @@
-"""How fast clients may publish: token buckets for a connection, a user, a virtual host and an
-address.
+"""Rate limits for publishers: token buckets by connection, user, virtual host and address.
 
-    chunk of input --> its octets and publications are charged --> a bucket in debt: the client is not read for as long
-                                                                   longer than `rates.patience`: it is sent away
+    input chunk -> its bytes and messages are charged -> a bucket in debt: the client is throttled
+                                                         debt above `rates.patience`: disconnected
 
-A bucket holds what may come in one second. Where no rate is set there are no buckets, and links
-that know nothing of them.
+A bucket holds what may come in one second. Without rate limits in the settings there are no
+buckets, and links do not know of rates.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from typing import Final
 from broker.eviction import evict_oldest
 from trellis.settings.schema import RatesSettings as RateSettings
 
-#: Buckets kept of those that many share; the one that was used longest ago goes first.
+#: Most shared buckets; the least recently used one is evicted.
 MAX_SHARED_BUCKETS: Final = 10_000
-#: Whose a bucket is, and what it counts: the options of the settings.
+#: Rate limits, named as in the settings: the owner of a bucket and the unit it counts.
 LIMITS: Final = tuple(
-    f"{whose}_{what}"
-    for whose in ("connection", "user", "vhost", "address")
-    for what in ("messages", "bytes")
+    f"{owner}_{unit}"
+    for owner in ("connection", "user", "vhost", "address")
+    for unit in ("messages", "bytes")
 )
 
 
 class TokenBucket:
-    """What may come now, and what comes in each second. May be in debt. Times are in ms."""
+    """A token bucket that gets `rate` tokens a second and may be in debt. Times are in ms."""
 
     def __init__(self, rate: int, now: int) -> None:
         self.rate = rate
@@ -34,7 +33,7 @@ class TokenBucket:
         self._updated_at = now
 
     def charge(self, amount: int, now: int) -> float:
-        """Charge so much; returns the seconds until the debt is paid."""
+        """Take `amount` tokens; return the seconds until the debt is paid, 0 without debt."""
         self._level = (
             min(float(self.rate), self._level + (now - self._updated_at) * self.rate / 1000)
             - amount
@@ -44,24 +43,25 @@ class TokenBucket:
 
 
 class PublishRates:
-    """All buckets of a broker."""
+    """The rate limits of a broker, with the buckets that connections share."""
 
     def __init__(self, settings: RateSettings) -> None:
         self.patience = settings.patience
         self.limits: dict[str, int] = {
             name: getattr(settings, name) for name in LIMITS if getattr(settings, name)
         }
-        #: How often somebody had to wait, and was sent away, by limit.
+        #: Number of times that clients were throttled, and disconnected, by rate limit.
         self.throttled = dict.fromkeys(self.limits, 0)
         self.disconnected = dict.fromkeys(self.limits, 0)
         self._shared: dict[tuple[str, str], TokenBucket] = {}
 
     @property
     def enabled(self) -> bool:
+        """True if the settings have rate limits."""
         return bool(self.limits)
 
     def connection_buckets(self, now: int) -> dict[str, TokenBucket]:
-        """The buckets of a connection's own."""
+        """Return new buckets for one connection."""
         return {
             name: TokenBucket(rate, now)
             for name, rate in self.limits.items()
@@ -75,21 +75,25 @@ class PublishRates:
         vhost: str,
         address: str,
         messages: int,
-        octets: int,
+        size: int,
         now: int,
     ) -> tuple[float, str]:
-        """Charge what came; returns how many seconds to wait, and because of which limit."""
+        """Charge messages and `size` bytes of input.
+
+        Return the seconds for which the client must be throttled and the rate limit that causes
+        it, or 0 and "" if no limit is exceeded.
+        """
         longest, reason = 0.0, ""
         for name, rate in self.limits.items():
-            whose, _, what = name.partition("_")
-            key = user if whose == "user" else vhost if whose == "vhost" else address
-            if whose == "connection":
+            owner, _, unit = name.partition("_")
+            key = user if owner == "user" else vhost if owner == "vhost" else address
+            if owner == "connection":
                 bucket = own[name]
             elif key:
                 bucket = self._bucket(name, key, rate, now)
             else:
-                continue  # Nobody yet.
-            seconds = bucket.charge(messages if what == "messages" else octets, now)
+                continue  # The client has not logged in.
+            seconds = bucket.charge(messages if unit == "messages" else size, now)
             if seconds > longest:
                 longest, reason = seconds, name
         if reason:

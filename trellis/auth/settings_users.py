@@ -1,4 +1,4 @@
-"""The accounts that the settings make, and the one that is made when they make none."""
+"""Users of the settings, and the user that is generated when the settings name none."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from trellis.settings import Settings, SettingsError
 from trellis.settings.schema import UserSettings
 
 GUEST_NAME: Final = "guest"
-#: Where the hash of a generated password is kept.
+#: File in the data directory with the generated user and the hash of its password.
 GENERATED_USER_FILE: Final = "generated-user.json"
 
 
 class GeneratedUser(msgspec.Struct):
-    """What the file GENERATED holds."""
+    """Content of GENERATED_USER_FILE."""
 
     name: str
     password_hash: str
 
 
 class SettingsIdentity(Identity):
-    """A user of the settings, who is somebody in the virtual hosts named there."""
+    """A user of the settings, with permissions in the virtual hosts named there."""
 
     def __init__(self, user: UserSettings) -> None:
         super().__init__(user.name, user.configure, user.write, user.read)
@@ -49,7 +49,7 @@ class SettingsIdentity(Identity):
 
 
 def superuser(name: str) -> Identity:
-    """A user with every right."""
+    """Return a user with all permissions in all virtual hosts."""
     identity = Identity(name)
     identity.administrator = True
     identity.tags = ["administrator"]
@@ -57,7 +57,7 @@ def superuser(name: str) -> Identity:
 
 
 def authenticator_from_settings(settings: Settings, directory: Path | None) -> Accounts:
-    """Checks who may log in. Raises SettingsError."""
+    """Return the authenticator for the users of the settings. Raises SettingsError."""
     return Accounts(
         accounts_from_settings(settings, directory),
         anonymous_identity(settings),
@@ -69,7 +69,7 @@ def authenticator_from_settings(settings: Settings, directory: Path | None) -> A
 
 
 def anonymous_identity(settings: Settings) -> Identity | None:
-    """Whose rights they have who give no name, if they may come in at all."""
+    """Return the identity of clients that give no user name; None if they are refused."""
     if settings.mqtt.anonymous == "false":
         return None
     identity = Identity("anonymous")
@@ -78,9 +78,9 @@ def anonymous_identity(settings: Settings) -> Identity | None:
 
 
 def accounts_from_settings(settings: Settings, directory: Path | None) -> list[Account]:
-    """All who may log in.
+    """Return the accounts of all users of the settings.
 
-    Slow: passwords that are not hashed yet are hashed here. Raises SettingsError.
+    Slow, since it hashes passwords. Raises SettingsError.
     """
     found = [
         Account(SettingsIdentity(user), user.password_hash, user.loopback_only)
@@ -96,7 +96,10 @@ def accounts_from_settings(settings: Settings, directory: Path | None) -> list[A
 
 
 def _generated_account(name: str, directory: Path | None) -> Account:
-    """A user with a password that is printed once; its hash stays in the data directory."""
+    """Return a user with a generated password.
+
+    The password is logged once; its hash is kept in the data directory. Raises SettingsError.
+    """
     path = None if directory is None else directory / GENERATED_USER_FILE
     if path is not None and path.exists():
         try:
@@ -105,7 +108,7 @@ def _generated_account(name: str, directory: Path | None) -> Account:
         except (OSError, ValueError, RecursionError) as error:
             what = error.strerror if isinstance(error, OSError) else error
             raise SettingsError(
-                f"{path}: unreadable ({what}); delete it to have a new password made"
+                f"{path}: unreadable ({what}); delete it to get a new password"
             ) from error
         if kept.name == name:
             return Account(superuser(name), kept.password_hash, False)
@@ -117,13 +120,13 @@ def _generated_account(name: str, directory: Path | None) -> Account:
         "generated_password",
         user=name,
         password=password,
-        note="shown once; set user and password to choose your own",
+        note="shown only once; set user and password to choose your own",
     )
     return Account(superuser(name), password_hash, False)
 
 
 def _write_generated_user(path: Path, kept: GeneratedUser) -> None:
-    """Write the file whole or not at all. Raises SettingsError."""
+    """Write the file atomically. Raises SettingsError."""
     new = path.with_suffix(".new")
     try:
         new.unlink(missing_ok=True)

@@ -20,5 +20,5 @@ Read in this order:
     line.py           one socket
     generator.py      the loop
     latency.py        a histogram
-    processes.py      CPU and memory                   report.py  progress.py  errors.py
+    processes.py      CPU and memory                   report.py  errors.py
 """

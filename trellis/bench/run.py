@@ -12,7 +12,7 @@ from typing import Final
 from trellis.bench.errors import BenchError, Unreachable, WrongAnswer
 from trellis.bench.latency import Histogram
 from trellis.bench.processes import Processes
-from trellis.bench.progress import BenchProgress
+from trellis.progress import ProgressLine
 from trellis.bench.report import BrokerReport, Result, Round, latency_of, median_of
 from trellis.bench.scene import Scene
 from trellis.bench.target import Target
@@ -44,7 +44,7 @@ def run(
     options: BenchOptions,
     targets: dict[str, Target],
     processes: Processes,
-    progress: BenchProgress,
+    progress: ProgressLine,
     servers: dict[str, str],
 ) -> Result:
     """The workload's result, with its error if it failed.

@@ -20,7 +20,7 @@ from trellis.bench.errors import BenchError, Unreachable, WrongAnswer
 from trellis.bench.generator import Flow, Generator
 from trellis.bench.line import BenchConnection, PublishFeed
 from trellis.bench.mqtt_readers import MqttPublisher, MqttSubscriber
-from trellis.bench.progress import BenchProgress
+from trellis.progress import ProgressLine
 from trellis.bench.reader import BenchReader
 from trellis.bench.target import Target
 from trellis.bench.workloads import COMPETING, EVERYBODY, TOPICS, Workload
@@ -44,7 +44,7 @@ class Scene:
         workload: Workload,
         targets: dict[str, Target],
         timed: bool,
-        progress: BenchProgress,
+        progress: ProgressLine,
         patience: float,
     ) -> None:
         self.workload = workload

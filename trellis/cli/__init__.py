@@ -1,18 +1,27 @@
-"""The command `trellis`: finds the command meant, runs it, and tells what went wrong in one line.
+"""The command `trellis`.
 
-    parsing.py   how arguments are read: one-line errors, the flags of the settings
-    serve.py     serve
-    config.py    config, check-config, hash-password
-    client.py    health, list: they ask a running broker     table.py   rows for people
-    definitions.py   definitions                     asking.py  one question to the HTTP API
-    people.py    users, permissions                  places.py  vhosts, policies
-    store.py     store                               version.py   version
-    stream.py    stream, replay
-    bench.py     bench load                          pipeline.py   pipeline: its work is done elsewhere
+    parsing.py           arguments: one-line errors, the flags of the settings
+    table.py             rows as a table
+    api_client.py        HTTP requests to a running broker, and the flags for login
+    actions.py           commands with actions, such as `trellis users add`
 
-A module with commands has `add(commands)`, which adds their parsers; a command is a function from
-its arguments to an exit code. Exit codes: 0 done, 1 it did not work, 2 wrong arguments or
-configuration.
+    serve.py             serve
+    config.py            config, check-config, hash-password
+    health_list.py       health, list
+    users.py             users, permissions
+    vhosts_policies.py   vhosts, policies
+    definitions.py       definitions
+    store.py             store
+    stream.py            stream         stream_source.py     rows of a stream over HTTP
+    replay.py            replay         replay_publisher.py  a small AMQP client
+    matching.py          matchers, bench matching
+    bench.py             bench load
+    pipeline.py          pipeline, whose work the package pyspark_trellis does
+    version.py           version
+
+A module with commands has `add(commands)`, which adds their parsers. A command is a function from
+its arguments to an exit code: 0 for success, 1 for a failure, 2 for wrong arguments or settings.
+An error is one line on stderr.
 """
 
 import os
@@ -21,18 +30,19 @@ from collections.abc import Sequence
 
 from trellis.cli import (
     bench,
-    client,
     config,
     definitions,
+    health_list,
     matching,
     pipeline,
+    replay,
     serve,
     store,
     stream,
+    users,
     version,
+    vhosts_policies,
 )
-from trellis.cli import users as people
-from trellis.cli import vhosts_policies as places
 from trellis.cli.parsing import CommandError, Parser
 from trellis.settings import SettingsError
 
@@ -40,7 +50,7 @@ USAGE, INTERRUPTED = 2, 130
 
 
 def parser() -> Parser:
-    """The parser of the whole command line."""
+    """Return the parser of the whole command line."""
     root = Parser(
         prog="trellis",
         usage="trellis COMMAND [ARGUMENT]...",
@@ -53,12 +63,13 @@ def parser() -> Parser:
     for module in (
         serve,
         config,
-        client,
-        people,
-        places,
+        health_list,
+        users,
+        vhosts_policies,
         definitions,
         store,
         stream,
+        replay,
         matching,
         bench,
         pipeline,
@@ -69,7 +80,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command in `argv` (else sys.argv) and return its exit code."""
+    """Run the command in `argv`, by default sys.argv, and return its exit code."""
     root = parser()
     try:
         try:
@@ -88,7 +99,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output, such as `head`, has gone; Python would complain once more when
-        # it flushes at exit.
+        # The reader of stdout, such as `head`, has ended. The flush at exit would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -1,7 +1,4 @@
-"""`trellis bench load`: measure a broker, ours or another, and check its answers.
-
-(`bench matching`: matching.py.)
-"""
+"""`trellis bench load`: measures Trellis or another broker and checks its answers."""
 
 from __future__ import annotations
 
@@ -22,17 +19,18 @@ if TYPE_CHECKING:
     from trellis.bench.target import Target
 
 USAGE = (
-    "trellis bench load [WORKLOAD]... [--amqp URL] [--mqtt URL] [--pid PID,...] [--messages N | --seconds S] [--rate R] "
-    "[--size BYTES] [--rounds N] [--json FILE] [--list]"
+    "trellis bench load [WORKLOAD]... [--amqp URL] [--mqtt URL] [--pid PID,...] "
+    "[--messages N | --seconds S] [--rate R] [--size BYTES] [--rounds N] [--json FILE] [--list]"
 )
 
 
 def add(commands: Commands) -> None:
+    """Add the command bench with load and matching."""
     command = add_command(
         commands,
         "bench",
-        _help,
-        "measure a broker, or topic matching",
+        _needs_tool,
+        "measure a broker (load) or topic matching (matching)",
         "load|matching [ARGUMENT]...",
     )
     tools = command.add_subparsers(title="benches", metavar="load|matching", dest="bench")
@@ -40,15 +38,16 @@ def add(commands: Commands) -> None:
         "load",
         prog="trellis bench load",
         usage=USAGE,
-        help="publish through a broker, measure it, and check its answers",
-        description="Publish through any AMQP 0-9-1 or MQTT 3.1.1 broker, measure it, and check every answer.",
+        help="publish messages through a broker, measure it, and check every delivery",
+        description="Publish messages through any AMQP 0-9-1 or MQTT 3.1.1 broker, measure it, and "
+        "check every delivery.",
     )
     tool.set_defaults(run=load, parser=tool)
     tool.add_argument(
         "workload",
         metavar="WORKLOAD",
         nargs="*",
-        help="which [all that the brokers given can do]; see --list",
+        help="workload to run, see --list [all that the given brokers support]",
     )
     tool.add_argument(
         "--amqp",
@@ -63,58 +62,58 @@ def add(commands: Commands) -> None:
         metavar="PID,...",
         type=_pids,
         default=[],
-        help="the broker's processes, to report their CPU and memory",
+        help="processes of the broker, whose CPU time and memory are reported",
     )
-    tool.add_argument("--children", action="store_true", help="count the processes below them, too")
+    tool.add_argument("--children", action="store_true", help="include child processes of --pid")
     amount = tool.add_mutually_exclusive_group()
     amount.add_argument(
         "--messages",
         metavar="N",
         type=number(int, 1),
         default=0,
-        help="messages to publish in a round",
+        help="messages to publish in each round",
     )
     amount.add_argument(
         "--seconds",
         metavar="S",
         type=number(float, 0.01),
         default=2.0,
-        help="how long a round publishes [2]",
+        help="seconds for which each round publishes [2]",
     )
     tool.add_argument(
         "--rate",
         metavar="R",
         type=number(float, 0.001),
         default=0.0,
-        help="messages a second, timed one by one [as many as the window allows]",
+        help="messages per second, with the latency of each [as many as the window allows]",
     )
     tool.add_argument(
         "--size",
         metavar="BYTES",
         type=number(int, 8),
         default=0,
-        help="octets of a body, 8 at least [the workload's]",
+        help="size of a message body in bytes, at least 8 [that of the workload]",
     )
     tool.add_argument(
         "--rounds",
         metavar="N",
         type=number(int, 1),
         default=3,
-        help="measurements of a workload; medians are shown [3]",
+        help="rounds of each workload, whose medians are shown [3]",
     )
     tool.add_argument(
         "--json",
         metavar="FILE",
-        help="write all figures of all rounds there; - is standard output, without the table",
+        help="write all figures of all rounds to FILE; - is standard output, without the table",
     )
     tool.add_argument("--list", action="store_true", help="list the workloads")
     matching.add_bench(tools)
 
 
 def load(arguments: argparse.Namespace) -> int:
-    from trellis.bench.workloads import (
-        WORKLOADS,
-    )  # nothing of the bench is loaded for other commands
+    """Run the workloads; the exit code is 1 if one failed."""
+    # Imported here, so that the other commands start without it.
+    from trellis.bench.workloads import WORKLOADS
 
     if arguments.list:
         width = max(map(len, WORKLOADS))
@@ -135,7 +134,7 @@ def load(arguments: argparse.Namespace) -> int:
             )
         for protocol in sorted(WORKLOADS[name].protocols - targets.keys()):
             raise CommandError(
-                f"{name} needs an {protocol.upper()} broker, too; give --{protocol}", 2
+                f"workload {name} needs an {protocol.upper()} broker as well; give --{protocol}", 2
             )
     from trellis.bench.run import BenchOptions
 
@@ -153,16 +152,16 @@ def _run(
 ) -> int:
     from trellis.bench.errors import Unreachable
     from trellis.bench.processes import Processes
-    from trellis.bench.progress import BenchProgress
     from trellis.bench.report import BenchReport, environment
     from trellis.bench.run import run
     from trellis.bench.workloads import WORKLOADS
+    from trellis.progress import ProgressLine
 
     _check_writable(arguments.json)
     report = BenchReport(
         environment(sys.argv, {protocol: str(target) for protocol, target in targets.items()}), []
     )
-    progress, stopped = BenchProgress(), None
+    progress, stopped = ProgressLine(), None
     try:
         processes = Processes(arguments.pid, arguments.children)
         for name in names:
@@ -202,7 +201,7 @@ def _show(report: BenchReport) -> None:
 
 
 def _check_writable(path: str | None) -> None:
-    """Before hours of measuring, not behind."""
+    """Raise CommandError before hours of measuring, not behind them."""
     try:
         if path not in (None, "-"):
             with open(str(path), "a"):
@@ -221,7 +220,7 @@ def _write(path: str, report: BenchReport) -> None:
 
 
 def _targets(arguments: argparse.Namespace) -> dict[str, Target]:
-    """Those given; both defaults when none is."""
+    """Return the given brokers by protocol, or the two defaults if none is given."""
     from trellis.bench.target import DEFAULTS, parse
 
     found: dict[str, Target] = {}
@@ -235,13 +234,15 @@ def _targets(arguments: argparse.Namespace) -> dict[str, Target]:
     return found or dict(DEFAULTS)
 
 
-def _help(arguments: argparse.Namespace) -> int:
-    """`trellis bench` alone."""
+def _needs_tool(arguments: argparse.Namespace) -> int:
+    """Print the help of `trellis bench`."""
     arguments.parser.print_help()
     return 2
 
 
 def _pids(text: str) -> list[int]:
     if not all(word.isdecimal() for word in text.split(",")):
-        raise argparse.ArgumentTypeError(f'must be numbers with commas between them, got "{text}"')
+        raise argparse.ArgumentTypeError(
+            f'must be process numbers separated by commas, got "{text}"'
+        )
     return [int(word) for word in text.split(",")]

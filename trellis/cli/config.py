@@ -1,4 +1,4 @@
-"""Commands about configuration: print it, check it, make a password hash for it."""
+"""`trellis config`, `check-config` and `hash-password`: print and check settings."""
 
 import argparse
 import getpass
@@ -10,59 +10,67 @@ from trellis.cli.parsing import CommandError, Commands, add_command, add_setting
 from trellis.server.certificates import contexts
 from trellis.settings.rendering import default_file, effective
 
-# 24 ms a login; OWASP's second choice for argon2id, with 19 MiB for every thread that hashes.
-
 
 def add(commands: Commands) -> None:
+    """Add the commands config, check-config and hash-password."""
     settings_usage = "[--config FILE]... [FLAG VALUE]..."
     command = add_command(
         commands,
         "config",
         config,
-        "print the default settings file",
+        "print the default settings file, or the settings in force",
         "[--effective] " + settings_usage,
     )
     command.add_argument(
         "--effective",
         action="store_true",
-        help="print the values that hold with these settings, and their sources",
+        help="print the values in force and their sources, instead of the defaults",
     )
     add_settings(command)
     add_settings(
-        add_command(commands, "check-config", check_config, "check the settings", settings_usage)
+        add_command(
+            commands,
+            "check-config",
+            check_config,
+            "check the settings and certificates",
+            settings_usage,
+        )
     )
     add_command(
         commands,
         "hash-password",
         hash_password,
-        "print the hash of a password, asked for or read from standard input",
+        "hash a password from a prompt or standard input, for the setting password_hash",
     )
 
 
 def config(arguments: argparse.Namespace) -> int:
+    """Print the default settings file, or the settings in force."""
     print(effective(*load_settings(arguments)) if arguments.effective else default_file(), end="")
     return 0
 
 
 def check_config(arguments: argparse.Namespace) -> int:
+    """Check the settings, the certificates and the keys of tokens."""
     settings, sources = load_settings(arguments)
     contexts(settings)
     if settings.jwt.keys:
         Tokens(settings.jwt)
     listeners = " ".join(f"{name}={listener.port}" for name, listener in settings.listeners.items())
-    places = ", ".join(dict.fromkeys(sources.values())) or "nothing given, all defaults"
-    print(f"ok: {listeners} ({places})")
+    sources_text = ", ".join(dict.fromkeys(sources.values())) or "nothing given, all defaults"
+    print(f"ok: {listeners} ({sources_text})")
     return 0
 
 
 def hash_password(arguments: argparse.Namespace) -> int:
+    """Print the hash of a password."""
     try:
         password = _ask() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
         if not password:
             raise CommandError("no password given", 2)
         print(HASHER.hash(password))
     except UnicodeError:
-        raise CommandError("the password must be UTF-8", 2) from None
+        raise CommandError("the password must be UTF-8 text", 2) from None
     return 0
 
 

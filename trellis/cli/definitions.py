@@ -1,90 +1,79 @@
-"""`trellis definitions import FILE` and `export [FILE]`: exchanges, queues, bindings, users and
-policies as RabbitMQ's JSON.
+"""`trellis definitions`: import and export of exchanges, queues, bindings, users and policies.
+
+The files are JSON, as RabbitMQ writes them.
 """
+
+from __future__ import annotations
 
 import argparse
 import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import msgspec
 
-from trellis.cli.client import add_asking, authorised, base_of, fetch, said_by
-from trellis.cli.parsing import CommandError, Commands, add_command, add_settings, load_settings
+from trellis.cli.api_client import ApiClient, add_login
+from trellis.cli.parsing import CommandError, Commands, add_command
 
 
-class ApiAnswer(msgspec.Struct):
-    """What the broker says of an import."""
+class ImportResult(msgspec.Struct):
+    """The broker's answer to an import: objects imported by kind, and reasons of refused ones."""
 
     taken: dict[str, int]
     refused: list[str]
 
 
 def add(commands: Commands) -> None:
+    """Add the command definitions."""
     usage = "import FILE | export [FILE] [--url URL] [--user NAME --password WORD]"
     command = add_command(
         commands,
         "definitions",
         definitions,
-        "import or export definitions as RabbitMQ's JSON",
+        "import or export definitions in RabbitMQ's JSON format",
         usage,
     )
     command.add_argument(
-        "action", metavar="ACTION", choices=("import", "export"), help="import, export"
+        "action", metavar="ACTION", choices=("import", "export"), help="import or export"
     )
     command.add_argument(
         "file",
         metavar="FILE",
         nargs="?",
         default="-",
-        help="file to read or write [- is standard input or output]",
+        help="file to read or write [-, which is standard input or output]",
     )
-    add_asking(command)
-    add_settings(command, "http", without=("user", "password", "password_file"))
+    add_login(command)
 
 
 def definitions(arguments: argparse.Namespace) -> int:
-    settings = load_settings(arguments).settings
-    url = f"{base_of(arguments.url, 'http', settings.http)}/api/definitions"
-    importing = arguments.action == "import"
-    request = urllib.request.Request(url, data=_read(arguments.file) if importing else None)
-    authorised(request, arguments, settings)
-    try:
-        octets = fetch(request)
-    except urllib.error.HTTPError as error:
-        raise CommandError(f"{url} answered {error.code}: {said_by(error)}") from None
-    if not importing:
-        try:
-            _write(arguments.file, msgspec.json.format(octets, indent=2))
-        except msgspec.MsgspecError:
-            raise CommandError(f"{url} answered no JSON; is it Trellis?") from None
+    """Import or export definitions; the exit code of an import is 1 if an object was refused."""
+    client = ApiClient(arguments)
+    if arguments.action == "export":
+        answer = client.request("GET", "definitions")
+        client.decode(answer, dict[str, object], "JSON", "definitions")
+        _write(arguments.file, msgspec.json.format(answer, indent=2))
         return 0
-    try:
-        answer = msgspec.json.decode(octets, type=ApiAnswer)
-    except msgspec.MsgspecError:
-        raise CommandError(f"{url} answered something else than expected; is it Trellis?") from None
-    print(
-        "taken in: "
-        + (", ".join(f"{count} {section}" for section, count in answer.taken.items()) or "nothing")
-    )
-    for line in answer.refused:
+    answer = client.request("POST", "definitions", body=_read(arguments.file))
+    result: ImportResult = client.decode(answer, ImportResult, "result of an import", "definitions")
+    counts = ", ".join(f"{count} {section}" for section, count in result.taken.items())
+    print(f"imported: {counts or 'nothing'}")
+    for line in result.refused:
         print(f"refused: {line}", file=sys.stderr)
-    return 1 if answer.refused else 0
+    return 1 if result.refused else 0
 
 
 def _read(path: str) -> bytes:
     try:
         return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as error:
-        raise CommandError(f"{path}: {error.strerror}", 2) from None
+        raise CommandError(f"cannot read {path}: {error.strerror}", 2) from None
 
 
-def _write(path: str, octets: bytes) -> None:
+def _write(path: str, data: bytes) -> None:
     try:
         if path == "-":
-            print(octets.decode())
+            print(data.decode())
         else:
-            Path(path).write_bytes(octets + b"\n")
+            Path(path).write_bytes(data + b"\n")
     except OSError as error:
-        raise CommandError(f"{path}: {error.strerror}", 2) from None
+        raise CommandError(f"cannot write {path}: {error.strerror}", 2) from None

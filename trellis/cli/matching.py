@@ -1,6 +1,4 @@
-"""`trellis matchers`: which matching algorithms there are; `trellis bench matching`: how fast they
-are.
-"""
+"""`trellis matchers` and `trellis bench matching`: algorithms for topic matching."""
 
 from __future__ import annotations
 
@@ -20,17 +18,18 @@ if TYPE_CHECKING:
     from trellis.bench.matching.results import MatchingResults
 
 _USAGE = (
-    "trellis bench matching [PART]... [--algorithms A,B] [--sizes N,M | --full] [--rounds N] [--seconds S] [--peers FOLDER] "
-    "[--interpreted] [--json FILE] [--list]"
+    "trellis bench matching [PART]... [--algorithms A,B] [--sizes N,M | --full] [--rounds N] "
+    "[--seconds S] [--peers FOLDER] [--interpreted] [--json FILE] [--list]"
 )
-#: Seconds for a figure, and for an answer, of a quick run and of a whole one.
+#: Seconds to measure each figure and to wait for each answer, of a quick run and of a full run.
 _QUICK, _FULL = (0.01, 5.0), (0.3, 300.0)
 _PEERS = Path("benchmarks", "matching")
 
 
 def add(commands: Commands) -> None:
+    """Add the command matchers."""
     command = add_command(
-        commands, "matchers", matchers, "list the algorithms that match topics", "[--json]"
+        commands, "matchers", matchers, "list the algorithms for topic matching", "[--json]"
     )
     command.add_argument("--json", action="store_true", help="print a JSON list of objects")
 
@@ -41,22 +40,23 @@ def add_bench(tools: Any) -> None:
         "matching",
         prog="trellis bench matching",
         usage=_USAGE,
-        help="measure the algorithms that match topics, and their peers",
-        description="Measure the algorithms that match topics, and their peers, and check their answers. It takes about a minute.",
+        help="measure the algorithms for topic matching, and libraries for comparison",
+        description="Measure the algorithms for topic matching and libraries for comparison "
+        "(peers), and check their answers. This takes about a minute.",
     )
     tool.set_defaults(run=bench, parser=tool)
     tool.add_argument(
         "part",
         metavar="PART",
         nargs="*",
-        help="which [tp, iot and adv; with --full all]; see --list",
+        help="part to run, see --list [tp, iot and adv; with --full all]",
     )
     tool.add_argument(
         "--algorithms",
         metavar="A,B",
         type=_names,
         default=[],
-        help="only these algorithms and peers [all]",
+        help="algorithms and peers to measure [all]",
     )
     tool.add_argument(
         "--sizes", metavar="N,M", type=_sizes, default=[], help="numbers of subscriptions [1000]"
@@ -66,36 +66,41 @@ def add_bench(tools: Any) -> None:
         metavar="N",
         type=number(int, 1),
         default=5,
-        help="measurements of everything; medians are shown [5]",
+        help="rounds, whose medians are shown [5]",
     )
     tool.add_argument(
         "--seconds",
         metavar="S",
         type=_seconds,
         default=0.0,
-        help="how long each figure is measured [0.01; with --full 0.3]",
+        help="seconds for which each figure is measured [0.01; with --full 0.3]",
     )
     tool.add_argument(
-        "--full", action="store_true", help="all parts, up to a million subscriptions; takes hours"
+        "--full",
+        action="store_true",
+        help="run all parts with up to a million subscriptions; takes hours",
     )
     tool.add_argument(
         "--peers",
         metavar="FOLDER",
         type=Path,
-        help="where peers.toml is; `none` for none [benchmarks/matching, if there]",
+        help="folder of peers.toml, or `none` [benchmarks/matching, if it exists]",
     )
     tool.add_argument(
-        "--interpreted", action="store_true", help="some of ours uncompiled, too [with --full]"
+        "--interpreted",
+        action="store_true",
+        help="measure some algorithms uncompiled as well [with --full]",
     )
     tool.add_argument(
         "--json",
         metavar="FILE",
-        help="write all figures of all rounds there; - is standard output, without the tables",
+        help="write all figures of all rounds to FILE; - is standard output, without tables",
     )
     tool.add_argument("--list", action="store_true", help="list parts, algorithms and peers")
 
 
 def matchers(arguments: argparse.Namespace) -> int:
+    """Print the algorithms."""
     from matching import algorithms
     from trellis.bench.matching.contenders import missing
 
@@ -122,6 +127,7 @@ def matchers(arguments: argparse.Namespace) -> int:
 
 
 def bench(arguments: argparse.Namespace) -> int:
+    """Measure the algorithms; the exit code is 1 if an answer was wrong or missing."""
     from trellis.bench.matching.cases import FULL, PARTS, QUICK, batches
     from trellis.bench.matching.rounds import RoundPlan
 
@@ -139,7 +145,7 @@ def bench(arguments: argparse.Namespace) -> int:
     able = [each for each in contenders if not each.missing]
     if not able:
         raise CommandError(
-            "none of these is usable here: " + "; ".join(each.missing for each in contenders)
+            "none of these can run here: " + "; ".join(each.missing for each in contenders)
         )
     plan = RoundPlan(able, batches(names, sizes), arguments.rounds, chosen, patience + 20 * chosen)
     return _run(arguments, contenders, plan)
@@ -151,7 +157,7 @@ def _run(arguments: argparse.Namespace, contenders: list[Contender], plan: Any) 
     from trellis.bench.matching.report import environment, exceptions
     from trellis.bench.matching.results import MatchingAbout, MatchingResults
     from trellis.bench.matching.rounds import Disagreement, measure
-    from trellis.bench.progress import BenchProgress
+    from trellis.progress import ProgressLine
 
     path = None if arguments.json in (None, "-") else Path(arguments.json)
     about = {
@@ -167,16 +173,15 @@ def _run(arguments: argparse.Namespace, contenders: list[Contender], plan: Any) 
             results.write(path)
 
     try:
-        save()  # before hours of measuring, not behind
+        save()  # A file that cannot be written is an error before hours of measuring.
     except OSError as error:
         raise CommandError(f"cannot write {path}: {error.strerror}", 2) from None
-    progress = BenchProgress()
+    progress = ProgressLine()
     progress.begin("matching")
     steps = plan.steps
 
     def tell(done: int, what: str) -> None:
-        full = 24 * done // max(1, steps)
-        progress.say(f"[{'#' * full}{'.' * (24 - full)}] {done}/{steps}  {what}")
+        progress.bar(done / max(1, steps), f"{done}/{steps}  {what}")
 
     stopped = None
     try:
@@ -213,11 +218,11 @@ def _show(results: MatchingResults) -> None:
         f"{name} ({about.missing})" for name, about in results.contenders.items() if about.missing
     ]
     if absent:
-        print(f"\nnot here: {'; '.join(absent)}")
+        print(f"\nnot installed: {'; '.join(absent)}")
 
 
 def _contenders(arguments: argparse.Namespace) -> list[Contender]:
-    """All, or those named, in their order. CommandError for a name that nobody has."""
+    """Return the algorithms and peers to measure. Raises CommandError for an unknown name."""
     from trellis.bench.matching.contenders import INTERPRETED, ours, peers
     from trellis.bench.matching.step import CACHED
 
@@ -237,7 +242,7 @@ def _contenders(arguments: argparse.Namespace) -> list[Contender]:
                 f"unknown algorithm {name}; the nearest is {nearest(name, known)}", 2
             )
     if not arguments.part and not arguments.full:
-        known.pop(CACHED, None)  # it has part in `churn` only
+        known.pop(CACHED, None)  # It is measured in the part `churn` only.
     return [known[name] for name in arguments.algorithms or known if name in known]
 
 
@@ -248,7 +253,7 @@ def _list(contenders: list[Contender]) -> None:
         print(f"{part.name:20} {part.text}")
     print()
     for each in contenders:
-        print(f"{each.name:20} {f'NOT HERE: {each.missing}' if each.missing else each.idea}")
+        print(f"{each.name:20} {f'not installed: {each.missing}' if each.missing else each.idea}")
 
 
 def _names(text: str) -> list[str]:
@@ -267,4 +272,6 @@ def _seconds(text: str) -> float:
             return value
     except ValueError:
         pass
-    raise argparse.ArgumentTypeError(f'must be a number of seconds, 0.0001 at least, got "{text}"')
+    raise argparse.ArgumentTypeError(
+        f'must be a number of seconds from 0.0001 to 3600, got "{text}"'
+    )

@@ -1,4 +1,4 @@
-"""How arguments are read: errors are one line, and every setting is a flag."""
+"""Arguments of commands: errors in one line, and a flag for every setting."""
 
 import argparse
 from collections.abc import Collection, Sequence
@@ -9,12 +9,14 @@ from trellis.settings.errors import nearest, printable
 from trellis.settings.options import OPTIONS, Option
 from trellis.settings.rendering import quantity, title
 
-Commands = Any  # what add_subparsers returns: argparse has no public name for it
+#: The object that add_subparsers returns; argparse has no public name for its class.
+Commands = Any
+#: Placeholders of values in --help, by unit.
 METAVARS = {"s": "SECONDS", "bytes": "BYTES"}
 
 
 class CommandError(Exception):
-    """What went wrong, in one line, and the exit code it ends with."""
+    """The failure of a command: one line of text, and the exit code."""
 
     def __init__(self, problem: str, code: int = 1) -> None:
         super().__init__(printable(problem))
@@ -22,20 +24,19 @@ class CommandError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises CommandError in one line, names the nearest flag, and uses no
-    colour.
-    """
+    """An ArgumentParser that raises CommandError, names the nearest flag, and prints no colours."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False, formatter_class=_Formatter)
-        self.color = False  # Python 3.14 colours help by default
+        self.color = False  # Python 3.14 prints help in colour by default.
         self.flags: dict[str, list[str]] = {}
 
     def error(self, message: str) -> NoReturn:
+        """Raise CommandError with a pointer to --help."""
         raise CommandError(f"{message} (see `{self.prog} --help`)", 2)
 
     def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
-        """The arguments in `argv`; CommandError for one that no command knows."""
+        """Return the arguments in `argv`. Raises CommandError for an unknown one."""
         arguments, unknown = self.parse_known_args(argv)
         if unknown:
             own: Parser = getattr(arguments, "parser", self)
@@ -57,7 +58,7 @@ class _Formatter(argparse.HelpFormatter):
 
 
 def add_command(commands: Commands, name: str, run: Any, text: str, usage: str = "") -> Parser:
-    """Add the command `name`; `run` takes the parsed arguments and returns the exit code."""
+    """Add the command `name`; `run` takes its arguments and returns the exit code."""
     command: Parser = commands.add_parser(
         name,
         prog=f"trellis {name}",
@@ -70,7 +71,7 @@ def add_command(commands: Commands, name: str, run: Any, text: str, usage: str =
 
 
 def number(kind: type[int] | type[float], least: float) -> Any:
-    """The type of an argument that is a number, this one or above."""
+    """Return the type of an argument that is a number not below `least`."""
 
     def read(text: str) -> float:
         try:
@@ -79,27 +80,27 @@ def number(kind: type[int] | type[float], least: float) -> Any:
                 return value
         except ValueError:
             pass
-        raise argparse.ArgumentTypeError(
-            f'must be {"a whole number" if kind is int else "a number"} of at least {least:g}, got "{text}"'
-        )
+        expected = "a whole number" if kind is int else "a number"
+        raise argparse.ArgumentTypeError(f'must be {expected} of at least {least:g}, got "{text}"')
 
     return read
 
 
 def add_settings(command: Parser, section: str = "", without: Collection[str] = ()) -> None:
-    """Add --config and a flag for every setting but `without`; --help shows all, or those of
-    `section` only.
+    """Add --config and a flag for every setting except `without`.
+
+    With a `section`, --help shows only the settings of that section.
     """
     group = command.add_argument_group(
         "settings",
-        "Every flag of `trellis serve` is accepted; these matter here." if section else None,
+        "All flags of `trellis serve` are accepted; this command uses these." if section else None,
     )
     group.add_argument(
         "--config",
         action="append",
         metavar="FILE",
-        help="settings file; may be given again, later ones win [$TRELLIS_CONFIG, else ./broker.toml, else "
-        "/etc/trellis/broker.toml]",
+        help="settings file; of several files the last one that has a key decides "
+        "[$TRELLIS_CONFIG, else ./broker.toml, else /etc/trellis/broker.toml]",
     )
     groups = {"": group}
     for option in OPTIONS.values():
@@ -118,7 +119,7 @@ def add_settings(command: Parser, section: str = "", without: Collection[str] = 
 
 
 def load_settings(arguments: argparse.Namespace) -> Loaded:
-    """The settings that `arguments` ask for."""
+    """Return the settings from files, environment and the flags in `arguments`."""
     given = vars(arguments)
     flags = {key: given[key] for key in OPTIONS if key in given}
     return load_with_sources(arguments.config, None, flags)

@@ -1,6 +1,7 @@
-"""`trellis pipeline`: the data pipeline on Spark. Here are its arguments; the work is done by the
-package of the extra [pipeline], which nothing of the broker imports: it is found by its name when
-it is needed.
+"""`trellis pipeline`: arguments of the data pipeline on Spark.
+
+The package pyspark_trellis does the work. It needs the extra `pipeline`, and is imported by name
+when a job runs, because nothing in the broker may import it.
 """
 
 from __future__ import annotations
@@ -12,25 +13,29 @@ from typing import Any, Final
 
 from trellis.cli.parsing import CommandError, Commands, Parser, add_command, number
 
-#: Who does the work.
+#: The module that runs the jobs.
 _COMMANDS: Final = "pyspark_trellis.commands"
 _USAGE: Final = "lake|traffic|whatif|audit|advise|report|bench|demo [ARGUMENT]..."
 
 
 def add(commands: Commands) -> None:
+    """Add the command pipeline with its jobs."""
     command = add_command(
         commands,
         "pipeline",
-        _help,
-        "keep what was published, and answer questions about routing (on Spark)",
+        _needs_job,
+        "archive published messages and analyse their routing with Spark",
         _USAGE,
     )
     tools = command.add_subparsers(title="jobs", metavar="JOB", dest="job")
     for name, text in (
-        ("lake", "keep a journal as Parquet, by day, vhost and exchange, each row exactly once"),
+        (
+            "lake",
+            "archive a journal as Parquet by day, virtual host and exchange, each row exactly once",
+        ),
         (
             "traffic",
-            "keep what each topic did in each minute: messages, octets, copies, unroutable",
+            "archive counts per topic and minute: messages, bytes, copies, unroutable messages",
         ),
     ):
         tool = _add(tools, name, text, "--journal PLACE --target DIR [--once|--follow]")
@@ -39,45 +44,44 @@ def add(commands: Commands) -> None:
             "--target",
             metavar="DIR",
             required=True,
-            help="where it is kept: a directory, or what Spark knows (hdfs://, s3a://)",
+            help="directory to write to, or a URL that Spark supports (hdfs://, s3a://)",
         )
         tool.add_argument(
             "--checkpoint",
             metavar="DIR",
-            help="where it is noted how far the journal was read [TARGET.checkpoint]",
+            help="directory for the position in the journal [TARGET.checkpoint]",
         )
-        _mode(tool, "up to what is there now (the default)", "until Ctrl-C")
+        _mode(tool, "stop at the present end of the journal (the default)", "run until Ctrl-C")
         tool.add_argument(
             "--max-rows",
             metavar="N",
             type=number(int, 1),
             default=1_000_000,
-            help="rows of one step [1000000]",
+            help="largest number of rows in a step [1000000]",
         )
     tool = _add(
         tools,
         "whatif",
-        "ask who would get what was published, by proposed definitions; exit code 1 if something would be lost",
+        "replay the history against proposed definitions and report changed deliveries; exit code "
+        "1 if a message would be lost",
         "HISTORY --definitions FILE [--current FILE|--as-of TIME] [--once|--follow]",
     )
     _question(tool)
-    tool.add_argument(
-        "--definitions", metavar="FILE", required=True, help="the definitions proposed"
-    )
+    tool.add_argument("--definitions", metavar="FILE", required=True, help="proposed definitions")
     tool.add_argument(
         "--current",
         metavar="FILE|URL",
-        help="the definitions now [$topology, else what the journal says was routed]",
+        help="present definitions [$topology, else the routes in the journal]",
     )
     tool.add_argument(
         "--json",
         metavar="FILE",
-        help="write all of the answer there; - is standard output, without the table",
+        help="write the whole answer to FILE; - is standard output, without the table",
     )
     tool = _add(
         tools,
         "audit",
-        "name bindings that are dead, duplicate, subsumed or overlapping, and topics that nobody gets",
+        "report dead, duplicate, subsumed and overlapping bindings, and topics without a receiver",
         "HISTORY --definitions FILE|URL|--as-of TIME [--once|--follow]",
     )
     _question(tool)
@@ -85,12 +89,13 @@ def add(commands: Commands) -> None:
     tool.add_argument(
         "--json",
         metavar="FILE",
-        help="write all that was found there; - is standard output, without the table",
+        help="write all findings to FILE; - is standard output, without the table",
     )
     tool = _add(
         tools,
         "advise",
-        "measure the matchers on what was published, and write a profile for the broker (matcher.profile)",
+        "measure the matching algorithms on the history, and write a profile for the setting "
+        "matcher.profile",
         "HISTORY --definitions FILE|URL|--as-of TIME [--output FILE] [--once|--follow]",
     )
     _question(tool)
@@ -100,34 +105,37 @@ def add(commands: Commands) -> None:
         metavar="FILE",
         type=Path,
         default=Path("matching-profile.json"),
-        help="[matching-profile.json]",
+        help="profile to write [matching-profile.json]",
     )
     tool = _add(
         tools,
         "report",
-        "write one page with plots of all that",
-        "HISTORY --definitions FILE|URL|--as-of TIME [--proposed FILE] [--output FILE] [--once|--follow]",
+        "write an HTML page with plots of traffic, changes and findings",
+        "HISTORY --definitions FILE|URL|--as-of TIME [--proposed FILE] [--output FILE] "
+        "[--once|--follow]",
     )
     _question(tool)
     _definitions(tool)
+    tool.add_argument("--proposed", metavar="FILE", help="proposed definitions, as in whatif")
     tool.add_argument(
-        "--proposed", metavar="FILE", help="definitions to be asked about, as in whatif"
-    )
-    tool.add_argument(
-        "--output", metavar="FILE", type=Path, default=Path("report.html"), help="[report.html]"
+        "--output",
+        metavar="FILE",
+        type=Path,
+        default=Path("report.html"),
+        help="page to write [report.html]",
     )
     tool = _add(
         tools,
         "bench",
-        "measure the source and bulk matching beside what one would write by hand; equal results are asserted",
+        "measure the data source and bulk matching against handwritten code with equal results",
         "[--quick]",
     )
-    tool.add_argument("--quick", action="store_true", help="a hundredth of the messages")
-    tool.add_argument("--json", metavar="FILE", type=Path, help="write the figures there")
+    tool.add_argument("--quick", action="store_true", help="use a hundredth of the messages")
+    tool.add_argument("--json", metavar="FILE", type=Path, help="write the figures to FILE")
     tool = _add(
         tools,
         "demo",
-        "start a broker, publish an hour of traffic, run the whole pipeline, and write its report",
+        "start a broker, publish an hour of traffic, run the pipeline, and write its report",
         "[--output DIR]",
     )
     tool.add_argument(
@@ -135,7 +143,7 @@ def add(commands: Commands) -> None:
         metavar="DIR",
         type=Path,
         default=Path("trellis-demo"),
-        help="where all of it is kept [trellis-demo]",
+        help="directory for all files [trellis-demo]",
     )
     tool.add_argument(
         "--messages",
@@ -159,36 +167,36 @@ def _add(tools: Any, name: str, text: str, usage: str) -> Parser:
         "--master",
         metavar="URL",
         default="local[*]",
-        help="Spark's master: local[N], spark://HOST:PORT, ... [local[*]]",
+        help="Spark master: local[N], spark://HOST:PORT, ... [local[*]]",
     )
     tool.add_argument(
         "--conf",
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="a setting of Spark's; may be given again",
+        help="Spark setting; may be given several times",
     )
     return tool
 
 
-def _journal(tool: Parser, required: bool) -> None:
+def _journal(tool: argparse._ActionsContainer, required: bool) -> None:
     tool.add_argument(
         "--journal",
         metavar="PLACE",
         required=required,
-        help="a stream's directory, or http://USER:PASSWORD@HOST:15672",
+        help="directory of a stream, or http://USER:PASSWORD@HOST:15672",
     )
     tool.add_argument(
-        "--stream", metavar="QUEUE", help="which stream, over HTTP: QUEUE, or VHOST/QUEUE"
+        "--stream", metavar="QUEUE", help="with a URL: the stream, as QUEUE or VHOST/QUEUE"
     )
     tool.add_argument(
         "--starting",
         metavar="OFFSET",
         default="earliest",
-        help="earliest, latest or an offset [earliest]",
+        help="first offset to read: earliest, latest or a number [earliest]",
     )
     tool.add_argument(
-        "--pattern", metavar="PATTERN", help="only topics that this AMQP pattern matches"
+        "--pattern", metavar="PATTERN", help="read only topics that match this AMQP binding key"
     )
 
 
@@ -201,45 +209,43 @@ def _mode(tool: Parser, once: str, follow: str) -> None:
         metavar="S",
         type=number(int, 1),
         default=5,
-        help="with --follow: seconds between two looks [5]",
+        help="with --follow: seconds between two reads [5]",
     )
 
 
 def _question(tool: Parser) -> None:
     group = tool.add_argument_group(
-        "history", "What was published: a journal, or what `trellis pipeline traffic` made of it."
+        "history", "Published messages: a journal, or the counts of `trellis pipeline traffic`."
     )
-    _journal(group, required=False)  # type: ignore[arg-type]  # a group adds arguments as a parser does
+    _journal(group, required=False)
     group.add_argument(
         "--ending",
         metavar="OFFSET",
         default="latest",
-        help="latest, or the first offset that is not read any more [latest]",
+        help="end offset, not included: latest or a number [latest]",
     )
     group.add_argument(
         "--traffic",
         metavar="DIR",
-        help="the target of `trellis pipeline traffic`, instead of a journal",
+        help="target of `trellis pipeline traffic`, instead of a journal",
     )
     group = tool.add_argument_group(
         "topology",
-        "What led where, as the broker's stream $topology says: subscriptions of MQTT sessions, which stand in no definitions "
-        "file; and all bindings, where no file says them.",
+        "Bindings and MQTT subscriptions from the broker's stream $topology. It is needed for the "
+        "subscriptions, which a definitions file lacks, and for all bindings if no file is given.",
     )
     group.add_argument(
         "--topology",
         metavar="PLACE",
-        help="its directory, or http://USER:PASSWORD@HOST:15672; none: ask without it "
-        "[that beside the journal]",
+        help="directory of $topology, or http://USER:PASSWORD@HOST:15672; none: do without it "
+        "[the one beside the journal]",
     )
     group.add_argument(
         "--as-of",
         metavar="TIME",
-        help="as it was then (ISO 8601, UTC where no zone is said) [as it is]",
+        help="topology at this time (ISO 8601, UTC unless it has a zone) [the latest]",
     )
-    _mode(
-        tool, "answer once (the default)", "answer again each time more was published, until Ctrl-C"
-    )
+    _mode(tool, "answer once (the default)", "answer again after new messages, until Ctrl-C")
 
 
 def _definitions(tool: Parser) -> None:
@@ -251,15 +257,16 @@ def _definitions(tool: Parser) -> None:
     )
 
 
-def _help(arguments: argparse.Namespace) -> int:
+def _needs_job(arguments: argparse.Namespace) -> int:
     raise CommandError(
-        "name a job: lake, traffic, whatif, audit, advise, report, bench or demo (see `trellis pipeline --help`)",
+        "name a job: lake, traffic, whatif, audit, advise, report, bench or demo "
+        "(see `trellis pipeline --help`)",
         2,
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Raises CommandError: code 2 for what the user can mend."""
+    """Run a job. Raises CommandError, with exit code 2 for an error in arguments or input."""
     try:
         errors: Any = import_module("pyspark_trellis.errors")
         commands: Any = import_module(_COMMANDS)
@@ -271,7 +278,7 @@ def run(arguments: argparse.Namespace) -> int:
         ) from None
     try:
         code: int = commands.run(arguments)
-    except Exception as error:  # What Spark raises has no base class of its own.
+    except Exception as error:  # Errors of Spark have no common base class.
         line = errors.line_of(error)
         if line is None:
             if not errors.of_spark(error):

@@ -6,6 +6,7 @@ from trellis.cli.parsing import Commands, add_command, add_settings, load_settin
 
 
 def add(commands: Commands) -> None:
+    """Add the command serve."""
     usage = "[--config FILE]... [FLAG VALUE]..."
     add_settings(
         add_command(commands, "serve", serve, "run the broker until SIGTERM or SIGINT", usage)
@@ -13,9 +14,9 @@ def add(commands: Commands) -> None:
 
 
 def serve(arguments: argparse.Namespace) -> int:
+    """Run the broker until SIGTERM or SIGINT."""
     settings = load_settings(arguments).settings
-    from trellis.app import (
-        run,
-    )  # the loop and both protocols: the other commands start faster without them
+    # Imported here, so that the other commands start without the event loop and both protocols.
+    from trellis.app import run
 
     return run(settings, lambda: load_settings(arguments).settings)

@@ -1,10 +1,8 @@
-"""`trellis store`: look into the data directory, mend it, copy it."""
+"""`trellis store`: verify, print, repair or copy the data directory."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,25 +16,29 @@ from trellis.cli.parsing import (
     add_settings,
     load_settings,
 )
+from trellis.progress import Interval, ProgressLine
 
 if TYPE_CHECKING:
     from broker.store.contract import Defined
     from broker.store.findings import Finding
 
 _USAGE = "verify|dump|repair|backup [ARGUMENT]... [--data-dir DIR] [--config FILE]..."
+#: Seconds between two updates of the progress line.
+PROGRESS_S = 0.2
 
 
 def add(commands: Commands) -> None:
+    """Add the command store."""
     command = add_command(
-        commands, "store", _help, "verify, dump, repair or back up the data directory", _USAGE
+        commands, "store", _needs_tool, "verify, dump, repair or back up the data directory", _USAGE
     )
     tools = command.add_subparsers(title="tools", metavar="TOOL", dest="tool")
     _add(
         tools,
         "verify",
         verify,
-        "read everything in the data directory of a stopped broker, streams too, change nothing, and say what is "
-        "wrong (exit code 1 if something is)",
+        "read the whole data directory of a stopped broker, with its streams, and report damage; "
+        "changes nothing (exit code 1 if there is damage)",
     )
     dump = _add(
         tools,
@@ -44,13 +46,13 @@ def add(commands: Commands) -> None:
         dump_store,
         "print the definitions and every record of the log of a stopped broker",
     )
-    dump.add_argument("--contents", action="store_true", help="show the messages too")
+    dump.add_argument("--contents", action="store_true", help="print the contents of messages too")
     _add(
         tools,
         "repair",
         repair,
-        "set what is damaged in the log and the streams of a stopped broker aside, in a directory quarantine "
-        "beside it, and write the rest anew",
+        "rewrite damaged files of the log and the streams of a stopped broker without the damage; "
+        "copies of them stay in the directory quarantine beside them",
     )
     backup = _add(
         tools, "backup", back_up, "copy the data directory, also while the broker runs", "TARGET "
@@ -59,7 +61,7 @@ def add(commands: Commands) -> None:
         "target",
         metavar="TARGET",
         type=Path,
-        help="a directory that is not there yet; a broker may start on it",
+        help="new directory, on which a broker can start",
     )
 
 
@@ -78,40 +80,42 @@ def _add(
     return tool
 
 
-def _help(arguments: argparse.Namespace) -> int:
+def _needs_tool(arguments: argparse.Namespace) -> int:
     raise CommandError(
         "name a tool: verify, dump, repair or backup (see `trellis store --help`)", 2
     )
 
 
 def verify(arguments: argparse.Namespace) -> int:
+    """Print what is found in each file, and damage."""
     from broker.store import inspect
     from broker.stream import inspect as streams
 
-    wrong = 0
+    damaged = 0
     with _store(arguments) as (directory, log):
         from broker.store.disk import RealDisk
 
         definitions = list(_definitions(directory))
         print(f"fine: {_catalog(directory)}: {len(definitions)} definitions")
-        checking = inspect.EntryCheck()
-        for finding in inspect.verify(RealDisk(), log, check=checking):
-            wrong += _is_wrong(finding)
+        check = inspect.EntryCheck()
+        for finding in inspect.verify(RealDisk(), log, check=check):
+            damaged += _is_damage(finding)
             print(finding)
         for finding in streams.verify(
-            RealDisk(), _streams(directory), definitions, checking.ends, wrong == 0
+            RealDisk(), _streams(directory), definitions, check.ends, damaged == 0
         ):
-            wrong += _is_wrong(finding)
+            damaged += _is_damage(finding)
             print(finding)
     print(
-        f"{wrong} found to be wrong; `trellis store repair` sets damage aside"
-        if wrong
-        else "all is well"
+        f"damaged parts: {damaged}; `trellis store repair` quarantines them"
+        if damaged
+        else "no damage found"
     )
-    return 1 if wrong else 0
+    return 1 if damaged else 0
 
 
 def dump_store(arguments: argparse.Namespace) -> int:
+    """Print the definitions and the records of the log."""
     with _store(arguments) as (directory, log):
         from broker.store.disk import RealDisk
         from broker.store.inspect import dump
@@ -126,25 +130,26 @@ def dump_store(arguments: argparse.Namespace) -> int:
 
 
 def repair(arguments: argparse.Namespace) -> int:
+    """Quarantine damaged files, and print what was done."""
     from broker.store import inspect
     from broker.stream import inspect as streams
 
     with _store(arguments) as (directory, log):
         from broker.store.disk import RealDisk
 
-        checking = inspect.EntryCheck()
-        sure = True
-        for finding in inspect.repair(RealDisk(), log, check=checking):
-            sure = sure and not _is_wrong(finding)
+        check = inspect.EntryCheck()
+        undamaged = True
+        for finding in inspect.repair(RealDisk(), log, check=check):
+            undamaged = undamaged and not _is_damage(finding)
             print(finding)
         for finding in streams.repair(
-            RealDisk(), _streams(directory), _definitions(directory), checking.ends, sure
+            RealDisk(), _streams(directory), _definitions(directory), check.ends, undamaged
         ):
             print(finding)
     return 0
 
 
-def _is_wrong(finding: Finding) -> bool:
+def _is_damage(finding: Finding) -> bool:
     from broker.store.findings import CUT
     from broker.store.inspect import FINE
 
@@ -152,44 +157,39 @@ def _is_wrong(finding: Finding) -> bool:
 
 
 def back_up(arguments: argparse.Namespace) -> int:
+    """Copy the data directory."""
     from broker.store.backup import back_up as copy
     from broker.store.disk import StoreError
 
     directory = _directory(arguments)
+    line, interval = ProgressLine(), Interval(PROGRESS_S)
+    line.begin("copying")
+
+    def progress(done: int, total: int) -> None:
+        if interval.due():
+            line.bar(done / total, f"{done / 1e6:.0f} of {total / 1e6:.0f} MB")
+
     try:
-        octets = copy(str(directory), str(arguments.target.expanduser()), _Bar())
+        size = copy(str(directory), str(arguments.target.expanduser()), progress)
     except StoreError as error:
         raise CommandError(str(error)) from error
-    print(f"{octets} octets copied to {arguments.target}")
+    finally:
+        line.end()
+    print(f"{size} bytes copied to {arguments.target}")
     return 0
-
-
-class _Bar:
-    """How far the copy is, on a terminal."""
-
-    def __init__(self) -> None:
-        self._said = time.monotonic()
-        self._shown = sys.stderr.isatty()
-
-    def __call__(self, done: int, total: int) -> None:
-        if self._shown and (done == total or time.monotonic() - self._said > 0.2):
-            self._said = time.monotonic()
-            print(
-                f"\r{done / 1e6:.0f} of {total / 1e6:.0f} MB",
-                end="\n" if done == total else "",
-                file=sys.stderr,
-                flush=True,
-            )
 
 
 def _directory(arguments: argparse.Namespace) -> Path:
     directory = load_settings(arguments).settings.data.directory
     if directory is None:
         raise CommandError(
-            "data.dir is :memory:, and keeps nothing; name a directory with --data-dir", 2
+            "data.dir is :memory:, which keeps nothing on disk; give a directory with --data-dir", 2
         )
     if not directory.is_dir():
-        raise CommandError(f"data.dir: there is no directory {directory}", 2)
+        raise CommandError(
+            f"data.dir: there is no directory {directory}; give the data directory with --data-dir",
+            2,
+        )
     return directory
 
 
@@ -206,7 +206,7 @@ def _streams(directory: Path) -> str:
 
 
 def _definitions(directory: Path) -> Iterator[tuple[int, Defined]]:
-    """With their numbers. Raises StoreError."""
+    """Yield the definitions with their numbers. Raises StoreError."""
     from broker.store.catalog import Catalog
 
     catalog = Catalog(str(_catalog(directory)))
@@ -218,13 +218,15 @@ def _definitions(directory: Path) -> Iterator[tuple[int, Defined]]:
 
 @contextmanager
 def _store(arguments: argparse.Namespace) -> Iterator[tuple[Path, str]]:
-    """The data directory and its log, while no broker runs on it."""
+    """Lock the data directory of a stopped broker; yields it and the path of its log."""
     from broker.store.disk import Lock, StoreError
     from broker.store.opening import LOG
 
     directory = _directory(arguments)
     if not _catalog(directory).exists():
-        raise CommandError(f"there is no store in {directory}")
+        raise CommandError(
+            f"there is no store in {directory}; give the data directory with --data-dir"
+        )
     try:
         lock = Lock(str(directory))
         try:

@@ -1,4 +1,4 @@
-"""Rows for people: aligned columns, numbers to the right, one line a row."""
+"""Rows as a table: aligned columns, numbers right-aligned, one line per row."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,12 @@ Row = dict[str, Cell]
 
 
 def columns_of(rows: Sequence[Row]) -> list[str]:
-    """The keys of all rows, in the order in which they first appear."""
+    """Return the keys of all rows, in the order of their first appearance."""
     return list(dict.fromkeys(key for row in rows for key in row))
 
 
 def table(rows: Sequence[Row], columns: Sequence[str]) -> str:
-    """A heading and a line for every row, without a line end behind the last."""
+    """Return a heading and a line for every row, without a final line end."""
     lines = [list(columns)] + [[_text(row.get(column)) for column in columns] for row in rows]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     numeric = [all(_is_number(row.get(column)) for row in rows) for column in columns]
@@ -32,7 +32,7 @@ def _is_number(cell: Cell) -> bool:
 
 
 def _text(cell: Cell) -> str:
-    """A cell; names that clients chose are never trusted to be fit for a terminal."""
+    """Return the text of a cell. Names chosen by clients may hold control characters: escape."""
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     return "" if cell is None else printable(str(cell))

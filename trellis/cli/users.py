@@ -1,15 +1,17 @@
-"""`trellis users` and `trellis permissions`: who may log in, and what they may do, while the broker
-runs.
+"""`trellis users` and `trellis permissions`: users of a running broker and their permissions.
 
-Users of the settings are listed with the others; they are changed in the settings, and SIGHUP reads
-those again.
+Users of the settings are listed with the others. They are changed in the settings, which the broker
+reads again at SIGHUP.
 """
+
+from __future__ import annotations
 
 import argparse
 import getpass
+import shlex
 import sys
 
-from trellis.cli.api_client import add_action, add_group, add_json, add_vhost, ask, show
+from trellis.cli.actions import add_action, add_group, add_json, add_vhost, ask, show
 from trellis.cli.parsing import CommandError, Commands, Parser
 from trellis.settings.errors import nearest
 from trellis.settings.loading import read_password
@@ -18,6 +20,12 @@ TAGS = ("administrator", "monitoring", "policymaker", "management")
 
 
 def add(commands: Commands) -> None:
+    """Add the commands users and permissions."""
+    _add_users(commands)
+    _add_permissions(commands)
+
+
+def _add_users(commands: Commands) -> None:
     users = add_group(commands, "users", "list, add, change and delete users of a running broker")
     add_json(add_action(users, "users", "list", list_users, "list users"))
     command = add_action(
@@ -33,7 +41,7 @@ def add(commands: Commands) -> None:
         "--tags",
         default="",
         metavar="A,B",
-        help=f"what it may do over HTTP: {', '.join(TAGS)} [nothing]",
+        help=f"tags for the HTTP API, separated by commas: {', '.join(TAGS)} [none]",
     )
     _add_password(command)
     command = add_action(
@@ -41,41 +49,50 @@ def add(commands: Commands) -> None:
         "users",
         "change-password",
         change_password,
-        "change a password",
+        "change the password of a user",
         "NAME [--new-password-file FILE]",
     )
     _add_name(command)
     _add_password(command)
     command = add_action(
-        users, "users", "tags", set_tags, "say what a user may do over HTTP", "NAME [TAG]..."
+        users,
+        "users",
+        "tags",
+        set_tags,
+        "replace the tags of a user, which are its permissions for the HTTP API",
+        "NAME [TAG]...",
     )
     _add_name(command)
     command.add_argument(
-        "tags", metavar="TAG", nargs="*", help=f"{', '.join(TAGS)}; none at all is nothing"
+        "tags", metavar="TAG", nargs="*", help=f"{', '.join(TAGS)} [none: remove all tags]"
     )
-    _add_name(
-        add_action(
-            users, "users", "delete", delete_user, "delete a user; its connections end", "NAME"
-        )
+    command = add_action(
+        users, "users", "delete", delete_user, "delete a user and close its connections", "NAME"
     )
+    _add_name(command)
 
-    permissions = add_group(commands, "permissions", "list, set and clear what users may do")
+
+def _add_permissions(commands: Commands) -> None:
+    permissions = add_group(
+        commands, "permissions", "list, set and clear permissions of users of a running broker"
+    )
     command = add_action(
         permissions,
         "permissions",
         "list",
         list_permissions,
-        "list permissions, and rules about topics",
+        "list permissions and topic rules",
         "[USER]",
     )
-    command.add_argument("name", metavar="USER", nargs="?", help="of this user only")
+    command.add_argument("name", metavar="USER", nargs="?", help="list this user only [all users]")
     add_json(command)
     command = add_action(
         permissions,
         "permissions",
         "set",
         set_permission,
-        "say what a user may configure, write to and read from",
+        "grant a user access to a virtual host, with the names that it may configure, write and "
+        "read",
         "USER CONFIGURE WRITE READ [--vhost NAME]",
     )
     _add_name(command, "USER")
@@ -83,7 +100,8 @@ def add(commands: Commands) -> None:
         command.add_argument(
             name,
             metavar=name.upper(),
-            help='regular expression, found somewhere in a name; "" is none, ".*" is every',
+            help="regular expression that is searched in the names of queues and exchanges; "
+            '"" allows none, ".*" all',
         )
     add_vhost(command)
     command = add_action(
@@ -91,7 +109,7 @@ def add(commands: Commands) -> None:
         "permissions",
         "clear",
         clear_permission,
-        "let a user enter a virtual host no more",
+        "revoke a user's access to a virtual host",
         "USER [--vhost NAME]",
     )
     _add_name(command, "USER")
@@ -101,7 +119,8 @@ def add(commands: Commands) -> None:
         "permissions",
         "topic",
         set_rules,
-        "give a user ordered rules about topics; none at all allow all",
+        "replace the topic rules of a user in a virtual host; without rules, all topics are "
+        "allowed",
         "USER [RULE]... [--vhost NAME]",
     )
     _add_name(command, "USER")
@@ -109,7 +128,7 @@ def add(commands: Commands) -> None:
         "rules",
         metavar="RULE",
         nargs="*",
-        help='such as "allow publish sensors/{username}/#"; the first that matches decides',
+        help='such as "allow publish sensors/{username}/#"; the first rule that matches decides',
     )
     add_vhost(command)
 
@@ -122,12 +141,13 @@ def _add_password(command: Parser) -> None:
     command.add_argument(
         "--new-password-file",
         metavar="FILE",
-        help="file that holds the password of that user [asked for, or read from standard input]",
+        help="file whose first line is the new password "
+        "[a prompt on a terminal, else the first line of standard input]",
     )
 
 
-def _password(arguments: argparse.Namespace) -> str:
-    """Of the user that is made or changed; that of who asks is another one."""
+def _new_password(arguments: argparse.Namespace) -> str:
+    """Return the password to set, not the one of the user that logs in."""
     if arguments.new_password_file is not None:
         try:
             return read_password(arguments.new_password_file)
@@ -138,13 +158,13 @@ def _password(arguments: argparse.Namespace) -> str:
     else:
         password = getpass.getpass(f"password of {arguments.name}: ")
         if getpass.getpass("again: ") != password:
-            raise CommandError("these are two different passwords", 2)
+            raise CommandError("the two passwords differ", 2)
     if not password:
-        raise CommandError("the password is empty", 2)
+        raise CommandError("the new password is empty; type one, or give --new-password-file", 2)
     return password
 
 
-def _tags(tags: list[str]) -> list[str]:
+def _checked_tags(tags: list[str]) -> list[str]:
     for tag in tags:
         if tag not in TAGS:
             raise CommandError(f"there is no tag {tag}; the nearest is {nearest(tag, TAGS)}", 2)
@@ -152,86 +172,82 @@ def _tags(tags: list[str]) -> list[str]:
 
 
 def list_users(arguments: argparse.Namespace) -> int:
+    """Print all users."""
     rows = [{"from": "broker", **row} for row in ask(arguments, "GET", "users")]
     show(rows, ("name", "tags", "from"), arguments, "no users")
     return 0
 
 
 def add_user(arguments: argparse.Namespace) -> int:
-    tags = _tags([tag for tag in arguments.tags.split(",") if tag])
-    if any(row["name"] == arguments.name for row in ask(arguments, "GET", "users")):
-        raise CommandError(f"there is a user {arguments.name}; change its password or its tags")
-    ask(
-        arguments,
-        "PUT",
-        "users",
-        arguments.name,
-        body={"password": _password(arguments), "tags": tags},
-    )
+    """Add a user."""
+    name = arguments.name
+    tags = _checked_tags([tag for tag in arguments.tags.split(",") if tag])
+    if any(row["name"] == name for row in ask(arguments, "GET", "users")):
+        raise CommandError(
+            f"there is a user {name} already; `trellis users change-password` and "
+            "`trellis users tags` change it"
+        )
+    ask(arguments, "PUT", "users", name, body={"password": _new_password(arguments), "tags": tags})
     print(
-        f"user {arguments.name} may log in; `trellis permissions set {arguments.name} ...` says where to"
+        f"user {name} is added. It cannot connect yet: grant it a virtual host with "
+        f"`trellis permissions set {shlex.quote(name)} '.*' '.*' '.*' --vhost /`"
     )
     return 0
 
 
 def change_password(arguments: argparse.Namespace) -> int:
-    row = ask(arguments, "GET", "users", arguments.name)
-    ask(
-        arguments,
-        "PUT",
-        "users",
-        arguments.name,
-        body={"password": _password(arguments), "tags": row["tags"]},
-    )
+    """Change the password of a user, whose tags stay."""
+    tags = ask(arguments, "GET", "users", arguments.name)["tags"]
+    body = {"password": _new_password(arguments), "tags": tags}
+    ask(arguments, "PUT", "users", arguments.name, body=body)
     return 0
 
 
 def set_tags(arguments: argparse.Namespace) -> int:
-    tags = _tags(arguments.tags)
+    """Replace the tags of a user."""
+    tags = _checked_tags(arguments.tags)
     ask(arguments, "GET", "users", arguments.name)
     ask(arguments, "PUT", "users", arguments.name, body={"tags": tags})
     return 0
 
 
 def delete_user(arguments: argparse.Namespace) -> int:
+    """Delete a user."""
     ask(arguments, "DELETE", "users", arguments.name)
     return 0
 
 
 def list_permissions(arguments: argparse.Namespace) -> int:
+    """Print the permissions and topic rules of one user or all."""
     rows = ask(arguments, "GET", "permissions")
     rules = {
         (row["user"], row["vhost"]): row["rules"] for row in ask(arguments, "GET", "topic-rules")
     }
-    mine = [
+    chosen = [
         row | {"rules": "; ".join(rules.get((row["user"], row["vhost"]), []))}
         for row in rows
         if arguments.name in (None, row["user"])
     ]
-    show(
-        mine, ("user", "vhost", "configure", "write", "read", "rules"), arguments, "no permissions"
-    )
+    columns = ("user", "vhost", "configure", "write", "read", "rules")
+    show(chosen, columns, arguments, "no permissions")
     return 0
 
 
 def set_permission(arguments: argparse.Namespace) -> int:
+    """Grant a user access to a virtual host."""
     body = {name: getattr(arguments, name) for name in ("configure", "write", "read")}
     ask(arguments, "PUT", "permissions", arguments.vhost, arguments.name, body=body)
     return 0
 
 
 def clear_permission(arguments: argparse.Namespace) -> int:
+    """Revoke a user's access to a virtual host."""
     ask(arguments, "DELETE", "permissions", arguments.vhost, arguments.name)
     return 0
 
 
 def set_rules(arguments: argparse.Namespace) -> int:
-    ask(
-        arguments,
-        "PUT",
-        "topic-rules",
-        arguments.vhost,
-        arguments.name,
-        body={"rules": arguments.rules},
-    )
+    """Replace the topic rules of a user in a virtual host."""
+    body = {"rules": arguments.rules}
+    ask(arguments, "PUT", "topic-rules", arguments.vhost, arguments.name, body=body)
     return 0

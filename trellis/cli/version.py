@@ -1,4 +1,4 @@
-"""`trellis version`: what is running here."""
+"""`trellis version`: versions of Trellis, Python and uvloop."""
 
 import argparse
 import platform
@@ -12,21 +12,24 @@ from trellis.cli.parsing import Commands, add_command
 
 
 def add(commands: Commands) -> None:
+    """Add the command version."""
     command = add_command(
         commands,
         "version",
         version,
-        "print the version, of Python too, and whether the core is compiled",
+        "print the versions of Trellis, Python and uvloop, and whether the core is compiled",
         "[--json]",
     )
     command.add_argument("--json", action="store_true", help="print a JSON object")
 
 
 def line() -> str:
+    """Return name and version in one line."""
     return f"trellis {__version__}"
 
 
 def version(arguments: argparse.Namespace) -> int:
+    """Print the versions."""
     try:
         uvloop = installed("uvloop")
     except PackageNotFoundError:

@@ -1,23 +1,26 @@
-"""`trellis vhosts` and `trellis policies`, while the broker runs."""
+"""`trellis vhosts` and `trellis policies`: virtual hosts and policies of a running broker."""
+
+from __future__ import annotations
 
 import argparse
 
 import msgspec
 
 from broker.queues.policies import APPLY_TO
-from trellis.cli.api_client import add_action, add_group, add_json, add_vhost, ask, show
+from trellis.cli.actions import add_action, add_group, add_json, add_vhost, ask, show
 from trellis.cli.parsing import CommandError, Commands
 
 
 def add(commands: Commands) -> None:
+    """Add the commands vhosts and policies."""
     vhosts = add_group(commands, "vhosts", "list, add and delete virtual hosts of a running broker")
     add_json(add_action(vhosts, "vhosts", "list", list_vhosts, "list virtual hosts"))
     for name, run, text in (
-        ("add", add_vhost_named, "add a virtual host"),
+        ("add", create_vhost, "add a virtual host"),
         (
             "delete",
             delete_vhost,
-            "delete a virtual host with its queues and sessions; who is there must go",
+            "delete a virtual host with its queues and sessions, and close its connections",
         ),
     ):
         add_action(vhosts, "vhosts", name, run, text, "NAME").add_argument(
@@ -31,17 +34,19 @@ def add(commands: Commands) -> None:
         "policies",
         "set",
         set_policy,
-        "set a policy",
+        "add or replace a policy",
         "NAME PATTERN DEFINITION [--apply-to OBJECTS] [--priority N] [--vhost NAME]",
     )
     command.add_argument("name", metavar="NAME", help="name of the policy")
     command.add_argument(
         "pattern",
         metavar="PATTERN",
-        help="regular expression, found somewhere in the names that it is about",
+        help="regular expression that is searched in the names of queues and exchanges",
     )
     command.add_argument(
-        "definition", metavar="DEFINITION", help="""what it says, as JSON: '{"max-length": 1000}'"""
+        "definition",
+        metavar="DEFINITION",
+        help="""arguments that the policy sets, as JSON: '{"max-length": 1000}'""",
     )
     command.add_argument(
         "--apply-to",
@@ -55,47 +60,49 @@ def add(commands: Commands) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="of several policies the one with the highest holds [0]",
+        help="of several policies that match, the one with the highest priority applies [0]",
     )
     add_vhost(command)
     command = add_action(
-        policies, "policies", "clear", clear_policy, "remove a policy", "NAME [--vhost NAME]"
+        policies, "policies", "clear", clear_policy, "delete a policy", "NAME [--vhost NAME]"
     )
     command.add_argument("name", metavar="NAME", help="name of the policy")
     add_vhost(command)
 
 
 def list_vhosts(arguments: argparse.Namespace) -> int:
+    """Print all virtual hosts."""
     show(ask(arguments, "GET", "vhosts"), ("name", "messages"), arguments, "no virtual hosts")
     return 0
 
 
-def add_vhost_named(arguments: argparse.Namespace) -> int:
+def create_vhost(arguments: argparse.Namespace) -> int:
+    """Add a virtual host."""
     ask(arguments, "PUT", "vhosts", arguments.name, body={})
     return 0
 
 
 def delete_vhost(arguments: argparse.Namespace) -> int:
+    """Delete a virtual host."""
     ask(arguments, "DELETE", "vhosts", arguments.name)
     return 0
 
 
 def list_policies(arguments: argparse.Namespace) -> int:
-    show(
-        ask(arguments, "GET", "policies"),
-        ("vhost", "name", "pattern", "apply-to", "priority", "definition"),
-        arguments,
-        "no policies",
-    )
+    """Print all policies."""
+    columns = ("vhost", "name", "pattern", "apply-to", "priority", "definition")
+    show(ask(arguments, "GET", "policies"), columns, arguments, "no policies")
     return 0
 
 
 def set_policy(arguments: argparse.Namespace) -> int:
+    """Add or replace a policy."""
     try:
         definition = msgspec.json.decode(arguments.definition)
     except (msgspec.MsgspecError, UnicodeEncodeError) as error:
+        example = """'{"max-length": 1000}'"""
         raise CommandError(
-            f"""DEFINITION is not JSON ({error}); write it such as '{{"max-length": 1000}}'""", 2
+            f"DEFINITION is not JSON ({error}); write it as in {example}", 2
         ) from None
     body = {
         "pattern": arguments.pattern,
@@ -108,5 +115,6 @@ def set_policy(arguments: argparse.Namespace) -> int:
 
 
 def clear_policy(arguments: argparse.Namespace) -> int:
+    """Delete a policy."""
     ask(arguments, "DELETE", "policies", arguments.vhost, arguments.name)
     return 0

@@ -1,7 +1,7 @@
-"""Which handler answers which method and path.
+"""Routing table of the HTTP servers: find the handler for a method and a path.
 
-GET     /metrics                        a path as it is
-DELETE  /api/queues/{vhost}/{name}      names in braces stand for any text; in it `%2F` is a `/`
+GET     /metrics                      a literal path
+DELETE  /api/queues/{vhost}/{name}    names in braces are path parameters, in which %2F is `/`
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from trellis.http.server import Handler, Response, RouteTable
 
 
 class RouteNode:
-    """What may follow one part of a path."""
+    """A node of the routing tree: the handlers of one path, and the parts that may follow."""
 
     __slots__ = ("handlers", "literals", "parameter")
 
@@ -23,7 +23,7 @@ class RouteNode:
 
 
 class HttpRouter(RouteTable):
-    """A tree of the parts of paths. A part as it is goes before one that is left open."""
+    """A tree of path parts. A literal part takes precedence over a path parameter."""
 
     def __init__(self) -> None:
         self._root = RouteNode()
@@ -31,6 +31,7 @@ class HttpRouter(RouteTable):
         self._methods: set[str] = set()
 
     def add(self, method: str, template: str, handler: Handler) -> None:
+        """Add a handler for a method and a path template."""
         node = self._root
         for part in template.split("/")[1:]:
             if part.startswith("{"):
@@ -38,7 +39,7 @@ class HttpRouter(RouteTable):
                 node = node.parameter
             else:
                 node = node.literals.setdefault(part, RouteNode())
-        assert method not in node.handlers, f"two answers to {method} {template}"
+        assert method not in node.handlers, f"two handlers for {method} {template}"
         node.handlers[method] = handler
         self._methods |= {method, "HEAD"} if method == "GET" else {method}
         if template not in self.paths:
@@ -72,12 +73,14 @@ class HttpRouter(RouteTable):
             )
         return found
 
-    # -- what is answered where nobody answers
+    # -- responses without a handler
 
     def not_found(self, path: str) -> Response:
-        return Response(404, f"no such page; there are {', '.join(sorted(self.paths))}\n".encode())
+        """Return the response for an unknown path."""
+        return Response(404, f"no such path; there are {', '.join(sorted(self.paths))}\n".encode())
 
     def method_not_allowed(self, method: str, allowed: str) -> Response:
+        """Return the response for a method that a path lacks; `allowed` lists its methods."""
         return Response(
             405, f"only {allowed.replace(', ', ' and ')} are served here\n".encode(), allow=allowed
         )

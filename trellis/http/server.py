@@ -1,6 +1,6 @@
-"""A small HTTP/1.1 server on h11: one request a connection, everything within a time limit.
+"""A small HTTP/1.1 server on h11: one request for each connection, and a time limit for every step.
 
-Who answers which method and path, a Router knows (trellis/http/routes.py).
+A RouteTable (trellis/http/routes.py) finds the handler for a method and a path.
 """
 
 from __future__ import annotations
@@ -18,20 +18,24 @@ from trellis.http.stream_files import SegmentRange, SegmentSender
 from trellis.monitoring.http_counters import HttpListenerCounters
 from trellis.server.listener_context import peer_of
 
-#: Octets of the longest request line and headers.
+#: Largest request line with headers, in bytes.
 MAX_REQUEST_HEAD: Final = 16 << 10
-#: Octets of the longest body of a request.
+#: Largest body of a request, in bytes.
 MAX_BODY: Final = 64 << 20
-#: Octets of an answer that are sent in one turn.
+#: Bytes of a response that are sent in one turn of the event loop.
 CHUNK_SIZE: Final = 1 << 16
-#: Connections served at once. When they are taken, the one that has waited longest for its request
-#: makes room.
+#: Most open connections. Beyond it, the connection that has waited longest without a complete
+#: request is closed.
 MAX_CONNECTIONS: Final = 64
 
 
 class Request:
-    """What is asked: `path` without its query, `user` and `password` of basic authentication or
-    None; `parts` are those of the path that a route leaves open, `token` what a Bearer says."""
+    """An HTTP request.
+
+    `path` has no query; `path_parameters` are the values for the names in braces of its route.
+    `user` and `password` come from basic authentication (`user` is None without), `token` from a
+    Bearer header.
+    """
 
     def __init__(
         self,
@@ -47,7 +51,7 @@ class Request:
         token: bytes,
     ) -> None:
         self.method = method
-        #: Whether a page of another site asks, in a browser that may know the user's password.
+        #: True if a page of another site sent it, from a browser that may know the user's password.
         self.cross_origin = False
         self.path = path
         self.path_parameters = parts
@@ -61,9 +65,9 @@ class Request:
 
 
 class Response:
-    """What is answered.
+    """An HTTP response.
 
-    `allow` are the methods that are answered there, where another one was asked.
+    `challenge` requests basic authentication. For status 405, `allow` lists the path's methods.
     """
 
     def __init__(
@@ -82,7 +86,7 @@ class Response:
 
 
 class RangeResponse(Response):
-    """Octets of a file, sent by the kernel."""
+    """A response whose body is a range of a segment file, sent by the kernel."""
 
     def __init__(self, part: SegmentRange, sender: SegmentSender, content_type: str) -> None:
         super().__init__(200, b"", content_type)
@@ -94,37 +98,36 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class RouteTable:
-    """The role of whoever knows the answers."""
+    """Interface of a table that finds the handler of a request."""
 
     def find(self, method: str, path: str) -> tuple[Handler, list[str]] | Response:
-        """Who answers, and the parts of the path that were left open; or what is answered to what
-        nobody knows.
-        """
+        """Return the handler and the path parameters, or the response if there is no handler."""
         raise NotImplementedError
 
 
 class HttpServer:
-    """Serves routes.
+    """An HTTP server for the routes of one listener.
 
-    `limit` is the seconds a client has for its request and for taking the answer, each.
+    `limit` is the time in seconds that a client has for its request, and again for reading the
+    response.
     """
 
     def __init__(self, routes: RouteTable, limit: float, counters: HttpListenerCounters) -> None:
         self._routes = routes
         self._seconds = limit
         self._serving: set[asyncio.Task[None]] = set()
-        #: Those of them whose request is not complete, in the order in which they came.
+        #: Those of them whose request is incomplete, in order of arrival.
         self._awaiting_request: dict[asyncio.Task[None], None] = {}
         self._counters = counters
 
     def protocol(self) -> asyncio.StreamReaderProtocol:
-        """Of a connection that was accepted."""
+        """Return the protocol for a newly accepted connection."""
         return asyncio.StreamReaderProtocol(
             asyncio.StreamReader(limit=MAX_REQUEST_HEAD), self._serve
         )
 
     async def close(self) -> None:
-        """Break off what is being served."""
+        """Abort all requests that are being served."""
         for task in self._serving:
             task.cancel()
         if self._serving:
@@ -145,7 +148,7 @@ class HttpServer:
             self._counters.closed["timeout" if isinstance(error, TimeoutError) else "lost"] += 1
             writer.transport.abort()
         except asyncio.CancelledError:
-            # By us; and streams of Python 3.11 would report it as an error.
+            # Cancelled by this server. The streams of Python 3.11 would report it as an error.
             writer.transport.abort()
         finally:
             self._serving.discard(task)
@@ -163,21 +166,22 @@ class HttpServer:
     async def _exchange(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, task: asyncio.Task[None]
     ) -> None:
-        """One request and its answer. Raises OSError, h11.ProtocolError."""
+        """Handle one request and its response. Raises OSError, h11.ProtocolError."""
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_REQUEST_HEAD)
         try:
             async with asyncio.timeout(self._seconds):
                 response, head = await self._respond(connection, reader, writer, task)
         except TimeoutError:
-            asked = connection.their_state is not h11.IDLE
-            response, head = Response(503 if asked else 408, b"that took too long\n"), False
-        # A range may be large, and has a limit of its own.
+            received = connection.their_state is not h11.IDLE
+            text = b"time limit exceeded\n"
+            response, head = Response(503 if received else 408, text), False
+        # A segment range may be large, and has a time limit of its own.
         async with asyncio.timeout(None if isinstance(response, RangeResponse) else self._seconds):
             await self._answer(connection, writer, response, head)
             if writer.can_write_eof():
                 writer.write_eof()
             while await reader.read(MAX_REQUEST_HEAD):
-                # Closed with input unread, the kernel of the client would throw our answer away.
+                # After a close with input unread, the client's kernel would discard the response.
                 pass
 
     async def _respond(
@@ -187,7 +191,7 @@ class HttpServer:
         writer: asyncio.StreamWriter,
         task: asyncio.Task[None],
     ) -> tuple[Response, bool]:
-        """The answer to the request that comes, and whether only its head is wanted."""
+        """Read a request and return its response, and True if only the response's head is sent."""
         try:
             event = connection.next_event()
             while event is h11.NEED_DATA:
@@ -196,7 +200,7 @@ class HttpServer:
         except h11.RemoteProtocolError as error:
             return Response(error.error_status_hint, f"{error}\n".encode()), False
         if not isinstance(event, h11.Request):
-            raise ConnectionError("the client went away")
+            raise ConnectionError("the client closed the connection")
         self._awaiting_request.pop(task, None)
         head = event.method == b"HEAD"
         method = event.method.decode("ascii", "replace")
@@ -210,8 +214,8 @@ class HttpServer:
         user, password = parse_basic(authorization)
         body = await self._body(connection, reader)
         if body is None:
-            return Response(413, f"more than {MAX_BODY} octets\n".encode()), head
-        asked = Request(
+            return Response(413, f"the body has more than {MAX_BODY} bytes\n".encode()), head
+        request = Request(
             method,
             path,
             peer.address,
@@ -225,13 +229,13 @@ class HttpServer:
         )
         headers = dict(event.headers)
         origin = headers.get(b"origin", b"")
-        asked.cross_origin = origin != b"" and origin.rpartition(b"//")[2] != headers.get(
+        request.cross_origin = origin != b"" and origin.rpartition(b"//")[2] != headers.get(
             b"host", b""
         )
-        return await handler(asked), head
+        return await handler(request), head
 
     async def _body(self, connection: h11.Connection, reader: asyncio.StreamReader) -> bytes | None:
-        """What comes with the request; None when it is too much.
+        """Read the body of a request; return None if it is larger than MAX_BODY.
 
         Raises ConnectionError, h11.ProtocolError.
         """
@@ -249,7 +253,7 @@ class HttpServer:
             elif isinstance(event, h11.EndOfMessage):
                 return b"".join(parts)
             else:
-                raise ConnectionError("the client went away")
+                raise ConnectionError("the client closed the connection")
 
     async def _answer(
         self,
@@ -298,7 +302,7 @@ class HttpServer:
         headers: list[tuple[str, str]],
         head: bool,
     ) -> None:
-        """The head through the transport, and when that is out the octets past it."""
+        """Send the head through the transport, then the body past it, from the kernel."""
         part = response.segment_range
         try:
             writer.transport.set_write_buffer_limits(0)
@@ -310,8 +314,8 @@ class HttpServer:
                 writer.get_extra_info("sslcontext") is not None
                 or writer.get_extra_info("socket") is None
             ):
-                for octets in part.read_chunks():  # What is encrypted cannot be sent by the kernel.
-                    writer.write(octets)
+                for chunk in part.read_chunks():  # TLS cannot be sent by the kernel.
+                    writer.write(chunk)
                     await writer.drain()
             else:
                 await asyncio.wrap_future(
@@ -330,14 +334,15 @@ def _size(response: Response) -> int:
 
 
 def parse_bearer(header: bytes) -> bytes:
-    """The token of an Authorization header (RFC 6750); nothing when there is none."""
+    """Return the token of an Authorization header (RFC 6750); b"" if it has none."""
     scheme, _, token = header.partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else b""
 
 
 def parse_basic(header: bytes) -> tuple[str | None, bytes]:
-    """User and password of an Authorization header (RFC 7617); (None, b"") when there is none that
-    we can read.
+    """Return user and password of an Authorization header (RFC 7617).
+
+    Return (None, b"") if the header has none, or is malformed.
     """
     scheme, _, token = header.partition(b" ")
     if scheme.lower() != b"basic":

@@ -1,8 +1,7 @@
-"""Streams over HTTP: which there are, their segments, and ranges of these, sent by the kernel from
-a small pool of threads.
+"""Streams over HTTP: list streams and their segments, and send ranges of segment files.
 
-What is served is durable. A handler needs a broker, who asks, and the parameters of the question;
-how it is answered is the server's affair (`Refusal` has the status, `Range` what `send` takes).
+Only durable rows are served. The kernel sends the ranges (sendfile), called from a small pool of
+threads. A StreamRefusal carries the HTTP status of a request that cannot be served.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from broker.stream.segments import Segment
 from trellis.monitoring.http_counters import HttpCounters
 
 CONTENT_TYPE: Final = "application/vnd.apache.arrow.stream"
-#: Threads that send.
+#: Number of threads that send.
 SENDER_THREADS: Final = 2
-#: Octets of one call to the kernel, and seconds that a client may take none.
+#: Bytes of one call to the kernel, and seconds after which a client that reads nothing is closed.
 SEND_SIZE: Final = 1 << 20
 CLIENT_SECONDS: Final = 30.0
 
@@ -33,7 +32,7 @@ Row = dict[str, object]
 
 
 class StreamRefusal(Exception):
-    """A question that is answered with another status than 200."""
+    """A request for streams that cannot be served, with its HTTP status."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -41,38 +40,39 @@ class StreamRefusal(Exception):
 
 
 class SegmentRange:
-    """Octets of a segment.
+    """A range of bytes of a segment file.
 
-    The descriptor is the range's own, so that retention may remove the file meanwhile.
+    The range has a file descriptor of its own, so that retention may remove the file meanwhile.
     """
 
     def __init__(self, descriptor: int, start: int, end: int, durable: int) -> None:
         self.descriptor = descriptor
         self.start = start
         self.end = end
-        #: The offset behind the last durable row of the stream, when it was asked.
+        #: The offset behind the last durable row of the stream, at the time of the request.
         self.durable = durable
 
     def duplicate(self) -> SegmentRange:
-        """The same, with a descriptor of its own."""
+        """Return the same range with another file descriptor."""
         return SegmentRange(os.dup(self.descriptor), self.start, self.end, self.durable)
 
     def read_chunks(self) -> Iterator[bytes]:
-        """The octets themselves, for a server that must encrypt them."""
+        """Yield the data in chunks, for a server that must encrypt it."""
         at = self.start
         while at < self.end:
-            octets = os.pread(self.descriptor, min(SEND_SIZE, self.end - at), at)
-            if not octets:
+            data = os.pread(self.descriptor, min(SEND_SIZE, self.end - at), at)
+            if not data:
                 raise ConnectionError("the segment ends before its size")
-            at += len(octets)
-            yield octets
+            at += len(data)
+            yield data
 
     def close(self) -> None:
+        """Close the file descriptor."""
         os.close(self.descriptor)
 
 
 def list_streams(broker: Broker, identity: Identity) -> list[Row]:
-    """The streams that the identity may read."""
+    """Return a row for each stream that the identity may read."""
     found: list[Row] = []
     for vhost in broker.vhosts.values():
         within = identity.for_vhost(vhost.name)
@@ -98,8 +98,9 @@ def list_streams(broker: Broker, identity: Identity) -> list[Row]:
 
 
 def list_segments(broker: Broker, identity: Identity, query: Mapping[str, str]) -> list[Row]:
-    """The segments of a stream (`vhost`, `queue`), from the one with `offset` on where that is
-    given. Raises Refusal.
+    """Return a row for each segment of a stream; the query has `vhost` and `queue`.
+
+    With `offset` in the query, the first row is the segment with that offset. Raises StreamRefusal.
     """
     _check_parameters(query, "offset")
     archive = _find_archive(broker, identity, query)
@@ -124,8 +125,11 @@ def list_segments(broker: Broker, identity: Identity, query: Mapping[str, str]) 
 
 
 def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> SegmentRange:
-    """Octets `start` to `end` (all that is durable, if nothing is said) of a segment (`vhost`,
-    `queue`, `segment`), in the loop's thread. Raises Refusal."""
+    """Open a range of a segment; the query has `vhost`, `queue` and `segment`.
+
+    With `start` and `end` in the query, the range has these bytes, else all that are durable. Runs
+    in the event loop. Raises StreamRefusal.
+    """
     _check_parameters(query, "segment", "start", "end")
     archive = _find_archive(broker, identity, query)
     name = query.get("segment", "")
@@ -136,17 +140,20 @@ def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> 
         raise StreamRefusal(
             410 if name.endswith(".arrow") else 404,
             f"segment '{name}' of stream '{archive.name}' in vhost '{archive.vhost}' "
-            f"is not there (any more): the first offset there is {int(archive.first_offset)}",
+            f"does not exist (any more): the first offset is {int(archive.first_offset)}",
         )
     size = int(segment.size)
     start, end = _number(query, "start", 0), _number(query, "end", size)
     if start > end:
         raise StreamRefusal(
             416,
-            f"start {start} is behind end {end} (not included) of segment '{name}', of which {size} octets are durable",
+            f"start {start} is behind end {end} (exclusive) of segment '{name}', "
+            f"of which {size} bytes are durable",
         )
     if end > size:
-        raise StreamRefusal(416, f"octets {start} to {end} of segment '{name}': {size} are durable")
+        raise StreamRefusal(
+            416, f"bytes {start} to {end} of segment '{name}' requested, {size} bytes are durable"
+        )
     try:
         file = segment.file()
     except StoreError as error:
@@ -154,12 +161,13 @@ def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> 
     if not isinstance(file, RealFile):
         raise StreamRefusal(
             501,
-            "the broker keeps its streams in memory (data.dir is :memory:): read them over AMQP",
+            "the broker holds its streams in memory (data.dir is :memory:); read them over AMQP",
         )
     return SegmentRange(file.duplicate(), start, end, int(archive.end))
 
 
 def _find_archive(broker: Broker, identity: Identity, query: Mapping[str, str]) -> Archive:
+    """Return the archive of the stream that a query names. Raises StreamRefusal."""
     vhost, name = query.get("vhost", "/"), query.get("queue", "")
     if not name:
         raise StreamRefusal(400, "queue=NAME is missing: /api/streams lists the streams")
@@ -192,13 +200,14 @@ def _may_read(identity: Identity, queue: StreamQueue) -> bool:
 
 
 def _check_parameters(query: Mapping[str, str], *known: str) -> None:
-    """Raises Refusal for a parameter that nobody reads: whoever mistypes `offset` must not get all
-    there is.
+    """Raise StreamRefusal for an unknown parameter.
+
+    Else a client that mistypes `offset` would get all segments.
     """
     for name in query:
         if name not in ("vhost", "queue", *known):
             raise StreamRefusal(
-                400, f"there is no parameter '{name}' here, only vhost, queue, {', '.join(known)}"
+                400, f"unknown parameter '{name}'; known are vhost, queue, {', '.join(known)}"
             )
 
 
@@ -219,8 +228,10 @@ class SegmentSender:
         self._pool = ThreadPoolExecutor(SENDER_THREADS, "segments")
 
     def start(self, socket: int, part: SegmentRange) -> Future[int]:
-        """Have a thread send all octets of the range to a socket. Both may be closed before that is
-        done. The result is how many it sent; OSError when the client is gone."""
+        """Have a thread send the range to a socket; both may be closed before that is done.
+
+        The result is the number of bytes sent, or OSError if the client has disconnected.
+        """
         own, rest = os.dup(socket), part.duplicate()
 
         def done(_: Future[int]) -> None:
@@ -232,7 +243,7 @@ class SegmentSender:
         return future
 
     def _send(self, socket: int, part: SegmentRange) -> int:
-        """In one of the threads. The socket does not block."""
+        """Send a range to a non-blocking socket, in one of the threads."""
         at = part.start
         poll = select.poll()
         poll.register(socket, select.POLLOUT)
@@ -242,7 +253,7 @@ class SegmentSender:
             except BlockingIOError:
                 if not poll.poll(CLIENT_SECONDS * 1000):
                     raise TimeoutError(
-                        f"the client took nothing for {CLIENT_SECONDS:g} s"
+                        f"the client read nothing for {CLIENT_SECONDS:g} s"
                     ) from None
                 continue
             if sent == 0:
@@ -252,4 +263,5 @@ class SegmentSender:
         return at - part.start
 
     def close(self) -> None:
+        """Stop the threads; ranges that wait are not sent."""
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,7 +1,4 @@
-"""Rows for operators: what `trellis list` shows.
-
-Field names are RabbitMQ's where it has one; cells are flat.
-"""
+"""Rows for operators, as shown by `trellis list`: field names as in RabbitMQ, flat cells."""
 
 from __future__ import annotations
 
@@ -20,35 +17,35 @@ from broker.vhost.background import kind_of
 from broker.vhost.vhost import VirtualHost
 from trellis.server.node import BrokerNode
 
-#: Rows made, and let go, in one turn.
-STEP: Final = 200
+#: Rows that are made or freed in one turn of the event loop.
+SLICE_ROWS: Final = 200
 
 Row = dict[str, object]
 
 
 def _text(arguments: Mapping[str, object]) -> str:
-    """Arguments in one cell, as JSON, whatever clients put there; none are an empty text."""
+    """Return arguments of clients as JSON text; "" without arguments."""
     return msgspec.json.encode(dict(arguments), enc_hook=str).decode() if arguments else ""
 
 
 async def rows(node: BrokerNode, kind: str) -> list[Row]:
-    """All rows of a kind; the making yields to the loop."""
+    """Return all rows of a kind, made in slices."""
     found: list[Row] = []
     async for row in KINDS[kind](node):
         found.append(row)
-        if len(found) % STEP == 0:
+        if len(found) % SLICE_ROWS == 0:
             await asyncio.sleep(0)
     return found
 
 
 def encode(rows: list[Row]) -> bytes:
-    """JSON; no row is left afterwards.
+    """Encode rows as JSON, and empty the given list.
 
-    For a thread: many rows take long to write, and to let go.
+    For a thread: many rows take long to encode, and to free.
     """
     text = msgspec.json.encode(rows)
     while rows:
-        del rows[-STEP:]
+        del rows[-SLICE_ROWS:]
     return text
 
 
@@ -94,7 +91,7 @@ async def _exchanges(node: BrokerNode) -> AsyncIterator[Row]:
                 "durable": options.durable,
                 "auto_delete": options.auto_delete,
                 "internal": options.internal,
-                "bindings": sum(len(mine) for mine in exchange.bindings.values()),
+                "bindings": sum(len(each) for each in exchange.bindings.values()),
                 "matcher": exchange.algorithm if isinstance(exchange, TopicExchange) else "",
                 "arguments": _text(options.arguments),
             }
@@ -114,8 +111,8 @@ async def _bindings(node: BrokerNode) -> AsyncIterator[Row]:
                 "arguments": "",
             }
         for exchange in list(vhost.exchanges.values()):
-            for mine in list(exchange.bindings.values()):
-                for binding in list(mine.values()):
+            for bindings in list(exchange.bindings.values()):
+                for binding in list(bindings.values()):
                     yield _binding(vhost, exchange, binding)
 
 

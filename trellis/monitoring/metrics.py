@@ -1,6 +1,7 @@
-"""Metrics: plain ints, copied on the loop's thread in steps, rendered in another (3 us a series).
+"""Metrics: copied from plain counters in slices on the event loop, rendered in a thread.
 
-RabbitMQ's names where it has one, so that its stock dashboards work; `trellis_*` for the rest.
+Names are RabbitMQ's where it has the metric, so that its dashboards work, and `trellis_*` for the
+rest. Rendering takes 3 us for each series.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from trellis.monitoring.http_counters import HttpCounters
 from trellis.server.node import BrokerNode
 from trellis.server.store_writer import DurableStoreWriter, StoreWriter
 
-#: Objects counted in one turn, and objects named in one turn, which takes longer.
+#: Objects counted, and objects listed by name, in one turn of the event loop.
 COUNT_SLICE: Final = 1_000
 NAMED_SLICE: Final = 200
 
@@ -33,7 +34,7 @@ Labels = dict[str, str]
 
 
 class MetricFamily:
-    """One metric: name without `_total`, kind (gauge or counter), help, and its samples."""
+    """One metric: name without `_total`, kind (gauge or counter), help text, and samples."""
 
     def __init__(self, name: str, kind: str, text: str) -> None:
         self.name = name
@@ -43,25 +44,28 @@ class MetricFamily:
 
 
 class MetricsPage:
-    """Families in order, each named once."""
+    """The metrics of one scrape, in order, each with all its samples."""
 
     def __init__(self) -> None:
         self.families: dict[str, MetricFamily] = {}
 
     def add(self, name: str, kind: str, text: str, value: float, **labels: str) -> None:
+        """Add a sample to a metric."""
         family = self.families.get(name)
         if family is None:
             family = self.families[name] = MetricFamily(name, kind, text)
         family.samples.append((labels, value))
 
     def gauge(self, name: str, text: str, value: float, **labels: str) -> None:
+        """Add a sample to a gauge."""
         self.add(name, "gauge", text, value, **labels)
 
     def counter(self, name: str, text: str, value: float, **labels: str) -> None:
+        """Add a sample to a counter."""
         self.add(name, "counter", text, value, **labels)
 
     def collect(self) -> Iterator[Metric]:
-        """The role of a collector of prometheus_client."""
+        """Yield the metrics, as prometheus_client requires of a collector."""
         for family in self.families.values():
             metric = Metric(family.name, family.text, family.kind)
             suffix = "_total" if family.kind == "counter" else ""
@@ -70,18 +74,14 @@ class MetricsPage:
             yield metric
 
     def render(self) -> bytes:
-        """The text that Prometheus scrapes; the page is empty afterwards.
-
-        Slow: run it in a thread.
-        """
+        """Return the text that Prometheus scrapes, and empty the page. Slow: run it in a thread."""
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
         text = generate_latest(registry)
         for family in self.families.values():
             while family.samples:
-                del family.samples[
-                    -COUNT_SLICE:
-                ]  # Let go on the loop's thread, all at once, 200,000 would hold it for 40 ms.
+                # Freeing 200,000 samples at once would block the event loop for 40 ms.
+                del family.samples[-COUNT_SLICE:]
         return text
 
 
@@ -89,16 +89,16 @@ CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 
 async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPage:
-    """/metrics. The copying yields to the loop after every STEP objects."""
+    """Return the metrics of /metrics, counted in slices of COUNT_SLICE objects."""
     page = MetricsPage()
-    censuses = []
+    totals = []
     for vhost in list(node.broker.vhosts.values()):
-        census = vhost.totals()
+        each = vhost.totals()
         more = True
         while more:
-            more = census.step(COUNT_SLICE)
+            more = each.step(COUNT_SLICE)
             await asyncio.sleep(0)
-        censuses.append(census)
+        totals.append(each)
     sessions = node.mqtt.sessions.all()
     connected = 0
     for at in range(0, len(sessions), COUNT_SLICE):
@@ -108,17 +108,17 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
     _connections(page, node, http)
     _listeners(page, node)
     _http(page, http)
-    _queues(page, node, censuses)
+    _queues(page, node, totals)
     _streams(page, node, http)
     for front in node.fronts:
         _messages(
             page,
             front,
             ingress,
-            sum(census.relayed for census in censuses) if front is node.mqtt else 0,
+            sum(each.relayed for each in totals) if front is node.mqtt else 0,
         )
     _trellis(page, node)
-    _fates(page, ingress, censuses)
+    _fates(page, ingress, totals)
     _routes(page, node, ingress)
     _sessions(page, node, connected)
     await asyncio.get_running_loop().run_in_executor(None, _process, page, node)
@@ -126,7 +126,7 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
 
 
 async def per_object_metrics(node: BrokerNode) -> MetricsPage:
-    """/metrics/per-object: queues and sessions by name."""
+    """Return the metrics of /metrics/per-object: queues and sessions by name."""
     page = MetricsPage()
     done = 0
     for vhost in list(node.broker.vhosts.values()):
@@ -134,19 +134,28 @@ async def per_object_metrics(node: BrokerNode) -> MetricsPage:
             labels = {"vhost": vhost.name, "queue": queue.name}
             ready, unacked = int(queue.depth), int(queue.unacked)
             page.gauge(
-                "rabbitmq_queue_messages_ready", "Messages ready to be delivered", ready, **labels
+                "rabbitmq_queue_messages_ready",
+                "Number of messages ready to be delivered.",
+                ready,
+                **labels,
             )
             page.gauge(
                 "rabbitmq_queue_messages_unacked",
-                "Messages delivered and not yet settled",
+                "Number of messages delivered and not acknowledged yet.",
                 unacked,
                 **labels,
             )
             page.gauge(
-                "rabbitmq_queue_messages", "Ready and unacked messages", ready + unacked, **labels
+                "rabbitmq_queue_messages",
+                "Number of ready and unacknowledged messages.",
+                ready + unacked,
+                **labels,
             )
             page.gauge(
-                "rabbitmq_queue_consumers", "Consumers of a queue", queue.consumer_count, **labels
+                "rabbitmq_queue_consumers",
+                "Number of consumers of the queue.",
+                queue.consumer_count,
+                **labels,
             )
             done += 1
             if done % NAMED_SLICE == 0:
@@ -155,13 +164,13 @@ async def per_object_metrics(node: BrokerNode) -> MetricsPage:
         labels = {"vhost": session.vhost.name, "client_id": session.name}
         page.counter(
             "trellis_session_dropped_messages",
-            "QoS 0 messages dropped for a slow client",
+            "Total number of QoS 0 messages dropped because the client read too slowly.",
             int(session.dropped),
             **labels,
         )
         page.counter(
             "trellis_session_missed_messages",
-            "QoS 0 messages for a client that was away",
+            "Total number of QoS 0 messages not queued because the client was disconnected.",
             int(session.missed),
             **labels,
         )
@@ -175,35 +184,41 @@ def _connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> Non
     fronts = node.fronts
     page.gauge(
         "rabbitmq_connections",
-        "Connections open now",
+        "Number of open connections.",
         sum(len(front.connections) for front in fronts),
     )
     page.counter(
-        "rabbitmq_connections_opened", "Connections opened", sum(front.opened for front in fronts)
+        "rabbitmq_connections_opened",
+        "Total number of connections opened.",
+        sum(front.opened for front in fronts),
     )
     page.counter(
         "rabbitmq_connections_closed",
-        "Connections closed",
+        "Total number of connections closed.",
         sum(sum(front.closed.values()) for front in fronts),
     )
-    page.gauge("rabbitmq_channels", "Channels open now", node.amqp.channels)
+    page.gauge("rabbitmq_channels", "Number of open AMQP channels.", node.amqp.channels)
     page.counter(
-        "rabbitmq_channels_opened", "Channels opened", int(node.amqp.tally.channels_opened)
+        "rabbitmq_channels_opened",
+        "Total number of AMQP channels opened.",
+        int(node.amqp.tally.channels_opened),
     )
     page.counter(
-        "rabbitmq_channels_closed", "Channels closed", int(node.amqp.tally.channels_closed)
+        "rabbitmq_channels_closed",
+        "Total number of AMQP channels closed.",
+        int(node.amqp.tally.channels_closed),
     )
     for front in fronts:
         page.gauge(
             "trellis_connections",
-            "Connections open now by protocol",
+            "Number of open connections, by protocol.",
             len(front.connections),
             protocol=front.name,
         )
         for reason, count in sorted(front.closed.items()):
             page.counter(
                 "trellis_connections_closed",
-                "Connections closed by reason",
+                "Total number of connections closed, by protocol and reason.",
                 count,
                 protocol=front.name,
                 reason=reason,
@@ -212,86 +227,94 @@ def _connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> Non
         logins = {outcome: counted.get(outcome, 0) for outcome in ("accepted", "refused", "busy")}
         for outcome, count in logins.items():
             page.counter(
-                "trellis_logins", "Logins by outcome", count, protocol=name, outcome=outcome
+                "trellis_logins",
+                "Total number of logins, by protocol and outcome.",
+                count,
+                protocol=name,
+                outcome=outcome,
             )
         page.counter(
-            "rabbitmq_auth_attempts", "Authentication attempts", sum(logins.values()), protocol=name
+            "rabbitmq_auth_attempts",
+            "Total number of authentication attempts.",
+            sum(logins.values()),
+            protocol=name,
         )
         page.counter(
             "rabbitmq_auth_attempts_succeeded",
-            "Authentication attempts that succeeded",
+            "Total number of authentication attempts that succeeded.",
             logins["accepted"],
             protocol=name,
         )
         page.counter(
             "rabbitmq_auth_attempts_failed",
-            "Authentication attempts that failed",
+            "Total number of authentication attempts that failed.",
             logins["refused"] + logins["busy"],
             protocol=name,
         )
     for reason, count in node.admission.refused.items():
         page.counter(
             "trellis_connections_refused",
-            "Connections turned away unread, and pauses for lack of descriptors",
+            "Total number of connections rejected before any input was "
+            "read, by reason; for the reason descriptors, pauses of accepting.",
             count,
             reason=reason,
         )
     for limit in node.rates.limits:
         page.counter(
             "trellis_rate_waits",
-            "Times that a client was not read, because it was faster than it may be",
+            "Number of times that a client was throttled, by rate limit.",
             node.rates.throttled[limit],
             limit=limit,
         )
         page.counter(
             "trellis_rate_refused",
-            "Clients disconnected because they were faster than they may be",
+            "Number of clients disconnected for exceeding a rate limit, by rate limit.",
             node.rates.disconnected[limit],
             limit=limit,
         )
     page.gauge(
         "trellis_connections_limit",
-        "Connections that are taken at most",
+        "Maximum number of open connections.",
         node.admission.connections,
     )
 
 
 def _listeners(page: MetricsPage, node: BrokerNode) -> None:
-    for listener, entrance in node.listener_contexts.items():
-        if entrance.tls_context is not None:
-            for version, count in sorted(entrance.tls.handshakes.items()):
+    for listener, context in node.listener_contexts.items():
+        if context.tls_context is not None:
+            for version, count in sorted(context.tls.handshakes.items()):
                 page.counter(
                     "trellis_tls_handshakes",
-                    "TLS handshakes done, by version",
+                    "Total number of TLS handshakes completed, by TLS version.",
                     count,
                     listener=listener,
                     version=version,
                 )
-            for reason, count in sorted(entrance.tls.failures.items()):
+            for reason, count in sorted(context.tls.failures.items()):
                 page.counter(
                     "trellis_tls_failures",
-                    "TLS connections that failed, by reason",
+                    "Total number of failed TLS connections, by reason.",
                     count,
                     listener=listener,
                     reason=reason,
                 )
             page.counter(
                 "trellis_tls_resumed",
-                "TLS handshakes that went on with an older session",
-                entrance.tls.resumed,
+                "Total number of TLS handshakes that resumed an earlier TLS session.",
+                context.tls.resumed,
                 listener=listener,
             )
-        if entrance.is_websocket:
+        if context.is_websocket:
             page.counter(
                 "trellis_websocket_upgrades",
-                "WebSockets opened",
-                entrance.websocket.upgrades,
+                "Total number of WebSockets opened.",
+                context.websocket.upgrades,
                 listener=listener,
             )
-            for reason, count in sorted(entrance.websocket.refused.items()):
+            for reason, count in sorted(context.websocket.refused.items()):
                 page.counter(
                     "trellis_websocket_refused",
-                    "Requests for a WebSocket that were refused, by reason",
+                    "Total number of WebSocket requests refused, by reason.",
                     count,
                     listener=listener,
                     reason=reason,
@@ -299,7 +322,7 @@ def _listeners(page: MetricsPage, node: BrokerNode) -> None:
     for file, ends in node.certificates.expirations.items():
         page.gauge(
             "trellis_tls_certificate_end_seconds",
-            "When a certificate ends, in seconds since 1970",
+            "Expiration of a TLS certificate, in seconds since 1970.",
             ends,
             file=file,
         )
@@ -310,7 +333,7 @@ def _http(page: MetricsPage, http: HttpCounters) -> None:
         for status, count in sorted(counters.responses.items()):
             page.counter(
                 "trellis_http_responses",
-                "HTTP answers by status",
+                "Total number of HTTP responses, by status.",
                 count,
                 listener=listener,
                 status=str(status),
@@ -318,42 +341,56 @@ def _http(page: MetricsPage, http: HttpCounters) -> None:
         for reason, count in counters.closed.items():
             page.counter(
                 "trellis_http_closed",
-                "HTTP connections that ended without an answer",
+                "Total number of HTTP connections closed without a response, by reason.",
                 count,
                 listener=listener,
                 reason=reason,
             )
 
 
-def _queues(page: MetricsPage, node: BrokerNode, censuses: list[VirtualHostTotals]) -> None:
+def _queues(page: MetricsPage, node: BrokerNode, totals: list[VirtualHostTotals]) -> None:
     vhosts = node.broker.vhosts.values()
-    ready = sum(int(census.ready + census.inbox_ready) for census in censuses)
-    unacked = sum(int(census.unacked + census.inbox_unacked) for census in censuses)
-    page.gauge("rabbitmq_queues", "Queues", sum(census.queues for census in censuses))
-    page.gauge("rabbitmq_exchanges", "Exchanges", sum(len(vhost.exchanges) for vhost in vhosts))
-    page.gauge("rabbitmq_consumers", "Consumers", sum(int(census.consumers) for census in censuses))
+    ready = sum(int(each.ready + each.inbox_ready) for each in totals)
+    unacked = sum(int(each.unacked + each.inbox_unacked) for each in totals)
+    page.gauge("rabbitmq_queues", "Number of queues.", sum(each.queues for each in totals))
+    page.gauge(
+        "rabbitmq_exchanges", "Number of exchanges.", sum(len(vhost.exchanges) for vhost in vhosts)
+    )
+    page.gauge(
+        "rabbitmq_consumers", "Number of consumers.", sum(int(each.consumers) for each in totals)
+    )
     page.gauge(
         "rabbitmq_queue_messages_ready",
-        "Messages ready to be delivered, in queues and sessions",
+        "Number of messages ready to be delivered, in queues and MQTT sessions.",
         ready,
     )
-    page.gauge("rabbitmq_queue_messages_unacked", "Messages delivered and not yet settled", unacked)
-    page.gauge("rabbitmq_queue_messages", "Ready and unacked messages", ready + unacked)
+    page.gauge(
+        "rabbitmq_queue_messages_unacked",
+        "Number of messages delivered and not acknowledged yet.",
+        unacked,
+    )
+    page.gauge(
+        "rabbitmq_queue_messages", "Number of ready and unacknowledged messages.", ready + unacked
+    )
     page.counter(
         "rabbitmq_queues_declared",
-        "Queue declarations",
+        "Total number of queue declarations, of new and existing queues.",
         sum(vhost.queues_declared for vhost in vhosts),
     )
     page.counter(
-        "rabbitmq_queues_created", "Queues created", sum(vhost.queues_created for vhost in vhosts)
+        "rabbitmq_queues_created",
+        "Total number of queues created.",
+        sum(vhost.queues_created for vhost in vhosts),
     )
     page.counter(
-        "rabbitmq_queues_deleted", "Queues deleted", sum(vhost.queues_deleted for vhost in vhosts)
+        "rabbitmq_queues_deleted",
+        "Total number of queues deleted.",
+        sum(vhost.queues_deleted for vhost in vhosts),
     )
     for reason in ("expired", "maxlen", "rejected", "delivery_limit"):
         page.counter(
             f"rabbitmq_global_messages_dead_lettered_{reason}",
-            f"Messages dead-lettered: {reason}",
+            f"Total number of messages dead-lettered, reason {reason}.",
             sum(vhost.dead_letters.get(reason, 0) for vhost in vhosts),
         )
 
@@ -365,85 +402,98 @@ def _streams(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> None:
         for queue in vhost.queues.values()
         if isinstance(queue, StreamQueue)
     ]
-    page.gauge("trellis_streams", "Queues of type stream", len(streams))
+    page.gauge("trellis_streams", "Number of streams.", len(streams))
     page.gauge(
         "trellis_stream_rows",
-        "Rows of streams that are durable",
+        "Number of durable rows in all streams.",
         sum(int(stream.archive.rows) for stream in streams),
     )
     page.gauge(
         "trellis_stream_bytes",
-        "Octets of their segments",
+        "Total size of all stream segments in bytes.",
         sum(int(stream.archive.size) for stream in streams),
     )
     page.gauge(
         "trellis_stream_segments",
-        "Segments",
+        "Number of stream segments.",
         sum(len(stream.archive.segments) for stream in streams),
     )
     page.gauge(
         "trellis_stream_readers",
-        "Consumers that read streams",
+        "Number of consumers that read streams.",
         sum(len(stream.readers) for stream in streams),
     )
     page.counter(
         "trellis_stream_rows_served",
-        "Rows given to consumers",
+        "Total number of stream rows delivered to consumers.",
         int(node.broker.streams.served) + sum(int(stream.served) for stream in streams),
     )
     page.counter(
-        "trellis_stream_bytes_sent", "Octets of segments sent over HTTP", http.segment_bytes_sent
+        "trellis_stream_bytes_sent",
+        "Total size of stream segments sent over HTTP in bytes.",
+        http.segment_bytes_sent,
     )
 
 
 def _messages(
     page: MetricsPage, front: Front, vhosts: list[dict[str, IngressCounters]], relayed: int
 ) -> None:
-    """`relayed` are copies that went straight to connections."""
+    """Add the message counters of one protocol.
+
+    `relayed` are copies that went to connections without a queue.
+    """
     name, tally = front.name, front.tally
-    mine = [ingress[way] for ingress in vhosts for way in front.ways_in if way in ingress]
+    mine = [ingress[way] for ingress in vhosts for way in front.context_names if way in ingress]
     received = sum(ingress.received for ingress in mine)
     routed = sum(ingress.fates[ROUTED] for ingress in mine)
     unroutable = sum(ingress.fates[UNROUTABLE] for ingress in mine)
     auto, manual = int(tally.delivered_auto) + relayed, int(tally.delivered_manual)
     gets = int(tally.get_auto + tally.get_manual)
     for metric, text, value in (
-        ("received", "Messages received from publishers", received),
+        ("received", "Total number of messages received from publishers.", received),
         (
             "received_confirm",
-            "Messages received from publishers that want confirms",
+            "Total number of messages received from publishers that use confirms.",
             int(tally.received_confirm),
         ),
-        ("routed", "Messages routed to a queue or session", routed),
-        ("confirmed", "Messages confirmed to publishers", int(tally.confirmed)),
-        ("delivered", "Messages delivered to consumers", auto + manual + gets),
+        ("routed", "Total number of messages routed to a queue or MQTT session.", routed),
+        ("confirmed", "Total number of messages confirmed to publishers.", int(tally.confirmed)),
+        ("delivered", "Total number of messages delivered to consumers.", auto + manual + gets),
         (
             "delivered_consume_auto_ack",
-            "Messages delivered to consumers that need not acknowledge",
+            "Total number of messages delivered to consumers with automatic acknowledgement.",
             auto,
         ),
         (
             "delivered_consume_manual_ack",
-            "Messages delivered to consumers that must acknowledge",
+            "Total number of messages delivered to consumers with manual acknowledgement.",
             manual,
         ),
-        ("delivered_get_auto_ack", "Messages fetched without acknowledgement", int(tally.get_auto)),
+        (
+            "delivered_get_auto_ack",
+            "Total number of messages fetched with automatic acknowledgement.",
+            int(tally.get_auto),
+        ),
         (
             "delivered_get_manual_ack",
-            "Messages fetched with acknowledgement",
+            "Total number of messages fetched with manual acknowledgement.",
             int(tally.get_manual),
         ),
-        ("get_empty", "Fetches from empty queues", int(tally.get_empty)),
-        ("redelivered", "Messages delivered again", int(tally.redelivered)),
-        ("acknowledged", "Messages acknowledged by consumers", int(tally.acknowledged)),
+        ("get_empty", "Total number of fetches from empty queues.", int(tally.get_empty)),
+        ("redelivered", "Total number of messages redelivered.", int(tally.redelivered)),
+        (
+            "acknowledged",
+            "Total number of messages acknowledged by consumers.",
+            int(tally.acknowledged),
+        ),
         (
             "unroutable_dropped",
-            "Messages that nobody wanted, dropped",
+            "Total number of unroutable messages dropped.",
             unroutable - int(tally.returned),
         ),
         (
             "unroutable_returned",
-            "Messages that nobody wanted, returned to their publisher",
+            "Total number of unroutable messages returned to their publisher.",
             int(tally.returned),
         ),
     ):
@@ -451,32 +501,38 @@ def _messages(
 
 
 def _process(page: MetricsPage, node: BrokerNode) -> None:
-    """What the operating system is asked, in a thread: with many descriptors it takes its time."""
+    """Add the figures of the operating system, in a thread: with many descriptors it is slow."""
     name = node.settings.node.name
-    page.gauge("rabbitmq_process_open_fds", "Open file descriptors", process.open_descriptors())
     page.gauge(
-        "rabbitmq_process_max_fds", "File descriptors that may be open", node.max_descriptors
+        "rabbitmq_process_open_fds", "Number of open file descriptors.", process.open_descriptors()
     )
-    page.gauge("rabbitmq_process_resident_memory_bytes", "Memory in use", process.resident_bytes())
+    page.gauge(
+        "rabbitmq_process_max_fds", "Maximum number of open file descriptors.", node.max_descriptors
+    )
+    page.gauge(
+        "rabbitmq_process_resident_memory_bytes",
+        "Resident memory in use, in bytes.",
+        process.resident_bytes(),
+    )
     page.gauge(
         "rabbitmq_resident_memory_limit_bytes",
-        "Memory above which publishers wait",
+        "Memory above which publishers are blocked, in bytes.",
         node.alarm_watch.memory_limit,
     )
     if node.directory is not None:
         page.gauge(
             "rabbitmq_disk_space_available_bytes",
-            "Disk space free for the data directory",
+            "Free disk space for the data directory, in bytes.",
             process.free_disk_bytes(node.directory),
         )
         page.gauge(
             "rabbitmq_disk_space_available_limit_bytes",
-            "Disk space below which publishers wait",
+            "Free disk space below which publishers are blocked, in bytes.",
             node.alarm_watch.disk_limit,
         )
     page.gauge(
         "rabbitmq_identity_info",
-        "Which broker this is",
+        "Names of this node and its cluster.",
         1,
         rabbitmq_node=f"{name}@{platform.node()}",
         rabbitmq_cluster=name,
@@ -484,7 +540,7 @@ def _process(page: MetricsPage, node: BrokerNode) -> None:
     )
     page.gauge(
         "rabbitmq_build_info",
-        "What this broker is",
+        "Product name and version of this broker.",
         1,
         rabbitmq_version=trellis.__version__,
         product_name="Trellis",
@@ -497,12 +553,12 @@ def _process(page: MetricsPage, node: BrokerNode) -> None:
     ):
         page.gauge(
             f"rabbitmq_alarms_{alarm}",
-            "1 while the alarm is on",
+            "1 while the alarm is on, else 0.",
             int(name in node.broker.alarms.on),
         )
     page.gauge(
         "trellis_delayed_messages",
-        "Messages that wait in exchanges that delay",
+        "Number of messages that wait in delayed exchanges.",
         sum(
             int(waiting.depth)
             for vhost in node.broker.vhosts.values()
@@ -511,7 +567,7 @@ def _process(page: MetricsPage, node: BrokerNode) -> None:
     )
     page.gauge(
         "trellis_blocked_connections",
-        "Connections that wait for the end of an alarm",
+        "Number of publishing connections blocked by an alarm.",
         len(node.broker.alarms.waiting),
     )
 
@@ -519,127 +575,142 @@ def _process(page: MetricsPage, node: BrokerNode) -> None:
 def _trellis(page: MetricsPage, node: BrokerNode) -> None:
     page.gauge(
         "trellis_build_info",
-        "Version, and whether the hot paths are compiled",
+        "Version of Trellis and Python, and whether the hot paths are compiled.",
         1,
         version=trellis.__version__,
         python=platform.python_version(),
         compiled="yes" if trellis.compiled() else "no",
     )
-    page.counter("trellis_turns", "Turns of the loop that had work", node.turn.turns)
+    page.counter("trellis_turns", "Total number of event loop turns with work.", node.turn.turns)
     page.gauge(
         "trellis_loop_held_seconds_max",
-        "Longest turn of the loop so far",
+        "Longest time that one turn has blocked the event loop, in seconds.",
         node.turn.longest_seconds,
     )
     page.counter(
-        "trellis_gc_pause_seconds", "Time in garbage collections", node.gc_policy.paused_seconds
+        "trellis_gc_pause_seconds",
+        "Total time of garbage collections in seconds.",
+        node.gc_policy.paused_seconds,
     )
-    page.counter("trellis_gc_collections", "Garbage collections", node.gc_policy.collections)
+    page.counter(
+        "trellis_gc_collections", "Total number of garbage collections.", node.gc_policy.collections
+    )
     page.gauge(
         "trellis_gc_pause_seconds_max",
-        "Longest garbage collection so far",
+        "Longest garbage collection so far, in seconds.",
         node.gc_policy.longest_pause,
     )
     page.counter(
         "trellis_passwords_hashed",
-        "Passwords hashed to judge a login",
+        "Total number of passwords hashed for logins.",
         node.accounts.passwords_hashed,
     )
     page.gauge(
         "trellis_logins_waiting",
-        "Different credentials that wait for a verdict",
+        "Number of different credentials that wait for a verdict.",
         node.accounts.waiting,
     )
-    guessing = node.accounts.login_throttle
+    throttle = node.accounts.login_throttle
     page.counter(
         "trellis_logins_delayed",
-        "Logins that waited because of failures before them",
-        guessing.throttled,
+        "Total number of logins throttled because of earlier failures.",
+        throttle.throttled,
     )
     page.gauge(
         "trellis_login_failures",
-        "Addresses and user names that failed to log in of late",
-        len(guessing.addresses),
+        "Number of addresses and of user names with recent login failures.",
+        len(throttle.addresses),
         by="address",
     )
     page.gauge(
         "trellis_login_failures",
-        "Addresses and user names that failed to log in of late",
-        len(guessing.users),
+        "Number of addresses and of user names with recent login failures.",
+        len(throttle.users),
         by="user",
     )
     page.gauge(
         "trellis_logins_waiting_limit",
-        "Different credentials that may wait; more are told to come again",
+        "Maximum number of different credentials that wait; further logins are answered busy.",
         node.settings.auth.queue,
     )
     _store(page, node.store_writer)
     for vhost in node.broker.vhosts.values():
         page.gauge(
-            "trellis_retained_messages", "Retained messages", len(vhost.retained), vhost=vhost.name
+            "trellis_retained_messages",
+            "Number of retained messages.",
+            len(vhost.retained),
+            vhost=vhost.name,
         )
         page.gauge(
             "trellis_retained_bytes",
-            "Retained messages with their topics",
+            "Size of the retained messages with their topics in bytes.",
             vhost.retained.octets,
             vhost=vhost.name,
         )
         page.counter(
             "trellis_retained_refused",
-            "Messages not retained for lack of room",
+            "Total number of messages not retained because the limit was reached.",
             vhost.retained.refused,
             vhost=vhost.name,
         )
 
 
 def _store(page: MetricsPage, storing: StoreWriter) -> None:
-    page.counter("trellis_store_entries", "Changes of durable state", int(storing.store.position))
+    page.counter(
+        "trellis_store_entries",
+        "Total number of entries appended to the store.",
+        int(storing.store.position),
+    )
     if isinstance(storing, DurableStoreWriter):
         log = storing.durable.log
         page.counter(
-            "trellis_store_batches", "Batches of changes written and synced", storing.batches
+            "trellis_store_batches",
+            "Total number of batches of entries written and synced.",
+            storing.batches,
         )
         page.counter(
             "trellis_store_writes_refused",
-            "Writes that found no room on the disk, and were tried again",
+            "Total number of writes that found the disk full and were retried.",
             storing.full_disk_failures,
         )
         page.gauge(
             "trellis_store_blocked",
-            "1 while there is no room on the disk",
+            "1 while the disk is full, else 0.",
             1 if storing.blocked_reason else 0,
         )
         page.gauge(
             "trellis_store_pending_bytes",
-            "Changes that wait for the disk",
+            "Size of the entries that wait to be written, in bytes.",
             storing.durable.unwritten_bytes,
         )
-        page.gauge("trellis_store_log_bytes", "The log on the disk", log.size)
-        page.gauge("trellis_store_log_files", "Files of the log", len(log.files))
-        page.counter("trellis_store_checkpoints", "Checkpoints made", storing.checkpoints)
+        page.gauge("trellis_store_log_bytes", "Size of the store's log in bytes.", log.size)
+        page.gauge("trellis_store_log_files", "Number of files of the store's log.", len(log.files))
+        page.counter(
+            "trellis_store_checkpoints", "Total number of checkpoints made.", storing.checkpoints
+        )
 
 
 def _fates(
-    page: MetricsPage, vhosts: list[dict[str, IngressCounters]], censuses: list[VirtualHostTotals]
+    page: MetricsPage, vhosts: list[dict[str, IngressCounters]], totals: list[VirtualHostTotals]
 ) -> None:
     every = [ingress for vhost in vhosts for ingress in vhost.values()]
     for at, fate in enumerate(FATES):
         page.counter(
             "trellis_messages",
-            "Messages that came in, by what became of them",
+            "Total number of messages published, by fate.",
             sum(ingress.fates[at] for ingress in every),
             fate=fate,
         )
     page.counter(
         "trellis_copies_made",
-        "Copies of messages made for queues and sessions",
+        "Total number of message copies made for queues and MQTT sessions.",
         sum(ingress.copies for ingress in every),
     )
     for at, fate in enumerate(COPY_FATES):
         page.counter(
             "trellis_copies",
-            "Copies by how they ended",
-            sum(census.fates[at] for census in censuses),
+            "Total number of message copies removed, by fate.",
+            sum(each.fates[at] for each in totals),
             fate=fate,
         )
 
@@ -647,26 +718,34 @@ def _fates(
 def _routes(page: MetricsPage, node: BrokerNode, ingress: list[dict[str, IngressCounters]]) -> None:
     vhosts = node.broker.vhosts.values()
     routes = sum(len(context.routes) for vhost in vhosts for context in vhost.contexts)
-    page.gauge("trellis_route_cache_entries", "Routes kept", routes)
+    page.gauge("trellis_route_cache_entries", "Number of cached routes.", routes)
     page.gauge(
-        "trellis_route_cache_limit", "Routes kept at most by one user", node.broker.limits.routes
+        "trellis_route_cache_limit",
+        "Maximum number of cached routes of one user.",
+        node.broker.limits.routes,
     )
     page.counter(
         "trellis_route_cache_misses",
-        "Publications whose route had to be found",
+        "Total number of messages published whose route was not cached.",
         sum(one.misses for vhost in ingress for one in vhost.values()),
     )
-    page.gauge("trellis_plans", "Sets of destinations kept", sum(vhost.plans for vhost in vhosts))
+    page.gauge(
+        "trellis_plans",
+        "Number of cached sets of destinations.",
+        sum(vhost.plans for vhost in vhosts),
+    )
 
 
 def _sessions(page: MetricsPage, node: BrokerNode, connected: int) -> None:
     sessions = node.mqtt.sessions
-    text = "Sessions by whether their client is here"
+    text = "Number of MQTT sessions, by whether their client is connected (connected, away)."
     page.gauge("trellis_mqtt_sessions", text, connected, state="connected")
     page.gauge("trellis_mqtt_sessions", text, max(0, len(sessions) - connected), state="away")
-    page.counter("trellis_mqtt_sessions_created", "Sessions created", sessions.created)
+    page.counter(
+        "trellis_mqtt_sessions_created", "Total number of MQTT sessions created.", sessions.created
+    )
     page.counter(
         "trellis_mqtt_sessions_expired",
-        "Sessions whose client stayed away too long",
+        "Total number of MQTT sessions expired.",
         sessions.expired,
     )

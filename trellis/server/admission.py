@@ -1,4 +1,4 @@
-"""Whom a listener takes at all: bounds on connections, before any octet is read."""
+"""Admission: limits on open connections, checked before any input is read."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Final
 
 from protocols.connection import Connection
 
-#: Why somebody may be turned away: too many in all, too many of one address, or that have not
-#: logged in, no PROXY header from where one must come, and (they wait, and are counted once a
-#: pause) no descriptors left.
+#: Reasons for a refusal: too many connections in all, from one address, or from one address without
+#: a login; a missing or malformed PROXY header; no file descriptors left (those connections wait in
+#: the kernel's queue, and one refusal is counted for each pause).
 REASONS: Final = (
     "connections",
     "address_connections",
@@ -19,10 +19,11 @@ REASONS: Final = (
 
 
 class Admission:
-    """At most `connections` in all, `per_address` of one address (0: any number), and `strangers`
-    of one that have not logged in yet.
+    """The limits on connections, and the open connections by address.
 
-    Loopback addresses have no bound of their own: whoever is there shares the machine.
+    At most `connections` are open in all, `per_address` from one address (0: no limit), and
+    `unauthenticated_per_address` from one address before their login. The limits per address do not
+    apply to loopback, which all programs of this machine share.
     """
 
     def __init__(
@@ -32,12 +33,15 @@ class Admission:
         self.per_address = per_address
         self._open: dict[str, int] = {}
         self.unauthenticated_per_address = unauthenticated_per_address
-        #: How many were turned away, and why.
+        #: Number of refused connections by reason.
         self.refused = dict.fromkeys(REASONS, 0)
         self._unauthenticated: dict[str, list[Connection]] = {}
 
     def refusal_reason(self, address: str, local: bool, open_now: int) -> str:
-        """Why the next connection from this address is refused; empty when it is not."""
+        """Return why a new connection from this address is refused, and count it; "" if it is not.
+
+        `open_now` is the number of open connections.
+        """
         reason = ""
         if open_now >= self.connections:
             reason = "connections"
@@ -50,13 +54,13 @@ class Admission:
         return reason
 
     def count_refusal(self, reason: str) -> None:
-        """Count one of REASONS."""
+        """Count a refused connection; `reason` is one of REASONS."""
         self.refused[reason] += 1
 
     def _count_unauthenticated(self, address: str) -> int:
-        """How many of this address have not logged in.
+        """Return the number of connections from an address that have not logged in.
 
-        Those that have are forgotten when the list is full.
+        Connections that have logged in since are removed when the list is full.
         """
         waiting = self._unauthenticated.get(address)
         if waiting is None:
@@ -70,11 +74,13 @@ class Admission:
         return len(waiting)
 
     def add(self, connection: Connection) -> None:
+        """Add an admitted connection, which has not logged in."""
         if not connection.peer.local:
             self._open[connection.peer.address] = self._open.get(connection.peer.address, 0) + 1
             self._unauthenticated.setdefault(connection.peer.address, []).append(connection)
 
     def remove(self, connection: Connection) -> None:
+        """Remove a closed connection."""
         if connection.peer.address in self._open:
             self._open[connection.peer.address] -= 1
             if not self._open[connection.peer.address]:

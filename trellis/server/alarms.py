@@ -1,4 +1,4 @@
-"""Watches memory and disk: where they are short, publishers wait and consumers go on."""
+"""Alarms for memory and disk: while one is on, publishers are blocked and consumers go on."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from typing import Final
 from broker.alarms import Alarms
 from trellis import logs, process
 
-#: Seconds between two looks.
+#: Seconds between two checks.
 CHECK_INTERVAL: Final = 1.0
-#: Once memory is short, so much of its limit must be free again until publishers go on.
+#: Part of the memory limit that must be free again before the memory alarm ends.
 MEMORY_MARGIN: Final = 0.05
 
 
 class AlarmWatch:
-    """`memory` is a part of the machine's, `disk_free` octets; 0 is no limit."""
+    """Raises and ends the alarms of a broker.
+
+    `memory` is the limit as a part of the machine's memory, `disk_free` the least free bytes on the
+    disk; 0 means no limit.
+    """
 
     def __init__(
         self, alarms: Alarms, memory: float, disk_free: int, directory: Path | None
@@ -27,18 +31,18 @@ class AlarmWatch:
         self._directory = directory
 
     async def run(self) -> None:
-        """Look every LOOK seconds."""
+        """Check every CHECK_INTERVAL seconds, for ever."""
         while True:
             free = 0
             if self._directory is not None and self.disk_limit:
                 free = await asyncio.get_running_loop().run_in_executor(
                     None, process.free_disk_bytes, self._directory
                 )
-            self.look(process.resident_bytes(), free)
+            self.check(process.resident_bytes(), free)
             await asyncio.sleep(CHECK_INTERVAL)
 
-    def look(self, resident: int, free: int) -> None:
-        """Raise or clear alarms by octets in use, and octets free on the disk."""
+    def check(self, resident: int, free: int) -> None:
+        """Raise or end the alarms for `resident` bytes of memory in use, `free` bytes of disk."""
         limit = (
             self.memory_limit * (1 - MEMORY_MARGIN)
             if "memory" in self._alarms.on
@@ -52,6 +56,8 @@ class AlarmWatch:
             return
         self._alarms.set(name, on)
         if on:
-            logs.warning("alarm", alarm=name, note="publishers wait", **figures)
+            logs.warning(
+                "alarm", alarm=name, note="publishers are blocked until the alarm ends", **figures
+            )
         else:
             logs.info("alarm_over", alarm=name, **figures)

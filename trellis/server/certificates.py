@@ -1,7 +1,8 @@
-"""Certificates: files in, TLS contexts out, and what is wrong with a file said in one line.
+"""Certificates: read the files of the settings, and make the TLS contexts of the listeners.
 
-Defaults follow Mozilla's "intermediate" advice: TLS 1.2 and 1.3, forward secrecy, authenticated
-encryption, no compression, no renegotiation.
+Defaults follow Mozilla's "intermediate" recommendation: TLS 1.2 and 1.3, forward secrecy,
+authenticated encryption, no compression, no renegotiation. A problem with a file is a SettingsError
+of one line.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Final
 from trellis import logs
 from trellis.settings import Settings, SettingsError, TlsListener
 
-#: What TLS 1.2 may use; TLS 1.3 has only good ones.
+#: Ciphers allowed for TLS 1.2; all of TLS 1.3 are allowed.
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-#: Seconds before its end from which a certificate gets a warning.
+#: Seconds before the expiration of a certificate from which a warning is logged.
 SOON: Final = 14 * 86_400
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
@@ -26,19 +27,20 @@ _MODES: Final = {
     "optional": ssl.CERT_OPTIONAL,
     "required": ssl.CERT_REQUIRED,
 }
-#: What OpenSSL calls an error of a file -> what it means.
+#: Explanation of an error in a file, by its name in OpenSSL.
 _MEANINGS: Final = {
     "KEY_VALUES_MISMATCH": "does not belong to the certificate",
     "KEY_TYPE_MISMATCH": "does not belong to the certificate",
-    "EE_KEY_TOO_SMALL": "is too short to be safe: make one of 2048 bits (RSA) or 256 bits (EC), or more",
+    "EE_KEY_TOO_SMALL": "is too short to be safe: "
+    "make one of 2048 bits (RSA) or 256 bits (EC), or more",
     "CA_MD_TOO_WEAK": "is signed with a hash that is not safe any more: make a new one",
 }
 
 
 class TlsContext:
-    """What one listener shows its clients.
+    """The TLS context of one listener.
 
-    `context` is replaced at a reload; connections keep the one they have.
+    A reload replaces `context`; open connections keep theirs.
     """
 
     def __init__(self, context: ssl.SSLContext) -> None:
@@ -46,20 +48,20 @@ class TlsContext:
 
 
 class Certificates:
-    """The contexts of all listeners over TLS. Raises SettingsError."""
+    """The TLS contexts of all listeners that use TLS, and the expirations of their certificates."""
 
     def __init__(self, settings: Settings) -> None:
-        #: By listener.
+        #: Contexts by listener name.
         self.contexts = {name: TlsContext(context) for name, context in contexts(settings).items()}
-        #: File of a certificate -> when it ends, in seconds of the wall clock.
+        #: Expiration of each certificate by file name, in seconds since 1970.
         self.expirations: dict[str, float] = {}
         if self.contexts:
             self._look(settings)
 
     def reload(self, settings: Settings) -> None:
-        """Read the files again, all or nothing: new connections see what they hold now.
+        """Read the files again; new connections use the new contexts.
 
-        Raises SettingsError.
+        Raises SettingsError, and then changes nothing.
         """
         if not self.contexts:
             return
@@ -69,7 +71,7 @@ class Certificates:
         self._look(settings)
 
     def _look(self, settings: Settings) -> None:
-        """Note when certificates end, and warn of those for which that is now or soon."""
+        """Read the expirations of the certificates, and log a warning for those close to it."""
         self.expirations = {}
         now = time.time()
         for file in [
@@ -103,12 +105,15 @@ class Certificates:
 
 
 def contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
-    """A context for every enabled listener over TLS, by name. Raises SettingsError."""
-    made: dict[str, ssl.SSLContext] = {}
+    """Return a TLS context for every enabled listener that uses TLS, by name.
+
+    Raises SettingsError.
+    """
+    found: dict[str, ssl.SSLContext] = {}
     for name, entry in settings.protocol_listeners.items():
         if isinstance(entry, TlsListener):
-            made[name] = _context(settings, entry)
-    return made
+            found[name] = _context(settings, entry)
+    return found
 
 
 def _context(settings: Settings, entry: TlsListener) -> ssl.SSLContext:
@@ -123,11 +128,12 @@ def _context(settings: Settings, entry: TlsListener) -> ssl.SSLContext:
         }
 
         def choose(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
-            """The client asks for a name (RFC 6066 section 3): exactly, or with `*` for its first
-            part.
+            """Use the certificate for the name the client requests (RFC 6066 section 3).
+
+            A certificate is for this name, or for `*` in place of its first part.
             """
-            asked = (name or "").lower()
-            found = others.get(asked) or others.get("*." + asked.partition(".")[2])
+            requested = (name or "").lower()
+            found = others.get(requested) or others.get("*." + requested.partition(".")[2])
             if found is not None:
                 connection.context = found
 
@@ -138,7 +144,7 @@ def _context(settings: Settings, entry: TlsListener) -> ssl.SSLContext:
 def _server(
     settings: Settings, entry: TlsListener, certificate: str, key: str, where: str
 ) -> ssl.SSLContext:
-    """A context with one certificate."""
+    """Return a context with one certificate. Raises SettingsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[settings.tls.minimum]
     context.set_ciphers(CIPHERS)
@@ -153,18 +159,18 @@ def _server(
         except ssl.SSLError as error:
             raise SettingsError(
                 "tls.ca",
-                f"{ca} holds no certificate that can be read ({_short(error)}); give a PEM file, beginning "
-                "-----BEGIN CERTIFICATE-----",
+                f"{ca} holds no certificate that can be read ({_short(error)}); "
+                "give a PEM file, beginning -----BEGIN CERTIFICATE-----",
             ) from None
     return context
 
 
 class _Encrypted(Exception):
-    """The key has a password."""
+    """A private key has a password."""
 
 
 def _load(context: ssl.SSLContext, certificate: str, key: str, where: str) -> None:
-    """Raises SettingsError."""
+    """Load a certificate and its key into a context. Raises SettingsError."""
     _readable(certificate, f"{where}.certificate")
     if key:
         _readable(key, f"{where}.key")
@@ -188,8 +194,8 @@ def _load(context: ssl.SSLContext, certificate: str, key: str, where: str) -> No
     except _Encrypted:
         raise SettingsError(
             name,
-            f"the key in {holder} has a password; take it off (openssl pkey -in FILE -out NEW) and keep the "
-            "file from others",
+            f"the key in {holder} has a password; remove it (openssl pkey -in FILE -out NEW), "
+            "and let no other user read the file",
         ) from None
     except ssl.SSLError as error:
         meaning = _MEANINGS.get(getattr(error, "reason", ""))
@@ -202,7 +208,7 @@ def _load(context: ssl.SSLContext, certificate: str, key: str, where: str) -> No
 
 
 def _readable(file: str, key: str) -> None:
-    """Raises SettingsError."""
+    """Raise SettingsError unless this process may read the file."""
     try:
         with open(os.path.expanduser(file), "rb") as opened:
             opened.read(1)
@@ -214,11 +220,10 @@ def _readable(file: str, key: str) -> None:
 
 
 def _times(file: str) -> tuple[float, float]:
-    """When the first certificate of a PEM file begins and ends, in seconds of the wall clock.
-    Raises ssl.SSLError.
+    """Return when the first certificate of a PEM file begins and expires, in seconds since 1970.
 
-    The standard library reads certificates of files in a function for its own tests, and nowhere
-    else.
+    Raises ssl.SSLError. The standard library decodes a certificate file only in a function that is
+    meant for its own tests.
     """
     read = _ssl._test_decode_cert(os.path.expanduser(file))  # type: ignore[attr-defined]  # typeshed leaves it out.
     return float(ssl.cert_time_to_seconds(read["notBefore"])), float(

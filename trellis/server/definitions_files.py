@@ -1,4 +1,7 @@
-"""Definitions from files and over HTTP: decoded here, taken in by the core."""
+"""Definitions as JSON documents: import them from a file or a request, export them.
+
+A document has the format of RabbitMQ's definitions files.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,21 @@ from trellis import logs
 from trellis.auth.passwords import check_hash, show_hash
 from trellis.settings import SettingsError
 
-#: Refusals that get a line each in the log.
+#: Refused definitions that get a log line each.
 MAX_LOGGED = 100
-#: Rows made, or written, without letting others have a turn.
+#: Rows that are made or encoded at once, before other work gets a turn.
 SLICE_ROWS = 200
-#: Sections of a virtual host's own document.
+#: Sections of the document of one virtual host.
 VHOST_SECTIONS = ("exchanges", "queues", "bindings", "policies")
 
 _HEAD = {"product_name": "Trellis"}
 
 
 def import_(broker: Broker, document_json: bytes) -> definitions.ImportReport:
-    """Raises ValueError for what is no such document."""
+    """Import a document, and return what was imported and refused.
+
+    Raises ValueError for text that is not such a document.
+    """
     try:
         document = msgspec.json.decode(document_json)
         return definitions.import_(broker, document, check_hash)
@@ -37,13 +43,14 @@ def import_(broker: Broker, document_json: bytes) -> definitions.ImportReport:
 
 
 def export(broker: Broker) -> bytes:
-    """All definitions as JSON, at once."""
+    """Return all definitions as JSON, without a pause for other work."""
     return _encode({**_HEAD, **definitions.export(broker, show_hash)})
 
 
 async def export_in_slices(broker: Broker, vhost: str | None = None) -> bytes:
-    """The same, while others have their turns; or those of one virtual host, whose rows do not name
-    it.
+    """Return all definitions as JSON, in slices so that the event loop is not blocked.
+
+    With `vhost`, return those of one virtual host; their rows do not name it.
     """
     document: dict[str, list[definitions.Row]] = {
         section: [] for section in (definitions.SECTIONS if vhost is None else VHOST_SECTIONS)
@@ -59,7 +66,7 @@ async def export_in_slices(broker: Broker, vhost: str | None = None) -> bytes:
 
 
 def _encode(document: dict[str, Any]) -> bytes:
-    """JSON, in small steps: a thread that does this lets others go on."""
+    """Encode a document in slices, so that a thread that does it lets other threads run."""
     parts: list[bytes] = []
     for section, value in document.items():
         if isinstance(value, list):
@@ -75,9 +82,9 @@ def _encode(document: dict[str, Any]) -> bytes:
 
 
 def import_file(broker: Broker, path: str) -> None:
-    """The file of the settings.
+    """Import the definitions file of the settings, and log its refused definitions.
 
-    Raises SettingsError for one that cannot be read; what is refused in it is logged.
+    Raises SettingsError for a file that cannot be read.
     """
     try:
         imported = import_(broker, Path(path).expanduser().read_bytes())

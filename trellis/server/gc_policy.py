@@ -1,11 +1,10 @@
-"""The garbage collector's keeper: what stays is looked at once and then left alone, and every pause
-is counted.
+"""Policy for Python's garbage collector: short pauses, however many objects the broker holds.
 
-Nothing the core makes is freed by cycle collection (a test holds that), so collections find only
-what the top floor's tasks leave behind. At a million subscriptions a look at everything would stop
-the loop for seconds. So a full collection comes as soon as a few thousand objects have stayed,
-looks at those, and freezes them: however many there are, each pause is as short. What became
-garbage in the cold is found when nothing happens, after memory has grown.
+The core makes no reference cycles (a test holds that), so the collector finds only what the tasks
+of `trellis` leave behind. With a million subscriptions, a collection of all objects would block the
+event loop for seconds. So a full collection runs as soon as a few thousand new objects have
+survived, examines those, and freezes them: every pause is short. Cycles among frozen objects are
+collected when the broker is idle and memory has grown.
 """
 
 from __future__ import annotations
@@ -18,21 +17,22 @@ from typing import Final
 from trellis.process import resident_bytes
 from trellis.server.turn import LoopTurn
 
-#: Allocations until a young collection, young ones until a middle one, and those until a full one.
-#: The pause of a full one grows with the product, and what an object costs that stays does not
-#: depend on it: 250,000 objects hold the loop for 64 ms, 25,000 for 5 ms (CPython 3.11, uncompiled
-#: connections).
+#: Thresholds of the collector: allocations before a young collection, young collections before a
+#: middle one, middle ones before a full one. The pause of a full collection grows with their
+#: product: 250,000 objects block the loop for 64 ms, 25,000 for 5 ms (CPython 3.11, uncompiled
+#: connections). The cost for each surviving object does not depend on it.
 THRESHOLDS: Final = (1_000, 3, 1)
-#: Seconds between two looks, and growth of memory after which everything is looked at, once nothing
-#: happens.
-LOOK: Final = 10.0
+#: Seconds between two checks whether the broker is idle.
+CHECK_INTERVAL: Final = 10.0
+#: Growth of memory, as a factor, after which an idle broker collects the frozen objects too.
 GROWTH: Final = 2.0
 
 
 class GcPolicy:
-    """Owns the collector while the broker runs."""
+    """The garbage collector's settings while the broker runs, and a count of its pauses."""
 
     def __init__(self) -> None:
+        #: Number of collections; their total and longest duration in seconds; full collections.
         self.collections = 0
         self.paused_seconds = 0.0
         self.longest_pause = 0.0
@@ -44,7 +44,7 @@ class GcPolicy:
         self._thresholds = gc.get_threshold()
 
     def settle(self) -> None:
-        """What was made until now stays: leave it alone. From now on pauses count."""
+        """Freeze all objects made so far, and count pauses from now on."""
         gc.collect()
         gc.freeze()
         gc.set_threshold(*THRESHOLDS)
@@ -64,14 +64,15 @@ class GcPolicy:
             gc.freeze()
 
     async def run(self, turn: LoopTurn) -> None:
-        """Look every LOOK seconds."""
+        """Check every CHECK_INTERVAL seconds, for ever."""
         while True:
-            await asyncio.sleep(LOOK)
-            self.look(turn.turns)
+            await asyncio.sleep(CHECK_INTERVAL)
+            self.check(turn.turns)
 
-    def look(self, turns: int) -> None:
-        """Collect when there was work, but none since the last look: all there is, if memory has
-        grown.
+    def check(self, turns: int) -> None:
+        """Collect if there was work, but none since the last check.
+
+        `turns` is the number of turns so far. Frozen objects are collected too if memory has grown.
         """
         idle = turns == self._seen
         self._seen = turns
@@ -84,7 +85,7 @@ class GcPolicy:
         self._due = self._due or not idle
 
     def close(self) -> None:
-        """Give the collector back as it was."""
+        """Restore the collector's settings."""
         if self._on_collection in gc.callbacks:
             gc.callbacks.remove(self._on_collection)
             gc.set_threshold(*self._thresholds)

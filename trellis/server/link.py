@@ -31,7 +31,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from protocols.connection import HELD_MAX, SHUTDOWN, Connection, Peer
+from protocols.connection import LOGIN_INPUT_MAX, SHUTDOWN, Connection, Peer
 from trellis.server.listener_context import ListenerContext
 from trellis.server.turn import TurnLink
 
@@ -89,7 +89,7 @@ class Link(TurnLink):
         self._transport = transport
         connection = self._connection = self._context.front.connect(peer)
         connection.wake = self._wake
-        connection.backlog = transport.get_write_buffer_size
+        connection.transport_backlog = transport.get_write_buffer_size
         self._admission.add(connection)
         self._turn.links[self] = None
 
@@ -99,7 +99,7 @@ class Link(TurnLink):
         if connection is None:
             return
         self._turn.schedule()
-        if connection.admitted or connection.finished or len(data) > HELD_MAX:
+        if connection.admitted or connection.finished or len(data) > LOGIN_INPUT_MAX:
             if self._unread_input is not None or self._turn.has_no_input_time(len(data)):
                 self._unread_input = (
                     data if self._unread_input is None else self._unread_input + data
@@ -248,7 +248,7 @@ class Link(TurnLink):
             return
         if 0 < connection.expires <= now:
             connection.expires = 0
-            connection.review()
+            connection.reauthorize()
         if 0 < connection.deadline <= now and not connection.finished:
             connection.advance(now)
 

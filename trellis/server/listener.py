@@ -1,9 +1,9 @@
-"""Ports: opened before anything is served, so that one in use is an error in one line; then
-accepting, with a bound.
+"""Listeners: open ports and Unix sockets, then accept connections at a limited pace.
 
-The loops' own servers accept whatever waits in one go, which holds the loop when a thousand clients
-come at once, and uvloop's closes its port for good when descriptors run out. So the accepting is
-done here.
+All ports are opened before the first client is served, so that a port in use is an error of one
+line. The event loops' own servers accept every waiting connection at once, which blocks the loop
+when a thousand clients connect together, and uvloop's server closes its port for good when file
+descriptors run out. So connections are accepted here.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from trellis import logs
 from trellis.server.admission import Admission
 from trellis.settings import Listener, PlainListener
 
-#: Connections that the kernel keeps until we accept them.
+#: Connections that the kernel keeps until they are accepted.
 BACKLOG: Final = 4_096
-#: Connections accepted from one port in one turn of the loop; others have input meanwhile.
+#: Connections accepted from one port in one turn of the event loop; open links come in between.
 ACCEPTS_PER_TURN: Final = 2
-#: Seconds without accepting when descriptors or memory are out.
+#: Seconds without accepting after file descriptors or memory have run out.
 PAUSE: Final = 1.0
-#: Tries to find a port that is free on every address, where any will do.
+#: Attempts to find a port that is free on every address, for port 0.
 TRIES: Final = 20
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 
 class ListenError(Exception):
-    """A port or a Unix socket cannot be had. The text says which, why, and what to do."""
+    """A port or Unix socket that cannot be opened: which, why, and what to do."""
 
 
 class BoundListener:
-    """The sockets of one listener."""
+    """The open sockets of one listener."""
 
     def __init__(
         self, name: str, sockets: list[socket.socket], file: SocketFile | None = None
@@ -50,17 +50,17 @@ class BoundListener:
 
     @property
     def address(self) -> str:
-        """The first address as HOST:PORT."""
+        """Return the first address as HOST:PORT."""
         host, port = self.sockets[0].getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def serve(self, make: ProtocolFactory, admission: Admission) -> None:
-        """Accept connections from now on."""
+        """Begin to accept connections; `make` makes the protocol of each."""
         files = [] if self._file is None else [self._file.socket]
         self._acceptors = [Acceptor(sock, make, admission) for sock in self.sockets + files]
 
     def close(self) -> None:
-        """Accept no more, and give the port back."""
+        """Stop accepting, and close the sockets."""
         acceptors, self._acceptors = self._acceptors, []
         for acceptor in acceptors:
             acceptor.close()
@@ -71,7 +71,7 @@ class BoundListener:
 
 
 class Acceptor:
-    """Accepts the connections that come to one socket; `make` makes the protocol of each."""
+    """Accepts the connections of one socket; `make` makes the protocol of each."""
 
     def __init__(self, sock: socket.socket, make: ProtocolFactory, admission: Admission) -> None:
         self._sock = sock
@@ -91,7 +91,7 @@ class Acceptor:
             try:
                 sock = self._sock.accept()[0]
             except (BlockingIOError, InterruptedError, ConnectionError):
-                return  # Nobody waits any more, or one went away while waiting.
+                return  # No connection waits, or one was closed meanwhile.
             except OSError as error:
                 self._pause_accepting(error)
                 return
@@ -104,10 +104,10 @@ class Acceptor:
         try:
             await self._loop.connect_accepted_socket(self._make, sock)
         except OSError:
-            sock.close()  # It went away already.
+            sock.close()  # The client has disconnected.
 
     def _pause_accepting(self, error: OSError) -> None:
-        """Out of descriptors or memory: those who come now wait in the kernel's queue."""
+        """Pause, since file descriptors or memory are exhausted; clients wait in the kernel."""
         self._admission.count_refusal("descriptors")
         logs.warning(
             "accept_paused",
@@ -119,6 +119,7 @@ class Acceptor:
         self._pause = self._loop.call_later(PAUSE, self._listen)
 
     def close(self) -> None:
+        """Stop accepting."""
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
@@ -127,7 +128,10 @@ class Acceptor:
 
 
 def bind(name: str, listener: Listener) -> BoundListener:
-    """Take the port of a section on all its addresses, and its Unix socket. Raises ListenError."""
+    """Open the port of a listener on all its addresses, and its Unix socket.
+
+    Raises ListenError.
+    """
     file = (
         SocketFile(name, listener)
         if isinstance(listener, PlainListener) and listener.socket
@@ -142,7 +146,7 @@ def bind(name: str, listener: Listener) -> BoundListener:
 
 
 def _bind_port(name: str, listener: Listener) -> list[socket.socket]:
-    """Raises ListenError."""
+    """Open the port of a listener on all its addresses. Raises ListenError."""
     for attempt in range(TRIES):
         try:
             return _bind_all(listener)
@@ -153,8 +157,11 @@ def _bind_port(name: str, listener: Listener) -> list[socket.socket]:
 
 
 def _bind_all(listener: Listener) -> list[socket.socket]:
-    """One socket an address; a free port is the same on all. Addresses that this machine lacks are
-    left out when another one can be had: many containers have no IPv6."""
+    """Open one socket for each address, all with the same port.
+
+    Addresses that this machine lacks are skipped if another one works: many containers have no
+    IPv6. Raises OSError.
+    """
     sockets: list[socket.socket] = []
     port = listener.port
     missing: OSError | None = None
@@ -185,8 +192,7 @@ def _bind_one(address: str, port: int) -> socket.socket:
         if sock.family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind((address, port))
-        # From here on the port is ours: a socket that is only bound does not keep others from
-        # binding it too.
+        # Listening reserves the port: other programs can bind a port that is only bound.
         sock.listen(BACKLOG)
         sock.setblocking(False)
     except OSError:
@@ -202,15 +208,22 @@ def _explain(name: str, listener: Listener, error: OSError) -> str:
             f"{name}: {where} is in use; stop the program that has it, or set {_key(name, 'port')}"
         )
     if error.errno == errno.EACCES:
-        return f"{name}: {where} may not be used by this user; set {_key(name, 'port')} to one above 1023"
+        return (
+            f"{name}: {where} may not be used by this user; "
+            f"set {_key(name, 'port')} to one above 1023"
+        )
     if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-        return f"{name}: {listener.host} is no address of this machine; set {_key(name, 'host')}"
+        return (
+            f"{name}: {listener.host} is not an address of this machine; set {_key(name, 'host')}"
+        )
     return f"{name}: cannot listen on {where}: {error.strerror}; set {_key(name, 'port')}"
 
 
 class SocketFile:
-    """A Unix socket: a port that is a file. One that a dead broker left behind is replaced,
-    anything else is left alone. Raises ListenError."""
+    """An open Unix socket, and its file.
+
+    The file of a broker that has ended is replaced; any other file is an error. Raises ListenError.
+    """
 
     def __init__(self, name: str, listener: PlainListener) -> None:
         self.path = Path(listener.socket).expanduser()
@@ -222,27 +235,27 @@ class SocketFile:
             self._inode = os.stat(self.path).st_ino
         except OSError as error:
             raise ListenError(
-                f"{name}: cannot listen on {self.path}: {error.strerror}; make its directory one that this user may write "
-                f"to, or set {key}"
+                f"{name}: cannot listen on {self.path}: {error.strerror}; "
+                f"make its directory writable for this user, or set {key}"
             ) from error
 
     def _remove_dead(self, name: str, key: str) -> None:
-        """Raises ListenError, OSError."""
+        """Remove the file of a broker that has ended. Raises ListenError, OSError."""
         if not stat.S_ISSOCK(os.stat(self.path).st_mode):
             raise ListenError(
-                f"{name}: {self.path} is there, and no socket; remove it, or set {key}"
+                f"{name}: {self.path} exists and is not a socket; remove it, or set {key}"
             )
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-            asking.setblocking(False)
-            found = asking.connect_ex(os.fspath(self.path))
-        if found != errno.ECONNREFUSED:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.setblocking(False)
+            error = probe.connect_ex(os.fspath(self.path))
+        if error != errno.ECONNREFUSED:
             raise ListenError(
                 f"{name}: {self.path} is in use; stop the program that has it, or set {key}"
             )
         self.path.unlink()
 
     def close(self) -> None:
-        """Give it back: the file goes, unless it is another's by now."""
+        """Close the socket, and remove its file unless another program has replaced it."""
         self.socket.close()
         try:
             if os.stat(self.path).st_ino == self._inode:
@@ -252,7 +265,7 @@ class SocketFile:
 
 
 def _bind_file(path: Path, mode: int) -> socket.socket:
-    """The file has its rights before anybody can connect. Raises OSError."""
+    """Open a Unix socket; its mode is set before clients can connect. Raises OSError."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.bind(os.fspath(path))
@@ -266,5 +279,5 @@ def _bind_file(path: Path, mode: int) -> socket.socket:
 
 
 def _key(section: str, name: str) -> str:
-    """An option, and how else it can be set."""
+    """Return an option's key with its environment variable and flag."""
     return f"{section}.{name} (TRELLIS_{section.upper()}_{name.upper()}, --{section}-{name})"

@@ -86,13 +86,13 @@ class ListenerContext:
             if isinstance(transport.get_extra_info("sockname"), str)
             else peer_of(name)
         )
-        peer.entrance = self.name
+        peer.listener = self.name
         return peer
 
     def proxied_peer(self, address: tuple[str, int]) -> Peer:
         """Return the peer whose address a PROXY header gives."""
         peer = peer_of(address)
-        peer.entrance = self.name
+        peer.listener = self.name
         return peer
 
     def is_proxy(self, peer: Peer) -> bool:

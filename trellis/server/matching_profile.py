@@ -1,8 +1,8 @@
-"""The matching profile that `trellis pipeline advise` writes: which matcher an exchange has, how
-many routes are kept, and which topics are resolved before anybody asks.
+"""Matching profiles: advice of `trellis pipeline advise` on matchers, cached routes and prewarming.
 
-It is a help and no definition: what it says of exchanges that are not there is passed over, an
-exchange that was declared with `x-matcher` keeps that, and nothing of it is stored.
+A profile says which matcher a topic exchange uses, how many routes are cached, and which topics are
+resolved before the first message. It is advice: an entry for a missing exchange is ignored, an
+exchange declared with `x-matcher` keeps that matcher, and nothing of a profile is stored.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from protocols.mqtt.connection.service import NAMES
 from trellis import logs
 from trellis.settings import SettingsError
 
-#: The version of the file that is known.
+#: Version of the file format.
 FORMAT: Final = 1
-#: The exchange that MQTT publishes to.
+#: Exchange to which MQTT clients publish.
 _TOPICS: Final = "amq.topic"
-#: While clients are here, the matcher of an exchange with more bindings is not changed: that would
-#: hold them up for more than 50 ms.
-REBUILT: Final = 20_000
+#: Most bindings of an exchange whose matcher is changed while clients are connected: with more, the
+#: rebuild would block them for more than 50 ms.
+MAX_REBUILT: Final = 20_000
 
 
 class ExchangeProfile(msgspec.Struct, frozen=True):
-    """What is advised for a topic exchange."""
+    """Advice for one topic exchange."""
 
     vhost: str
     exchange: str
@@ -41,7 +41,7 @@ class ExchangeProfile(msgspec.Struct, frozen=True):
 
 
 class MatchingProfile(msgspec.Struct, frozen=True):
-    """The whole file; it may say more, for people."""
+    """Content of a profile file, which may have further fields for human readers."""
 
     format: int
     routes: Annotated[int, msgspec.Meta(ge=1, le=1 << 26)]
@@ -49,9 +49,9 @@ class MatchingProfile(msgspec.Struct, frozen=True):
 
 
 def read(path: str, allowed: tuple[str, ...]) -> MatchingProfile | None:
-    """The profile, None for no path.
+    """Return the profile in a file, or None for an empty path.
 
-    Raises SettingsError: nothing of a file that is not understood is used.
+    Raises SettingsError for a file that is not a valid profile.
     """
     if not path:
         return None
@@ -59,7 +59,8 @@ def read(path: str, allowed: tuple[str, ...]) -> MatchingProfile | None:
         found = msgspec.json.decode(Path(path).read_bytes(), type=MatchingProfile)
     except OSError as error:
         raise SettingsError(
-            f"matcher.profile: {path}: {error.strerror}; `trellis pipeline advise --output {path}` writes one"
+            f"matcher.profile: {path}: {error.strerror}; "
+            f"`trellis pipeline advise --output {path}` writes one"
         ) from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise SettingsError(f"matcher.profile: {path} is no profile: {error}") from error
@@ -74,7 +75,8 @@ def read(path: str, allowed: tuple[str, ...]) -> MatchingProfile | None:
                 "is not allowed here (matcher.allowed)" if each.matcher in ALGORITHMS else "is none"
             )
             raise SettingsError(
-                f"matcher.profile: {path} names the matcher '{each.matcher}' for exchange '{each.exchange}', which {known}"
+                f"matcher.profile: {path} names the matcher '{each.matcher}' "
+                f"for exchange '{each.exchange}', which {known}"
             )
     return found
 
@@ -82,7 +84,10 @@ def read(path: str, allowed: tuple[str, ...]) -> MatchingProfile | None:
 def apply(
     broker: Broker, profile: MatchingProfile | None, routes: int, default: str, serving: bool
 ) -> None:
-    """Do as the profile says; without one, as the settings say. `serving`: clients are here."""
+    """Apply a profile, or the settings `routes` and `default` if there is none.
+
+    `serving` is True while clients are connected.
+    """
     broker.limits.routes = profile.routes if profile is not None else routes
     advised: dict[str, dict[str, ExchangeProfile]] = {}
     for each in profile.exchanges if profile is not None else ():
@@ -102,7 +107,11 @@ def apply(
             topics_warmed=warmed,
         )
     for name in advised:
-        logs.warning("matching_profile_unused", vhost=name, note="there is no such vhost")
+        logs.warning(
+            "matching_profile_unused",
+            vhost=name,
+            note="the profile names a vhost that does not exist",
+        )
 
 
 def _choose(
@@ -117,13 +126,13 @@ def _choose(
         if wanted == exchange.algorithm:
             continue
         count = sum(1 for _ in exchange)
-        if serving and count > REBUILT:
+        if serving and count > MAX_REBUILT:
             logs.warning(
                 "matcher_not_changed",
                 vhost=vhost.name,
                 exchange=exchange.name,
                 bindings=count,
-                note="it changes with a restart",
+                note="too many bindings to change the matcher now; restart to change it",
             )
             continue
         exchange.use(wanted)
@@ -141,8 +150,8 @@ def _warm(broker: Broker, vhost: VirtualHost, advised: dict[str, ExchangeProfile
             if len(source) > 255 or len(key) > 255 or each.exchange not in vhost.exchanges:
                 continue
             count += 1
-            octets = bytes([len(source)]) + source + bytes([len(key)]) + key
-            names.setdefault("amqp", []).append(PrewarmedName(octets, each.exchange, topic))
+            name = bytes([len(source)]) + source + bytes([len(key)]) + key
+            names.setdefault("amqp", []).append(PrewarmedName(name, each.exchange, topic))
             if each.exchange == _TOPICS and _publishable(swap(topic)):
                 filtered = PrewarmedName(swap(topic).encode(), each.exchange, topic)
                 for front in set(NAMES.values()):
@@ -155,7 +164,7 @@ def _warm(broker: Broker, vhost: VirtualHost, advised: dict[str, ExchangeProfile
 
 
 def _publishable(topic: str) -> bool:
-    """Whether MQTT clients may publish it, at any setting."""
+    """True if MQTT clients may publish to a topic under every setting."""
     try:
         MQTT.check_topic(topic)
     except InvalidTopic:

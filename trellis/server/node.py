@@ -1,4 +1,4 @@
-"""The running broker: core, front ends, turn, and everything that listings and metrics ask."""
+"""The broker node: the broker with its front ends, event loop turn, store, logins and limits."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from trellis.server.store_writer import DurableStoreWriter, StoreWriter
 from trellis.server.turn import LoopTurn
 from trellis.settings import Settings, SettingsError, fill
 
-#: The part of the descriptor limit that connections may have.
-SHARE = 0.9
+#: Part of the file descriptor limit that connections may use.
+CONNECTION_SHARE = 0.9
 
 
 class BrokerNode:
-    """Built once, on the loop that runs it. `directory` is where data is kept, None for nowhere."""
+    """A broker with all its parts below HTTP, built on the event loop that runs it."""
 
     def __init__(
         self,
@@ -50,8 +50,11 @@ class BrokerNode:
         failed: Callable[[str], None],
         disk: Disk | None = None,
     ) -> None:
-        """Reads what is in the directory. `failed` is told why nothing can be written there any
-        more. Raises StoreError, SettingsError."""
+        """Build the parts, and restore the state from the data directory (None: no directory).
+
+        `failed` is called with the reason when the store cannot be written any more. Raises
+        StoreError, SettingsError.
+        """
         self.settings = settings
         self.accounts = accounts
         self.certificates = Certificates(settings)
@@ -64,7 +67,7 @@ class BrokerNode:
             else open_directory(disk or RealDisk(), directory, settings.store)
         )
         authenticator = _authenticator(settings, accounts)
-        #: Who judges tokens, where they are taken.
+        #: The authenticator for tokens; None if the settings have no keys.
         self.tokens = TokenAuthenticator(settings.jwt, authenticator) if settings.jwt.keys else None
         self.broker = Broker(
             MemoryStore() if opened is None else opened.store,
@@ -81,14 +84,14 @@ class BrokerNode:
         self.turn = LoopTurn(loop, self.broker, self.store_writer)
         self.amqp = AmqpFront(self.broker, fill(AmqpOptions(trellis.__version__), settings))
         self.mqtt = MqttFront(self.broker, fill(MqttOptions(trellis.__version__), settings))
-        connections = settings.limits.connections or int(SHARE * self.max_descriptors)
+        connections = settings.limits.connections or int(CONNECTION_SHARE * self.max_descriptors)
         self.admission = Admission(
             connections,
             settings.limits.unauthenticated_per_address,
             settings.limits.address_connections,
         )
         self.rates = PublishRates(settings.rates)
-        #: Where clients come in, by listener.
+        #: Contexts of the listeners for clients, by name.
         self.listener_contexts = {
             name: ListenerContext(
                 name,
@@ -103,10 +106,11 @@ class BrokerNode:
             for name, entry in settings.protocol_listeners.items()
         }
         self.gc_policy = GcPolicy()
-        #: Listener -> HOST:PORT, once they are open; and when that began, by the monotonic clock.
+        #: Addresses (HOST:PORT) of the open listeners by name.
         self.addresses: dict[str, str] = {}
+        #: Time of the start in seconds of the monotonic clock.
         self.started_at = time.monotonic()
-        #: Whether clients may come: not while starting, and not while stopping.
+        #: True while clients may connect: not during start and stop.
         self.ready = False
         if opened is not None:
             restore(opened, self.broker, self.mqtt.sessions)
@@ -119,13 +123,13 @@ class BrokerNode:
                 profile.read(settings.matcher.profile, settings.matcher.allowed), serving=False
             )
         self.broker.users.changed.append(self.review)
-        self.mqtt.review()
+        self.mqtt.reauthorize()
         self.alarm_watch = AlarmWatch(
             self.broker.alarms, settings.limits.memory, settings.limits.disk_free, directory
         )
 
     def use_profile(self, matching_profile: profile.MatchingProfile | None, serving: bool) -> None:
-        """Match and remember as the profile says; `serving`: clients are here."""
+        """Apply a matching profile; `serving` is True while clients are connected."""
         profile.apply(
             self.broker,
             matching_profile,
@@ -135,9 +139,9 @@ class BrokerNode:
         )
 
     def review(self, user: str = "") -> None:
-        """Somebody's rights changed: whoever is here, or has left a session, is looked at again."""
+        """Renew the permissions of all connections and sessions, after users have changed."""
         for front in self.fronts:
-            front.review()
+            front.reauthorize()
 
     @property
     def logins(self) -> dict[str, dict[str, int]]:
@@ -146,12 +150,14 @@ class BrokerNode:
 
     @property
     def fronts(self) -> tuple[AmqpFront, MqttFront]:
+        """Return the front ends of all protocols."""
         return self.amqp, self.mqtt
 
 
 def set_journals(broker: Broker, journals: tuple[str, ...]) -> None:
-    """Have the streams of these names, `VHOST=NAME`, record what is published in their virtual
-    hosts. Raises SettingsError.
+    """Have streams, given as `VHOST=NAME`, journal all messages published in their virtual hosts.
+
+    Raises SettingsError.
     """
     for journal in journals:
         vhost, _, name = journal.rpartition("=")
@@ -162,7 +168,7 @@ def set_journals(broker: Broker, journals: tuple[str, ...]) -> None:
 
 
 def _authenticator(settings: Settings, accounts: Accounts) -> Authenticator:
-    """The accounts, behind amqtt's plugins where there are some. Raises SettingsError."""
+    """Return the accounts, behind amqtt's plugins if there are any. Raises SettingsError."""
     if not settings.amqtt.plugins:
         return accounts
     from trellis.auth.amqtt_plugins import PLUGIN_SECONDS, PluginAuthenticator

@@ -13,8 +13,8 @@ class RateLimitedLink(LayeredLink):
     """The link of a client with rate limits. Each chunk is charged after it was handled.
 
     A client above a limit is throttled: the link does not read from it for a while. A client that
-    would have to wait longer than `rates.patience` is disconnected. The keep-alive timer of a client
-    stands still while the client is throttled.
+    would have to wait longer than `rates.patience` is disconnected. The keep-alive timer of a
+    throttled client stands still.
     """
 
     def __init__(self, context: ListenerContext) -> None:
@@ -53,7 +53,7 @@ class RateLimitedLink(LayeredLink):
                 f"which is {self._rates.limits[limit]:,} a second",
             )
             return
-        connection.held = f"is faster than rates.{limit} allows"
+        connection.throttled = f"is faster than rates.{limit} allows"
         self._throttled = True
         self._pause_reading()
         asyncio.get_running_loop().call_later(seconds, self._end_throttling)
@@ -63,9 +63,9 @@ class RateLimitedLink(LayeredLink):
         connection, transport = self._connection, self._transport
         if connection is None or transport is None:
             return
-        connection.held = ""
+        connection.throttled = ""
         self._turn.schedule()
-        connection.heard_at = connection.agenda.now
+        connection.last_input_at = connection.agenda.now
         self.resume()
 
     def _resume_reading(self, transport: asyncio.Transport) -> None:
@@ -76,5 +76,5 @@ class RateLimitedLink(LayeredLink):
         """Handle deadlines that have passed; the keep-alive of a throttled client stands still."""
         connection = self._connection
         if self._throttled and connection is not None:
-            connection.heard_at = now
+            connection.last_input_at = now
         super().advance(now)

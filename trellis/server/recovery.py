@@ -1,5 +1,6 @@
-"""Opening the data directory at the start: the lock, the files, and a line a second while it takes
-long.
+"""Recovery at the start: read the data directory, and restore the broker's state from it.
+
+Progress is logged every second. The store must be locked before it is read.
 """
 
 from __future__ import annotations
@@ -21,28 +22,26 @@ from broker.store.recovery import Recovery
 from protocols.amqp.codec import stored as amqp_stored
 from protocols.mqtt.codec import stored as mqtt_stored
 from trellis import logs
+from trellis.progress import Interval
 from trellis.settings.schema import StoreSettings
 
-#: Seconds between two lines of progress.
+#: Seconds between two log lines about the progress.
 PROGRESS_INTERVAL: Final = 1.0
-#: Findings, and refused definitions, that get a line each.
+#: Findings, and refused definitions, that get a log line each.
 MAX_LOGGED: Final = 100
 MB: Final = 1_000_000
 
 
 class RecoveryProgress:
-    """Says how far the reading of the log is: a line every second, none where it is done before."""
+    """Logs the progress of a recovery every PROGRESS_INTERVAL seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._began = self._said = clock()
+        self._interval = Interval(PROGRESS_INTERVAL, clock)
 
     def __call__(self, recovery: Recovery) -> None:
-        now = self._clock()
-        if now - self._said < PROGRESS_INTERVAL:
+        if not self._interval.due():
             return
-        self._said = now
-        rate = int(recovery.bytes_read) / (now - self._began)
+        rate = int(recovery.bytes_read) / self._interval.elapsed
         left = (int(recovery.bytes_total) - int(recovery.bytes_read)) / rate if rate else 0.0
         logs.info(
             "recovery",
@@ -54,23 +53,23 @@ class RecoveryProgress:
 
 
 def codecs() -> Codecs:
-    """How the contents of all protocols are stored."""
-    made = Codecs()
-    amqp_stored.register(made)
-    mqtt_stored.register(made)
-    return made
+    """Return the codecs for the stored message contents of all protocols."""
+    registry = Codecs()
+    amqp_stored.register(registry)
+    mqtt_stored.register(registry)
+    return registry
 
 
 def report(line: str) -> None:
-    """Something in the store cannot be read."""
+    """Log a part of the store that cannot be read."""
     logs.error("store_damaged", reason=line)
 
 
 def open_directory(disk: Disk, directory: Path, settings: StoreSettings) -> OpenedStore:
-    """Read what is in the data directory, which is locked. Raises StoreError."""
+    """Read the data directory, which must be locked. Raises StoreError."""
     progress = RecoveryProgress()
     collecting = gc.isenabled()
-    gc.disable()  # Nothing that is read is garbage.
+    gc.disable()  # None of the objects made from the log is garbage.
     try:
         opened = open_store(
             disk, str(directory), codecs(), secrets.randbits(32), report, progress, settings.segment
@@ -85,13 +84,13 @@ def open_directory(disk: Disk, directory: Path, settings: StoreSettings) -> Open
         logs.warning(
             "recovery_finding",
             more=len(opened.recovery.findings) - MAX_LOGGED,
-            note="trellis store verify shows all",
+            note="`trellis store verify` shows all findings",
         )
     return opened
 
 
 def restore(opened: OpenedStore, broker: Broker, keeper: SessionRestorer) -> RestoreReport:
-    """Give the broker what was in the directory, and say so."""
+    """Restore the broker's state from what was read, and log the result."""
     began = time.monotonic()
     collecting = gc.isenabled()
     gc.disable()
@@ -107,7 +106,7 @@ def restore(opened: OpenedStore, broker: Broker, keeper: SessionRestorer) -> Res
             name=refused.name,
             vhost=refused.vhost,
             reason=refused.reason,
-            note="it stays in the store, and its messages with it",
+            note="its definition and its messages stay in the store",
         )
     if len(found.refused) > MAX_LOGGED:
         logs.warning("not_restored", more=len(found.refused) - MAX_LOGGED)

@@ -1,9 +1,8 @@
-"""SIGHUP: certificates, users with their access rules, keys of tokens, the log level and the
-matching profile are read again; nothing else is.
+"""Reload at SIGHUP: certificates, users and their permissions, token keys, log level, profile.
 
-What is wrong changes nothing: the broker goes on with what it has, and says what is wrong. Who is
-connected stays connected, under the certificate of before and with the rights of now, unless it is
-nobody any more.
+All other settings need a restart. If anything is wrong with the new settings, nothing changes and
+the error is logged. Clients stay connected, with their old certificate context and their new
+permissions, unless their user no longer exists.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from trellis.server.node import BrokerNode
 from trellis.settings import Settings, SettingsError
 from trellis.settings.options import OPTIONS
 
-#: Reads the settings again from where they came. Raises SettingsError.
+#: Reads the settings again from their sources. Raises SettingsError.
 Read = Callable[[], Settings]
 
-#: Of whom the users are made.
+#: Settings from which the users are made.
 USER_KEYS: Final = ("users", "user", "password", "password_file", "auth.guest", "mqtt.anonymous")
-#: Where certificates and the matching profile are, and the log level.
+#: Other settings that a reload applies.
 RELOADABLE_KEYS: Final = (
     "tls.certificate",
     "tls.key",
@@ -52,25 +51,25 @@ RELOADABLE_KEYS: Final = (
 
 
 class SettingsReload:
-    """Does it once at a time, however often it is asked for."""
+    """Reloads of the settings, one at a time, however often they are requested."""
 
     def __init__(self, node: BrokerNode, read: Read) -> None:
         self._node = node
         self._read = read
-        #: What holds now of that which can be reloaded.
+        #: Settings in force, of those that a reload applies.
         self._settings = node.settings
         self._again = False
         self._task: asyncio.Task[None] | None = None
 
     def request(self) -> None:
-        """Reload, soon; asked while it is being done, once more."""
+        """Reload soon; once more if a reload is under way."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._reload())
         else:
             self._again = True
 
     async def close(self) -> None:
-        """Wait for what is being done."""
+        """Wait for a reload that is under way."""
         if self._task is not None:
             await self._task
 
@@ -80,42 +79,46 @@ class SettingsReload:
             self._again = False
             try:
                 # Files are read and passwords hashed in a thread: the loop goes on meanwhile.
-                settings, found, advised = await asyncio.get_running_loop().run_in_executor(
+                settings, accounts, profile = await asyncio.get_running_loop().run_in_executor(
                     None, self._prepare
                 )
-                self._apply(settings, found, advised)
+                self._apply(settings, accounts, profile)
             except SettingsError as error:
-                logs.error("reload_refused", error=error, note="what was read before still holds")
+                logs.error(
+                    "reload_refused",
+                    error=error,
+                    note="nothing changed; the settings of before stay in force",
+                )
 
     def _prepare(self) -> tuple[Settings, list[Account] | None, MatchingProfile | None]:
-        """In a thread: the settings, the users unless they are those of before, and the profile.
+        """Read the settings, the users if they have changed (else None), and the profile.
 
-        Raises SettingsError.
+        Runs in a thread. Raises SettingsError.
         """
         settings = self._read()
-        advised = read_profile(settings.matcher.profile, self._node.settings.matcher.allowed)
+        profile = read_profile(settings.matcher.profile, self._node.settings.matcher.allowed)
         changed = any(_value(settings, key) != _value(self._settings, key) for key in USER_KEYS)
         return (
             settings,
             accounts_from_settings(settings, self._node.directory) if changed else None,
-            advised,
+            profile,
         )
 
     def _apply(
-        self, settings: Settings, found: list[Account] | None, advised: MatchingProfile | None
+        self, settings: Settings, accounts: list[Account] | None, profile: MatchingProfile | None
     ) -> None:
-        """Raises SettingsError, and has changed nothing then."""
+        """Apply what was read. Raises SettingsError, and then changes nothing."""
         self._node.certificates.reload(settings)
         if self._node.tokens is not None and settings.jwt.keys:
             self._node.tokens.reload(settings.jwt)
-        if found is not None:
+        if accounts is not None:
             self._node.accounts.replace(
-                found, anonymous_identity(settings), settings.mqtt.anonymous == "true"
+                accounts, anonymous_identity(settings), settings.mqtt.anonymous == "true"
             )
             self._node.review()
         logs.set_level(settings.log.level)
-        if advised is not None or self._settings.matcher.profile:
-            self._node.use_profile(advised, serving=True)
+        if profile is not None or self._settings.matcher.profile:
+            self._node.use_profile(profile, serving=True)
         ignored = [
             key
             for key in OPTIONS
@@ -125,17 +128,19 @@ class SettingsReload:
         self._settings = settings
         logs.info(
             "reloaded",
-            users="changed" if found is not None else "as before",
+            users="changed" if accounts is not None else "as before",
             certificates=len(self._node.certificates.expirations),
             log_level=settings.log.level,
         )
         if ignored:
             logs.warning(
-                "reload_incomplete", keys=",".join(ignored), note="these change with a restart only"
+                "reload_incomplete",
+                keys=",".join(ignored),
+                note="restart the broker to apply these",
             )
 
 
 def _value(settings: Settings, key: str) -> Any:
-    """The value of an option."""
+    """Return the value of an option."""
     section, _, name = key.rpartition(".")
     return getattr(getattr(settings, section) if section else settings, name)

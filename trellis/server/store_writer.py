@@ -1,12 +1,13 @@
-"""The store at work: one thread that writes, one batch at a time, and checkpoints beside it.
+"""Store writers: write the store's entries to disk in a thread, with checkpoints beside it.
 
-    append --> sync --> take --> [writer thread: write] --> written --> confirms
-                 ^                                             |
-                 +------- appended meanwhile: at once ---------+      (what nobody waits for: a little later)
+    append -> sync -> take a batch -> [writer thread: write] -> written -> confirms
+               ^                                                  |
+               +------ entries appended meanwhile: at once -------+
 
-A write that fails because the disk is full is tried again; nobody hears a confirm until it
-succeeds. After any other failure nobody knows what is on the disk: `failed` is told, and the broker
-must stop.
+Entries that no client waits for, such as settlements, are written up to LAZY_SECONDS later. A write
+that fails because the disk is full is retried every RETRY_SECONDS, and no message is confirmed
+until a retry succeeds. After any other failure the content of the disk is unknown: the writer calls
+`failed`, and the broker must stop.
 """
 
 from __future__ import annotations
@@ -26,61 +27,63 @@ from broker.store.disk import StoreError, WriteFailed
 from broker.store.durable import DurableStore
 from trellis import logs
 
-#: Seconds until a write that found no room is tried again.
+#: Seconds before a write that found the disk full is retried.
 RETRY_SECONDS: Final = 1.0
-#: Octets that may wait for the disk; beyond that publishers wait.
+#: Bytes waiting for the disk above which backpressure applies to publishers.
 BACKLOG_BYTES: Final = 64 << 20
-#: Seconds, and octets, that changes may wait for which nobody waits, such as settlements.
+#: Seconds and bytes up to which entries may wait that no client waits for, such as settlements.
 LAZY_SECONDS: Final = 0.01
 LAZY_BYTES: Final = 1 << 20
-#: Seconds between two steps of a checkpoint: the loop's.
+#: Seconds between two steps of a checkpoint, in which the event loop runs.
 CHECKPOINT_PAUSE: Final = 0.0005
-#: ... and what a checkpoint takes at once, at most, when the log grows faster than it gets on: the
-#: loop at full speed gives the interpreter back only every 5 ms.
+#: Seconds that a checkpoint works at once, at most, when the log grows faster than the checkpoint
+#: advances: a busy event loop gives up the interpreter only every 5 ms.
 CHECKPOINT_SLICE_MAX: Final = 0.005
 
 
-def _nobody() -> None:
-    """Wakes nobody."""
+def _do_nothing() -> None:
+    """Do nothing: no turn is to be woken."""
 
 
 class StoreWriter:
-    """What the turn asks to sync. This one keeps a store that need not wait."""
+    """The writer of a store whose entries need no writing, such as one in memory."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        #: Called before those who waited are told.
-        self.wake: Callable[[], None] = _nobody
+        #: Called before clients are told that their entries are durable.
+        self.wake: Callable[[], None] = _do_nothing
 
     def sync(self) -> None:
-        """Something was appended."""
+        """Write the appended entries, now or a little later."""
         self.store.sync()
 
     @property
     def backlogged(self) -> bool:
-        """Whether so much waits for the disk that publishers should wait."""
+        """True if more than BACKLOG_BYTES wait for the disk, so publishers must wait too."""
         return False
 
     def set_clocks(self, now: int, wall: float) -> None:
-        """The clocks of the broker, now and then."""
+        """Set the store's clocks: `now` in ms of the monotonic clock, `wall` in seconds of UTC."""
 
     async def close(self) -> None:
-        """Write what is left, and let go of the files."""
+        """Write the remaining entries, and close the files."""
 
 
 class DurableStoreWriter(StoreWriter):
-    """Writes batches in a thread."""
+    """The writer of a durable store: one thread for batches, one for checkpoints."""
 
     def __init__(
         self, store: DurableStore, loop: asyncio.AbstractEventLoop, failed: Callable[[str], None]
     ) -> None:
-        """`failed` is told why nothing can be written any more."""
+        """Start the threads; `failed` is called with the reason if the store cannot be written."""
         super().__init__(store)
-        #: Batches written; writes that found no room; checkpoints made; why there is none to be
-        #: had.
+        #: Number of batches written.
         self.batches = 0
+        #: Number of writes that found the disk full.
         self.full_disk_failures = 0
+        #: Number of checkpoints made.
         self.checkpoints = 0
+        #: Text of the error while the disk is full; "" while it is not.
         self.blocked_reason = ""
         self.durable = store
         self._loop = loop
@@ -101,7 +104,7 @@ class DurableStoreWriter(StoreWriter):
         for thread in self._threads:
             thread.start()
 
-    # -- the loop's side
+    # -- in the event loop
 
     def sync(self) -> None:
         if self._busy or self._broken:
@@ -112,7 +115,7 @@ class DurableStoreWriter(StoreWriter):
             self._timer = self._loop.call_later(LAZY_SECONDS, self._write_batch)
 
     def _write_batch(self) -> None:
-        """Hand what was appended to the writer."""
+        """Hand the appended entries to the writer thread, unless it is busy."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -133,7 +136,7 @@ class DurableStoreWriter(StoreWriter):
             return
         if self.blocked_reason:
             self.blocked_reason = ""
-            logs.info("store_unblocked", note="the disk has room again")
+            logs.info("store_unblocked", note="the disk has free space again; confirms resume")
         self.batches += 1
         self._busy = False
         self.wake()
@@ -157,7 +160,7 @@ class DurableStoreWriter(StoreWriter):
                 logs.error(
                     "store_blocked",
                     reason=str(error),
-                    note="nothing is confirmed until there is room; tried again every second",
+                    note="no message is confirmed until the disk has free space; retrying",
                 )
                 self._idle.set()
             self._loop.call_later(RETRY_SECONDS, self._write_queue.put, batch)
@@ -168,7 +171,7 @@ class DurableStoreWriter(StoreWriter):
         self._failed(self._broken)
 
     def _checkpoint_if_worthwhile(self) -> None:
-        """Is a checkpoint worth it? Asked when a segment is full."""
+        """Begin a checkpoint if a segment was sealed since the last one and it frees enough."""
         log = self.durable.log
         sealed = len(log.files)
         if sealed == self._sealed_segments or self._checkpointing is not None:
@@ -188,7 +191,7 @@ class DurableStoreWriter(StoreWriter):
                 "checkpoint_failed", reason=str(error), note="the log grows until one succeeds"
             )
 
-    # -- the threads' side
+    # -- in the threads
 
     def _run_writes(self) -> None:
         while True:
@@ -198,7 +201,7 @@ class DurableStoreWriter(StoreWriter):
             error: Exception | None = None
             try:
                 batch.write()
-            except Exception as failure:  # noqa: BLE001  whatever it is, the loop must hear of it
+            except Exception as failure:  # noqa: BLE001  every failure is passed to the loop
                 error = failure
             self._call(self._written, batch, error)
 
@@ -211,14 +214,17 @@ class DurableStoreWriter(StoreWriter):
             try:
                 while not self._closing and self._advance(checkpointing):
                     time.sleep(CHECKPOINT_PAUSE)
-                checkpointing.cancel()  # What is done is left as it is.
-            except Exception as failure:  # noqa: BLE001  whatever it is, the loop must hear of it
+                checkpointing.cancel()  # Finished steps are kept.
+            except Exception as failure:  # noqa: BLE001  every failure is passed to the loop
                 error = failure
             self._call(self._checkpointed, error)
 
     def _advance(self, checkpointing: Checkpointing) -> bool:
-        """A step, or more: a millisecond for each time that the log has become larger by what it
-        was when this began. False when all is done."""
+        """Do one or more steps of a checkpoint; return False when it is done.
+
+        A checkpoint works for a millisecond more for each time that the log has grown by its size
+        at the beginning, up to CHECKPOINT_SLICE_MAX.
+        """
         grown = 2 * self.durable.log.size / checkpointing.bytes_total
         until = time.monotonic() + min(max(grown - 2, 0) / 1_000, CHECKPOINT_SLICE_MAX)
         while checkpointing.step():
@@ -230,13 +236,15 @@ class DurableStoreWriter(StoreWriter):
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
-            pass  # The loop is closed: nobody waits any more.
+            pass  # The loop is closed, so the result is not needed.
 
-    # -- the end
+    # -- closing
 
     async def close(self) -> None:
-        """Write what is left, and let go of the files. What cannot be written was confirmed to
-        nobody, and a checkpoint that is not done is not waited for."""
+        """Write the remaining entries, and close the files.
+
+        Entries that cannot be written were never confirmed. An unfinished checkpoint is cancelled.
+        """
         self._closing = True
         self._write_batch()
         if self._busy and not self._broken and not self.blocked_reason:

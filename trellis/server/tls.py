@@ -1,11 +1,10 @@
-"""TLS over memory: records in, octets out, and back. The sockets see records, the connections
-octets.
+"""TLS over memory buffers: decrypts input for a connection, and encrypts its output.
 
-    socket -> incoming BIO -> SSLObject -> octets          parts -> SSLObject -> outgoing BIO -> one write
+    transport -> incoming BIO -> SSLObject -> connection
+    transport <- outgoing BIO <- SSLObject <- connection     (one write for each turn)
 
-The loops have TLS of their own. Ours costs less, and its handshakes wait in the lobby like all else
-that strangers ask
-for: see docs/decisions/0011-tls-over-memory.md.
+Event loops have their own TLS. This one costs less, and its handshakes wait in the login queue, as
+all input before a login does: see docs/decisions/0011-tls-over-memory.md.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from protocols.connection import Peer
 from protocols.layer import Layer
 from trellis import logs
 
-#: Octets that one record holds at most (RFC 8446 section 5.1).
+#: Most bytes of data in one record (RFC 8446 section 5.1).
 RECORD: Final = 1 << 14
 
-#: What OpenSSL calls an error -> what the metrics call it.
+#: Reasons in the metrics by the name of the error in OpenSSL.
 REASONS: Final = {
     "HTTP_REQUEST": "not_tls",
     "HTTPS_PROXY_REQUEST": "not_tls",
@@ -49,25 +48,27 @@ REASONS: Final = {
     "DATA_LENGTH_TOO_LONG": "too_large",
     "CERT_LENGTH_MISMATCH": "malformed",
 }
-#: Why a connection over TLS fails: what OpenSSL has words for; other nonsense; the client does not
-#: want us; it left in the handshake, or took too long for it.
+#: Reasons of failed TLS connections: those above; the client refuses the server's certificate; the
+#: client disconnects during the handshake, or takes too long for it.
 FAILURES: Final = (*sorted(set(REASONS.values())), "refused_by_client", "lost", "timeout")
 
 
 class TlsTally:
-    """What became of the handshakes of one listener."""
+    """Counters of the TLS handshakes of one listener."""
 
     def __init__(self) -> None:
-        #: Handshakes by version of TLS; those of them that went on with an older session; failures
-        #: by reason.
+        #: Handshakes by TLS version; those that resumed an earlier TLS session; failures by reason.
         self.handshakes = {"TLSv1.2": 0, "TLSv1.3": 0}
         self.resumed = 0
         self.failures = dict.fromkeys(FAILURES, 0)
 
 
 class TlsLayer(Layer):
-    """The server's end. Once open, the peer has the name that its certificate gives it under
-    `name_from` (see `name_of`), if it sent one that is good; "" does not look."""
+    """The server's side of one TLS connection.
+
+    After the handshake, `peer.certificate` is the name in the client's valid certificate, from its
+    field `name_from` (see `name_of`); an empty `name_from` takes none.
+    """
 
     def __init__(
         self, context: ssl.SSLContext, peer: Peer, tally: TlsTally, name_from: str
@@ -77,54 +78,55 @@ class TlsLayer(Layer):
         self._out = ssl.MemoryBIO()
         self._ssl = context.wrap_bio(self._in, self._out, True)
         self._peer = peer
-        self._tally = tally
+        self._counters = tally
         self._name_from = name_from
 
     def receive(self, data: bytes) -> bytes:
+        """Decrypt input: return the data for the connection."""
         self._in.write(data)
-        octets = b""
+        plain = b""
         try:
             if not self.open:
                 self._ssl.do_handshake()
                 self._finish_handshake()
-            octets = self._read()
+            plain = self._read()
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
             self._fail(error)
         if self._out.pending > 0:
             self.speaks = True
-        return octets
+        return plain
 
     def _finish_handshake(self) -> None:
-        """The handshake is done."""
+        """Count a completed handshake, and read the client's certificate."""
         self.open = True
-        tally = self._tally
-        tally.handshakes[self._ssl.version() or "TLSv1.3"] += 1
+        counters = self._counters
+        counters.handshakes[self._ssl.version() or "TLSv1.3"] += 1
         if self._ssl.session_reused:
-            tally.resumed += 1
+            counters.resumed += 1
         certificate = self._ssl.getpeercert() if self._name_from else None
         if certificate:
             self._peer.certificate = name_of(certificate, self._name_from)
 
     def _read(self) -> bytes:
-        """All that the records hold. Hot path, once per chunk."""
+        """Return the data of all complete records. Hot path, once per chunk."""
         tls, incoming = self._ssl, self._in
         parts: list[bytes] = []
         try:
             while True:
-                octets: bytes = tls.read(RECORD)
-                if not octets:
+                plain: bytes = tls.read(RECORD)
+                if not plain:
                     self.over = "lost"
                     break
-                parts.append(octets)
-                # An exception for each chunk would cost more than to ask.
+                parts.append(plain)
+                # Two calls cost less than an exception for each chunk.
                 if incoming.pending == 0 and tls.pending() == 0:
                     break
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:
-            self.over = "lost"  # The peer said that it ends here.
+            self.over = "lost"  # The client sent close_notify.
         except ssl.SSLError as error:
             self._fail(error)
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -132,51 +134,52 @@ class TlsLayer(Layer):
     def _fail(self, error: ssl.SSLError) -> None:
         if not self.over:
             self.over = "tls"
-            self._tally.failures[reason_of(error)] += 1
+            self._counters.failures[reason_of(error)] += 1
             logs.debug(
                 "tls_failed",
-                listener=self._peer.entrance,
+                listener=self._peer.listener,
                 peer=self._peer,
                 reason=reason_of(error),
                 error=error,
             )
 
     def send(self, parts: list[bytes]) -> list[bytes]:
-        """One record a turn, as long as it fits in one. Hot path."""
+        """Encrypt output; one record a turn if it fits. Hot path, once per turn."""
         self.speaks = False
         if parts and self.open:
-            octets = parts[0] if len(parts) == 1 else b"".join(parts)
+            plain = parts[0] if len(parts) == 1 else b"".join(parts)
             try:
-                sent: i64 = self._ssl.write(octets)
-                while sent < len(octets):
-                    octets = octets[sent:]
-                    sent = self._ssl.write(octets)
+                sent: i64 = self._ssl.write(plain)
+                while sent < len(plain):
+                    plain = plain[sent:]
+                    sent = self._ssl.write(plain)
             except ssl.SSLError:
-                # It failed in the other direction already.
+                # Reading has failed already, with the same error.
                 pass
-        octets = self._out.read()
-        return [octets] if octets else []
+        records = self._out.read()
+        return [records] if records else []
 
     def close(self, reason: str) -> None:
-        """close_notify: an end that nobody else can feign."""
+        """Have close_notify sent: an authenticated end, which an attacker cannot forge."""
         if not self.open:
             self.on_closed(reason)
             return
         try:
             self._ssl.unwrap()
         except ssl.SSLError:
-            # It would wait for the peer's. We do not.
+            # OpenSSL would wait for the client's close_notify; this layer does not.
             pass
         self.speaks = self._out.pending > 0
 
     def on_closed(self, reason: str) -> None:
+        """Count a handshake that was not completed."""
         if not self.open and not self.over:
             self.over = "tls"
-            self._tally.failures["timeout" if reason == "handshake_timeout" else "lost"] += 1
+            self._counters.failures["timeout" if reason == "handshake_timeout" else "lost"] += 1
 
 
 def reason_of(error: ssl.SSLError) -> str:
-    """How the metrics name what OpenSSL says."""
+    """Return the reason in the metrics for an error of OpenSSL."""
     reason = str(getattr(error, "reason", ""))  # Some have none.
     if "_ALERT_" in reason and reason not in REASONS:
         return "refused_by_client"
@@ -184,8 +187,10 @@ def reason_of(error: ssl.SSLError) -> str:
 
 
 def name_of(certificate: Mapping[str, object], name_from: str) -> str:
-    """What a certificate (as `getpeercert` gives it) says of its owner under common_name, dns,
-    email or uri: the first such name, "" when there is none."""
+    """Return the first name in a field of a certificate, "" if it has none.
+
+    `certificate` is a result of `getpeercert`; `name_from` is common_name, dns, email or uri.
+    """
     found: list[str] = []
     if name_from == "common_name":
         subject = certificate.get("subject", ())

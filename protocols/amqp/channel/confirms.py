@@ -22,7 +22,7 @@ _ACK: Final[i64] = 80
 
 
 class Pending:
-    """A number that is not simply ready: it waits for a ticket, or it is refused."""
+    """A publication that waits for a ticket or is refused, or a run of them with one ticket."""
 
     __slots__ = ("number", "refused", "ticket")
 
@@ -44,6 +44,11 @@ class Confirms(Waiter):
         self._tally = tally
         self._confirmed: i64 = 0
         self._pending: list[Pending] = []
+        #: The ticket of the current run, the store's batch that holds the run, and the last
+        #: publication of the run.
+        self._run_ticket: Ticket | None = None
+        self._run_batch: i64 = -1
+        self._run_last: i64 = 0
         self._head = b"\x01" + int(channel).to_bytes(2, "big") + b"\x00\x00\x00\x0d\x00\x3c\x00"
 
     def add(self, ticket: Ticket | None, refused: bool) -> None:
@@ -54,6 +59,24 @@ class Confirms(Waiter):
         waits = ticket is not None and ticket.outstanding > 0
         if waits or refused:
             self._pending.append(Pending(self.published, ticket if waits else None, refused))
+
+    def add_stored(self, batch: i64) -> Ticket:
+        """Count the next publication, and return the ticket that it waits for. Hot path.
+
+        Publications that follow each other and are in one batch of the store share a ticket: they
+        become durable together. `batch` is the number of that batch.
+        """
+        number: i64 = self.published + 1
+        self.published = number
+        ticket = self._run_ticket
+        if ticket is not None and self._run_last == number - 1 and self._run_batch == batch:
+            self._run_last = number
+            return ticket
+        ticket = self._run_ticket = Ticket(self)
+        self._run_batch = batch
+        self._run_last = number
+        self._pending.append(Pending(number, ticket, False))
+        return ticket
 
     def flush(self) -> None:
         """Confirm whatever may be: one frame for a run of acks."""
@@ -84,6 +107,7 @@ class Confirms(Waiter):
     def close(self) -> None:
         """The channel is gone: nobody wants to hear more."""
         self._pending.clear()
+        self._run_ticket = None  # It refers back to this object.
         self._confirmed = self.published
 
     def _nack(self, number: i64) -> None:

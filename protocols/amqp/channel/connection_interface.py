@@ -17,7 +17,7 @@ from broker.routing.publish_context import PublishContext
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.exclusive_queues import ExclusiveQueues
 from protocols.amqp.errors import AmqpError
-from protocols.connection import HELD_MAX, Connection, ConnectionRegistry, Peer
+from protocols.connection import LOGIN_INPUT_MAX, Connection, ConnectionRegistry, Peer
 
 
 class ConnectionInterface(Connection):
@@ -31,7 +31,7 @@ class ConnectionInterface(Connection):
         self.vhost: VirtualHost | None = None
         self.context: PublishContext | None = None
         #: Size of the largest frame, in bytes.
-        self.frame_max: i64 = HELD_MAX
+        self.frame_max: i64 = LOGIN_INPUT_MAX
         #: Queues that only this connection may use, and that are deleted with it.
         self.exclusive_queues = ExclusiveQueues()
 

@@ -141,6 +141,21 @@ class ChannelPublisher:
             confirms.add(ticket, fate == REFUSED)
         return self._cost(route)
 
+    def publish_persistent(self, route: Route, content: bytes) -> i64:
+        """Publish a persistent message for which the plan asks for nothing but the store. Hot path.
+
+        Return the cost of the publication in units of the connection's BUDGET.
+        """
+        message = Message(route, content, self.frames, AT_LEAST_ONCE)
+        ticket: Ticket | None = None
+        if self.confirms is not None:
+            ticket = self.confirms.add_stored(self._vhost.store.batch_number)
+            self.tally.received_confirm += 1
+        self._connection.persists = True
+        self.context.received += 1
+        self._vhost.publish_persistent(route, message, ticket)
+        return route.plan.weight
+
     def publish_committed(self, publication: TransactedPublication) -> None:
         """Deliver a publication of a transaction that is being committed. Raises AmqpError."""
         old = publication.route

@@ -23,7 +23,14 @@ from librt.strings import read_i32_be, read_i64_be
 from mypy_extensions import i64
 
 from broker.errors import BrokerError
-from broker.messages.message import ALWAYS, AT_MOST_ONCE, NOWHERE, SUBSCRIBERS, Message
+from broker.messages.message import (
+    ALWAYS,
+    AT_MOST_ONCE,
+    NOWHERE,
+    PERSISTENCE,
+    SUBSCRIBERS,
+    Message,
+)
 from broker.routing.publish_context import PublishContext
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.channel import Channel
@@ -228,6 +235,8 @@ class AmqpConnection(ConnectionInterface):
             if slow != 0:
                 slow = needs_care(slow, data, end)
         if route is None or slow != 0:
+            if route is not None and slow == PERSISTENCE:
+                return publisher.publish_persistent(route, data[end:stop])
             self._cursor = stop
             self.current_channel = publisher.number
             self.current_method = _PUBLISH
@@ -395,7 +404,7 @@ class AmqpConnection(ConnectionInterface):
 
     # -- changed permissions
 
-    def review(self) -> None:
+    def reauthorize(self) -> None:
         vhost, context = self.vhost, self.context
         if self.state in (states.CLOSING, states.CLOSED):
             return
@@ -444,8 +453,8 @@ class AmqpConnection(ConnectionInterface):
             return
         interval: i64 = self.handshake.heartbeat * 1000
         if self.stalled:
-            self.heard_at = now  # The broker does not read, so the client is not silent.
-        if now - self.heard_at > 2 * interval:
+            self.last_input_at = now  # The broker does not read, so the client is not silent.
+        if now - self.last_input_at > 2 * interval:
             self.abort("heartbeat_timeout")
         else:
             self.out.write(HEARTBEAT_FRAME)

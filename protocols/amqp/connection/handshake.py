@@ -145,7 +145,7 @@ class Handshake:
         else:
             front.count_login("accepted")
             connection.admitted = True
-            connection.remember(identity)
+            connection.set_expiry(identity)
             connection.state = states.TUNE
             self.identity = identity
             self.user = identity.name  # A token may name another user than the client did.
@@ -217,9 +217,9 @@ class Handshake:
             )
         else:
             self.identity = identity
-            connection.remember(identity)
+            connection.set_expiry(identity)
             connection.send(0, spec.Connection.UpdateSecretOk())
-            connection.review()
+            connection.reauthorize()
         connection.resume_input()
 
     def renew(self, authenticator: Authenticator, vhost: VirtualHost | None) -> str:

@@ -27,7 +27,7 @@ from broker.routing.route import DENIED, Route
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import swap
-from protocols.connection import EXPELLED, HELD_MAX, SHUTDOWN, Peer
+from protocols.connection import EXPELLED, LOGIN_INPUT_MAX, SHUTDOWN, Peer
 from protocols.mqtt.codec.packets import MalformedPacket
 from protocols.mqtt.codec.reasons import KEEP_ALIVE_TIMEOUT, NOT_AUTHORISED
 from protocols.mqtt.connection.closing import (
@@ -97,7 +97,7 @@ class MqttConnection(SessionConnection):
         #: In seconds; 0 for no limit.
         self.keep_alive: i64 = 0
         #: Largest packet that the client may send, and that it accepts (0: any), in bytes.
-        self.packet_max: i64 = HELD_MAX
+        self.packet_max: i64 = LOGIN_INPUT_MAX
         self.send_max: i64 = 0
         self.deadline = self.agenda.now + front.options.handshake_ms
         #: The virtual host of the session.
@@ -170,7 +170,7 @@ class MqttConnection(SessionConnection):
 
     # -- permissions
 
-    def review(self) -> None:
+    def reauthorize(self) -> None:
         session, known = self.session, self.identity
         if session is None or known is None:
             return
@@ -198,7 +198,7 @@ class MqttConnection(SessionConnection):
         """Continue with other permissions: `local` are those in the virtual host."""
         old, session = self.context, self.session
         self.identity = identity
-        self.remember(identity)
+        self.set_expiry(identity)
         if old is not None and session is not None and old.identity is not local:
             self.context = self.vhost.contexts.enter(local, NAMES[self.level])
             self.vhost.contexts.leave(old)
@@ -216,10 +216,10 @@ class MqttConnection(SessionConnection):
             self.touch()
         elif self.stalled:
             self.deadline = now + limit  # The broker does not read, so the client may be silent.
-        elif now - self.heard_at >= limit:
+        elif now - self.last_input_at >= limit:
             self.close_with(KEEP_ALIVE_TIMEOUT, "keep_alive_timeout")
         else:
-            self.deadline = self.heard_at + limit
+            self.deadline = self.last_input_at + limit
 
     # -- the end
 

@@ -217,7 +217,7 @@ class Login(InputHandler):
         connection.vhost = vhost
         connection.packet_max = service.options.max_packet
         connection.identity = verdict.identity
-        connection.remember(verdict.identity)
+        connection.set_expiry(verdict.identity)
         named = credentials.user is not None or self._authentication is not None
         connection.user = identity.name if named else ""
         if connect.will is not None:

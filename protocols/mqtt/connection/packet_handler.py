@@ -267,11 +267,17 @@ class PacketHandler(InputHandler):
         context.received += 1
         message = Message(route, data[body:end], PLAIN, AT_LEAST_ONCE)
         plan = route.plan
-        if plan.slow_path_mask & (ALWAYS | PERSISTENCE) or plan.reliable_relay is not EMPTY_RELAY:
+        if plan.slow_path_mask & ALWAYS or plan.reliable_relay is not EMPTY_RELAY:
             ticket = Ticket(replies)
             self.connection.persists = True
             fate = self.connection.publish(context, route, message, ticket)
             replies.give_code(_PUBACK, packet_id, ticket, self._code(fate))
+        elif plan.slow_path_mask & PERSISTENCE:
+            vhost = self.connection.vhost
+            ticket = replies.ticket_for(vhost.store.batch_number)
+            self.connection.persists = True
+            vhost.publish_persistent(route, message, ticket)
+            replies.give(_PUBACK, packet_id, ticket)
         else:
             for queue in plan.reliable_queues:
                 queue.put(message)

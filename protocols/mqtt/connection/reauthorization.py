@@ -46,7 +46,7 @@ def judge(identity: Identity, topic_filter: str, vhost: str) -> int:
 def review_session(service: MqttService, session: Session) -> None:
     """Whoever it belongs to may have other rights than before, or be nobody any more."""
     if session.connection is not None:
-        session.connection.review()
+        session.connection.reauthorize()
     elif session.vhost.closing:
         _give_up(service, session)
     elif session.named:

@@ -32,11 +32,26 @@ class PublishReplies(Waiter):
     def __init__(self, outlet: Outlet) -> None:
         self._outlet: Outlet | None = outlet
         self._waiting: list[PendingReply] = []
+        #: The ticket for messages of one batch of the store, and the number of that batch.
+        self._ticket: Ticket | None = None
+        self._batch: i64 = -1
 
     @property
     def waiting(self) -> int:
         """How many wait."""
         return len(self._waiting)
+
+    def ticket_for(self, batch: i64) -> Ticket:
+        """Return the ticket that all messages wait for which the store writes in a batch. Hot path.
+
+        They become durable together, so that one ticket serves them all. A later batch needs
+        another ticket: its messages must not delay the replies for earlier ones.
+        """
+        ticket = self._ticket
+        if ticket is None or self._batch != batch:
+            ticket = self._ticket = Ticket(self)
+            self._batch = batch
+        return ticket
 
     def give(self, first: i64, packet_id: i64, ticket: Ticket | None) -> None:
         """Write the answer now, or when its turn and its ticket have come. Hot path."""
@@ -80,4 +95,5 @@ class PublishReplies(Waiter):
     def close(self) -> None:
         """Nobody is there to hear them."""
         self._waiting.clear()
+        self._ticket = None  # It refers back to this object.
         self._outlet = None

@@ -24,7 +24,7 @@ class MqttService(Front):
 
     def __init__(self, broker: Broker, options: MqttOptions) -> None:
         super().__init__("mqtt", broker)
-        self.ways_in = tuple(sorted(set(NAMES.values())))
+        self.context_names = tuple(sorted(set(NAMES.values())))
         self.options = options
         self.sessions = Sessions(broker.agenda, options, self.tally)
         self.sys = SysTree(
@@ -67,7 +67,7 @@ class MqttService(Front):
                 vhost, user = head, tail
         login = Credentials(user, password, vhost, peer.address, peer.local, client_id)
         login.proven = proven
-        login.foreign = peer.foreign
+        login.foreign = peer.cross_site
         return login
 
 
@@ -93,7 +93,7 @@ class BrokerSurvey(Survey):
         self._retained = sum(len(vhost.retained) for vhost in vhosts)
         ingress = [vhost.contexts.ingress_counters() for vhost in vhosts]
         self._received = sum(
-            one[name].received for one in ingress for name in service.ways_in if name in one
+            one[name].received for one in ingress for name in service.context_names if name in one
         )
         self._connected = 0
         self._subscriptions = 0

@@ -8,7 +8,15 @@ from collections.abc import Callable
 from mypy_extensions import i64
 
 from broker.messages.message import Message
-from broker.store.contract import Defined, StoreEntry, Undefined, WriteBatch
+from broker.store.contract import (
+    Defined,
+    MessageSettled,
+    MessageStored,
+    StoreEntry,
+    Ticket,
+    Undefined,
+    WriteBatch,
+)
 from broker.store.durable import DurableStore
 from broker.store.opening import OpenedStore
 from broker.store.state import State
@@ -140,6 +148,26 @@ class WatchedStore(DurableStore):
     def apply(self, position: i64, entry: StoreEntry) -> None:
         self.journal.entries.append((position, entry))
         super().apply(position, entry)
+
+    def append_message(
+        self,
+        vhost: str,
+        message: Message,
+        queues: list[int],
+        serials: list[int] | None,
+        ticket: Ticket | None,
+    ) -> int:
+        position = super().append_message(vhost, message, queues, serials, ticket)
+        if not self._group_depth:
+            stored = MessageStored(vhost, message, queues, serials)
+            self.journal.entries.append((position, stored))
+        return position
+
+    def append_settled(self, queue: int, position: int) -> None:
+        super().append_settled(queue, position)
+        if not self._group_depth:
+            settled = MessageSettled(queue, position)
+            self.journal.entries.append((self.position, settled))
 
 
 def watched(opened: OpenedStore, journal: Journal, kind: type[WatchedStore]) -> WatchedStore:

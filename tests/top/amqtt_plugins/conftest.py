@@ -40,7 +40,7 @@ async def build(accounts: Accounts) -> AsyncIterator[Build]:
         houses.append(House(plugins, accounts, **limits))
         return houses[-1]
 
-    Hangs.let_go.clear()
+    Hangs.released.clear()
     Roles.seen.clear()
     Lives.life.clear()
     yield make

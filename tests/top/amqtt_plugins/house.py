@@ -30,8 +30,8 @@ ACCEPTED, UNAVAILABLE, BAD_CREDENTIALS, NOT_AUTHORISED = 0, 3, 4, 5
 
 
 def text(value: str | bytes) -> bytes:
-    octets = value.encode() if isinstance(value, str) else value
-    return len(octets).to_bytes(2, "big") + octets
+    data = value.encode() if isinstance(value, str) else value
+    return len(data).to_bytes(2, "big") + data
 
 
 def packet(first: int, body: bytes) -> bytes:
@@ -75,7 +75,7 @@ class House:
         self.amqp = AmqpFront(self.broker, AmqpOptions())
 
     def close(self) -> None:
-        Hangs.let_go.set()
+        Hangs.released.set()
         self.authenticator.close()
 
     async def join(
@@ -131,23 +131,23 @@ class Client:
         self.connection = connection
         self.greeting = b""
 
-    async def ask(self, octets: bytes) -> bytes:
+    async def ask(self, data: bytes) -> bytes:
         """Write, wait for a verdict if one is wanted, read."""
         woken = asyncio.Event()
         self.connection.wake = woken.set
-        self.connection.receive_data(octets)
+        self.connection.receive_data(data)
         while self.connection.stalled:
             await asyncio.wait_for(woken.wait(), 30)
             woken.clear()
         self.house.broker.agenda.turn()
         return self.connection.data_to_send()
 
-    def frames(self, octets: bytes) -> list[Any]:
+    def frames(self, data: bytes) -> list[Any]:
         found = []
-        while octets:
-            size, _, frame = pamqp.frame.unmarshal(octets)
+        while data:
+            size, _, frame = pamqp.frame.unmarshal(data)
             found.append(frame)
-            octets = octets[size:]
+            data = data[size:]
         return found
 
     async def send(self, *methods: Any) -> list[Any]:

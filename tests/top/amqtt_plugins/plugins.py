@@ -59,10 +59,10 @@ class Waits(BaseAuthPlugin):  # type: ignore[misc]
 class Hangs(BaseAuthPlugin):  # type: ignore[misc]
     """Holds its thread until it is let go."""
 
-    let_go = threading.Event()
+    released = threading.Event()
 
     async def authenticate(self, *, session: Any) -> bool:
-        Hangs.let_go.wait(10)
+        Hangs.released.wait(10)
         return True
 
 

@@ -158,7 +158,7 @@ async def test_a_plugin_that_holds_its_thread_holds_neither_the_loop_nor_more_lo
         2,
         2,
     )  # The third was turned away at once.
-    Hangs.let_go.set()
+    Hangs.released.set()
     await house.quiet()
     assert await house.code("bob", "secret") == ACCEPTED
 
@@ -168,7 +168,7 @@ async def test_a_client_that_leaves_before_the_verdict_leaves_nothing_behind(bui
     connection = house.mqtt.connect(Peer())
     connection.receive_data(connect("bob", "secret", "c"))
     connection.on_closed()
-    Hangs.let_go.set()
+    Hangs.released.set()
     await house.quiet()
     assert not house.mqtt.sessions.find(house.broker.vhosts["/"], "c")
 
@@ -200,10 +200,10 @@ async def test_an_access_control_list_holds_for_accounts_where_no_plugin_authent
         }
     )
     assert await house.code("ann", "wrong") == BAD_CREDENTIALS
-    ann, nobody = await house.join("ann", "ann's", "a"), await house.join(client_id="n")
+    ann, unknown = await house.join("ann", "ann's", "a"), await house.join(client_id="n")
     assert await ann.ask(subscribe("ann/1", "#", "open/#")) == packet(0x90, b"\x00\x01\x00\x80\x00")
-    assert await nobody.ask(subscribe("open/1")) == packet(0x90, b"\x00\x01\x80")
-    await nobody.ask(publish("open/1") + publish("ann/1") + publish("open/1/2"))
+    assert await unknown.ask(subscribe("open/1")) == packet(0x90, b"\x00\x01\x80")
+    await unknown.ask(publish("open/1") + publish("ann/1") + publish("open/1/2"))
     assert await ann.ask(publish("ann/1") + publish("bob/1")) == publish("open/1") + publish(
         "ann/1"
     )

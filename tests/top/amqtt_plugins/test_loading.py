@@ -91,12 +91,12 @@ def _key(kind: type | str, option: str = "") -> str:
         (
             "json.JSONDecoder",
             {},
-            f"{_key('json.JSONDecoder')}: is neither an authentication nor a topic plugin; others do nothing here",
+            f"{_key('json.JSONDecoder')}: is neither an authentication nor a topic plugin; other plugins are not supported",
         ),
         (
             "amqtt.plugins.logging_amqtt.EventLoggerPlugin",
             {},
-            f"{_key('amqtt.plugins.logging_amqtt.EventLoggerPlugin')}: is neither an authentication nor a topic plugin; others do nothing here",
+            f"{_key('amqtt.plugins.logging_amqtt.EventLoggerPlugin')}: is neither an authentication nor a topic plugin; other plugins are not supported",
         ),
         (
             FILE,
@@ -119,7 +119,7 @@ def _key(kind: type | str, option: str = "") -> str:
         (
             ACL,
             {"receive-acl": {}},
-            f"{_key(ACL, 'receive-acl')}: is not supported: plugins are asked at publish and subscribe, not at each delivery",
+            f"{_key(ACL, 'receive-acl')}: is not supported: plugins are called at publish and subscribe, not at each delivery",
         ),
         (here(Picky), {}, f"{_key(Picky, 'needed')}: must be given"),
         (here(NoTable), {}, f"{_key(NoTable)}: its Config is not a dataclass"),

@@ -8,7 +8,7 @@ import pytest
 
 from broker.access.identity import Identity, Verdict
 from broker.vhost.vhost import VirtualHost
-from protocols.connection import HELD_MAX
+from protocols.connection import LOGIN_INPUT_MAX
 from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.octets import (
@@ -122,9 +122,11 @@ def test_verdict_then_disk_then_input(persistent: bool) -> None:
     assert client.send(PINGREQ) == PINGRESP
 
 
-@pytest.mark.parametrize("cuts", [[HELD_MAX], [HELD_MAX // 2, HELD_MAX // 2], [100] * 655 + [36]])
+@pytest.mark.parametrize(
+    "cuts", [[LOGIN_INPUT_MAX], [LOGIN_INPUT_MAX // 2, LOGIN_INPUT_MAX // 2], [100] * 655 + [36]]
+)
 def test_64_kib_may_wait_for_the_verdict_and_not_an_octet_more(cuts: list[int]) -> None:
-    rest = PINGREQ * (HELD_MAX // 2)
+    rest = PINGREQ * (LOGIN_INPUT_MAX // 2)
     for more in (b"", PINGREQ):
         world = undecided()
         first = connect(will=Will("w", b"x" * 30_000))
@@ -137,7 +139,7 @@ def test_64_kib_may_wait_for_the_verdict_and_not_an_octet_more(cuts: list[int]) 
         if not more:
             assert client.closed == ""
             decide(world)
-            assert client.read() == ACCEPTED + PINGRESP * (HELD_MAX // 2)
+            assert client.read() == ACCEPTED + PINGRESP * (LOGIN_INPUT_MAX // 2)
         else:
             assert client.send(more) == b""
             assert client.closed == "too_much_before_login"
@@ -148,7 +150,7 @@ def test_64_kib_may_wait_for_the_verdict_and_not_an_octet_more(cuts: list[int]) 
 
 def test_too_much_in_one_chunk_with_the_connect_is_too_much_as_well() -> None:
     world = undecided()
-    client = Client(world, connect() + PINGREQ * (HELD_MAX // 2 + 1))
+    client = Client(world, connect() + PINGREQ * (LOGIN_INPUT_MAX // 2 + 1))
     assert client.closed == "too_much_before_login"
 
 

@@ -1,12 +1,18 @@
-"""The HTTP API: what RabbitMQ's management plugin answers, as far as tools ask for it, and what is
-our own.
+"""The HTTP API: the parts of RabbitMQ's management API that its tools use, and Trellis's own paths.
 
-    api.py        the table of routes; who may ask; errors as JSON          answers.py  one question, and how it is answered
-    paging.py     pages, sorting, columns: long lists are made in slices
-    shapes.py     a queue, an exchange, a binding as JSON                   live.py     connections, channels, consumers
-    overview.py   overview, nodes, whoami                                   health.py   checks
-    names.py      vhosts, exchanges, queues, bindings, policies             people.py   users, permissions, rules about topics
-    documents.py  definitions                                               ours.py     what `trellis list` asks
+    api.py          the table of routes, authorization, errors as JSON
+    answers.py      requests, encoding of responses
+    paging.py       pages, sorting, columns of long lists
+    overview.py     overview, nodes, current user
+    health.py       health checks
+    topology.py     virtual hosts, exchanges, queues, bindings, policies
+    users.py        users, permissions, topic rules
+    connections.py  connections, channels, consumers
+    definitions.py  definitions documents
+    streaming.py    streams and their segments
+    extensions.py   rows for `trellis list`, delayed messages
+    serializers.py  queues, exchanges, bindings and policies as JSON
 
-Everything runs on the broker's loop. What changes something is answered when it is durable.
+Everything runs on the broker's event loop. A request that changes something is answered when the
+change is durable. Long lists are made in slices.
 """

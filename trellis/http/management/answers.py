@@ -1,4 +1,4 @@
-"""One question to the API: who asks, about what; and how an answer, or a refusal, is written."""
+"""Requests to the API, and the encoding of responses and errors."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from trellis.monitoring.http_counters import HttpCounters
 from trellis.server.node import BrokerNode
 
 JSON: Final = "application/json"
-#: Seconds that a change may take until it is durable.
+#: Seconds that a change may take to become durable.
 DURABLE_SECONDS: Final = 30.0
-#: Rows made, or written as JSON, without letting others have a turn.
+#: Rows that are made or encoded at once, before other work gets a turn.
 SLICE_ROWS: Final = 100
 
 Row = dict[str, Any]
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 class ApiRefusal(Exception):
-    """An answer that is an error: RabbitMQ's word for it, and why."""
+    """A refused request: the HTTP status, RabbitMQ's name of the error, and the reason."""
 
     def __init__(self, status: int, error: str, reason: str) -> None:
         super().__init__(reason)
@@ -38,31 +38,31 @@ class ApiRefusal(Exception):
 
 
 def not_found(what: str) -> ApiRefusal:
+    """Return the refusal for an object that does not exist."""
     return ApiRefusal(404, "Object Not Found", what)
 
 
 def bad_request(reason: str) -> ApiRefusal:
+    """Return the refusal for a malformed request."""
     return ApiRefusal(400, "bad_request", reason)
 
 
 class Listing:
-    """Many rows, made one by one: they are paged, sorted and cut down to columns as the question
-    wants it.
-    """
+    """A response of many rows, which is paged, sorted and reduced to columns as the query says."""
 
     def __init__(self, rows: AsyncIterator[Row]) -> None:
         self.rows = rows
 
 
 class Empty:
-    """Nothing to say but that it is so."""
+    """A successful response without a body; `created` says that the request made a new object."""
 
     def __init__(self, created: bool = False) -> None:
         self.status = 201 if created else 204
 
 
 class ApiBackend:
-    """What every API request may need: the broker node, the HTTP counters, the segment sender."""
+    """The parts of the broker that API requests use: node, HTTP counters, segment sender."""
 
     def __init__(self, node: BrokerNode, counters: HttpCounters, sender: SegmentSender) -> None:
         self.node = node
@@ -86,19 +86,20 @@ class Call:
 
     @property
     def sees_everything(self) -> bool:
-        """Whether it may look at what belongs to others."""
+        """True if the user may see the objects of all virtual hosts and users."""
         return self.identity.administrator or "monitoring" in self.identity.tags
 
     def sees(self, vhost: VirtualHost) -> bool:
+        """True if the user may see a virtual host."""
         return self.sees_everything or self.identity.for_vhost(vhost.name) is not None
 
     @property
     def vhosts(self) -> list[VirtualHost]:
-        """Those that it sees."""
+        """Return the virtual hosts that the user may see."""
         return [vhost for vhost in self.broker.vhosts.values() if self.sees(vhost)]
 
     def vhost(self, name: str) -> VirtualHost:
-        """The virtual host of this name. Raises Refusal."""
+        """Return the virtual host with a name. Raises ApiRefusal."""
         vhost = self.broker.vhosts.get(name)
         if vhost is None:
             raise not_found(f"there is no vhost '{name}'")
@@ -109,7 +110,7 @@ class Call:
         return vhost
 
     def may(self, operation: str, kind: str, name: str, vhost: VirtualHost) -> None:
-        """Rights as a client of AMQP would need them. Raises AccessRefused."""
+        """Raise AccessRefused unless the user has the permission, as in AMQP."""
         within = self.identity.for_vhost(vhost.name)
         if within is None:
             raise AccessRefused(
@@ -118,45 +119,46 @@ class Call:
         within.may(operation, kind, name, vhost.name)
 
     def flag(self, name: str) -> bool:
+        """True if the query has a parameter without a value, or with `true` or `1`."""
         return self.query.get(name) in ("true", "1", "")
 
     def body(self) -> Row:
-        """The JSON object that came; none is an empty one. Raises Refusal."""
+        """Return the JSON object in the request, {} if there is none. Raises ApiRefusal."""
         try:
             value = msgspec.json.decode(self.request.body) if self.request.body.strip() else {}
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             raise ApiRefusal(400, "bad_request", f"not JSON: {error}") from None
         if not isinstance(value, dict):
-            raise bad_request(f"a JSON object is needed, and this is {type(value).__name__}")
+            raise bad_request(f"the body must be a JSON object, and is {type(value).__name__}")
         return value
 
-    async def make_durable(self, change: Callable[[Ticket], Made]) -> Made:
-        """Make a change, and wait until it lasts. Raises BrokerError."""
+    async def make_durable(self, change: Callable[[Ticket], Result]) -> Result:
+        """Make a change, and wait until it is durable. Raises BrokerError, TimeoutError."""
         self.node.turn.schedule()
-        lasts: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def settled() -> None:
-            if not lasts.done():
-                lasts.set_result(None)
+            if not durable.done():
+                durable.set_result(None)
 
         ticket = Ticket(SettledCallback(settled))
-        made = change(ticket)
+        result = change(ticket)
         if ticket.outstanding:
             async with asyncio.timeout(DURABLE_SECONDS):
-                await lasts
-        return made
+                await durable
+        return result
 
 
 def text(row: Mapping[str, Any], field: str, default: str | None = None) -> str:
-    """Raises Refusal."""
+    """Return a text field of a row. Raises ApiRefusal."""
     value = row.get(field, default)
     if not isinstance(value, str):
-        raise bad_request(f"'{field}' is {'missing' if value is None else 'no text'}")
+        raise bad_request(f"'{field}' is {'missing' if value is None else 'not a text'}")
     return value
 
 
 def flag(row: Mapping[str, Any], field: str) -> bool:
-    """Raises Refusal."""
+    """Return a boolean field of a row, False if it is missing. Raises ApiRefusal."""
     value = row.get(field, False)
     if value in ("true", "false"):  # As some tools write it.
         return bool(value == "true")
@@ -166,30 +168,30 @@ def flag(row: Mapping[str, Any], field: str) -> bool:
 
 
 def table(row: Mapping[str, Any], field: str) -> Row:
-    """Raises Refusal."""
+    """Return an object field of a row, {} if it is missing. Raises ApiRefusal."""
     value = row.get(field)
     if value is None or value == []:  # As PHP writes an empty one.
         return {}
     if not isinstance(value, dict):
-        raise bad_request(f"'{field}' is no JSON object")
+        raise bad_request(f"'{field}' is not a JSON object")
     return value
 
 
 def encode(value: object) -> bytes:
-    """JSON, whatever clients put into arguments."""
-    return msgspec.json.encode(value, enc_hook=_odd)
+    """Encode a value as JSON, with any type that arguments of clients may have."""
+    return msgspec.json.encode(value, enc_hook=_encode_other)
 
 
-def _odd(value: object) -> object:
+def _encode_other(value: object) -> object:
     if isinstance(value, bytes | bytearray):
         return bytes(value).decode("utf-8", "replace")
     return str(value)
 
 
 def encode_many(rows: list[Row]) -> bytes:
-    """A JSON list; no row is left afterwards.
+    """Encode rows as a JSON list, and empty the given list.
 
-    For a thread: in steps, so that the loop gets its turns.
+    For a thread: it works in slices, so that the event loop gets its turns.
     """
     parts: list[bytes] = []
     rows.reverse()
@@ -202,11 +204,12 @@ def encode_many(rows: list[Row]) -> bytes:
 
 
 def refuse(status: int, error: str, reason: str, challenge: bool = False) -> Response:
+    """Return the response for an error, with RabbitMQ's name of it and a reason."""
     return Response(status, encode({"error": error, "reason": reason}), JSON, challenge)
 
 
 def refusal_of(error: Exception) -> Response:
-    """What is answered when the core refuses, or the question is wrong."""
+    """Return the response for an error of the broker or of the request."""
     if isinstance(error, ApiRefusal):
         return refuse(error.status, error.error, error.reason)
     if isinstance(error, AccessRefused):
@@ -215,4 +218,4 @@ def refusal_of(error: Exception) -> Response:
         return refuse(404, "Object Not Found", str(error))
     if isinstance(error, BrokerError | ValueError):
         return refuse(400, "bad_request", str(error))
-    return refuse(503, "timeout", "it was done, and is not on the disk yet")
+    return refuse(503, "timeout", "the change was made, but is not durable yet: the disk is slow")

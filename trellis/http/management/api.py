@@ -1,11 +1,10 @@
-"""The table of routes: what is answered, and to whom.
+"""The table of API routes: the handler of each path, and the user tags that it requires.
 
-ANYBODY         who may log in                                          what `trellis list` asks,
-cut down to what they may enter MANAGEMENT      tag management, or one of the others
-their virtual hosts, their own connections POLICYMAKER     tag policymaker or administrator
-policies MONITORING      tag monitoring or administrator                         everything is seen
-ADMINISTRATOR   tag administrator                                       users, permissions, virtual
-hosts, definitions
+ANY_USER        a user without a tag: `trellis list`, reduced to the user's virtual hosts
+MANAGEMENT      tag management, or a higher one: own virtual hosts, own connections
+POLICYMAKER     tag policymaker or administrator: policies
+MONITORING      tag monitoring or administrator: everything may be seen
+ADMINISTRATOR   tag administrator: users, permissions, virtual hosts, definitions
 """
 
 from __future__ import annotations
@@ -17,12 +16,16 @@ from typing import Final
 from broker.access.identity import Credentials, Identity, Verdict
 from broker.errors import BrokerError
 from trellis.auth.jwt import token_of
-from trellis.http.management import connections as live
-from trellis.http.management import definitions as documents
-from trellis.http.management import extensions as ours
-from trellis.http.management import health, overview, streaming
-from trellis.http.management import topology as names
-from trellis.http.management import users as people
+from trellis.http.management import (
+    connections,
+    definitions,
+    extensions,
+    health,
+    overview,
+    streaming,
+    topology,
+    users,
+)
 from trellis.http.management.answers import (
     JSON,
     ApiBackend,
@@ -73,95 +76,100 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
             "shovels",
         )
     ],
-    ("GET", "/api/vhosts", MANAGEMENT, names.vhosts),
-    ("GET", "/api/vhosts/{name}", MANAGEMENT, names.vhost),
-    ("PUT", "/api/vhosts/{name}", ADMINISTRATOR, names.put_vhost),
-    ("DELETE", "/api/vhosts/{name}", ADMINISTRATOR, names.delete_vhost),
-    ("GET", "/api/vhosts/{name}/permissions", ADMINISTRATOR, people.vhost_permissions),
-    ("GET", "/api/vhosts/{name}/topic-permissions", ADMINISTRATOR, people.vhost_topic_permissions),
-    ("GET", "/api/vhosts/{name}/connections", MANAGEMENT, live.connections),
-    ("GET", "/api/vhosts/{name}/channels", MANAGEMENT, live.channels),
-    ("GET", "/api/users", ADMINISTRATOR, people.users),
-    ("GET", "/api/users/without-permissions", ADMINISTRATOR, people.users_without_permissions),
-    ("POST", "/api/users/bulk-delete", ADMINISTRATOR, people.bulk_delete),
-    ("GET", "/api/users/{name}", ADMINISTRATOR, people.user),
-    ("PUT", "/api/users/{name}", ADMINISTRATOR, people.put_user),
-    ("DELETE", "/api/users/{name}", ADMINISTRATOR, people.delete_user),
-    ("GET", "/api/users/{name}/permissions", ADMINISTRATOR, people.user_permissions),
-    ("GET", "/api/users/{name}/topic-permissions", ADMINISTRATOR, people.user_topic_permissions),
-    ("GET", "/api/permissions", ADMINISTRATOR, people.permissions),
-    ("GET", "/api/permissions/{vhost}/{user}", ADMINISTRATOR, people.permission),
-    ("PUT", "/api/permissions/{vhost}/{user}", ADMINISTRATOR, people.put_permission),
-    ("DELETE", "/api/permissions/{vhost}/{user}", ADMINISTRATOR, people.delete_permission),
-    ("GET", "/api/topic-permissions", ADMINISTRATOR, people.topic_permissions),
-    ("GET", "/api/topic-permissions/{vhost}/{user}", ADMINISTRATOR, people.topic_permission),
-    ("PUT", "/api/topic-permissions/{vhost}/{user}", ADMINISTRATOR, people.put_topic_permission),
+    ("GET", "/api/vhosts", MANAGEMENT, topology.vhosts),
+    ("GET", "/api/vhosts/{name}", MANAGEMENT, topology.vhost),
+    ("PUT", "/api/vhosts/{name}", ADMINISTRATOR, topology.put_vhost),
+    ("DELETE", "/api/vhosts/{name}", ADMINISTRATOR, topology.delete_vhost),
+    ("GET", "/api/vhosts/{name}/permissions", ADMINISTRATOR, users.vhost_permissions),
+    ("GET", "/api/vhosts/{name}/topic-permissions", ADMINISTRATOR, users.vhost_topic_permissions),
+    ("GET", "/api/vhosts/{name}/connections", MANAGEMENT, connections.connections),
+    ("GET", "/api/vhosts/{name}/channels", MANAGEMENT, connections.channels),
+    ("GET", "/api/users", ADMINISTRATOR, users.users),
+    ("GET", "/api/users/without-permissions", ADMINISTRATOR, users.users_without_permissions),
+    ("POST", "/api/users/bulk-delete", ADMINISTRATOR, users.bulk_delete),
+    ("GET", "/api/users/{name}", ADMINISTRATOR, users.user),
+    ("PUT", "/api/users/{name}", ADMINISTRATOR, users.put_user),
+    ("DELETE", "/api/users/{name}", ADMINISTRATOR, users.delete_user),
+    ("GET", "/api/users/{name}/permissions", ADMINISTRATOR, users.user_permissions),
+    ("GET", "/api/users/{name}/topic-permissions", ADMINISTRATOR, users.user_topic_permissions),
+    ("GET", "/api/permissions", ADMINISTRATOR, users.permissions),
+    ("GET", "/api/permissions/{vhost}/{user}", ADMINISTRATOR, users.permission),
+    ("PUT", "/api/permissions/{vhost}/{user}", ADMINISTRATOR, users.put_permission),
+    ("DELETE", "/api/permissions/{vhost}/{user}", ADMINISTRATOR, users.delete_permission),
+    ("GET", "/api/topic-permissions", ADMINISTRATOR, users.topic_permissions),
+    ("GET", "/api/topic-permissions/{vhost}/{user}", ADMINISTRATOR, users.topic_permission),
+    ("PUT", "/api/topic-permissions/{vhost}/{user}", ADMINISTRATOR, users.put_topic_permission),
     (
         "DELETE",
         "/api/topic-permissions/{vhost}/{user}",
         ADMINISTRATOR,
-        people.delete_topic_permission,
+        users.delete_topic_permission,
     ),
     (
         "DELETE",
         "/api/topic-permissions/{vhost}/{user}/{exchange}",
         ADMINISTRATOR,
-        people.delete_topic_permission,
+        users.delete_topic_permission,
     ),
-    ("GET", "/api/topic-rules", ADMINISTRATOR, people.rules),
-    ("GET", "/api/topic-rules/{vhost}/{user}", ADMINISTRATOR, people.rules_of),
-    ("PUT", "/api/topic-rules/{vhost}/{user}", ADMINISTRATOR, people.put_rules),
-    ("DELETE", "/api/topic-rules/{vhost}/{user}", ADMINISTRATOR, people.delete_rules),
-    ("GET", "/api/exchanges", MANAGEMENT, names.exchanges),
-    ("GET", "/api/exchanges/{vhost}", MANAGEMENT, names.exchanges),
-    ("GET", "/api/exchanges/{vhost}/{name}", MANAGEMENT, names.exchange),
-    ("PUT", "/api/exchanges/{vhost}/{name}", MANAGEMENT, names.put_exchange),
-    ("DELETE", "/api/exchanges/{vhost}/{name}", MANAGEMENT, names.delete_exchange),
-    ("GET", "/api/exchanges/{vhost}/{name}/bindings/source", MANAGEMENT, names.exchange_source),
+    ("GET", "/api/topic-rules", ADMINISTRATOR, users.rules),
+    ("GET", "/api/topic-rules/{vhost}/{user}", ADMINISTRATOR, users.rules_of),
+    ("PUT", "/api/topic-rules/{vhost}/{user}", ADMINISTRATOR, users.put_rules),
+    ("DELETE", "/api/topic-rules/{vhost}/{user}", ADMINISTRATOR, users.delete_rules),
+    ("GET", "/api/exchanges", MANAGEMENT, topology.exchanges),
+    ("GET", "/api/exchanges/{vhost}", MANAGEMENT, topology.exchanges),
+    ("GET", "/api/exchanges/{vhost}/{name}", MANAGEMENT, topology.exchange),
+    ("PUT", "/api/exchanges/{vhost}/{name}", MANAGEMENT, topology.put_exchange),
+    ("DELETE", "/api/exchanges/{vhost}/{name}", MANAGEMENT, topology.delete_exchange),
+    ("GET", "/api/exchanges/{vhost}/{name}/bindings/source", MANAGEMENT, topology.exchange_source),
     (
         "GET",
         "/api/exchanges/{vhost}/{name}/bindings/destination",
         MANAGEMENT,
-        names.exchange_destination,
+        topology.exchange_destination,
     ),
-    ("GET", "/api/queues", MANAGEMENT, names.queues),
-    ("GET", "/api/queues/{vhost}", MANAGEMENT, names.queues),
-    ("GET", "/api/queues/{vhost}/{name}", MANAGEMENT, names.queue),
-    ("PUT", "/api/queues/{vhost}/{name}", MANAGEMENT, names.put_queue),
-    ("DELETE", "/api/queues/{vhost}/{name}", MANAGEMENT, names.delete_queue),
-    ("DELETE", "/api/queues/{vhost}/{name}/contents", MANAGEMENT, names.purge_queue),
-    ("GET", "/api/queues/{vhost}/{name}/bindings", MANAGEMENT, names.queue_bindings),
-    ("GET", "/api/bindings", MANAGEMENT, names.bindings),
-    ("GET", "/api/bindings/{vhost}", MANAGEMENT, names.bindings),
+    ("GET", "/api/queues", MANAGEMENT, topology.queues),
+    ("GET", "/api/queues/{vhost}", MANAGEMENT, topology.queues),
+    ("GET", "/api/queues/{vhost}/{name}", MANAGEMENT, topology.queue),
+    ("PUT", "/api/queues/{vhost}/{name}", MANAGEMENT, topology.put_queue),
+    ("DELETE", "/api/queues/{vhost}/{name}", MANAGEMENT, topology.delete_queue),
+    ("DELETE", "/api/queues/{vhost}/{name}/contents", MANAGEMENT, topology.purge_queue),
+    ("GET", "/api/queues/{vhost}/{name}/bindings", MANAGEMENT, topology.queue_bindings),
+    ("GET", "/api/bindings", MANAGEMENT, topology.bindings),
+    ("GET", "/api/bindings/{vhost}", MANAGEMENT, topology.bindings),
     *[
         route
         for path in _BETWEEN
         for route in (
-            ("GET", path, MANAGEMENT, names.bindings_between),
-            ("POST", path, MANAGEMENT, names.post_binding),
-            ("GET", path + "/{properties}", MANAGEMENT, names.binding),
-            ("DELETE", path + "/{properties}", MANAGEMENT, names.delete_binding),
+            ("GET", path, MANAGEMENT, topology.bindings_between),
+            ("POST", path, MANAGEMENT, topology.post_binding),
+            ("GET", path + "/{properties}", MANAGEMENT, topology.binding),
+            ("DELETE", path + "/{properties}", MANAGEMENT, topology.delete_binding),
         )
     ],
-    ("GET", "/api/policies", MANAGEMENT, names.policies),
-    ("GET", "/api/policies/{vhost}", MANAGEMENT, names.policies),
-    ("GET", "/api/policies/{vhost}/{name}", MANAGEMENT, names.policy),
-    ("PUT", "/api/policies/{vhost}/{name}", POLICYMAKER, names.put_policy),
-    ("DELETE", "/api/policies/{vhost}/{name}", POLICYMAKER, names.delete_policy),
-    ("GET", "/api/connections", MANAGEMENT, live.connections),
-    ("GET", "/api/connections/{name}", MANAGEMENT, live.connection),
-    ("DELETE", "/api/connections/{name}", MANAGEMENT, live.delete_connection),
-    ("GET", "/api/connections/{name}/channels", MANAGEMENT, live.channels),
-    ("GET", "/api/connections/username/{name}", MANAGEMENT, live.user_connections),
-    ("DELETE", "/api/connections/username/{name}", ADMINISTRATOR, live.delete_user_connections),
-    ("GET", "/api/channels", MANAGEMENT, live.channels),
-    ("GET", "/api/channels/{name}", MANAGEMENT, live.channel),
-    ("GET", "/api/consumers", MANAGEMENT, live.consumers),
-    ("GET", "/api/consumers/{vhost}", MANAGEMENT, live.consumers),
-    ("GET", "/api/definitions", ADMINISTRATOR, documents.export),
-    ("POST", "/api/definitions", ADMINISTRATOR, documents.import_),
-    ("GET", "/api/definitions/{vhost}", ADMINISTRATOR, documents.export_vhost),
-    ("POST", "/api/definitions/{vhost}", ADMINISTRATOR, documents.import_vhost),
+    ("GET", "/api/policies", MANAGEMENT, topology.policies),
+    ("GET", "/api/policies/{vhost}", MANAGEMENT, topology.policies),
+    ("GET", "/api/policies/{vhost}/{name}", MANAGEMENT, topology.policy),
+    ("PUT", "/api/policies/{vhost}/{name}", POLICYMAKER, topology.put_policy),
+    ("DELETE", "/api/policies/{vhost}/{name}", POLICYMAKER, topology.delete_policy),
+    ("GET", "/api/connections", MANAGEMENT, connections.connections),
+    ("GET", "/api/connections/{name}", MANAGEMENT, connections.connection),
+    ("DELETE", "/api/connections/{name}", MANAGEMENT, connections.delete_connection),
+    ("GET", "/api/connections/{name}/channels", MANAGEMENT, connections.channels),
+    ("GET", "/api/connections/username/{name}", MANAGEMENT, connections.user_connections),
+    (
+        "DELETE",
+        "/api/connections/username/{name}",
+        ADMINISTRATOR,
+        connections.delete_user_connections,
+    ),
+    ("GET", "/api/channels", MANAGEMENT, connections.channels),
+    ("GET", "/api/channels/{name}", MANAGEMENT, connections.channel),
+    ("GET", "/api/consumers", MANAGEMENT, connections.consumers),
+    ("GET", "/api/consumers/{vhost}", MANAGEMENT, connections.consumers),
+    ("GET", "/api/definitions", ADMINISTRATOR, definitions.export),
+    ("POST", "/api/definitions", ADMINISTRATOR, definitions.import_),
+    ("GET", "/api/definitions/{vhost}", ADMINISTRATOR, definitions.export_vhost),
+    ("POST", "/api/definitions/{vhost}", ADMINISTRATOR, definitions.import_vhost),
     ("GET", "/api/streams", ANY_USER, streaming.list_streams),
     ("GET", "/api/streams/segments", ANY_USER, streaming.list_segments),
     ("GET", "/api/streams/segment", ANY_USER, streaming.read_segment),
@@ -194,24 +202,32 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ],
     ("GET", "/api/healthchecks/node", MANAGEMENT, health.alarms),
     ("GET", "/api/aliveness-test/{vhost}", MANAGEMENT, health.aliveness),
-    ("GET", "/api/trellis/{kind}", ANY_USER, ours.rows),
-    ("DELETE", "/api/trellis/delayed", ADMINISTRATOR, ours.cancel),
+    ("GET", "/api/trellis/{kind}", ANY_USER, extensions.rows),
+    ("DELETE", "/api/trellis/delayed", ADMINISTRATOR, extensions.cancel),
 ]
 
 
 class ApiRouter(HttpRouter):
-    """Errors are JSON here, and a slash at the end says nothing (Flower asks for /api/queues//)."""
+    """The API's routes, with errors in JSON.
+
+    Slashes at the end of a path are ignored (Flower requests /api/queues//).
+    """
 
     def find(self, method: str, path: str) -> tuple[Handler, list[str]] | Response:
         return super().find(method, path.rstrip("/") or "/")
 
     def not_found(self, path: str) -> Response:
-        return refuse(404, "Object Not Found", "no such page; docs/http-api.md lists them")
+        return refuse(404, "Object Not Found", "no such path; docs/http-api.md lists the paths")
 
     def method_not_allowed(self, method: str, allowed: str) -> Response:
         return Response(
             405,
-            encode({"error": "method_not_allowed", "reason": f"only {allowed} here"}),
+            encode(
+                {
+                    "error": "method_not_allowed",
+                    "reason": f"only {allowed} are allowed for this path",
+                }
+            ),
             JSON,
             allow=allowed,
         )
@@ -228,7 +244,7 @@ def api_routes(backend: ApiBackend) -> HttpRouter:
 def _authorized(backend: ApiBackend, tags: frozenset[str], answer: Answer) -> Handler:
     async def ask(request: Request) -> Response:
         if request.cross_origin and request.method not in ("GET", "HEAD"):
-            return refuse(403, "not_authorised", "a page of another site changes nothing here")
+            return refuse(403, "not_authorised", "a page of another site may not change anything")
         verdict = await authenticate(backend, request)
         identity = verdict.identity
         if identity is None:
@@ -236,22 +252,24 @@ def _authorized(backend: ApiBackend, tags: frozenset[str], answer: Answer) -> Ha
                 return refuse(503, "busy", verdict.reason)
             return refuse(401, "not_authorised", verdict.reason, challenge=True)
         if tags and not tags & _tags(identity):
-            needed = "administrator" if tags == ADMINISTRATOR else " or ".join(sorted(tags))
+            needed = "administrator" if tags == ADMINISTRATOR else "' or '".join(sorted(tags))
             return refuse(
-                403, "not_authorised", f"user '{identity.name}' is no {needed}: that needs a tag"
+                403,
+                "not_authorised",
+                f"user '{identity.name}' lacks the tag '{needed}', which this request requires",
             )
         try:
-            said = await answer(Call(backend, request, identity))
-            if isinstance(said, Listing):
-                return Response(200, await render_page(said, request.query), JSON)
+            result = await answer(Call(backend, request, identity))
+            if isinstance(result, Listing):
+                return Response(200, await render_page(result, request.query), JSON)
         except (ApiRefusal, BrokerError, ValueError, TimeoutError) as error:
             return refusal_of(error)
-        if isinstance(said, Response):
-            return said
-        if isinstance(said, Empty):
-            return Response(said.status, b"", JSON)
+        if isinstance(result, Response):
+            return result
+        if isinstance(result, Empty):
+            return Response(result.status, b"", JSON)
         return Response(
-            200, await asyncio.get_running_loop().run_in_executor(None, encode, said), JSON
+            200, await asyncio.get_running_loop().run_in_executor(None, encode, result), JSON
         )
 
     return ask
@@ -262,13 +280,13 @@ def _tags(identity: Identity) -> set[str]:
 
 
 async def authenticate(backend: ApiBackend, request: Request) -> Verdict:
-    """Who asks, by a password or a token."""
+    """Return the verdict on the password or token of a request, and count the login."""
     if request.user is None and not request.token:
-        return Verdict(None, "a user and a password are needed")
+        return Verdict(None, "this request requires a user and a password, or a token")
     node = backend.node
     answer: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
 
-    def heard(verdict: Verdict) -> None:
+    def on_verdict(verdict: Verdict) -> None:
         if not answer.done():
             answer.set_result(verdict)
 
@@ -276,9 +294,9 @@ async def authenticate(backend: ApiBackend, request: Request) -> Verdict:
         request.user or "", request.token or request.password, "/", request.address, request.local
     )
     if node.tokens is not None and token_of(credentials):
-        heard(node.tokens.judge(token_of(credentials), credentials))
+        on_verdict(node.tokens.judge(token_of(credentials), credentials))
     else:
-        node.accounts.authenticate(credentials, heard)
+        node.accounts.authenticate(credentials, on_verdict)
     verdict = await answer
     outcome = "accepted" if verdict.identity is not None else "busy" if verdict.busy else "refused"
     logins = backend.counters.logins

@@ -1,4 +1,4 @@
-"""Who is here: connections, channels, consumers; and how one is sent away."""
+"""Connections, channels and consumers: list them, and close connections."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from protocols.connection import EXPELLED, Connection
 from protocols.mqtt.connection.connection import MqttConnection
 from trellis.http.management.answers import ApiRefusal, Call, Empty, Listing, Row, not_found
 
-#: Protocols as RabbitMQ names them.
+#: Names of protocols in RabbitMQ.
 PROTOCOLS: Final = {
     "amqp091": "AMQP 0-9-1",
     "mqtt310": "MQTT 3.1",
@@ -23,13 +23,13 @@ PROTOCOLS: Final = {
 
 
 def name_of(connection: Connection) -> str:
-    """Nobody else's while it is here."""
+    """Return the name of a connection, which no other open connection has."""
     peer = f"unix:{connection.number}" if connection.peer.port == 0 else str(connection.peer)
-    return f"{peer} -> {connection.peer.entrance or connection.front.name}"
+    return f"{peer} -> {connection.peer.listener or connection.front.name}"
 
 
 def vhost_of(connection: Connection) -> VirtualHost | None:
-    """Where it is, once it has logged in."""
+    """Return the virtual host of a connection; None before its login."""
     if isinstance(connection, AmqpConnection):
         return connection.vhost
     return (
@@ -40,7 +40,7 @@ def vhost_of(connection: Connection) -> VirtualHost | None:
 
 
 def _seen(call: Call) -> list[Connection]:
-    """Who may look at others sees all; others see their own."""
+    """Return the connections that the user may see: all of them, or the user's own."""
     return [
         connection
         for front in call.node.fronts
@@ -50,26 +50,27 @@ def _seen(call: Call) -> list[Connection]:
 
 
 def connection_row(connection: Connection, node: str) -> Row:
-    told = connection.describe()
+    """Return a connection as JSON."""
+    description = connection.describe()
     vhost = vhost_of(connection)
     row: Row = {
         "name": name_of(connection),
         "node": node,
         "type": "network",
-        "user": told["user"],
-        "user_who_performed_action": told["user"],
+        "user": description["user"],
+        "user_who_performed_action": description["user"],
         "vhost": "" if vhost is None else vhost.name,
-        "protocol": PROTOCOLS.get(str(told["protocol"]), str(told["protocol"])),
+        "protocol": PROTOCOLS.get(str(description["protocol"]), str(description["protocol"])),
         "peer_host": connection.peer.address,
         "peer_port": connection.peer.port,
-        "host": connection.peer.entrance,
+        "host": connection.peer.listener,
         "port": 0,
-        "ssl": connection.peer.entrance in ("amqps", "mqtts", "wss"),
-        "connected_at": int(connection.opened * 1000),
+        "ssl": connection.peer.listener in ("amqps", "mqtts", "wss"),
+        "connected_at": int(connection.opened_at * 1000),
         "recv_oct": int(connection.bytes_in),
         "send_oct": int(connection.bytes_out),
         "send_pend": int(connection.unsent),
-        "state": "blocked" if connection.paused else str(told["state"]),
+        "state": "blocked" if connection.paused else str(description["state"]),
         "client_properties": {},
     }
     if connection.peer.certificate:
@@ -102,6 +103,7 @@ def connection_row(connection: Connection, node: str) -> Row:
 
 
 async def connections(call: Call) -> Listing:
+    """List the connections, of one virtual host if the path names it."""
     seen = [one for one in _seen(call) if not call.path_parameters or _in(call, one)]
 
     async def rows() -> AsyncIterator[Row]:
@@ -113,18 +115,19 @@ async def connections(call: Call) -> Listing:
 
 
 def _in(call: Call, connection: Connection) -> bool:
-    """Whether it is in the virtual host of the path."""
+    """True if a connection is in the virtual host of the path. Raises ApiRefusal."""
     return vhost_of(connection) is call.vhost(call.path_parameters[0])
 
 
 def _here(connection: Connection) -> bool:
-    """Whether it has not been told to go."""
+    """True if a connection is open and is not closing."""
     return not connection.finished and not (
         isinstance(connection, AmqpConnection) and connection.state == "closing"
     )
 
 
 def _named(call: Call) -> Connection:
+    """Return the open connection that the path names. Raises ApiRefusal."""
     for connection in _seen(call):
         if _here(connection) and name_of(connection) == call.path_parameters[0]:
             return connection
@@ -132,24 +135,28 @@ def _named(call: Call) -> Connection:
 
 
 async def connection(call: Call) -> Row:
+    """Return one connection."""
     return connection_row(_named(call), call.broker.name)
 
 
 async def delete_connection(call: Call) -> Empty:
-    """Its own, or an administrator any.
+    """Close a connection of the user, or any if the user is an administrator.
 
-    The header X-Reason of RabbitMQ's tools is not read: the reason is always the same.
+    The header X-Reason of RabbitMQ's tools is ignored: clients always get the same reason.
     """
     found = _named(call)
     if not call.identity.administrator and found.describe()["user"] != call.identity.name:
         raise ApiRefusal(
-            403, "not_authorised", "a connection of somebody else is closed by administrators only"
+            403,
+            "not_authorised",
+            "closing a connection of another user requires the tag 'administrator'",
         )
     _close(call, [found])
     return Empty()
 
 
 async def user_connections(call: Call) -> Listing:
+    """List the connections of a user."""
     mine = [one for one in _seen(call) if one.describe()["user"] == call.path_parameters[0]]
 
     async def rows() -> AsyncIterator[Row]:
@@ -161,6 +168,7 @@ async def user_connections(call: Call) -> Listing:
 
 
 async def delete_user_connections(call: Call) -> Empty:
+    """Close the connections of a user."""
     _close(call, [one for one in _seen(call) if one.describe()["user"] == call.path_parameters[0]])
     return Empty()
 
@@ -193,6 +201,7 @@ def _details(connection: Connection) -> Row:
 
 
 def channel_row(connection: AmqpConnection, channel: Channel, node: str) -> Row:
+    """Return a channel as JSON."""
     return {
         "name": f"{name_of(connection)} ({int(channel.number)})",
         "number": int(channel.number),
@@ -216,7 +225,7 @@ def channel_row(connection: AmqpConnection, channel: Channel, node: str) -> Row:
 
 
 async def channels(call: Call) -> Listing:
-    """Of all, or of one connection, or in one virtual host."""
+    """List the channels of all connections, of one connection, or in one virtual host."""
     found = _channels(call)
     if call.path_parameters and call.request.path.startswith("/api/connections/"):
         named = _named(call)
@@ -233,6 +242,7 @@ async def channels(call: Call) -> Listing:
 
 
 async def channel(call: Call) -> Row:
+    """Return one channel, with its consumers."""
     for connection, found in _channels(call):
         row = channel_row(connection, found, call.broker.name)
         if row["name"] == call.path_parameters[0]:
@@ -274,10 +284,11 @@ def _consumer_row(
 
 
 async def consumers(call: Call) -> Listing:
+    """List the consumers, of one virtual host if the path names it."""
     vhost = call.vhost(call.path_parameters[0]) if call.path_parameters else None
     found = [pair for pair in _channels(call) if vhost is None or pair[1].vhost is vhost]
     if vhost is None and not call.sees_everything and not call.vhosts:
-        raise ApiRefusal(403, "not_authorised", "no virtual host is seen")
+        raise ApiRefusal(403, "not_authorised", "the user may not see any virtual host")
 
     async def rows() -> AsyncIterator[Row]:
         for connection, channel in found:

@@ -1,4 +1,4 @@
-"""Definitions as documents: of all, or of one virtual host."""
+"""Definitions over HTTP: export and import those of the broker, or of one virtual host."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from trellis.server import definitions_files
 
 
 async def export(call: Call) -> Response:
+    """Return all definitions as a document."""
     return Response(200, await definitions_files.export_in_slices(call.broker), JSON)
 
 
 async def import_(call: Call) -> Response:
-    """200, with what was taken in and what was not.
+    """Import a document; return what was imported, and what was refused.
 
-    (RabbitMQ stops at what it does not take; here the rest is taken.)
+    RabbitMQ stops at the first refused definition; Trellis imports all others.
     """
     imported = definitions_files.import_(call.broker, call.request.body)
     call.node.review()
@@ -24,17 +25,19 @@ async def import_(call: Call) -> Response:
 
 
 async def export_vhost(call: Call) -> Response:
+    """Return the definitions of one virtual host."""
     vhost = call.vhost(call.path_parameters[0])
     return Response(200, await definitions_files.export_in_slices(call.broker, vhost.name), JSON)
 
 
 async def import_vhost(call: Call) -> Response:
+    """Import a document into one virtual host."""
     vhost, document = call.vhost(call.path_parameters[0]), call.body()
     whole: Row = {}
     for section in definitions_files.VHOST_SECTIONS:
         rows = document.get(section, [])
         if not isinstance(rows, list):
-            raise bad_request(f"'{section}' is no list")
+            raise bad_request(f"'{section}' is not a list")
         whole[section] = [
             {**row, "vhost": vhost.name} if isinstance(row, dict) else row for row in rows
         ]

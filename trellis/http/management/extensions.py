@@ -1,4 +1,4 @@
-"""Our own part of the API: flat rows for `trellis list`, and messages that an operator lets go of."""
+"""Paths that RabbitMQ does not have: rows for `trellis list`, and cancelling delayed messages."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from trellis.monitoring import listings
 
 
 async def rows(call: Call) -> Response:
+    """Return the rows of one kind, reduced to the virtual hosts that the user may see."""
     kind = call.path_parameters[0]
     if kind not in listings.KINDS:
-        raise not_found(f"nobody lists '{kind}'; there are {', '.join(listings.KINDS)}")
+        raise not_found(f"there is no list '{kind}'; there are {', '.join(listings.KINDS)}")
     found = await listings.rows(call.node, kind)
     if not call.sees_everything:
         seen = {vhost.name for vhost in call.vhosts}
@@ -23,7 +24,7 @@ async def rows(call: Call) -> Response:
 
 
 async def cancel(call: Call) -> Response:
-    """A delayed message is not published."""
+    """Cancel a delayed message, so that it is not published."""
     vhost, name, order = (call.query.get(field, "") for field in ("vhost", "exchange", "id"))
     waiting = call.broker.vhosts[vhost].delays.get(name) if vhost in call.broker.vhosts else None
     call.node.turn.schedule()

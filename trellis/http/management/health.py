@@ -1,4 +1,4 @@
-"""Checks: 200 with `{"status": "ok"}`, or 503 with what is wrong."""
+"""Health checks: status 200 with `{"status": "ok"}`, or 503 with the reason."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from trellis.http.server import Response
 OK: Final[Row] = {"status": "ok"}
 #: Units of a time, in days.
 UNITS: Final = {"days": 1, "weeks": 7, "months": 30, "years": 365}
-#: The queue of the test whether a message comes through.
+#: Queue of the aliveness test.
 ALIVE: Final = "aliveness-test"
 
 
 def failed(reason: str, **more: object) -> Response:
+    """Return the response for a failed check."""
     return Response(503, encode({"status": "failed", "reason": reason, **more}), JSON)
 
 
 async def always(call: Call) -> Row:
-    """Who answers is well: there is one node."""
+    """Pass: this check is about clusters, and there is one node."""
     return OK
 
 
 async def alarms(call: Call) -> Row | Response:
+    """Fail while an alarm is on."""
     on = list(call.broker.alarms.on)
     return (
         failed(
@@ -40,10 +42,12 @@ async def alarms(call: Call) -> Row | Response:
 
 
 async def ready(call: Call) -> Row | Response:
+    """Fail while the broker starts or stops."""
     return OK if call.node.ready else failed("the broker is starting or stopping")
 
 
 async def virtual_hosts(call: Call) -> Row | Response:
+    """Fail while a virtual host is being deleted."""
     closing = [vhost.name for vhost in call.broker.vhosts.values() if vhost.closing]
     return (
         failed("Some virtual hosts are being deleted", **{"virtual-hosts": closing})
@@ -53,9 +57,10 @@ async def virtual_hosts(call: Call) -> Row | Response:
 
 
 async def port_listener(call: Call) -> Row | Response:
+    """Fail unless a listener is open on the port."""
     wanted = call.path_parameters[0]
     if not wanted.isdecimal():
-        raise bad_request(f"'{wanted[:20]}' is no port")
+        raise bad_request(f"'{wanted[:20]}' is not a port number")
     ports = [row["port"] for row in listeners(call)]
     return (
         {"status": "ok", "port": int(wanted)}
@@ -65,6 +70,7 @@ async def port_listener(call: Call) -> Row | Response:
 
 
 async def protocol_listener(call: Call) -> Row | Response:
+    """Fail unless a listener is open for the protocol."""
     wanted = call.path_parameters[0].lower()
     protocols = [row["protocol"] for row in listeners(call)]
     names = {
@@ -80,9 +86,12 @@ async def protocol_listener(call: Call) -> Row | Response:
 
 
 async def certificates(call: Call) -> Row | Response:
+    """Fail if a certificate expires within the given time."""
     count, unit = call.path_parameters
     if unit not in UNITS or not count.isdecimal() or len(count) > 6:
-        raise bad_request(f"'{count[:20]} {unit[:20]}' is no time: a number of {', '.join(UNITS)}")
+        raise bad_request(
+            f"'{count[:20]} {unit[:20]}' is not a duration: a number of {', '.join(UNITS)}"
+        )
     until = datetime.now(UTC).timestamp() + int(count) * UNITS[unit] * 86_400
     expired = [
         {"file": file, "not_after": datetime.fromtimestamp(end, UTC).isoformat()}
@@ -93,7 +102,7 @@ async def certificates(call: Call) -> Row | Response:
 
 
 async def aliveness(call: Call) -> Row | Response:
-    """Declare a queue, publish a message to it, and take it from there."""
+    """Pass if a message comes through a queue: declare it, publish, and read the message."""
     vhost = call.vhost(call.path_parameters[0])
     for operation, kind, name in (
         ("configure", "queue", ALIVE),

@@ -1,4 +1,4 @@
-"""What the broker is: overview, its one node, who asks."""
+"""The broker as a whole: overview, its node, listeners, the current user."""
 
 from __future__ import annotations
 
@@ -18,28 +18,30 @@ from trellis.http.management.topology import COUNT_SLICE, _iterate
 
 
 class Totals:
-    """What all virtual hosts that are seen hold."""
+    """Sums over the virtual hosts that a user may see."""
 
     def __init__(self) -> None:
         self.ready = self.unacked = self.queues = self.consumers = self.published = 0
         self.fates = [0] * len(COPY_FATES)
 
     async def count(self, vhost: VirtualHost) -> None:
-        census = vhost.totals()
+        """Add the totals of a virtual host, counted in slices."""
+        counted = vhost.totals()
         more = True
         while more:
-            more = census.step(COUNT_SLICE)
+            more = counted.step(COUNT_SLICE)
             await asyncio.sleep(0)
-        self.ready += int(census.ready + census.inbox_ready)
-        self.unacked += int(census.unacked + census.inbox_unacked)
-        self.queues += census.queues + census.subscribers
-        self.consumers += int(census.consumers)
+        self.ready += int(counted.ready + counted.inbox_ready)
+        self.unacked += int(counted.unacked + counted.inbox_unacked)
+        self.queues += counted.queues + counted.subscribers
+        self.consumers += int(counted.consumers)
         self.published += sum(one.received for one in vhost.contexts.ingress_counters().values())
-        for at, fate in enumerate(census.fates):
+        for at, fate in enumerate(counted.fates):
             self.fates[at] += fate
 
 
 async def overview(call: Call) -> Row:
+    """Return the overview."""
     totals = Totals()
     vhosts = call.vhosts
     for vhost in vhosts:
@@ -98,6 +100,7 @@ async def overview(call: Call) -> Row:
 
 
 def listeners(call: Call) -> list[Row]:
+    """Return a row for each open listener."""
     found: list[Row] = []
     for name, address in call.node.addresses.items():
         host, _, port = address.rpartition(":")
@@ -121,6 +124,7 @@ def listeners(call: Call) -> list[Row]:
 
 
 def node_row(call: Call) -> Row:
+    """Return the node as JSON. Slow with many file descriptors: run it in a thread."""
     node, watch, alarms = call.node, call.node.alarm_watch, call.broker.alarms.on
     opened = sum(len(front.connections) for front in node.fronts)
     return {
@@ -167,12 +171,14 @@ def node_row(call: Call) -> Row:
 
 
 async def nodes(call: Call) -> Listing:
+    """List the nodes: there is one."""
     return Listing(
         _iterate([await asyncio.get_running_loop().run_in_executor(None, node_row, call)])
     )
 
 
 async def node(call: Call) -> Row:
+    """Return the node."""
     if call.path_parameters[0] != call.broker.name:
         raise not_found(
             f"there is no node '{call.path_parameters[0]}'; this one is '{call.broker.name}'"
@@ -181,20 +187,22 @@ async def node(call: Call) -> Row:
 
 
 async def whoami(call: Call) -> Row:
+    """Return the user of the request."""
     return {"name": call.identity.name, "tags": list(call.identity.tags), "is_internal_user": True}
 
 
 async def cluster_name(call: Call) -> Row:
+    """Return the name of the cluster, which is that of the node."""
     return {"name": call.broker.name}
 
 
 async def empty_list(call: Call) -> Listing:
-    """What a broker of this kind has none of: tools ask, and an empty list is the answer."""
+    """List objects of a kind that Trellis does not have, for the tools that request them."""
     return Listing(_iterate([]))
 
 
 async def login_attempts(call: Call) -> Listing:
-    """Logins by protocol."""
+    """List the number of logins by protocol."""
     return Listing(
         _iterate(
             [

@@ -1,9 +1,9 @@
-"""Pages of long lists: filtered, sorted and cut as the question wants it, without holding the loop.
+"""Pages of long lists: filter, sort, page and select columns, without blocking the event loop.
 
     page, page_size (at most 500)     name, use_regex     sort, sort_reverse     columns
 
-A list without `page` is a JSON list; with it, an object with the list as `items` and how many there
-are.
+Without `page`, the response is a JSON list. With it, the response is an object with the list as
+`items`, and the total and filtered number of rows.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ SORT_SLICE: Final = 1_000
 
 
 class PageQuery:
-    """What of a list is wanted. Raises Refusal."""
+    """The parameters of a query about a list. Raises ApiRefusal."""
 
     def __init__(self, query: Mapping[str, str]) -> None:
         self.paged = "page" in query
         self.page = _number(query, "page", 1)
         self.size = _number(query, "page_size", PAGE_SIZE)
         if self.size > PAGE_SIZE_MAX:
-            raise bad_request(f"page_size is {self.size}; the most is {PAGE_SIZE_MAX}")
+            raise bad_request(f"page_size is {self.size}, must be at most {PAGE_SIZE_MAX}")
         self.columns = [name for name in query.get("columns", "").split(",") if name]
         self.sort = query.get("sort", "")
         self.reverse = query.get("sort_reverse") in ("true", "1")
@@ -46,7 +46,7 @@ class PageQuery:
 
 
 async def render_page(listing: Listing, query: Mapping[str, str]) -> bytes:
-    """The JSON text of a list, or of a page of it. Raises Refusal."""
+    """Return a list, or a page of it, as JSON. Raises ApiRefusal."""
     wanted = PageQuery(query)
     rows: list[Row] = []
     total = 0
@@ -60,7 +60,7 @@ async def render_page(listing: Listing, query: Mapping[str, str]) -> bytes:
 
 
 def _encode_page(rows: list[Row], total: int, wanted: PageQuery) -> bytes:
-    """In a thread."""
+    """Encode a list, or a page of it, in a thread."""
     if wanted.sort:
         rows = _sorted(rows, wanted.sort, wanted.reverse)
     if not wanted.paged:
@@ -69,7 +69,7 @@ def _encode_page(rows: list[Row], total: int, wanted: PageQuery) -> bytes:
     pages = max(1, -(-count // wanted.size))
     if wanted.page > pages:
         raise ApiRefusal(
-            400, "page_out_of_range", f"page {wanted.page} is asked for; the last is {pages}"
+            400, "page_out_of_range", f"page {wanted.page} does not exist; the last page is {pages}"
         )
     start = (wanted.page - 1) * wanted.size
     items = _select_columns(rows[start : start + wanted.size], wanted.columns)
@@ -89,7 +89,7 @@ def _encode_page(rows: list[Row], total: int, wanted: PageQuery) -> bytes:
 
 
 def _sorted(rows: list[Row], column: str, reverse: bool) -> list[Row]:
-    """Sorted piece by piece: a list of 100,000, sorted at once, would hold the interpreter."""
+    """Sort rows in slices: sorting 100,000 rows at once would block the event loop."""
     key = _key_of(column)
     pieces = [
         sorted(rows[at : at + SORT_SLICE], key=key, reverse=reverse)
@@ -145,11 +145,11 @@ def _filter(name: str, regex: bool) -> Callable[[str], object] | None:
     try:
         return re.compile(name, re.IGNORECASE).search
     except (re.error, RecursionError, OverflowError) as error:
-        raise bad_request(f"name is no regular expression ({error})") from None
+        raise bad_request(f"name is not a valid regular expression ({error})") from None
 
 
 def _number(query: Mapping[str, str], name: str, default: int) -> int:
     text = query.get(name, "") or str(default)
     if not text.isdecimal() or int(text) < 1 or len(text) > 9:
-        raise bad_request(f"{name} is '{text}', and must be a number from 1")
+        raise bad_request(f"{name} is '{text}', must be a number from 1")
     return int(text)

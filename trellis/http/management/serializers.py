@@ -1,4 +1,4 @@
-"""Queues, exchanges, bindings, policies and virtual hosts as RabbitMQ's management writes them."""
+"""Queues, exchanges, bindings, policies and virtual hosts as JSON of RabbitMQ's management API."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from matching.grammar import AMQP, swap
 from protocols.amqp.channel.consumer import AmqpConsumer
 from trellis.http.management.answers import Row, encode
 
-#: How the kinds of what a binding leads to are spelled, in paths and in rows.
+#: Kinds of destinations, as in paths and rows.
 QUEUE: Final = "queue"
 EXCHANGE: Final = "exchange"
 
 
 def printable(key: str) -> str:
-    """A routing key may hold octets that are no text."""
+    """Return a routing key as printable text: it may hold bytes that are not UTF-8."""
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def counts(ready: int, unacked: int) -> Row:
+    """Return the message counts of a row."""
     return {
         "messages": ready + unacked,
         "messages_ready": ready,
@@ -33,9 +34,9 @@ def counts(ready: int, unacked: int) -> Row:
 
 
 def queue_row(vhost: VirtualHost, queue: Queue, node: str) -> Row:
-    """A queue.
+    """Return a queue as JSON.
 
-    Sessions' inboxes are queues of type `MQTT` here, so that tools show where messages wait.
+    The inbox of an MQTT session has type `MQTT`, so that tools show where messages wait.
     """
     row: Row = {
         "name": queue.name,
@@ -63,6 +64,7 @@ def queue_row(vhost: VirtualHost, queue: Queue, node: str) -> Row:
 
 
 def exchange_row(vhost: VirtualHost, exchange: Exchange) -> Row:
+    """Return an exchange as JSON."""
     options = exchange.options
     row: Row = {
         "name": exchange.name,
@@ -80,7 +82,10 @@ def exchange_row(vhost: VirtualHost, exchange: Exchange) -> Row:
 
 
 def binding_row(vhost: VirtualHost, source: str, binding: Binding) -> Row:
-    """A subscription of a session is shown as a binding of its inbox, under a key of AMQP."""
+    """Return a binding as JSON.
+
+    A subscription of an MQTT session is a binding of its inbox, with its filter as a binding key.
+    """
     target = binding.destination
     kind = EXCHANGE if isinstance(target, Exchange) else QUEUE
     key = binding.key
@@ -99,8 +104,9 @@ def binding_row(vhost: VirtualHost, source: str, binding: Binding) -> Row:
 
 
 def properties_key(binding: Binding) -> str:
-    """What tells a binding from others between the same two, fit for a path: `~` where there is
-    nothing to tell.
+    """Return the text that tells a binding from others between the same two objects, for a path.
+
+    It is `~` for a binding with neither key nor arguments.
     """
     key = printable(binding.key)
     if not binding.arguments:
@@ -112,7 +118,7 @@ def properties_key(binding: Binding) -> str:
 
 
 def default_binding(vhost: VirtualHost, queue: Queue) -> Row:
-    """Every queue is bound to the default exchange by its name."""
+    """Return the binding of a queue to the default exchange, by its name."""
     return {
         "source": "",
         "vhost": vhost.name,
@@ -125,10 +131,12 @@ def default_binding(vhost: VirtualHost, queue: Queue) -> Row:
 
 
 def policy_row(vhost: VirtualHost, policy: Policy) -> Row:
+    """Return a policy as JSON."""
     return {"vhost": vhost.name, "name": policy.name, **policy.row}
 
 
 def vhost_row(vhost: VirtualHost, node: str, ready: int, unacked: int) -> Row:
+    """Return a virtual host as JSON."""
     return {
         "name": vhost.name,
         "description": "",

@@ -1,4 +1,4 @@
-"""Virtual hosts, exchanges, queues, bindings and policies: listed, made and deleted."""
+"""Virtual hosts, exchanges, queues, bindings and policies: list, create and delete them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from trellis.http.management.answers import (
     text,
 )
 
-#: Objects counted in one turn.
+#: Objects counted in one turn of the event loop.
 COUNT_SLICE: Final = 1_000
-#: Seconds that deleting a virtual host may take, and between two looks whether it is done.
+#: Seconds that the deletion of a virtual host may take, and between two checks if it is done.
 VHOST_DELETION_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.01
-#: How the API calls the default exchange, which has no name.
+#: Name in the API of the default exchange, whose name is empty.
 DEFAULT: Final = "amq.default"
 
 
@@ -42,7 +42,7 @@ def _exchange_name(name: str) -> str:
 
 
 def _vhosts(call: Call) -> list[VirtualHost]:
-    """The virtual host of the path, or all that are seen."""
+    """Return the virtual host of the path, or all that the user may see. Raises ApiRefusal."""
     return [call.vhost(call.path_parameters[0])] if call.path_parameters else call.vhosts
 
 
@@ -50,12 +50,13 @@ def _vhosts(call: Call) -> list[VirtualHost]:
 
 
 async def _count_messages(vhost: VirtualHost) -> tuple[int, int]:
-    census = vhost.totals()
+    """Return the number of ready and unacknowledged messages, counted in slices."""
+    totals = vhost.totals()
     more = True
     while more:
-        more = census.step(COUNT_SLICE)
+        more = totals.step(COUNT_SLICE)
         await asyncio.sleep(0)
-    return int(census.ready + census.inbox_ready), int(census.unacked + census.inbox_unacked)
+    return int(totals.ready + totals.inbox_ready), int(totals.unacked + totals.inbox_unacked)
 
 
 async def _vhost_row(call: Call, vhost: VirtualHost) -> Row:
@@ -63,6 +64,8 @@ async def _vhost_row(call: Call, vhost: VirtualHost) -> Row:
 
 
 async def vhosts(call: Call) -> Listing:
+    """List the virtual hosts."""
+
     async def rows() -> AsyncIterator[Row]:
         for vhost in call.vhosts:
             yield await _vhost_row(call, vhost)
@@ -71,28 +74,31 @@ async def vhosts(call: Call) -> Listing:
 
 
 async def vhost(call: Call) -> Row:
+    """Return one virtual host."""
     return await _vhost_row(call, call.vhost(call.path_parameters[0]))
 
 
 async def put_vhost(call: Call) -> Empty:
+    """Create a virtual host, unless it exists."""
     name = call.path_parameters[0]
     if not name or len(name.encode("utf-8", "surrogateescape")) > 255:
-        raise bad_request("the name of a vhost has 1 to 255 octets")
+        raise bad_request("the name of a vhost must have 1 to 255 bytes")
     known = call.broker.vhosts.get(name)
     if known is not None and known.closing:
         raise bad_request(f"vhost '{name}' is being deleted")
     await call.make_durable(lambda ticket: call.broker.create_vhost(name, ticket))
-    maker = call.identity.name
-    if known is None and call.broker.users.by_name.get(maker) is call.identity:
-        # As RabbitMQ does: whoever makes one may use it. (Users of the settings have theirs named
-        # there.)
+    creator = call.identity.name
+    if known is None and call.broker.users.by_name.get(creator) is call.identity:
+        # As in RabbitMQ, the creator of a virtual host gets all permissions in it. (Users of the
+        # settings get theirs there.)
         await call.make_durable(
-            lambda ticket: call.broker.users.set_permission(name, maker, ".*", ".*", ".*", ticket)
+            lambda ticket: call.broker.users.set_permission(name, creator, ".*", ".*", ".*", ticket)
         )
     return Empty(known is None)
 
 
 async def delete_vhost(call: Call) -> Empty:
+    """Delete a virtual host, and wait until it is empty."""
     vhost = call.vhost(call.path_parameters[0])
     await call.make_durable(lambda ticket: call.broker.close_vhost(vhost.name, ticket))
     call.node.review()
@@ -107,10 +113,11 @@ async def delete_vhost(call: Call) -> Empty:
 
 
 async def exchanges(call: Call) -> Listing:
-    where = _vhosts(call)
+    """List the exchanges."""
+    vhosts = _vhosts(call)
 
     async def rows() -> AsyncIterator[Row]:
-        for vhost in where:
+        for vhost in vhosts:
             for exchange in list(vhost.exchanges.values()):
                 yield shapes.exchange_row(vhost, exchange)
 
@@ -118,11 +125,13 @@ async def exchanges(call: Call) -> Listing:
 
 
 async def exchange(call: Call) -> Row:
+    """Return one exchange."""
     vhost = call.vhost(call.path_parameters[0])
     return shapes.exchange_row(vhost, vhost.exchange(_exchange_name(call.path_parameters[1])))
 
 
 async def put_exchange(call: Call) -> Empty:
+    """Declare an exchange."""
     vhost, name, row = call.vhost(call.path_parameters[0]), call.path_parameters[1], call.body()
     options = ExchangeOptions(
         flag(row, "durable") if "durable" in row else True,
@@ -144,6 +153,7 @@ async def put_exchange(call: Call) -> Empty:
 
 
 async def delete_exchange(call: Call) -> Empty:
+    """Delete an exchange."""
     vhost, name = call.vhost(call.path_parameters[0]), _exchange_name(call.path_parameters[1])
     vhost.exchange(name)
     if not name or name.startswith("amq."):
@@ -161,10 +171,11 @@ async def delete_exchange(call: Call) -> Empty:
 
 
 async def queues(call: Call) -> Listing:
-    where = _vhosts(call)
+    """List the queues, and the inboxes of MQTT sessions."""
+    vhosts = _vhosts(call)
 
     async def rows() -> AsyncIterator[Row]:
-        for vhost in where:
+        for vhost in vhosts:
             for queue in [*vhost.queues.values(), *vhost.inboxes.values()]:
                 yield shapes.queue_row(vhost, queue, call.broker.name)
 
@@ -172,7 +183,7 @@ async def queues(call: Call) -> Listing:
 
 
 def _queue(call: Call) -> tuple[VirtualHost, Queue]:
-    """Raises Refusal."""
+    """Return the virtual host and the queue that a path names. Raises ApiRefusal."""
     vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
     queue = vhost.queues.get(name) or vhost.inboxes.get(name)
     if queue is None:
@@ -181,6 +192,7 @@ def _queue(call: Call) -> tuple[VirtualHost, Queue]:
 
 
 async def queue(call: Call) -> Row:
+    """Return one queue, with message counts."""
     vhost, queue = _queue(call)
     row = shapes.queue_row(vhost, queue, call.broker.name)
     fates = queue.fates()
@@ -189,16 +201,17 @@ async def queue(call: Call) -> Row:
 
 
 async def put_queue(call: Call) -> Empty:
+    """Declare a queue."""
     vhost, name, row = call.vhost(call.path_parameters[0]), call.path_parameters[1], call.body()
     arguments = table(row, "arguments")
     known = name in vhost.queues
     if not known and (name.startswith("amq.") or not name):
         raise bad_request(f"queue name '{name}' contains reserved prefix 'amq.*', or is empty")
     call.may("configure", "queue", name, vhost)
-    letters = arguments.get("x-dead-letter-exchange")
-    if isinstance(letters, str):
+    dead_letter_exchange = arguments.get("x-dead-letter-exchange")
+    if isinstance(dead_letter_exchange, str):
         call.may("read", "queue", name, vhost)
-        call.may("write", "exchange", letters, vhost)
+        call.may("write", "exchange", dead_letter_exchange, vhost)
     durable = flag(row, "durable") if "durable" in row else True
     await call.make_durable(
         lambda ticket: vhost.declare_queue(
@@ -209,12 +222,13 @@ async def put_queue(call: Call) -> Empty:
 
 
 async def delete_queue(call: Call) -> Empty:
+    """Delete a queue."""
     vhost, queue = _queue(call)
     call.may("configure", "queue", queue.name, vhost)
-    mine = vhost.queue(queue.name, queue.exclusive_to)
+    deleted = vhost.queue(queue.name, queue.exclusive_to)
     await call.make_durable(
         lambda ticket: vhost.delete_queue(
-            mine,
+            deleted,
             call.query.get("if-unused") == "true",
             call.query.get("if-empty") == "true",
             ticket,
@@ -224,6 +238,7 @@ async def delete_queue(call: Call) -> Empty:
 
 
 async def purge_queue(call: Call) -> Empty:
+    """Remove all ready messages of a queue."""
     vhost, queue = _queue(call)
     call.may("read", "queue", queue.name, vhost)
     call.node.turn.schedule()
@@ -235,16 +250,17 @@ async def purge_queue(call: Call) -> Empty:
 
 
 def _bindings_from(vhost: VirtualHost, exchange: Exchange) -> Iterable[Row]:
-    for mine in list(exchange.bindings.values()):
-        for binding in list(mine.values()):
+    for bindings in list(exchange.bindings.values()):
+        for binding in list(bindings.values()):
             yield shapes.binding_row(vhost, exchange.name, binding)
 
 
 async def bindings(call: Call) -> Listing:
-    where = _vhosts(call)
+    """List the bindings."""
+    vhosts = _vhosts(call)
 
     async def rows() -> AsyncIterator[Row]:
-        for vhost in where:
+        for vhost in vhosts:
             for queue in list(vhost.queues.values()):
                 yield shapes.default_binding(vhost, queue)
             for exchange in list(vhost.exchanges.values()):
@@ -260,7 +276,7 @@ async def _iterate(rows: Iterable[Row]) -> AsyncIterator[Row]:
 
 
 async def exchange_source(call: Call) -> Listing:
-    """Bindings that lead away from an exchange."""
+    """List the bindings whose source is an exchange."""
     vhost = call.vhost(call.path_parameters[0])
     exchange = vhost.exchange(_exchange_name(call.path_parameters[1]))
     if exchange.name == "":
@@ -277,6 +293,7 @@ def _bindings_to(vhost: VirtualHost, target: Destination) -> Iterable[Row]:
 
 
 async def exchange_destination(call: Call) -> Listing:
+    """List the bindings whose destination is an exchange."""
     vhost = call.vhost(call.path_parameters[0])
     return Listing(
         _iterate(_bindings_to(vhost, vhost.exchange(_exchange_name(call.path_parameters[1]))))
@@ -284,17 +301,18 @@ async def exchange_destination(call: Call) -> Listing:
 
 
 async def queue_bindings(call: Call) -> Listing:
+    """List the bindings of a queue, or the subscriptions of an inbox."""
     vhost, queue = _queue(call)
     if queue.private:
-        mine = [listener for listener in vhost.subscribers if listener.inbox is queue]
-        return Listing(_iterate(row for listener in mine for row in _bindings_to(vhost, listener)))
+        subscribers = [each for each in vhost.subscribers if each.inbox is queue]
+        return Listing(_iterate(row for each in subscribers for row in _bindings_to(vhost, each)))
     return Listing(_iterate([shapes.default_binding(vhost, queue), *_bindings_to(vhost, queue)]))
 
 
 def _binding_ends(call: Call) -> tuple[VirtualHost, Exchange, Destination, str]:
-    """What the path of a binding names: .../{vhost}/e/{source}/{q or e}/{destination}.
+    """Return the objects in the path of a binding: .../{vhost}/e/{source}/{q or e}/{destination}.
 
-    Raises Refusal, NotFound.
+    Raises ApiRefusal, NotFound.
     """
     vhost = call.vhost(call.path_parameters[0])
     kind = "queue" if "/q/" in _tail(call) else "exchange"
@@ -308,11 +326,12 @@ def _binding_ends(call: Call) -> tuple[VirtualHost, Exchange, Destination, str]:
 
 
 def _tail(call: Call) -> str:
-    """Which kind of destination a path names: that part is never escaped."""
+    """Return the part of a path that says the kind of the destination; it is never escaped."""
     return "/q/" if call.request.path.split("/")[6] == "q" else "/e/"
 
 
 def _owned(vhost: VirtualHost, name: str) -> Queue:
+    """Return the queue with a name. Raises NotFound."""
     queue = vhost.queues.get(name)
     if queue is None:
         raise NotFound(f"no queue '{name}' in vhost '{vhost.name}'")
@@ -320,6 +339,7 @@ def _owned(vhost: VirtualHost, name: str) -> Queue:
 
 
 async def bindings_between(call: Call) -> Listing:
+    """List the bindings between a source and a destination."""
     vhost, source, target, _ = _binding_ends(call)
     if source.name == "":
         return Listing(
@@ -336,6 +356,7 @@ async def bindings_between(call: Call) -> Listing:
 
 
 async def post_binding(call: Call) -> Any:
+    """Create a binding."""
     vhost, source, target, kind = _binding_ends(call)
     row = call.body()
     key, arguments = text(row, "routing_key", ""), table(row, "arguments")
@@ -344,7 +365,7 @@ async def post_binding(call: Call) -> Any:
     call.may("write", kind, target.name, vhost)
     call.may("read", "exchange", source.name, vhost)
     within = call.identity.for_vhost(vhost.name)
-    assert within is not None, "it may write there"
+    assert within is not None, "the user may write to the destination"
     check_binding(within, source, key, vhost.name)
     binding = Binding(key, target, arguments=arguments)
     await call.make_durable(lambda ticket: vhost.bind(source.name, binding, ticket))
@@ -352,21 +373,25 @@ async def post_binding(call: Call) -> Any:
 
 
 def _find_binding(call: Call) -> tuple[VirtualHost, Exchange, Binding, str]:
+    """Return the binding that a path names. Raises ApiRefusal, NotFound."""
     vhost, source, target, kind = _binding_ends(call)
     for binding in list(source.bindings.get(target, {}).values()):
         if shapes.properties_key(binding) == call.path_parameters[3]:
             return vhost, source, binding, kind
     raise not_found(
-        f"no binding '{call.path_parameters[3]}' between exchange '{source.name}' and {kind} '{target.name}'"
+        f"no binding '{call.path_parameters[3]}' between exchange '{source.name}' "
+        f"and {kind} '{target.name}'"
     )
 
 
 async def binding(call: Call) -> Row:
+    """Return one binding."""
     vhost, source, found, _ = _find_binding(call)
     return shapes.binding_row(vhost, source.name, found)
 
 
 async def delete_binding(call: Call) -> Empty:
+    """Delete a binding."""
     vhost, source, found, kind = _find_binding(call)
     call.may("write", kind, found.destination.name, vhost)
     call.may("read", "exchange", source.name, vhost)
@@ -378,12 +403,13 @@ async def delete_binding(call: Call) -> Empty:
 
 
 async def policies(call: Call) -> Listing:
-    where = _vhosts(call)
+    """List the policies."""
+    vhosts = _vhosts(call)
     return Listing(
         _iterate(
             [
                 shapes.policy_row(vhost, policy)
-                for vhost in where
+                for vhost in vhosts
                 for policy in list(vhost.policies.by_name.values())
             ]
         )
@@ -391,6 +417,7 @@ async def policies(call: Call) -> Listing:
 
 
 async def policy(call: Call) -> Row:
+    """Return one policy."""
     vhost = call.vhost(call.path_parameters[0])
     known = vhost.policies.by_name.get(call.path_parameters[1])
     if known is None:
@@ -399,14 +426,16 @@ async def policy(call: Call) -> Row:
 
 
 async def put_policy(call: Call) -> Empty:
+    """Create or replace a policy."""
     vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
     known = name in vhost.policies.by_name
-    made = policy_of(vhost.name, name, call.body())
-    await call.make_durable(lambda ticket: vhost.set_policy(made, ticket))
+    policy = policy_of(vhost.name, name, call.body())
+    await call.make_durable(lambda ticket: vhost.set_policy(policy, ticket))
     return Empty(not known)
 
 
 async def delete_policy(call: Call) -> Empty:
+    """Delete a policy."""
     vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
     if name not in vhost.policies.by_name:
         raise not_found(f"no policy '{name}' in vhost '{vhost.name}'")

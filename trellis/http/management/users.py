@@ -1,6 +1,6 @@
-"""Users, their permissions, and rules about topics: listed, made, changed and deleted.
+"""Users, their permissions and topic rules: list, create, change and delete them.
 
-Users of the settings are listed with the others, and changed in the settings.
+Users of the settings are listed too, and can be changed in the settings only.
 """
 
 from __future__ import annotations
@@ -59,10 +59,12 @@ def _rows(call: Call) -> list[Row]:
 
 
 async def users(call: Call) -> Listing:
+    """List the users."""
     return Listing(_iterate(_rows(call)))
 
 
 async def users_without_permissions(call: Call) -> Listing:
+    """List the users without permissions in any virtual host."""
     return Listing(
         _iterate(
             _user_row(user)
@@ -73,6 +75,7 @@ async def users_without_permissions(call: Call) -> Listing:
 
 
 def _known(call: Call, name: str) -> User | Account:
+    """Return the user with a name. Raises ApiRefusal."""
     account = call.node.accounts.settings_accounts.get(name)
     user = account or call.broker.users.by_name.get(name)
     if user is None:
@@ -81,26 +84,31 @@ def _known(call: Call, name: str) -> User | Account:
 
 
 def _changeable(call: Call, name: str) -> None:
+    """Raise ApiRefusal for a user of the settings."""
     if name in call.node.accounts.settings_accounts:
-        raise bad_request(f"user '{name}' is one of the settings: change it there, and send SIGHUP")
+        raise bad_request(
+            f"user '{name}' is defined in the settings: change it there, then send SIGHUP"
+        )
 
 
 async def user(call: Call) -> Row:
+    """Return one user."""
     known = _known(call, call.path_parameters[0])
     return _account_row(known) if isinstance(known, Account) else _user_row(known)
 
 
 async def put_user(call: Call) -> Empty:
+    """Create or change a user."""
     name, row = call.path_parameters[0], call.body()
     _changeable(call, name)
     if not name or len(name.encode("utf-8", "surrogateescape")) > 255:
-        raise bad_request("the name of a user has 1 to 255 octets")
+        raise bad_request("the name of a user must have 1 to 255 bytes")
     tags = row.get("tags")
     if isinstance(tags, str):
         tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         raise bad_request(
-            "'tags' is missing: a list, or words separated by commas, of "
+            "'tags' is missing: give a list (or a text separated by commas) of "
             + ", ".join(TAGS)
             + "; it may be empty"
         )
@@ -113,9 +121,9 @@ async def put_user(call: Call) -> Empty:
 
 
 async def _password_hash(call: Call, name: str, row: Row) -> str:
-    """The hash of the password that is given, or that hash; else the one that is there.
+    """Return the hash of the password in the request, or the hash in it, or the present one.
 
-    Raises Refusal, ValueError.
+    Raises ApiRefusal, ValueError.
     """
     if row.get("password_hash") is not None:
         return check_hash(text(row, "password_hash"), text(row, "hashing_algorithm", ""))
@@ -123,7 +131,8 @@ async def _password_hash(call: Call, name: str, row: Row) -> str:
         password = text(row, "password")
         if not password:
             raise bad_request(
-                "the password is empty; a password_hash that is empty is a user who has none, and logs in by a certificate"
+                "the password is empty; for a user without a password, who logs in by a "
+                "certificate, give an empty password_hash"
             )
         return await asyncio.get_running_loop().run_in_executor(
             None, HASHER.hash, password.encode("utf-8", "surrogateescape")
@@ -135,6 +144,7 @@ async def _password_hash(call: Call, name: str, row: Row) -> str:
 
 
 async def delete_user(call: Call) -> Empty:
+    """Delete a user."""
     name = call.path_parameters[0]
     _known(call, name)
     _changeable(call, name)
@@ -143,9 +153,10 @@ async def delete_user(call: Call) -> Empty:
 
 
 async def bulk_delete(call: Call) -> Empty:
+    """Delete several users."""
     names = call.body().get("users")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise bad_request("'users' is no list of names")
+        raise bad_request("'users' is not a list of names")
     for name in names:
         _changeable(call, name)
     for name in names:
@@ -184,44 +195,51 @@ def _permissions(call: Call) -> list[Row]:
 
 
 async def permissions(call: Call) -> Listing:
+    """List the permissions."""
     return Listing(_iterate(_permissions(call)))
 
 
 async def vhost_permissions(call: Call) -> Listing:
+    """List the permissions in a virtual host."""
     return _of_vhost(call, _permissions(call))
 
 
 async def user_permissions(call: Call) -> Listing:
+    """List the permissions of a user."""
     return _of_user(call, _permissions(call))
 
 
 def _of_vhost(call: Call, rows: list[Row]) -> Listing:
-    """Those of the virtual host that the path names. Raises Refusal."""
+    """List the rows of the virtual host that the path names. Raises ApiRefusal."""
     vhost = call.vhost(call.path_parameters[0])
     return Listing(_iterate([row for row in rows if row["vhost"] == vhost.name]))
 
 
 def _of_user(call: Call, rows: list[Row]) -> Listing:
-    """Those of the user that the path names. Raises Refusal."""
+    """List the rows of the user that the path names. Raises ApiRefusal."""
     _known(call, call.path_parameters[0])
     return Listing(_iterate([row for row in rows if row["user"] == call.path_parameters[0]]))
 
 
 def _both(call: Call) -> tuple[VirtualHost, str]:
-    """The virtual host and the user that a path names. Raises Refusal."""
+    """Return the virtual host and the user that a path names. Raises ApiRefusal."""
     vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
     _known(call, name)
     return vhost, name
 
 
 def _owned(call: Call) -> tuple[VirtualHost, User]:
-    """... of a user who is not one of the settings."""
+    """Return the virtual host and the user that a path names.
+
+    Raises ApiRefusal, also for a user of the settings, which cannot be changed.
+    """
     vhost, name = _both(call)
     _changeable(call, name)
     return vhost, call.broker.users.by_name[name]
 
 
 async def permission(call: Call) -> Row:
+    """Return the permissions of a user in a virtual host."""
     vhost, name = _both(call)
     for row in _permissions(call):
         if row["user"] == name and row["vhost"] == vhost.name:
@@ -230,6 +248,7 @@ async def permission(call: Call) -> Row:
 
 
 async def put_permission(call: Call) -> Empty:
+    """Grant permissions to a user in a virtual host."""
     vhost, user = _owned(call)
     row = call.body()
     configure, write, read = (text(row, field) for field in ("configure", "write", "read"))
@@ -242,6 +261,7 @@ async def put_permission(call: Call) -> Empty:
 
 
 async def delete_permission(call: Call) -> Empty:
+    """Revoke the permissions of a user in a virtual host."""
     vhost, user = _owned(call)
     if not await call.make_durable(
         lambda ticket: call.broker.users.remove_permission(vhost.name, user.name, ticket)
@@ -263,18 +283,22 @@ def _topics(call: Call) -> list[Row]:
 
 
 async def topic_permissions(call: Call) -> Listing:
+    """List the topic permissions."""
     return Listing(_iterate(_topics(call)))
 
 
 async def vhost_topic_permissions(call: Call) -> Listing:
+    """List the topic permissions in a virtual host."""
     return _of_vhost(call, _topics(call))
 
 
 async def user_topic_permissions(call: Call) -> Listing:
+    """List the topic permissions of a user."""
     return _of_user(call, _topics(call))
 
 
 async def topic_permission(call: Call) -> Listing:
+    """List the topic permissions of a user in a virtual host."""
     vhost, name = _both(call)
     return Listing(
         _iterate(
@@ -284,6 +308,7 @@ async def topic_permission(call: Call) -> Listing:
 
 
 async def put_topic_permission(call: Call) -> Empty:
+    """Grant a topic permission."""
     vhost, user = _owned(call)
     row = call.body()
     exchange, patterns = text(row, "exchange"), (text(row, "write"), text(row, "read"))
@@ -296,7 +321,7 @@ async def put_topic_permission(call: Call) -> Empty:
 
 
 async def delete_topic_permission(call: Call) -> Empty:
-    """Of one exchange, where the path names it; else of all."""
+    """Delete the topic permission for the exchange in the path, or for all exchanges."""
     vhost, user = _owned(call)
     exchanges = call.path_parameters[2:] or list(user.topics.get(vhost.name, {}))
     for exchange in exchanges:
@@ -329,10 +354,12 @@ def _rules(call: Call) -> list[Row]:
 
 
 async def rules(call: Call) -> Listing:
+    """List the topic rules."""
     return Listing(_iterate(_rules(call)))
 
 
 async def rules_of(call: Call) -> Row:
+    """Return the topic rules of a user in a virtual host."""
     vhost, name = _both(call)
     for row in _rules(call):
         if row["user"] == name and row["vhost"] == vhost.name:
@@ -341,11 +368,12 @@ async def rules_of(call: Call) -> Row:
 
 
 async def put_rules(call: Call) -> Empty:
+    """Replace the topic rules of a user in a virtual host."""
     vhost, user = _owned(call)
     given: Any = call.body().get("rules")
     if not isinstance(given, list) or not all(isinstance(rule, str) for rule in given):
         raise bad_request(
-            "'rules' is no list of texts such as 'allow publish sensors/{username}/#'"
+            "'rules' is not a list of texts such as 'allow publish sensors/{username}/#'"
         )
     fresh = vhost.name not in user.rules
     await call.make_durable(
@@ -355,6 +383,7 @@ async def put_rules(call: Call) -> Empty:
 
 
 async def delete_rules(call: Call) -> Empty:
+    """Delete the topic rules of a user in a virtual host."""
     vhost, user = _owned(call)
     await call.make_durable(
         lambda ticket: call.broker.users.set_rules(vhost.name, user.name, [], ticket)

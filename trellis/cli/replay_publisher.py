@@ -1,6 +1,6 @@
-"""Publishing rows again: a small AMQP client that waits for its confirms.
+"""A small AMQP client that publishes messages and waits for their confirms.
 
-Headers and bodies go out as they stand in the rows.
+Content headers and bodies are sent as the stream stored them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from pamqp.exceptions import PAMQPException
 
 from trellis.cli.parsing import CommandError
 
-#: Messages that may wait for their confirm.
+#: Largest number of unconfirmed messages.
 WINDOW: Final = 1_000
+#: Seconds to wait for a connection and for each frame.
 TIMEOUT: Final = 30.0
 _FRAME_MAX: Final = 131_072
 _ACCESS_REFUSED: Final = 403
@@ -23,7 +24,7 @@ _GREETING: Final = b"AMQP\x00\x00\x09\x01"
 
 
 class ReplayPublisher:
-    """One connection, one channel in confirm mode. Raises CommandError."""
+    """An AMQP connection with one channel in confirm mode. Its methods raise CommandError."""
 
     def __init__(self, host: str, port: int, user: str, password: str, vhost: str) -> None:
         self.published = 0
@@ -31,8 +32,8 @@ class ReplayPublisher:
         self.refused = 0
         self._place = f"{host}:{port}"
         self._input = b""
-        #: By delivery tag, what the caller calls the message.
-        self._waiting: dict[int, int] = {}
+        #: Offsets of unconfirmed messages, by delivery tag.
+        self._unconfirmed: dict[int, int] = {}
         try:
             self._socket = socket.create_connection((host.strip("[]"), port), TIMEOUT)
         except OSError as error:
@@ -41,7 +42,7 @@ class ReplayPublisher:
             ) from None
         self._send(_GREETING)
         self._expect(spec.Connection.Start)
-        self._say(
+        self._send_method(
             0,
             spec.Connection.StartOk(
                 {
@@ -54,13 +55,13 @@ class ReplayPublisher:
             ),
         )
         tune: Any = self._expect(spec.Connection.Tune)
-        self._room = min(tune.frame_max or _FRAME_MAX, _FRAME_MAX) - 8
-        self._say(0, spec.Connection.TuneOk(tune.channel_max, self._room + 8, 0))
-        self._say(0, spec.Connection.Open(vhost))
+        self._body_max = min(tune.frame_max or _FRAME_MAX, _FRAME_MAX) - 8
+        self._send_method(0, spec.Connection.TuneOk(tune.channel_max, self._body_max + 8, 0))
+        self._send_method(0, spec.Connection.Open(vhost))
         self._expect(spec.Connection.OpenOk)
-        self._say(1, spec.Channel.Open())
+        self._send_method(1, spec.Channel.Open())
         self._expect(spec.Channel.OpenOk)
-        self._say(1, spec.Confirm.Select())
+        self._send_method(1, spec.Confirm.Select())
         self._expect(spec.Confirm.SelectOk)
 
     def __enter__(self) -> Self:
@@ -70,11 +71,11 @@ class ReplayPublisher:
         self._socket.close()
 
     def publish(
-        self, exchange: bytes, key: bytes, header: bytes, body: bytes, place: int = 0
+        self, exchange: bytes, key: bytes, header: bytes, body: bytes, offset: int = 0
     ) -> None:
-        """Octets as they stand in a row, which is at that offset.
+        """Publish the message of the row at `offset`, and wait while too many are unconfirmed.
 
-        Waits when too many are unconfirmed.
+        `header` is an encoded content header.
         """
         method = (
             b"\x00\x3c\x00\x28\x00\x00"
@@ -85,36 +86,40 @@ class ReplayPublisher:
             + b"\x00"
         )
         parts = [_frame(1, method), _frame(2, header)]
-        parts += [_frame(3, body[at : at + self._room]) for at in range(0, len(body), self._room)]
+        parts += [
+            _frame(3, body[at : at + self._body_max]) for at in range(0, len(body), self._body_max)
+        ]
         self._send(b"".join(parts))
         self.published += 1
-        self._waiting[self.published] = place
-        while len(self._waiting) >= WINDOW:
-            self._hear()
+        self._unconfirmed[self.published] = offset
+        while len(self._unconfirmed) >= WINDOW:
+            self._receive()
 
-    def standing(self, reached: int) -> str:
-        """How far it is, where `reached` is the first offset that was not published."""
-        return f"{self.confirmed} messages are confirmed, and --from {min(self._waiting.values(), default=reached)} goes on behind them"
+    def summary(self, end: int) -> str:
+        """Return a phrase on the confirmed messages; `end` is the first offset not published."""
+        first = min(self._unconfirmed.values(), default=end)
+        return f"{self.confirmed} messages are confirmed; continue with --from {first}"
 
     def wait_for_confirms(self) -> None:
-        """Until nothing is unconfirmed."""
-        while self._waiting:
-            self._hear()
+        """Wait until every message is confirmed or refused."""
+        while self._unconfirmed:
+            self._receive()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         frame = self._read()
         if isinstance(frame, (spec.Basic.Ack, spec.Basic.Nack)):
             tag = frame.delivery_tag or 0
-            done = {one for one in self._waiting if one <= tag} if frame.multiple else {tag}
+            done = {one for one in self._unconfirmed if one <= tag} if frame.multiple else {tag}
             for one in done:
-                self._waiting.pop(one, None)
+                self._unconfirmed.pop(one, None)
             if isinstance(frame, spec.Basic.Ack):
                 self.confirmed += len(done)
             else:
                 self.refused += len(done)
         elif isinstance(frame, (spec.Channel.Close, spec.Connection.Close)):
             raise CommandError(
-                f"{self._place} refused message {self.confirmed + self.refused + 1}: {frame.reply_code} {frame.reply_text}"
+                f"{self._place} refused message {self.confirmed + self.refused + 1}: "
+                f"{frame.reply_code} {frame.reply_text}"
             )
 
     def _expect(self, kind: type[Any]) -> object:
@@ -126,9 +131,7 @@ class ReplayPublisher:
             raise CommandError(
                 f"{self._place} answered {frame.reply_code} {frame.reply_text}{hint}"
             )
-        raise CommandError(
-            f"{self._place} answered something else than expected; does it speak AMQP 0-9-1?"
-        )
+        raise CommandError(f"{self._place} gave an unexpected answer; does it speak AMQP 0-9-1?")
 
     def _read(self) -> object:
         while True:
@@ -140,19 +143,19 @@ class ReplayPublisher:
                 self._input = self._input[size:]
                 return frame
             try:
-                octets = self._socket.recv(65_536)
+                data = self._socket.recv(65_536)
             except OSError as error:
                 raise CommandError(f"{self._place}: {error.strerror or error}") from None
-            if not octets:
-                raise CommandError(f"{self._place} hung up")
-            self._input += octets
+            if not data:
+                raise CommandError(f"{self._place} closed the connection")
+            self._input += data
 
-    def _say(self, channel: int, method: Any) -> None:
+    def _send_method(self, channel: int, method: Any) -> None:
         self._send(pamqp.frame.marshal(method, channel))
 
-    def _send(self, octets: bytes) -> None:
+    def _send(self, data: bytes) -> None:
         try:
-            self._socket.sendall(octets)
+            self._socket.sendall(data)
         except OSError as error:
             raise CommandError(f"{self._place}: {error.strerror or error}") from None
 

@@ -1,10 +1,10 @@
-"""What a question is about: which bindings, by a file, a broker or the stream `$topology`; and who
-says so, in lines for people.
+"""Reads the bindings that a job is about, from a file, a broker or the stream `$topology`.
 
---definitions, --current, --proposed   exchanges, queues and bindings      a file, or a broker over
-HTTP
---topology, or the one beside --journal   subscriptions of MQTT sessions   as of its end, or of
---as-of the same, where no file says them         all bindings
+    --definitions, --current, --proposed    exchanges, queues and bindings: a file, or a broker
+    --topology, or that beside --journal    MQTT subscriptions, as of its end or of --as-of;
+                                            without a file, the bindings as well
+
+The sources are also returned as text, for the output of the job.
 """
 
 from __future__ import annotations
@@ -21,29 +21,32 @@ from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.journal import Directory, JournalStream
 from pyspark_trellis.remote import Remote
 
-#: A value of --topology: ask without it.
+#: The value of --topology that means: do not use it.
 NONE: Final = "none"
-UNKNOWN: Final = "what only they get counts as unroutable, or lost"
+UNKNOWN: Final = "messages that only MQTT sessions receive count as unroutable or lost"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """`current`: what leads where; None where only the journal says it. `proposed`: what somebody
-    would like instead. `said_by`: where that comes from."""
+class JobBindings:
+    """The bindings that a job is about.
+
+    `current` are the present bindings; None if only the journal tells where messages went.
+    `proposed` are the bindings to compare with. `sources` says where both come from.
+    """
 
     current: DefinitionsFile | None
     proposed: DefinitionsFile | None
-    said_by: tuple[str, ...]
+    sources: tuple[str, ...]
 
     @property
-    def there(self) -> DefinitionsFile:
-        """What leads where, for all questions but whatif."""
-        assert self.current is not None, "asked() has seen to it"
+    def effective(self) -> DefinitionsFile:
+        """Return the present bindings, which every job except whatif requires."""
+        assert self.current is not None, "read_bindings() requires them"
         return self.current
 
 
-def asked(arguments: argparse.Namespace) -> Asked:
-    """By a command's arguments. Raises PipelineError."""
+def read_bindings(arguments: argparse.Namespace) -> JobBindings:
+    """Return the bindings that the arguments name. Raises PipelineError."""
     whatif = arguments.job == "whatif"
     flag, file = (
         ("--current", arguments.current) if whatif else ("--definitions", arguments.definitions)
@@ -52,7 +55,7 @@ def asked(arguments: argparse.Namespace) -> Asked:
     until = moment(arguments.as_of)
     if until is not None and file is not None:
         raise PipelineError(
-            f"--as-of asks about the bindings of that time, and {flag} names others: leave one of them out"
+            f"--as-of asks about past bindings, and {flag} names others: leave one of them out"
         )
     current = definitions.read(file) if file is not None else None
     proposed = definitions.read(wanted) if wanted is not None else None
@@ -62,46 +65,58 @@ def asked(arguments: argparse.Namespace) -> Asked:
             raise PipelineError(f"--as-of needs the stream $topology: {reason}")
         if current is None and not whatif:
             raise PipelineError(
-                f"say what is bound: --definitions FILE, or --topology PLACE ({reason})"
+                f"no bindings: name --definitions FILE or --topology PLACE ({reason})"
             )
-        bound = current.name if current is not None else "what the journal says was routed"
-        return Asked(
+        bound = current.name if current is not None else "the routing recorded in the journal"
+        return JobBindings(
             current,
             proposed,
-            (f"bindings: {bound}", f"MQTT sessions: not known ({reason}); {UNKNOWN}"),
+            (f"bindings: {bound}", f"MQTT sessions: unknown ({reason}); {UNKNOWN}"),
         )
     place = f"{topology.NAME} of vhost '{then.vhost}' as of {then.at:%Y-%m-%d %H:%M:%S} UTC"
     bound = place if current is None else current.name
     current = (
-        topology.whole([then], place) if current is None else topology.listening(current, [then])
+        topology.as_definitions([then], place)
+        if current is None
+        else topology.with_subscriptions(current, [then])
     )
     subscriptions = sum(1 for _ in then.subscriptions())
-    heard = f"MQTT sessions, groups among them: {then.sessions():,}, with subscriptions: {subscriptions:,}, by {place}"
+    sessions_line = (
+        f"MQTT sessions and groups: {then.sessions():,}, "
+        f"with subscriptions: {subscriptions:,}, by {place}"
+    )
     if proposed is not None:
-        proposed = topology.listening(proposed, [then])
+        proposed = topology.with_subscriptions(proposed, [then])
     others = sorted(
         {vhost for each in (current, proposed) if each is not None for vhost in each.hosts}
         - {then.vhost}
     )
-    lines = [f"MQTT sessions of vhost '{vhost}': not known; {UNKNOWN}" for vhost in others]
-    return Asked(current, proposed, (f"bindings: {bound}", heard, *lines))
+    lines = [
+        f"MQTT sessions of vhost '{vhost}': unknown; {UNKNOWN}"
+        for vhost in others
+        for vhost in others
+    ]
+    return JobBindings(current, proposed, (f"bindings: {bound}", sessions_line, *lines))
 
 
 def moment(text: str | None) -> datetime | None:
-    """ISO 8601; UTC where no zone is said. Raises PipelineError."""
+    """Parse an ISO 8601 time, in UTC unless it names a zone. Raises PipelineError."""
     if text is None:
         return None
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise PipelineError(f"--as-of {text} should be a time like 2026-03-01T12:00:00Z") from None
+        raise PipelineError(f"--as-of {text}: not a time like 2026-03-01T12:00:00Z") from None
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
 def _then(
     arguments: argparse.Namespace, until: datetime | None
-) -> tuple[topology.Then | None, str]:
-    """What `$topology` says, or why nothing. Raises PipelineError of one that was named."""
+) -> tuple[topology.TopologyState | None, str]:
+    """Return the state of `$topology`, or None and the reason.
+
+    Raises PipelineError if a topology was named and cannot be read.
+    """
     named, journal = arguments.topology, arguments.journal
     if named == NONE:
         return None, "--topology none"
@@ -125,7 +140,7 @@ def _remote(place: str) -> bool:
 
 
 def _stream(place: str, journal: str | None) -> JournalStream:
-    """The topology in a directory; over HTTP that of the journal's virtual host."""
+    """Return the topology stream of a directory; over HTTP, that of the journal's virtual host."""
     if not _remote(place):
         return Directory(place.removeprefix("file://"))
     vhost = (journal or "").rpartition("/")[0]

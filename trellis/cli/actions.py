@@ -1,0 +1,88 @@
+"""Commands with actions, such as `trellis users add`, and how their answers are printed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from trellis.cli.api_client import ApiClient, add_login
+from trellis.cli.parsing import Commands, Parser, add_command
+from trellis.cli.table import Row, columns_of, table
+
+
+def add_group(commands: Commands, name: str, text: str) -> Commands:
+    """Add a command that needs an action, `trellis NAME ACTION`; returns the group of actions."""
+    command = add_command(commands, name, _needs_action, text, "ACTION [ARGUMENT]...")
+    return command.add_subparsers(
+        title="actions", metavar="ACTION", dest="action", parser_class=Parser
+    )
+
+
+def _needs_action(arguments: argparse.Namespace) -> int:
+    arguments.parser.print_help()
+    return 2
+
+
+def add_action(
+    group: Commands,
+    command: str,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    text: str,
+    usage: str = "",
+) -> Parser:
+    """Add an action to a group, with the flags for login and settings.
+
+    The caller adds its positional arguments.
+    """
+    action: Parser = group.add_parser(
+        name,
+        prog=f"trellis {command} {name}",
+        usage=f"trellis {command} {name} {usage}".strip(),
+        help=text,
+        description=text[:1].upper() + text[1:] + ".",
+    )
+    action.set_defaults(run=run, parser=action)
+    add_login(action)
+    return action
+
+
+def add_vhost(action: Parser) -> None:
+    """Add the flag --vhost."""
+    action.add_argument("--vhost", default="/", metavar="NAME", help="virtual host [/]")
+
+
+def add_json(action: Parser) -> None:
+    """Add the flag --json."""
+    action.add_argument("--json", action="store_true", help="print a JSON list of objects")
+
+
+def ask(arguments: argparse.Namespace, method: str, *path: str, body: object = None) -> Any:
+    """Send one request to `/api/PATH` and return its decoded answer, None for an empty one.
+
+    Raises CommandError.
+    """
+    return ApiClient(arguments).json(method, *path, body=body)
+
+
+def show(
+    rows: Sequence[dict[str, Any]],
+    columns: Sequence[str],
+    arguments: argparse.Namespace,
+    empty: str,
+) -> None:
+    """Print `columns` of rows as a table, or whole rows as JSON; `empty` stands for no rows."""
+    if arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(rows)).decode())
+        return
+    flat: list[Row] = [{name: _cell(row.get(name)) for name in columns} for row in rows]
+    print(table(flat, list(columns) or columns_of(flat)) if flat else empty)
+
+
+def _cell(value: Any) -> str | int | float | bool | None:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return msgspec.json.encode(value).decode() if isinstance(value, dict) else value

@@ -1,0 +1,121 @@
+"""`trellis replay`: publishes rows of a stream again."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Final
+from urllib.parse import urlsplit
+
+from broker.stream.arrow import BatchView
+from trellis.cli.api_client import add_login, base_url, credentials
+from trellis.cli.parsing import CommandError, Commands, add_command, load_settings, number
+from trellis.cli.replay_publisher import ReplayPublisher
+from trellis.cli.stream_source import StreamSource, add_range
+from trellis.progress import Interval
+from trellis.settings import Settings
+
+PORT_MAX: Final = 65_535
+#: Seconds between two lines of progress.
+EVERY: Final = 1.0
+
+
+def add(commands: Commands) -> None:
+    """Add the command replay."""
+    command = add_command(
+        commands,
+        "replay",
+        replay_rows,
+        "publish rows of a stream again",
+        "QUEUE [--from N] [--to N] [--rate N] [--topic KEY] [--exchange NAME] [--amqp HOST:PORT] "
+        "[--url URL] [--user NAME --password WORD]",
+    )
+    add_range(command)
+    command.add_argument(
+        "--rate",
+        type=number(float, 0),
+        metavar="N",
+        default=0.0,
+        help="messages per second [as fast as the broker confirms them]",
+    )
+    command.add_argument("--topic", metavar="KEY", help="only rows with this routing key")
+    command.add_argument(
+        "--exchange", metavar="NAME", help="exchange to publish to [the exchange of each row]"
+    )
+    command.add_argument(
+        "--amqp",
+        metavar="HOST:PORT",
+        help="where to publish [the host of --url or of the settings, and the AMQP port of the "
+        "settings]",
+    )
+    add_login(command)
+
+
+def replay_rows(arguments: argparse.Namespace) -> int:
+    """Publish each row with its content header, exchange and routing key, and wait for confirms."""
+    settings = load_settings(arguments).settings
+    host, port = _target(arguments, settings)
+    user, password = credentials(arguments, settings)
+    interval = Interval(EVERY)
+    at = arguments.first or 0  # The first offset that is not published yet.
+    with ReplayPublisher(host, port, user, password, arguments.vhost) as publisher:
+        try:
+            for _, batch, first, end in StreamSource(arguments).batches():
+                for row in range(first, end):
+                    at = int(batch.base) + row
+                    key = _routing_key(batch, row)
+                    if arguments.topic not in (None, key.decode(errors="replace")):
+                        continue
+                    if arguments.rate:
+                        ahead = publisher.published / arguments.rate - interval.elapsed
+                        if ahead > 0:
+                            publisher.wait_for_confirms()
+                            time.sleep(ahead)
+                    exchange = (
+                        arguments.exchange.encode()
+                        if arguments.exchange is not None
+                        else batch.text("exchange", row)
+                    )
+                    header, body = batch.text("content_header", row), batch.text("body", row)
+                    publisher.publish(exchange, key, header, body, at)
+                    at += 1
+                    if interval.due():
+                        print(
+                            f"offset {at - 1}: {publisher.published} published, "
+                            f"{publisher.confirmed} confirmed, "
+                            f"{publisher.published / interval.elapsed:.0f}/s",
+                            file=sys.stderr,
+                        )
+            publisher.wait_for_confirms()
+        except CommandError as error:
+            if not publisher.published:
+                raise
+            raise CommandError(f"{error}; {publisher.summary(at)}", error.code) from None
+        except KeyboardInterrupt:
+            print(f"trellis: stopped; {publisher.summary(at)}", file=sys.stderr)
+            raise
+    print(
+        f"{publisher.confirmed} messages published again and confirmed"
+        + (f", {publisher.refused} refused" if publisher.refused else "")
+    )
+    return 1 if publisher.refused else 0
+
+
+def _routing_key(batch: BatchView, row: int) -> bytes:
+    """Return the routing key of a row; a message that came by MQTT has a topic instead."""
+    return batch.text("topic" if batch.is_null("routing_key", row) else "routing_key", row)
+
+
+def _target(arguments: argparse.Namespace, settings: Settings) -> tuple[str, int]:
+    """Return the AMQP host and port: those of --amqp, else of the broker that has the rows."""
+    if arguments.amqp is not None:
+        host, _, port = arguments.amqp.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
+            raise CommandError(
+                f"--amqp must be HOST:PORT, such as 127.0.0.1:5672, got '{arguments.amqp}'", 2
+            )
+        return host, int(port)
+    host_of_url = urlsplit(base_url(arguments.url, "http", settings.http)).hostname
+    host = host_of_url if arguments.url is not None and host_of_url else settings.amqp.addresses[0]
+    return host, settings.amqp.port

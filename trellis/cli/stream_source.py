@@ -1,0 +1,110 @@
+"""Rows of a stream, fetched from a running broker over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+from broker.stream.arrow import SCHEMA_SIZE, BatchView, view_batch
+from trellis.cli.api_client import ApiClient
+from trellis.cli.parsing import CommandError, Parser, number
+from trellis.cli.table import Row
+
+
+def add_range(tool: Parser) -> None:
+    """Add the arguments that choose a stream and a range of its offsets."""
+    tool.add_argument("queue", metavar="QUEUE", help="name of the stream")
+    tool.add_argument("--vhost", default="/", metavar="NAME", help="virtual host of the stream [/]")
+    tool.add_argument(
+        "--from",
+        dest="first",
+        type=number(int, 0),
+        metavar="N",
+        help="first offset [the first offset of the stream]",
+    )
+    tool.add_argument(
+        "--to",
+        dest="end",
+        type=number(int, 0),
+        metavar="N",
+        help="end offset, not included [the end of the durable rows]",
+    )
+
+
+class StreamSource:
+    """The rows that the arguments of a command choose."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
+        self._client = ApiClient(arguments)
+
+    def rows(self, *path: str, query: dict[str, object] | None = None) -> list[Row]:
+        """Return the JSON list of objects at `/api/PATH`."""
+        answer = self._client.request("GET", *path, query=query)
+        found: list[Row] = self._client.decode(answer, list[Row], "JSON list of objects", *path)
+        return found
+
+    def batches(self) -> Iterator[tuple[bytes, BatchView, int, int]]:
+        """Yield (schema, batch, first row, end row) of the range, in order."""
+        arguments = self._arguments
+        if (
+            arguments.first is not None
+            and arguments.end is not None
+            and arguments.end < arguments.first
+        ):
+            raise CommandError(f"--to {arguments.end} is before --from {arguments.first}", 2)
+        stream: dict[str, object] = {"vhost": arguments.vhost, "queue": arguments.queue}
+        first_offset = {} if arguments.first is None else {"offset": arguments.first}
+        segments = self.rows("streams", "segments", query={**stream, **first_offset})
+        at = arguments.first
+        if not segments:
+            self._check_reached(at)
+        for segment in segments:
+            first, end = _number(segment["first"]), _number(segment["end"])
+            if at is None:
+                at = first
+            if arguments.end is not None and at >= arguments.end:
+                return
+            if at < first:
+                raise CommandError(
+                    f"offsets {at} to {first} of stream '{arguments.queue}' are lost; "
+                    f"continue with --from {first}"
+                )
+            stop = end if arguments.end is None else min(end, arguments.end)
+            if at >= stop:
+                return
+            query = {**stream, "segment": segment["name"]}
+            data = self._client.request("GET", "streams", "segment", query=query)
+            schema_size = int(SCHEMA_SIZE)
+            place = schema_size
+            while at < stop:
+                batch = view_batch(data, place)
+                if batch is None or not batch.is_intact():
+                    raise CommandError(
+                        f"segment '{segment['name']}' of stream '{arguments.queue}' is damaged "
+                        f"at byte {place}; `trellis store verify` checks a stopped broker"
+                    )
+                base, rows = int(batch.base), int(batch.rows)
+                place = int(batch.end)
+                if base + rows > at:
+                    yield data[:schema_size], batch, at - base, min(stop - base, rows)
+                    at = min(base + rows, stop)
+
+    def _check_reached(self, first: int | None) -> None:
+        """Raise CommandError if the stream ends before the offset `first`."""
+        arguments = self._arguments
+        for row in self.rows("streams"):
+            if (
+                (row["vhost"], row["name"]) == (arguments.vhost, arguments.queue)
+                and first is not None
+                and first > _number(row["durable"])
+            ):
+                raise CommandError(
+                    f"offset {first} of stream '{arguments.queue}' in vhost '{arguments.vhost}' is "
+                    f"not there yet: the next one that comes is {row['durable']}"
+                )
+
+
+def _number(cell: object) -> int:
+    assert isinstance(cell, int)
+    return cell
