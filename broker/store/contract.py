@@ -2,7 +2,7 @@
 
     1. position = store.append(entry, ticket)   in memory, at once: apply the entry, and let the
                                                 ticket count one append that is not durable yet
-    2. batch = store.take()                     in the event loop: cut off what was appended so far
+    2. batch = store.take()                     in the event loop: all that was appended so far
     3. batch.write()                            write and sync the files; may block, so the server
                                                 calls it in a thread (DurableBatch.write)
     4. store.written(batch)                     in the event loop: settle the tickets of the batch;
@@ -436,8 +436,8 @@ class Store:
     def wait_for_all(self, ticket: Ticket) -> None:
         """Let the ticket wait until all entries appended so far are durable.
 
-        For a request that changes nothing, such as a declaration of an existing queue: what it
-        confirms may not be durable yet.
+        For a request that changes nothing, such as a declaration of an existing queue, whose
+        first declaration may not be durable yet.
         """
         self.wait_for(self.position, ticket)
 

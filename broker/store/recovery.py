@@ -450,7 +450,7 @@ class Recoverer:
             if kind == SETTLED:
                 count_settled(self.files, read_i64_be(data, start + 8))
 
-    # -- what is done about damage
+    # -- damage
 
     def _cut(self, file: LogFile, offset: i64, size: i64, reason: str) -> None:
         """Cut the torn end of the last batch off the file."""

@@ -224,10 +224,10 @@ class BatchAppender(BatchSink):
     Once a write failed, the batch and those behind it wait for `flush`.
     """
 
-    def __init__(self, pen: SegmentWriter) -> None:
+    def __init__(self, segment_writer: SegmentWriter) -> None:
         self.written: list[WrittenBatch] = []
         self.unwritten: list[EncodedBatch] = []
-        self._segment_writer = pen
+        self._segment_writer = segment_writer
 
     def add(self, encoded: EncodedBatch) -> None:
         self.unwritten.append(encoded)

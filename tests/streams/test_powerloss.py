@@ -35,9 +35,9 @@ def captured(base: int, count: int) -> CapturedRows:
 
 
 def archive(disk: SimulatedDisk) -> Archive:
-    scribes = RowCodecs()
-    scribes.header_codec = AmqpHeaderCodec()
-    made = Archive(disk, "/data/streams", "/", "s", 7, scribes)
+    codecs = RowCodecs()
+    codecs.header_codec = AmqpHeaderCodec()
+    made = Archive(disk, "/data/streams", "/", "s", 7, codecs)
     made.segment_writer.segment_size = 9_000
     return made
 
@@ -84,7 +84,7 @@ def test_the_rows_that_the_log_knows_of_survive(seed: int) -> None:
         judge(crashed.crashed(random, random.choice((0.0, 0.5, 1.0))), owed)
 
 
-class Gone(BaseException):
+class ProcessEnd(BaseException):
     """The end of the simulated process."""
 
 
@@ -96,13 +96,13 @@ def interrupted(disk: SimulatedDisk, end: int, after: int) -> bool:
         nonlocal left
         left -= 1
         if left < 0:
-            raise Gone
+            raise ProcessEnd
         return 0
 
     disk.refuse = count
     try:
         StreamRecovery(disk, DIRECTORY, 7, end)
-    except Gone:
+    except ProcessEnd:
         return False
     finally:
         disk.refuse = lambda operation, path: 0

@@ -187,9 +187,9 @@ def play(steps: list[Any], captured: CapturedRows) -> list[dict[str, Any]]:
 def test_a_table_is_the_same_however_much_its_rows_have_in_common(
     portions: list[list[Any]],
 ) -> None:
-    scribes = RowCodecs()
-    scribes.header_codec, scribes.packet_parser = AmqpHeaderCodec(), MqttPacketParser()
-    writer, kept = RowWriter("v", scribes), KeptBatches()
+    codecs = RowCodecs()
+    codecs.header_codec, codecs.packet_parser = AmqpHeaderCodec(), MqttPacketParser()
+    writer, kept = RowWriter("v", codecs), KeptBatches()
     rows: list[dict[str, Any]] = []
     for steps in portions:  # One writer writes all tables: its caches must not change a result.
         captured = CapturedRows(len(rows))
@@ -268,8 +268,8 @@ def test_ends_of_texts_of_one_length(step: int, rows: int) -> None:
 
 def test_names_that_share_a_place_are_told_apart() -> None:
     """More names than the parser's cache holds."""
-    opener, scribes, kept = MqttPacketParser(), RowCodecs(), KeptBatches()
-    scribes.header_codec, scribes.packet_parser = AmqpHeaderCodec(), opener
+    opener, codecs, kept = MqttPacketParser(), RowCodecs(), KeptBatches()
+    codecs.header_codec, codecs.packet_parser = AmqpHeaderCodec(), opener
     names = [f"n/{number}/{'x' * (number % 23)}" for number in range(3_000)] + [
         f"{number}" for number in range(1_500)
     ]
@@ -280,7 +280,7 @@ def test_names_that_share_a_place_are_told_apart() -> None:
             PublishRun(b"".join(mqtt_publish(name, b"") for name in turn), len(turn), b"", 0, False)
         )
         write_i32_le(captured.routed, 0)
-    RowWriter("v", scribes).write(captured, kept)
+    RowWriter("v", codecs).write(captured, kept)
     read = table([one.data for one in kept.encoded]).column("topic").to_pylist()
     assert read == [name.replace("/", ".") for turn in (names, names[::-1]) for name in turn]
 
@@ -327,6 +327,6 @@ def columns_of(data: bytes) -> list[tuple[int, bytes]]:
 @example(flags=0xFFFC, data=[], cut=2)
 def test_columns_say_what_the_properties_are(flags: int, data: list[bytes], cut: int) -> None:
     whole = flags.to_bytes(2, "big") + b"".join(data)
-    scribe, head = AmqpHeaderCodec(), b"\x00\x3c\x00\x00" + bytes(8)
+    header_codec, head = AmqpHeaderCodec(), b"\x00\x3c\x00\x00" + bytes(8)
     for said in (whole, whole[:-cut], whole[:cut]):
-        assert scribe.properties(head + said) == columns_of(said)
+        assert header_codec.properties(head + said) == columns_of(said)

@@ -52,15 +52,15 @@ def encode(
     base: int = 0,
     times: list[tuple[int, int]] | None = None,
 ) -> list[EncodedBatch]:
-    scribes = RowCodecs()
-    scribes.header_codec = AmqpHeaderCodec()
+    codecs = RowCodecs()
+    codecs.header_codec = AmqpHeaderCodec()
     captured = CapturedRows(base)
     captured.items = list(messages)
     captured.times = times or [(0, 1_700_000_000_000_000)]
     for number in routed:
         write_i32_le(captured.routed, number)
     kept = KeptBatches()
-    RowWriter("v/é", scribes).write(captured, kept)
+    RowWriter("v/é", codecs).write(captured, kept)
     return kept.encoded
 
 
