@@ -117,7 +117,9 @@ def lives(directory: Path, kills: int, seed: int) -> None:
         broker = Broker(directory)
         if life == 0:
             with ReplayPublisher(broker.host, broker.port, "guest", "guest", "/") as declaring:
-                declaring._send_method(1, spec.Queue.Declare(queue="s", durable=True, arguments=ARGUMENTS))
+                declaring._send_method(
+                    1, spec.Queue.Declare(queue="s", durable=True, arguments=ARGUMENTS)
+                )
                 declaring._expect(spec.Queue.DeclareOk)
         reading = Reading(broker, told)
         reading.start()
