@@ -155,14 +155,18 @@ def test_errors_say_what_is_missing(tmp_path: Path) -> None:
     assert store("verify", "--data-dir", tmp_path / "no") == (
         2,
         "",
-        f"trellis: data.dir: there is no directory {tmp_path / 'no'}; "
-        "give the data directory with --data-dir\n",
+        (
+            f"trellis: data.dir: there is no directory {tmp_path / 'no'}; "
+            "give the data directory with --data-dir\n"
+        ),
     )
     assert store("dump", "--data-dir", ":memory:") == (
         2,
         "",
-        "trellis: data.dir is :memory:, which keeps nothing on disk; "
-        "give a directory with --data-dir\n",
+        (
+            "trellis: data.dir is :memory:, which keeps nothing on disk; "
+            "give a directory with --data-dir\n"
+        ),
     )
     assert store("backup", tmp_path, "--data-dir", tmp_path) == (
         1,
