@@ -1,5 +1,31 @@
-"""What every connection shares: input in any chunking, output collected, time told from outside,
-waiting.
+"""A connection: bytes in, bytes out, and the ways in which a client has to wait.
+
+Connection is the base of AmqpConnection and MqttConnection. It does no input or output: a link
+(trellis/server/link.py) owns the socket, and calls
+
+    receive_data(data)    with each chunk of input, however the network has cut it
+    parts_to_send()       once in a turn of the event loop, for the output (Outlet)
+    advance(now)          when `deadline` has come: keep-alive and time limits
+    close, abort, on_closed    to end the connection
+
+A subclass parses the input in `consume`. Input behind the last complete frame is kept for the next
+chunk.
+
+Backpressure: a client that sends more than the broker can take is slowed down by not reading its
+socket, until the network buffers are full and the client has to wait. There are four reasons:
+
+    budget      One chunk may cause much work: one small publication can go to 10,000 queues.
+                `consume` therefore stops when the BUDGET of a turn is used up and sets `behind`.
+                The link stops reading, and calls `resume` in the next turn.
+    stall       The connection waits for an answer from inside the broker: a check of credentials,
+                or a write of the store before a reply (`reply_when_durable`). `stall` stops all
+                handling of input, so that replies keep their order; `resume_input` ends it.
+    block       An alarm for memory or disk is on, and this client publishes. `block` stalls the
+                connection until the alarm is over, and then `unblock` is called.
+    throttled   The client is above its rate limit. The link does not read for a while, and
+                `throttled` says why (trellis/server/rate_limited_link.py).
+
+The opposite direction, a client that reads too slowly, is in broker/messages/outlet.py.
 """
 
 from __future__ import annotations
@@ -15,11 +41,12 @@ from broker.messages.outlet import Outlet
 from broker.store.contract import Ticket, Waiter
 from protocols.tally import FrontCounters
 
-#: What one call of `receive_data` may do, in publications and copies; the rest resumes next turn.
+#: Work that one call of `consume` may cause, in units of about one publication or one copy of a
+#: message. The rest of the input waits for the next turn.
 BUDGET: Final[i64] = 20_000
-#: What a packet that comes rarely costs of it.
+#: Cost of a packet that is not on a hot path, in units of BUDGET.
 COLD: Final[i64] = 10
-#: Octets that are kept for a client that waits for the verdict on its credentials.
+#: Size of the input that is kept for a client while its credentials are checked, in bytes.
 LOGIN_INPUT_MAX: Final[i64] = 64 << 10
 
 #: Reasons for which the broker closes a connection, as the metrics count them: an operator or a
@@ -29,26 +56,27 @@ TOO_FAST: Final = "too_fast"
 SHUTDOWN: Final = "shutdown"
 
 
-def _nothing() -> int:
+def _no_backlog() -> int:
     return 0
 
 
 class Peer:
-    """Who is at the other end.
+    """The other end of a transport.
 
-    `local` is whether it is on this machine, and nobody else speaks through it.
+    `local` is True if the client runs on this machine and is no proxy for others: some users may
+    log in from there only.
     """
 
     def __init__(self, address: str = "127.0.0.1", port: int = 0, local: bool = True) -> None:
         self.address = address
         self.port = port
         self.local = local
-        #: The listener that it came to.
+        #: Name of the listener to which the client has connected.
         self.listener = ""
-        #: What a certificate that we trust says it is; "" without one.
+        #: Name in the client's certificate if that is trusted; "" without a trusted certificate.
         self.certificate = ""
-        #: Whether it is a browser that shows a page of somebody else, whose user knows nothing of
-        #: what is said.
+        #: True for a browser that shows a page of another site. Its user may not know that the page
+        #: connects to this broker.
         self.cross_site = False
 
     def __str__(self) -> str:
@@ -95,13 +123,14 @@ class ConnectionRegistry:
 
 
 class Connection(Outlet):
-    """One client. The top floor calls `receive_data`, `data_to_send`, `advance`, `close`,
-    `abort` and `on_closed`, and reads
+    """The connection of one client.
 
-    * `behind`: input is left over, stop reading and call `resume` next turn;
-    * `stalled`: the connection waits for a verdict or for the store, stop reading until it is not;
+    A link reads these fields after each call:
+
+    * `behind`: input is left over; stop reading, and call `resume` in the next turn;
+    * `stalled`: the connection waits for the broker; stop reading until this is False again;
     * `finished`: close the transport once the output is sent;
-    * `deadline`: call `advance` when this time (ms) has come; 0 for never.
+    * `deadline`: time at which to call `advance`, in ms of Agenda.now; 0 for never.
     """
 
     def __init__(self, front: ConnectionRegistry, peer: Peer) -> None:
@@ -111,64 +140,71 @@ class Connection(Outlet):
         self.behind = False
         self.stalled = False
         self.finished = False
-        #: Why it ended, as the metrics name it.
+        #: Reason of the end, as the metrics count it; "" before.
         self.reason = ""
-        #: The peer asked for the end, and is to read our answer before it reads that nothing more
-        #: comes.
+        #: True if the client has asked for the end: it must be able to read the reply before the
+        #: transport closes.
         self.answers_last = False
         self.deadline: i64 = 0
         self.agenda = front.broker.agenda
+        #: Time of the connection, in seconds since 1970.
         self.opened_at = self.agenda.wall
+        #: True once the client has logged in.
         self.admitted = False
-        #: Has published what the store must keep.
+        #: True once the client has published a message that goes to the store. The link slows such
+        #: clients down when the store cannot keep up.
         self.persists = False
-        #: When the peer last said anything, in ms.
+        #: Time of the last input, in ms of Agenda.now.
         self.last_input_at: i64 = self.agenda.now
-        #: Octets, from the first one not consumed, without which `consume` need not be called
-        #: again.
+        #: Size of the input without which `consume` can do nothing, in bytes: it is not called
+        #: before there is as much.
         self.need: i64 = 0
         self.bytes_in: i64 = 0
+        #: Input that is not consumed yet, and its size in bytes.
         self._input: list[bytes] = []
         self._input_size: i64 = 0
+        #: True during a call of `consume`.
         self._feeding = False
         front.enter(self)
-        #: The how manieth of its front end it is, and how many octets its transport holds that are
-        #: not sent yet.
+        #: Number of this connection among all that its protocol has had.
         self.number = front.opened
-        self.transport_backlog: Callable[[], int] = _nothing
-        #: When its client is nobody any more, unless it proves itself anew: in ms, 0 for never.
+        #: Returns the size of the output that the transport has not sent yet, in bytes.
+        self.transport_backlog: Callable[[], int] = _no_backlog
+        #: Time at which the client's credentials expire, in ms of Agenda.now; 0 for never.
         self.expires: i64 = 0
-        #: Why it is not read for a while; empty: it is.
+        #: Rate limit for which the client is not read at present; "" if it is read.
         self.throttled = ""
 
     @property
     def published(self) -> int:
-        """Publications that came in by this connection's gate, which others use too: what matters
-        is how it grows.
+        """Number of publications in this connection's publish context.
+
+        Other connections of the same user share the context, so only the growth of the number
+        during a call belongs to this connection.
         """
         return 0
 
     @property
     def owner(self) -> tuple[str, str]:
-        """User and virtual host; empty before they are known."""
+        """User and virtual host; both are "" before they are known."""
         return "", ""
 
     @property
     def unsent(self) -> int:
-        """Octets that wait for the client to read: here and in the transport."""
+        """Size of the output that the client has not read, here and in the transport, in bytes."""
         return int(len(self.out) + self._parts_size) + self.transport_backlog()
 
     # -- input
 
     def receive_data(self, data: bytes) -> None:
-        """Take a chunk. Whatever it holds, no exception comes out. Hot path, once per chunk."""
+        """Handle a chunk of input. Raises nothing, whatever the chunk holds. Hot path."""
         self.last_input_at = self.agenda.now
         self.bytes_in += len(data)
         if self._input or self.stalled:
             self._input.append(data)
             self._input_size += len(data)
             if self.stalled:
-                self._check_patience()
+                self._check_login_input()
                 return
             if self._input_size < self.need or self.behind:
                 return
@@ -177,7 +213,7 @@ class Connection(Outlet):
         self._feed(data)
 
     def resume(self) -> None:
-        """Go on with the input that a former call left over."""
+        """Continue with the input that is left over from an earlier turn."""
         self.behind = False
         if self._input and not self.stalled:
             data = b"".join(self._input)
@@ -185,6 +221,7 @@ class Connection(Outlet):
             self._feed(data)
 
     def _feed(self, data: bytes) -> None:
+        """Consume a chunk, and keep what is left of it."""
         self.need = 0
         self._feeding = True
         used: i64 = len(data) if self.finished else self.consume(data)
@@ -193,65 +230,66 @@ class Connection(Outlet):
         if self._input_size > 0:
             self._input.append(data[used:] if used > 0 else data)
             if self.stalled:
-                self._check_patience()
+                self._check_login_input()
         if len(self.out) > 0 and not self.dirty:
             self.touch()
 
-    def _check_patience(self) -> None:
-        """A client that waits for the verdict may send so much ahead, however it is cut."""
+    def _check_login_input(self) -> None:
+        """End a connection that sends more than LOGIN_INPUT_MAX before its login is decided."""
         if self._input_size > LOGIN_INPUT_MAX and not self.admitted:
             self.abort("too_much_before_login")
             self.touch()
 
     def consume(self, data: bytes) -> i64:
-        """Handle complete frames; returns how many octets they took."""
+        """Handle the complete frames at the beginning of `data`; return their size in bytes."""
         raise NotImplementedError
 
-    # -- waiting
+    # -- backpressure
 
     def stall(self) -> None:
-        """Take no more input until `go_on`."""
+        """Handle no more input until `resume_input` is called."""
         self.stalled = True
 
     def resume_input(self) -> None:
-        """What the connection waited for has come: what was kept is handled next turn."""
+        """Continue after a stall: the input that came meanwhile is handled in the next turn."""
         self.stalled = False
         if not self._feeding:
             self.behind = True
         self.touch()
 
     def block(self) -> None:
-        """An alarm is on, and this client publishes: take no more input until it is over."""
+        """Stall a client that publishes while an alarm for memory or disk is on."""
         if not self.stalled:
             self.stall()
             self.front.broker.alarms.wait(self)
 
     def unblock(self) -> None:
+        """Continue after a block: the alarm is over."""
         if not self.finished:
             self.resume_input()
 
-    def reply_when_durable(self, ticket: Ticket, octets: bytes) -> None:
-        """Write the octets once the ticket is settled; until then nothing else is heard."""
+    def reply_when_durable(self, ticket: Ticket, reply: bytes) -> None:
+        """Send a reply once the ticket is settled; stall until then."""
         if ticket.outstanding == 0:
-            self.out.write(octets)
+            self.out.write(reply)
             return
         self.stall()
-        waiting = ticket.waiter
-        assert isinstance(waiting, DeferredReply)
-        waiting.octets += octets
+        waiter = ticket.waiter
+        assert isinstance(waiter, DeferredReply)
+        waiter.reply += reply
 
     def ticket(self) -> Ticket:
-        """For one method or packet: what it appends, its answer waits for."""
+        """Return a ticket for one method or packet, whose reply waits for its appends."""
         return Ticket(DeferredReply(self))
 
-    # -- time, and the end
+    # -- time and permissions
 
     def advance(self, now: int) -> None:
-        """The deadline has come."""
+        """Do what is due at `deadline`."""
         raise NotImplementedError
 
     def set_expiry(self, identity: Identity | None) -> None:
-        """Whoever the client is has proven it until then."""
+        """Set when the credentials of the client expire."""
         expires = 0.0 if identity is None else identity.expires
         self.expires = (
             0
@@ -260,9 +298,12 @@ class Connection(Outlet):
         )
 
     def reauthorize(self) -> None:
-        """Somebody's rights changed, perhaps this client's: it goes on with those that it has now,
-        or goes.
+        """Look up the permissions of the client again, after a change or at their expiry.
+
+        The client continues with its present permissions, or its connection is closed.
         """
+
+    # -- the end
 
     def close(self, reason: str, text: str = "") -> None:
         """End the connection on the broker's initiative, and tell the client why.
@@ -290,7 +331,7 @@ class Connection(Outlet):
             self.stalled = False
             self.front.broker.alarms.leave(self)
             self.reason = self.reason or reason
-            self.transport_backlog = _nothing
+            self.transport_backlog = _no_backlog
             self._input.clear()
             self.front.leave(self)
             self._release()
@@ -299,8 +340,10 @@ class Connection(Outlet):
         """Give back what the connection holds in the broker. Called once, when it has ended."""
         raise NotImplementedError
 
+    # -- listings
+
     def describe(self) -> dict[str, object]:
-        """A row for operators."""
+        """Return a row for the list of connections."""
         return {
             "peer": str(self.peer),
             "protocol": self.front.name,
@@ -316,7 +359,7 @@ class Connection(Outlet):
 
     @property
     def _slowness(self) -> str:
-        """Why nothing is given to the client, or taken from it, just now; empty: it is."""
+        """Reason why the client gets or sends nothing at present; "" if there is none."""
         if self.paused:
             return "reads too slowly"
         if self in self.front.broker.alarms.waiting:
@@ -325,14 +368,15 @@ class Connection(Outlet):
 
 
 class DeferredReply(Waiter):
-    """An answer that waits for the store, and its connection with it."""
+    """A reply that waits for the store, while its connection is stalled."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.octets = b""
+        self.reply = b""
 
     def settled(self) -> None:
+        """Send the reply, and let the connection continue."""
         connection = self._connection
-        if connection.stalled and self.octets and not connection.finished:
-            connection.out.write(self.octets)
+        if connection.stalled and self.reply and not connection.finished:
+            connection.out.write(self.reply)
             connection.resume_input()

@@ -1,13 +1,16 @@
-"""Headers in which publications keep, beyond AMQP's properties, what MQTT says of them. Both front
-ends write and read these.
+"""Headers that carry MQTT's properties of a message where AMQP has no property for them.
 
-x-mqtt-retain            published with RETAIN; an AMQP publisher who sets it has its message
-retained x-mqtt-qos               0, 1 or 2; an AMQP publisher may choose it
-x-mqtt-payload-format    0 or 1
-x-mqtt-user-properties   [name, value, ...], where a table cannot hold them: repeated or empty
-names, long ones, ours x-mqtt-content-type      of more than 255 octets
-x-reply-to-topic         the Response Topic, as a routing key
-x-correlation-id         Correlation Data that is no short string
+Both front ends write and read these headers, so a message can cross from one protocol to the other
+and back unchanged.
+
+    x-mqtt-retain            True if published with RETAIN; an AMQP publisher may set it, too
+    x-mqtt-qos               0, 1 or 2; an AMQP publisher may set it, too
+    x-mqtt-payload-format    0 or 1
+    x-mqtt-user-properties   [name, value, ...], if a table of headers cannot hold them: repeated,
+                             empty or long names, or names of these headers
+    x-mqtt-content-type      a Content Type of more than 255 bytes
+    x-reply-to-topic         the Response Topic, as a routing key
+    x-correlation-id         Correlation Data that is not a short string
 """
 
 from __future__ import annotations
@@ -23,22 +26,18 @@ TYPE: Final = "x-mqtt-content-type"
 REPLY_TO: Final = "x-reply-to-topic"
 CORRELATION: Final = "x-correlation-id"
 ALL: Final = (RETAIN, QOS, FORMAT, USER, TYPE, REPLY_TO, CORRELATION)
-#: Octets without which none of the first two is in a content.
+#: Prefix of RETAIN and QOS: a content without these bytes has neither header.
 MARK: Final = b"x-mqtt-"
 
 
 def wants_retain(properties: Mapping[str, object]) -> bool:
-    """Whether the neutral properties of a message ask for it to be retained."""
+    """True if a message with these neutral properties is to be retained."""
     headers = properties.get("headers")
     return isinstance(headers, dict) and headers.get(RETAIN) is True
 
 
 def wanted_qos(properties: Mapping[str, object]) -> int:
-    """The quality of service that they ask for; -1 for none."""
+    """Return the quality of service (QoS) that the properties ask for, or -1 for none."""
     headers = properties.get("headers")
-    quality = headers.get(QOS) if isinstance(headers, dict) else None
-    return (
-        quality
-        if isinstance(quality, int) and not isinstance(quality, bool) and 0 <= quality <= 2
-        else -1
-    )
+    qos = headers.get(QOS) if isinstance(headers, dict) else None
+    return qos if isinstance(qos, int) and not isinstance(qos, bool) and 0 <= qos <= 2 else -1

@@ -1,15 +1,20 @@
-"""What may stand between a socket and a connection: octets in, other octets out, both ways."""
+"""A layer between a socket and a connection: TLS (trellis/server/tls.py) and WebSocket.
+
+    socket -- bytes --> layer.receive --> next layer, or Connection.receive_data
+    socket <-- bytes -- layer.send    <-- next layer, or Connection.parts_to_send
+
+trellis/server/layered_link.py calls the layers of a connection in order.
+"""
 
 from __future__ import annotations
 
 
 class Layer:
-    """One direction is `receive`, from the socket; the other is `send`, to it.
+    """One layer of one connection.
 
-    * `open`: the other end has introduced itself, and what it says is for whoever is above;
-    * `speaks`: the layer has something to say for itself, so call `send`, be it with nothing;
-    * `over`: why nothing more is heard from the other end, as the metrics name it; empty while more
-    may come.
+    * `open`: the handshake of the layer is complete;
+    * `speaks`: the layer has output of its own, so `send` must be called, even with no parts;
+    * `over`: reason why no more input is accepted, as the metrics name it; "" before.
     """
 
     def __init__(self) -> None:
@@ -18,19 +23,17 @@ class Layer:
         self.over = ""
 
     def receive(self, data: bytes) -> bytes:
-        """What the octets from below mean to whoever is above. No exception comes out."""
+        """Return the payload of the input, for the layer above. Raises nothing."""
         raise NotImplementedError
 
     def send(self, parts: list[bytes]) -> list[bytes]:
-        """What to send below, in order: what the layer itself has to say, and the parts from above
-        in its own form.
-        """
+        """Return the output for the layer below: this layer's own, and the parts in its framing."""
         raise NotImplementedError
 
     def close(self, reason: str) -> None:
-        """The connection above ended, for this reason: have the next `send` say so, after all else."""
+        """Close the layer: the connection above has ended. The next `send` returns the close."""
         raise NotImplementedError
 
     def on_closed(self, reason: str) -> None:
-        """The socket is gone, or the connection above ended, before the layer was open."""
+        """Handle the loss of the socket, or the end of the connection before the layer was open."""
         raise NotImplementedError

@@ -1,8 +1,9 @@
-"""The PROXY protocol, versions 1 and 2: whom a proxy brings, said before anything else.
+"""The PROXY protocol, versions 1 and 2: a proxy tells the address of its client first of all.
 
 Source: https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt, sections 2.1 and 2.2.
 
-    1   "PROXY " TCP4|TCP6|UNKNOWN " " source " " destination " " port " " port CR LF       at most 107 octets
+    1   "PROXY " TCP4|TCP6|UNKNOWN " " source " " destination " " port " " port CR LF, at most 107
+        bytes
     2   signature(12)  version and command(1)  family(1)  length(2)  addresses and more(length)
 """
 
@@ -11,28 +12,29 @@ from __future__ import annotations
 import ipaddress
 from typing import Final
 
-#: Octets of the longest header that is taken. A header of version 2 may say much about the client's
-#: certificate.
+#: Size of the longest header that is accepted, in bytes. A header of version 2 may contain a lot
+#: about the client's certificate.
 HEADER_MAX: Final = 4_096
 
 _LINE_MAX: Final = 107
 _SIGNATURE: Final = b"\r\n\r\n\0\r\nQUIT\n"
 _WORD: Final = b"PROXY "
 _LOCAL, _PROXY = 0x20, 0x21
-#: Octets of an address in version 2, by family. Others have no address of use to us.
+#: Size of an address in version 2, by family, in bytes. Other families have no IP address.
 _LENGTHS: Final = {0x11: 4, 0x21: 16}
 
 Address = tuple[str, int]
 
 
 class BadHeader(Exception):
-    """What came is no PROXY header."""
+    """The input does not begin with a valid PROXY header."""
 
 
 def read_header(data: bytes) -> tuple[int, Address | None]:
-    """Octets of the header, and the address and port of the client; None for the address when the
-    header leaves it open, as a proxy does for its own health checks. 0 octets: more must come.
-    Raises BadHeader.
+    """Return the size of the header, and the address and port of the client.
+
+    The size is 0 if the header is incomplete. The address is None if the header has none, as in the
+    health checks of a proxy. Raises BadHeader.
     """
     if data[: len(_SIGNATURE)] == _SIGNATURE[: len(data)]:
         return _read_binary(data)

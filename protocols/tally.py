@@ -1,4 +1,4 @@
-"""What one front end counts: plain ints, read when somebody scrapes."""
+"""Counters of one front end: plain integers, which the metrics endpoint reads."""
 
 from __future__ import annotations
 
@@ -6,20 +6,27 @@ from mypy_extensions import i64
 
 
 class FrontCounters:
-    """Shared by all connections of a front end, so totals never fall when one of them ends."""
+    """The counters that all connections of a front end share.
+
+    They outlive the connections, so that a total never decreases.
+    """
 
     def __init__(self) -> None:
-        #: Publications by publishers who want confirms, and confirms given.
+        #: Publications on channels in confirm mode, and confirms sent.
         self.received_confirm: i64 = 0
         self.confirmed: i64 = 0
-        #: Deliveries to consumers that need not answer, and to those that must.
+        #: Deliveries to consumers that acknowledge automatically, and manually.
         self.delivered_auto: i64 = 0
         self.delivered_manual: i64 = 0
+        #: Messages fetched by basic.get with automatic and manual acknowledgement, and replies
+        #: without a message.
         self.get_auto: i64 = 0
         self.get_manual: i64 = 0
         self.get_empty: i64 = 0
+        #: Deliveries and fetched messages that had been delivered before.
         self.redelivered: i64 = 0
         self.acknowledged: i64 = 0
+        #: Mandatory messages returned to their publisher.
         self.returned: i64 = 0
         self.channels_opened: i64 = 0
         self.channels_closed: i64 = 0

@@ -1,11 +1,12 @@
-"""What is outstanding, by sequence number: a list with a moving base.
+"""A window of outstanding deliveries by sequence number: a list with a moving base.
 
     items   [ None | None | D | None | D | D ]        take(n): index n - base, no hash
               ^base         ^head
 
-Numbers come in order and mostly go in order, so a step is an index (18 % cheaper per acknowledged
-message than a dict). What stays behind while 65,536 others come and go moves to a dict of
-stragglers, so that one message that is never settled does not make the list grow for ever.
+AMQP delivery tags and MQTT packet identifiers are assigned in order and mostly settled in order, so
+finding a delivery is indexing a list (18 % cheaper per acknowledged message than a dict). A
+delivery that is still outstanding after 65,536 later ones moves to a dict of stragglers, so that
+one message that is never settled does not make the list grow for ever.
 """
 
 from __future__ import annotations
@@ -16,34 +17,36 @@ from mypy_extensions import i64
 
 from broker.queues.consumer import Delivery
 
-#: Settled entries that may stand before the first outstanding one until they are cut.
+#: Settled entries before the first outstanding one that are removed together.
 SLACK: Final[i64] = 512
-#: Numbers between the oldest outstanding and the newest from which few outstanding ones are
-#: stragglers.
+#: Distance between the oldest outstanding number and the newest above which the outstanding
+#: deliveries become stragglers, if they are few.
 SPAN: Final[i64] = 65_536
-#: What most windows have, in one copy; nothing is ever put here.
+#: Empty dict that all windows without stragglers share. It is never changed.
 _NO_STRAGGLERS: Final[dict[int, Delivery]] = {}
 
 
 class Window:
-    """Deliveries under numbers that begin with 1."""
+    """Outstanding deliveries under numbers that begin with 1."""
 
     def __init__(self) -> None:
+        #: Number of outstanding deliveries.
         self.count: i64 = 0
+        #: Number of the first entry of the list, and index of the first outstanding one.
         self.base: i64 = 1
         self.head: i64 = 0
         self._items: list[Delivery | None] = []
-        #: What was outstanding before `base`, oldest first.
+        #: Outstanding deliveries with numbers below `base`, oldest first.
         self._stragglers: dict[int, Delivery] = _NO_STRAGGLERS
 
     def add(self, delivery: Delivery) -> i64:
-        """Returns the delivery's number."""
+        """Add a delivery; return its number."""
         self._items.append(delivery)
         self.count += 1
         return self.base + len(self._items) - 1
 
     def skip(self) -> i64:
-        """Use up a number for something that nobody will settle."""
+        """Use up a number for a delivery that needs no settlement; return the number."""
         if self.count > len(self._stragglers):
             self._items.append(None)
             if len(self._items) - self.head > SPAN:
@@ -57,7 +60,7 @@ class Window:
         return self.base - 1
 
     def skip_to(self, number: i64) -> None:
-        """Let the next delivery have this number, which was not reached yet."""
+        """Give this number, which must not be below `next`, to the next delivery."""
         if self.count > len(self._stragglers):
             while self.next < number:
                 self.skip()
@@ -68,26 +71,27 @@ class Window:
 
     @property
     def first(self) -> i64:
-        """The oldest outstanding number that is no straggler; `next` where there is none."""
+        """Oldest outstanding number, stragglers excepted; `next` if there is none."""
         return self.base + self.head
 
     @property
     def next(self) -> i64:
-        """The number that comes next."""
+        """Number of the next delivery."""
         return self.base + len(self._items)
 
     def span(self) -> i64:
-        """How many numbers lie between the oldest outstanding and the newest."""
+        """Return the distance between the oldest outstanding number and the newest."""
         return len(self._items) - self.head
 
     def get(self, number: i64) -> Delivery | None:
+        """Return the delivery with this number, or None."""
         index: i64 = number - self.base
         if index < 0 and self._stragglers:
             return self._stragglers.get(number)
         return self._items[index] if self.head <= index < len(self._items) else None
 
     def take(self, number: i64) -> Delivery | None:
-        """Remove and return what stands under the number; None when nothing does. Hot path."""
+        """Remove and return the delivery with this number, or return None. Hot path."""
         items = self._items
         index: i64 = number - self.base
         if index < self.head or index >= len(items):
@@ -110,7 +114,7 @@ class Window:
         return delivery
 
     def take_up_to(self, number: i64) -> list[Delivery]:
-        """Remove and return everything up to and with this number, oldest first."""
+        """Remove and return all deliveries up to this number, inclusive, oldest first."""
         taken: list[Delivery] = []
         for straggler in [straggler for straggler in self._stragglers if straggler <= number]:
             delivery = self.take(straggler)
@@ -126,10 +130,11 @@ class Window:
         return taken
 
     def take_all(self) -> list[Delivery]:
+        """Remove and return all deliveries, oldest first."""
         return self.take_up_to(self.base + len(self._items) - 1)
 
     def outstanding(self) -> list[tuple[i64, Delivery]]:
-        """Every number with what stands under it, oldest first."""
+        """Return all numbers with their deliveries, oldest first."""
         found: list[tuple[i64, Delivery]] = [
             (i64(number), item) for number, item in self._stragglers.items()
         ]
@@ -144,9 +149,7 @@ class Window:
         return delivery
 
     def _leave_behind(self) -> None:
-        """If only few of so many numbers are outstanding, they are stragglers, and the list begins
-        anew.
-        """
+        """Move the outstanding deliveries to the stragglers if they are few; empty the list."""
         if (self.count - len(self._stragglers)) * 8 > self.span():
             return
         if self._stragglers is _NO_STRAGGLERS:

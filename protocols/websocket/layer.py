@@ -1,4 +1,4 @@
-"""The layer: an upgrade, then frames in and out."""
+"""The WebSocket layer of a connection: first the upgrade from HTTP, then frames in and out."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from protocols.websocket.frames import (
 )
 from protocols.websocket.upgrade import REASONS, OriginPolicy, UpgradeRefused, upgrade
 
-#: Why a connection ended -> what its close frame says.
+#: Reason for the end of a connection -> code of the close frame; NORMAL for other reasons.
 _CODES: Final = {
     "shutdown": GOING_AWAY,
     "protocol_error": PROTOCOL_ERROR,
     "too_large": TOO_LARGE,
     "login_refused": POLICY,
 }
-#: Octets up to which a frame is sent in one piece with its head.
+#: Size up to which a payload is copied behind its frame header, in bytes.
 _SMALL: Final[i64] = 1 << 14
 
 
 class WebSocketTally:
-    """What became of those who came to one listener."""
+    """The counters of the WebSocket upgrades at one listener."""
 
     def __init__(self) -> None:
-        #: Upgrades, and requests refused by reason.
+        #: Number of upgrades, and of refused requests by reason.
         self.upgrades = 0
         self.refused = dict.fromkeys(REASONS, 0)
 
@@ -58,18 +58,20 @@ class WebSocketLayer(Layer):
         self._policy = policy
         self._peer = peer
         self._tally = tally
-        #: A request, or the head of a frame, or a control frame, that is not complete.
+        #: Input that is incomplete: a request, a frame header, or a control frame.
         self._rest = b""
-        #: Of the payload that is coming: octets left, key, and the octet of the key that comes
-        #: next.
+        #: The payload that is being received: bytes left, key of the mask, and index of the byte
+        #: of the key that comes next.
         self._left: i64 = 0
         self._key = b""
         self._phase: i64 = 0
-        #: Whether the message goes on with another frame.
+        #: True if the message continues in another frame.
         self._unfinished = False
-        #: What we say beside frames of data, and at the very end.
-        self._words = b""
-        self._last_words = b""
+        #: Output of the layer itself: before the data of the next `send` (HTTP response, pong), and
+        #: behind it (close frame).
+        self._reply = b""
+        self._close_frame = b""
+        #: True once a close frame is due or sent.
         self._closed = False
 
     def receive(self, data: bytes) -> bytes:
@@ -85,7 +87,7 @@ class WebSocketLayer(Layer):
             answered = upgrade(self._policy, data, self._peer)
         except UpgradeRefused as refused:
             self._tally.refused[refused.reason] += 1
-            self._words = refused.answer()
+            self._reply = refused.answer()
             self._closed = True
             self.speaks = True
             self.over = "websocket_refused"
@@ -96,11 +98,11 @@ class WebSocketLayer(Layer):
         self.open = True
         self.speaks = True
         self._tally.upgrades += 1
-        self._words = answered[0]
+        self._reply = answered[0]
         return self._read(answered[1])
 
     def _read(self, data: bytes) -> bytes:
-        """The payloads of data frames; control frames are answered. Hot path, once per chunk."""
+        """Return the payloads of data frames; answer control frames. Hot path, once per chunk."""
         size: i64 = len(data)
         at: i64 = 0
         out = BytesWriter()
@@ -112,12 +114,11 @@ class WebSocketLayer(Layer):
                 self._left -= end - at
                 at = end
             if size - at < 6:
-                # The head of a masked frame has six octets or more; what is wrong with it shows in
-                # two.
-                if size - at < 2 or self._left > 0 or not self._wrong(data, at):
+                # The header of a masked frame has at least six bytes; two show if it is invalid.
+                if size - at < 2 or self._left > 0 or not self._invalid(data, at):
                     break
                 return out.getvalue()
-            if self._wrong(data, at):
+            if self._invalid(data, at):
                 return out.getvalue()
             opcode: i64 = i64(data[at]) & 15
             length: i64 = i64(data[at + 1]) & 127
@@ -146,15 +147,14 @@ class WebSocketLayer(Layer):
             self._rest = data[at:]
         return out.getvalue()
 
-    def _wrong(self, data: bytes, at: i64) -> bool:
-        """Whether the two octets at `at` begin no frame that may come now: the WebSocket ends."""
+    def _invalid(self, data: bytes, at: i64) -> bool:
+        """True if the two bytes at `at` begin no frame that may come now: the WebSocket closes."""
         first: i64 = data[at]
         second: i64 = data[at + 1]
         opcode: i64 = first & 15
         if first & 0x70 or second < 128:
-            self._fail(
-                PROTOCOL_ERROR
-            )  # An extension that nobody agreed to, or no mask (section 5.1).
+            # An extension that was not agreed on, or a frame without a mask (section 5.1).
+            self._fail(PROTOCOL_ERROR)
         elif opcode == TEXT:
             self._fail(UNSUPPORTED)  # [MQTT-6.0.0-1]
         elif opcode >= CLOSE:
@@ -165,8 +165,10 @@ class WebSocketLayer(Layer):
         return self._closed
 
     def _length(self, data: bytes, at: i64, end: i64) -> i64:
-        """The longer form of a length, from the third octet of the frame on; -1 when a shorter form
-        would do, or it is too long for any (section 5.2)."""
+        """Return the extended length of a frame, which begins at its third byte (section 5.2).
+
+        Return -1 and close the WebSocket if a shorter form would do, or if its highest bit is set.
+        """
         length = int.from_bytes(data[at + 2 : end], "big")
         if length >> 63 or length < (126 if end - at == 4 else 1 << 16):
             self._fail(PROTOCOL_ERROR)
@@ -178,9 +180,9 @@ class WebSocketLayer(Layer):
         unmask(out, data, start, start + length, data[start - 4 : start], 0)
         payload = out.getvalue()
         if opcode == PING:
-            # Of several pings the last may be answered for all (section 5.5.3): nobody makes us
-            # talk and talk.
-            self._words = head(int(PONG), len(payload)) + payload
+            # Only the last of several pings is answered (section 5.5.3), so that a client cannot
+            # make the output grow.
+            self._reply = head(int(PONG), len(payload)) + payload
             self.speaks = True
         elif opcode == CLOSE:
             self._close(read_close(payload))
@@ -193,24 +195,24 @@ class WebSocketLayer(Layer):
     def _close(self, code: int) -> None:
         if not self._closed:
             self._closed = True
-            self._last_words = close(code)
+            self._close_frame = close(code)
             self.speaks = True
 
     def send(self, parts: list[bytes]) -> list[bytes]:
-        """What is sent in one turn is one frame. Hot path."""
+        """Return the parts as the payload of one binary frame. Hot path."""
         self.speaks = False
-        words, self._words = self._words, b""
-        last, self._last_words = self._last_words, b""
+        first, self._reply = self._reply, b""
+        last, self._close_frame = self._close_frame, b""
         if not parts or not self.open or self._closed and not last:
-            words += last
-            return [words] if words else []
+            first += last
+            return [first] if first else []
         size: i64 = 0
         for part in parts:
             size += len(part)
-        words += head(int(BINARY), int(size))
+        first += head(int(BINARY), int(size))
         if last or size <= _SMALL:
-            return [b"".join([words, *parts, last])]
-        return [words, *parts]
+            return [b"".join([first, *parts, last])]
+        return [first, *parts]
 
     def close(self, reason: str) -> None:
         if self.open:

@@ -1,7 +1,8 @@
-"""The upgrade from HTTP (RFC 6455 section 4.2): who may come in, and the answer.
+"""The upgrade from HTTP to WebSocket (RFC 6455, section 4.2): check the request, and answer it.
 
-A browser sends the Origin of the page that asks, and lets any page ask. So a page of another host
-must be allowed by name, and never has what only those on this machine have.
+A browser lets every page open a WebSocket to every host, and sends the Origin of the page. So a
+page of another host must be allowed by name (OriginPolicy), and is never treated as local, even if
+the browser runs on this machine.
 """
 
 from __future__ import annotations
@@ -15,24 +16,24 @@ import h11
 
 from protocols.connection import Peer
 
-#: Octets of the longest request.
+#: Size of the largest request, in bytes.
 REQUEST_MAX: Final = 16 << 10
-#: Subprotocols of MQTT, as clients name them: the one of the specification, and the one of version
-#: 3.1.
+#: Subprotocols of MQTT, as clients name them: that of the specification, and that of version 3.1.
 SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
 
-#: Why there is no upgrade: what is asked is none, or has the wrong path, Origin or subprotocol, or
-#: is too long; the client left before it had asked, or took too long for it.
+#: Reasons to refuse an upgrade: the request is no valid upgrade, has the wrong path, Origin or
+#: subprotocol, or is too large; the client left before its request was complete, or took too long.
 REASONS: Final = ("request", "path", "origin", "subprotocol", "too_large", "lost", "timeout")
 
 _MAGIC: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-#: Names of this machine that no other name server can give away.
+#: Names of this machine that a name server cannot point elsewhere.
 _HERE: Final = ("localhost", "127.0.0.1", "[::1]")
 
 
 class OriginPolicy:
-    """The path that is served, and the Origins beside that of the own host, in small letters; `*`
-    is every one.
+    """The path of the WebSocket, and the origins of the pages that may open it.
+
+    Pages of the broker's own host always may. `origins` are lowercase; `*` allows every page.
     """
 
     def __init__(self, path: str, origins: list[str]) -> None:
@@ -40,11 +41,12 @@ class OriginPolicy:
         self.origins = origins
 
     def allows(self, origin: str) -> bool:
+        """True if pages of this origin may open the WebSocket."""
         return origin in self.origins or "*" in self.origins
 
 
 class UpgradeRefused(Exception):
-    """No upgrade. `reason` is one of REASONS, `status` and the text are for the client."""
+    """A refused upgrade: `reason` is one of REASONS; `status` and the text are for the client."""
 
     def __init__(self, reason: str, status: int, text: str) -> None:
         super().__init__(text)
@@ -52,8 +54,10 @@ class UpgradeRefused(Exception):
         self.status = status
 
     def answer(self) -> bytes:
+        """Return the HTTP response."""
         body = f"{self}\n".encode()
-        headers = f"HTTP/1.1 {self.status} {_PHRASES[self.status]}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        headers = f"HTTP/1.1 {self.status} {_PHRASES[self.status]}\r\n"
+        headers += "Content-Type: text/plain; charset=utf-8\r\n"
         headers += f"Content-Length: {len(body)}\r\nConnection: close\r\n"
         if self.status == 405:
             headers += "Allow: GET\r\n"
@@ -73,19 +77,21 @@ _PHRASES: Final = {
 
 
 def upgrade(policy: OriginPolicy, data: bytes, peer: Peer) -> tuple[bytes, bytes] | None:
-    """The answer, and what came after the request; None when more of it must come. The peer is then
-    what the request makes of it. Raises Refused."""
+    """Return the HTTP response and the input behind the request, or None if it is incomplete.
+
+    Also set if the peer is local, or a page of another site. Raises UpgradeRefused.
+    """
     http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_MAX)
     try:
         http.receive_data(data)
         request = http.next_event()
     except h11.RemoteProtocolError as error:
-        error.__traceback__ = None  # Which h11 makes a circle of, with all of us in it.
+        error.__traceback__ = None  # h11 makes it part of a reference cycle.
         status = 431 if error.error_status_hint == 431 else 400
         raise UpgradeRefused(
             "too_large" if status == 431 else "request",
             status,
-            f"no request that can be read: {error}",
+            f"the request cannot be read: {error}",
         ) from None
     if not isinstance(request, h11.Request):
         return None
@@ -97,11 +103,12 @@ def upgrade(policy: OriginPolicy, data: bytes, peer: Peer) -> tuple[bytes, bytes
             "path", 404, f"no such page; the WebSocket of MQTT is at {policy.path}"
         )
     key = _key(request, headers)
-    _judge_origin(policy, headers, peer)
+    _check_origin(policy, headers, peer)
     subprotocol = _subprotocol(headers)
     accept = base64.b64encode(hashlib.sha1(key + _MAGIC, usedforsecurity=False).digest())
     answer = (
-        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Accept: "
         + accept
         + b"\r\nSec-WebSocket-Protocol: "
         + subprotocol.encode()
@@ -111,7 +118,7 @@ def upgrade(policy: OriginPolicy, data: bytes, peer: Peer) -> tuple[bytes, bytes
 
 
 def _fields(request: h11.Request) -> dict[bytes, bytes]:
-    """Names in small letters; what is given several times is a list with commas."""
+    """Return the header fields by lowercase name; the values of a repeated field are joined."""
     fields: dict[bytes, bytes] = {}
     for name, value in request.headers:
         fields[name] = fields[name] + b"," + value if name in fields else value
@@ -119,12 +126,12 @@ def _fields(request: h11.Request) -> dict[bytes, bytes]:
 
 
 def _words(fields: dict[bytes, bytes], name: bytes) -> list[str]:
-    """The words of a list with commas."""
+    """Return the words of a field that is a list with commas."""
     return [word.strip() for word in fields.get(name, b"").decode("latin-1").split(",")]
 
 
 def _key(request: h11.Request, fields: dict[bytes, bytes]) -> bytes:
-    """The client's key, of a request that asks for a WebSocket of version 13. Raises Refused."""
+    """Return the key of a request for a WebSocket of version 13. Raises UpgradeRefused."""
     if "websocket" not in [
         word.lower() for word in _words(fields, b"upgrade")
     ] or "upgrade" not in [word.lower() for word in _words(fields, b"connection")]:
@@ -143,19 +150,23 @@ def _key(request: h11.Request, fields: dict[bytes, bytes]) -> bytes:
             raise ValueError
     except (binascii.Error, ValueError):
         raise UpgradeRefused(
-            "request", 400, "Sec-WebSocket-Key is not 16 octets in base64"
+            "request", 400, "Sec-WebSocket-Key is not 16 bytes in base64"
         ) from None
     return key
 
 
-def _judge_origin(policy: OriginPolicy, fields: dict[bytes, bytes], peer: Peer) -> None:
-    """Whether the page may ask, and what it is then. Raises Refused."""
+def _check_origin(policy: OriginPolicy, fields: dict[bytes, bytes], peer: Peer) -> None:
+    """Check that the page may connect; set `peer.local` and `peer.cross_site`.
+
+    Raises UpgradeRefused.
+    """
     host = _host(fields.get(b"host", b"").decode("latin-1").lower())
     if host not in _HERE or b"forwarded" in fields or b"x-forwarded-for" in fields:
-        # Another name of ours: a proxy may stand before us, or a name server may have lied.
+        # The client used another name of this machine: it may be behind a proxy, or a name server
+        # may have been made to point to this machine.
         peer.local = False
     if b"origin" not in fields:
-        return  # No browser.
+        return  # The client is not a browser.
     origin = fields[b"origin"].decode("latin-1").lower()
     page = _host(origin.partition("://")[2])
     if page and page == host or page in _HERE and host in _HERE:
@@ -164,21 +175,25 @@ def _judge_origin(policy: OriginPolicy, fields: dict[bytes, bytes], peer: Peer) 
         raise UpgradeRefused(
             "origin",
             403,
-            f"pages of {origin} may not connect; the setting ws.origins (wss.origins) names those that may",
+            f"pages of {origin} may not connect; the setting ws.origins (wss.origins) names those "
+            "that may",
         )
     peer.cross_site = True
     peer.local = False
 
 
 def _host(authority: str) -> str:
-    """Without the port."""
+    """Return the host of an authority, without the port."""
     if authority.startswith("["):
         return authority.partition("]")[0] + "]"
     return authority.partition(":")[0]
 
 
 def _subprotocol(fields: dict[bytes, bytes]) -> str:
-    """The first of ours that the client offers [MQTT-6.0.0-3], [MQTT-6.0.0-4]. Raises Refused."""
+    """Return the best subprotocol that the client offers [MQTT-6.0.0-3], [MQTT-6.0.0-4].
+
+    Raises UpgradeRefused if it offers none of SUBPROTOCOLS.
+    """
     offered = list(_words(fields, b"sec-websocket-protocol"))
     for word in SUBPROTOCOLS:
         if word in offered:

@@ -1,4 +1,4 @@
-"""The top floor: sockets, logins, HTTP, metrics, start and stop.
+"""Tests of the server: sockets, logins, HTTP, metrics, start and stop.
 
-What is in-process runs on asyncio and on uvloop.
+Tests with a broker in the same process run on asyncio and on uvloop.
 """

@@ -1,4 +1,4 @@
-"""Every asynchronous test here runs on both loops; an App in the test's own loop is a fixture."""
+"""Fixtures: brokers in the test's event loop. Asynchronous tests run on asyncio and on uvloop."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ def pytest_asyncio_loop_factories(
 
 @pytest_asyncio.fixture
 async def start(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Start]:
-    """Starts brokers in this loop (`settings` says with which settings), and stops them with the
-    test.
+    """Start brokers in this event loop with given `settings`, and stop them after the test.
 
-    Each must end without a line of log above warning, without a task of its own left, and without
-    one exception that came as far as the loop.
+    Each must end without a log line above warning, without a task of its own left, and without an
+    exception that reached the event loop.
     """
     loop = asyncio.get_running_loop()
     unhandled: list[dict[str, object]] = []
@@ -60,5 +59,5 @@ async def start(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Start]:
 
 @pytest_asyncio.fixture
 async def running(start: Start) -> Running:
-    """A broker with the settings of most tests."""
+    """Start a broker with the settings of most tests."""
     return await start()

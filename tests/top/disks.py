@@ -1,6 +1,4 @@
-"""The operating system's disk, in the hands of a test: it waits when it is told to, and refuses
-what it is told to refuse.
-"""
+"""A disk that a test controls: it waits, or fails operations, when the test says so."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ PATIENCE = 30.0
 
 
 class HandledFile(File):
-    """Asks its disk before it does anything."""
+    """A file that consults its disk before every operation."""
 
     def __init__(self, disk: HandledDisk, path: str, file: File) -> None:
         self._disk = disk
@@ -32,7 +30,7 @@ class HandledFile(File):
 
     def sync(self) -> None:
         self._disk.ask("sync", self._path)
-        assert self._disk.open_for_syncs.wait(PATIENCE), "nobody let the disk go on"
+        assert self._disk.open_for_syncs.wait(PATIENCE), "the test did not let the disk go on"
         self._file.sync()
         self._disk.syncs += 1
 
@@ -48,7 +46,7 @@ class HandledFile(File):
 
 
 class HandledDisk(Disk):
-    """`refuse(operation, path)` gives an errno for what shall fail, or 0."""
+    """A disk whose operations fail if `refuse(operation, path)` returns an errno other than 0."""
 
     def __init__(self) -> None:
         self.refuse: Callable[[str, str], int] = lambda operation, path: 0

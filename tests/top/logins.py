@@ -1,9 +1,10 @@
-"""Many logins at once, from a process of their own: `python -m tests.top.logins AMQP-PORT MQTT-PORT
-COUNT USER`.
+"""Many logins at once, in a process of its own.
 
-One third knows the password of USER (it is the name), one third says a wrong one, each its own, and
-one third nobody knows. Every second one comes by MQTT. Prints a JSON object, who was answered what
-and how often, and hangs up when its input ends.
+    python -m tests.top.logins AMQP-PORT MQTT-PORT COUNT USER
+
+A third of the clients give the password of USER (its name), a third give wrong passwords, all
+different, and a third give unknown user names. Every second client uses MQTT. Prints a JSON object
+with the number of clients by answer, and disconnects when its input ends.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _METHODS = {(10, 10): "start", (10, 30): "tune", (10, 50): "close"}
 
 
 class Client:
-    """One login: what it says first, and what it says when it is asked who it is."""
+    """One login: its first data, and its data after the greeting."""
 
     def __init__(
         self, number: int, port: int, protocol: str, kind: str, user: str, password: str
@@ -41,7 +42,7 @@ class Client:
         self.socket.connect_ex(("127.0.0.1", port))
 
     def answer(self) -> str:
-        """Read what the broker says, and go on. Returns the verdict, "" when there is none yet."""
+        """Read data from the broker, and continue the login. Return the verdict, "" before it."""
         data = self.socket.recv(65_536)
         if not data:
             return "lost"

@@ -1,6 +1,4 @@
-"""A broker in the loop of the test, and clients that are no more than sockets: they write octets
-and read octets.
-"""
+"""A broker in the event loop of the test, and clients that are plain sockets."""
 
 from __future__ import annotations
 
@@ -30,10 +28,11 @@ from trellis.settings import Settings
 
 #: Seconds after which a test gives up waiting.
 PATIENCE: Final = 20.0
-#: The user of most tests, whose password is the name, and is verified in no time.
+#: The user of most tests. The password is the name; its hash is verified very fast.
 KNOWN: Final = {
     "name": "known",
-    "password_hash": "$argon2id$v=19$m=8,t=1,p=1$rO+D8wFkg+VleHrdWqV4eg$W/22aWnU5qJCMNSXWoyIj5DeYiAKmXZtridaT1aZg/U",
+    "password_hash": "$argon2id$v=19$m=8,t=1,p=1$rO+D8wFkg+VleHrdWqV4eg$"
+    "W/22aWnU5qJCMNSXWoyIj5DeYiAKmXZtridaT1aZg/U",
 }
 
 _OURS: Final[dict[str, dict[str, Any]]] = {
@@ -53,24 +52,25 @@ _starts: Final = itertools.count()
 
 
 def settings(**given: Any) -> Settings:
-    """Free ports on 127.0.0.1, nothing kept, one user; `given` is what differs from that, sections
-    as dicts.
+    """Return settings with free ports on 127.0.0.1, no data directory and one user.
+
+    The arguments override these settings; sections are dictionaries.
     """
     sections = {name: section | given.pop(name, {}) for name, section in _OURS.items()}
     return msgspec.convert({"users": [KNOWN]} | sections | given, Settings)
 
 
 class Running:
-    """An App that serves in the loop of the test."""
+    """An App that serves in the test's event loop."""
 
     def __init__(self, chosen: Settings, disk: Disk | None = None) -> None:
-        #: What the settings are when they are read again.
+        #: Settings that a reload reads.
         self.chosen = chosen
         self.app = App(chosen, lambda: self.chosen, disk)
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        # The broker's collector looks at all objects when it begins: at those of all tests only now and then.
+        # The broker collects all objects when it starts: those of all tests only now and then.
         if next(_starts) % 16:
             gc.freeze()
         self._serving = asyncio.create_task(self.app.serve())
@@ -88,7 +88,7 @@ class Running:
             await self._serving
 
     async def reload(self, chosen: Settings) -> None:
-        """What SIGHUP does, with these settings."""
+        """Reload with these settings, as at SIGHUP."""
         self.chosen = chosen
         reloading = self.app.reloading
         assert reloading is not None
@@ -114,11 +114,11 @@ class Running:
         return int(self.app.addresses[listener].rpartition(":")[2])
 
     async def socket(self, listener: str) -> Socket:
-        """A connection to a listener that says nothing yet."""
+        """Return a connection to a listener that has sent nothing."""
         return await Socket.connect(self.port(listener))
 
     async def tls(self, listener: str, context: ssl.SSLContext, name: str = "localhost") -> Stream:
-        """A connection over TLS to a listener, that asks for a server of this name."""
+        """Return a TLS connection to a listener, with a server name."""
         return Stream(
             *await asyncio.open_connection(
                 "127.0.0.1", self.port(listener), ssl=context, server_hostname=name
@@ -136,14 +136,14 @@ class Running:
         return client
 
     async def get(self, listener: str, path: str, headers: str = "") -> tuple[int, bytes]:
-        """Status and body of an HTTP answer."""
+        """Return status and body of an HTTP response."""
         status, _, body = await self.ask(
             listener, f"GET {path} HTTP/1.1\r\nHost: here\r\n{headers}\r\n".encode()
         )
         return status, body
 
     async def ask(self, listener: str, request: bytes) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers (names in small letters) and body of the answer to these octets."""
+        """Return status, headers (names in lowercase) and body of the response to a request."""
         client = await self.socket(listener)
         await client.send(request)
         return parsed(await client.read_to_end())
@@ -154,7 +154,7 @@ class Running:
         return Scrape(body.decode())
 
     async def until(self, truth: Callable[[], bool]) -> None:
-        """Wait for what some turn of the loop brings about."""
+        """Wait until a condition holds, over turns of the event loop."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 if truth():
@@ -191,7 +191,7 @@ class Scrape:
         }
 
     def value(self, name: str, **labels: str) -> float:
-        """The sample of that name with exactly these labels; 0 when it is not there."""
+        """Return the sample with this name and exactly these labels; 0 if there is none."""
         return self.samples.get((name, tuple(sorted(labels.items()))), 0.0)
 
 
@@ -214,7 +214,7 @@ class Socket:
             await self._loop.sock_sendall(self._sock, data)
 
     async def read(self, most: int = 1 << 16) -> bytes:
-        """What comes next, b"" for the end. A reset is an end too."""
+        """Return the next data, b"" at the end. A reset is an end, too."""
         async with asyncio.timeout(PATIENCE):
             try:
                 return await self._loop.sock_recv(self._sock, most)
@@ -244,7 +244,7 @@ class Socket:
 
 
 class Stream(Socket):
-    """Like Socket, over whatever a stream goes over: TLS, a Unix socket."""
+    """A Socket over an asyncio stream, such as TLS or a Unix socket."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         super().__init__(writer.get_extra_info("socket"))
@@ -297,7 +297,7 @@ class Amqp0:
         await self.call(spec.Channel.Open(), spec.Channel.OpenOk)
 
     async def frame(self) -> Any:
-        """The next frame, as pamqp reads it."""
+        """Return the next frame, decoded by pamqp."""
         head = await self.socket.exactly(7)
         return pamqp.frame.unmarshal(
             head + await self.socket.exactly(int.from_bytes(head[3:7], "big") + 1)
@@ -313,7 +313,7 @@ class Amqp0:
         return await self.expect(answer)
 
     async def queue(self, name: str, exchange: str = "", key: str = "", **options: Any) -> None:
-        """Declare a queue, and bind it where an exchange is given."""
+        """Declare a queue, and bind it if an exchange is given."""
         await self.call(spec.Queue.Declare(queue=name, **options), spec.Queue.DeclareOk)
         if exchange:
             await self.call(
@@ -334,12 +334,12 @@ class Mqtt0:
         self.socket = sock
 
     async def connect(self, name: str, **options: Any) -> int:
-        """The return code of the CONNACK."""
+        """Return the return code of the CONNACK."""
         await self.socket.send(connect_packet(name, **options))
         return (await self.socket.exactly(4))[3]
 
     async def packet(self) -> tuple[int, bytes]:
-        """First octet, and what follows the remaining length."""
+        """Return the first byte of a packet, and the data after its remaining length."""
         first, byte = await self.socket.exactly(2)
         length, shift = byte & 127, 7
         while byte > 127:
@@ -356,7 +356,7 @@ class Mqtt0:
         assert await self.socket.exactly(5) == bytes([0x90, 3, 0, 1, qos])
 
     async def ping(self) -> None:
-        """Everything sent before has been heard now."""
+        """Wait until the broker has handled all earlier packets."""
         await self.socket.send(b"\xc0\x00")
         assert await self.socket.exactly(2) == b"\xd0\x00"
 
@@ -367,9 +367,7 @@ class Mqtt0:
 
 
 class Leaks:
-    """What bad clients could leave behind: descriptors, tasks, and objects of ours, alive or in
-    cycles.
-    """
+    """File descriptors, tasks, live objects and reference cycles that bad clients might leak."""
 
     def __init__(self, running: Running) -> None:
         self._running = running
@@ -403,7 +401,7 @@ class Leaks:
         return descriptors, len(asyncio.all_tasks()), ours, len(node.turn.links), waiting
 
     async def check(self) -> None:
-        """Everything is as before, without the help of the garbage collector."""
+        """Check that everything is as before, without help of the garbage collector."""
         gc.disable()
         try:
             for _ in range(500):

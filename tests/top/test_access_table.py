@@ -1,4 +1,4 @@
-"""Who may do what: one table, checked over both protocols through every door."""
+"""Tests one table of permissions with both protocols on every listener."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 class Framed(Socket):
-    """A WebSocket, as a stream of octets."""
+    """A WebSocket client as a stream of bytes."""
 
     def __init__(self, client: ClientConnection) -> None:
         self._client = client
@@ -84,7 +84,7 @@ class Framed(Socket):
 
 
 class Doors:
-    """A broker with every door, and a way through each."""
+    """A broker with every listener, and a connection to each."""
 
     def __init__(self, running: Running, authority: Authority, directory: Path) -> None:
         self.running = running
@@ -133,7 +133,7 @@ class Doors:
 
 
 async def mqtt_may(doors: Doors, door: str, user: str) -> set[tuple[str, str]]:
-    """What of the table a client of MQTT may."""
+    """Return the permissions of the table that an MQTT client has."""
     socket = await doors.socket(door)
     client = Mqtt0(socket)
     assert await client.connect(f"{door} {user}", user=f"{user}/known") == 0
@@ -159,7 +159,7 @@ async def mqtt_may(doors: Doors, door: str, user: str) -> set[tuple[str, str]]:
 
 
 async def amqp_may(doors: Doors, door: str, user: str) -> set[tuple[str, str]]:
-    """What of the table a client of AMQP may."""
+    """Return the permissions of the table that an AMQP client has."""
     socket = await doors.socket(door)
     client = Amqp0(socket)
     await client.log_in(user, "known")

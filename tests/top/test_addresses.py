@@ -1,4 +1,4 @@
-"""Unix sockets and PROXY headers: who is at the other end when its address does not say so?"""
+"""Tests of Unix sockets and PROXY headers: which address a client has."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def test_a_socket_in_use_and_what_is_no_socket_are_left_alone(tmp_path: Path) ->
     with pytest.raises(ListenError) as raised:
         bind("mqtt", file_of(path))
     assert str(raised.value) == (
-        f"mqtt: {path} is in use; stop the program that has it, or set mqtt.socket (TRELLIS_MQTT_SOCKET, --mqtt-socket)"
+        f"mqtt: {path} is in use; stop the program that has it, or set mqtt.socket "
+        "(TRELLIS_MQTT_SOCKET, --mqtt-socket)"
     )
     bound.close()
     path.write_text("precious")
@@ -86,7 +87,8 @@ def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ListenError) as raised:
         bind("mqtt", file_of(tmp_path / "gone" / "mqtt.sock"))
     assert str(raised.value).startswith(
-        f"mqtt: cannot listen on {tmp_path / 'gone' / 'mqtt.sock'}: No such file or directory; make its "
+        f"mqtt: cannot listen on {tmp_path / 'gone' / 'mqtt.sock'}: No such file or directory; "
+        "make its "
     )
 
 
@@ -121,7 +123,7 @@ def binary(
     more: bytes = b"",
     length: int | None = None,
 ) -> bytes:
-    """A header of version 2."""
+    """Return a PROXY header of version 2."""
     version = socket.AF_INET6 if ":" in source else socket.AF_INET
     other = "::1" if ":" in source else "127.0.0.1"
     data = (
@@ -199,7 +201,7 @@ def test_what_is_no_header_is_refused(name: str) -> None:
     st.binary(max_size=300),
 )
 @settings(deadline=None)
-def test_any_octets_are_a_header_a_part_of_one_or_none(start: bytes, more: bytes) -> None:
+def test_any_bytes_are_a_header_a_part_of_one_or_none(start: bytes, more: bytes) -> None:
     try:
         size, _ = read_header(start + more)
         assert 0 <= size <= len(start + more)
@@ -208,7 +210,7 @@ def test_any_octets_are_a_header_a_part_of_one_or_none(start: bytes, more: bytes
 
 
 def behind(**more: Any) -> dict[str, Any]:
-    """Settings with proxies on this machine."""
+    """Return settings with trusted proxies on this machine."""
     listener = {"port": 0, "host": "127.0.0.1", "proxies": "127.0.0.1,10.0.0.0/8"}
     return {"amqp": listener, "mqtt": listener} | more
 
@@ -236,7 +238,7 @@ async def test_the_client_is_whom_the_proxy_brings_and_not_on_this_machine(
     nameless.socket.close()
 
 
-async def test_the_header_may_come_octet_by_octet_and_with_what_follows(start: Start) -> None:
+async def test_the_header_may_come_byte_by_byte_and_with_more_input(start: Start) -> None:
     running = await start(**behind())
     header = GOOD["v2 IPv4"][0]
     client = await running.socket("mqtt")

@@ -1,4 +1,4 @@
-"""Who is turned away before a word is said?"""
+"""Tests of the limits on open connections."""
 
 from __future__ import annotations
 

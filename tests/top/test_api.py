@@ -1,6 +1,4 @@
-"""The HTTP API as RabbitMQ's tools know it: what it says, to whom, and how long lists come in
-pages.
-"""
+"""Tests of the HTTP API with the requests of RabbitMQ's tools: answers, permissions, pages."""
 
 from __future__ import annotations
 
@@ -45,10 +43,13 @@ async def api(
     user: str = "admin",
     password: str = "known",
 ) -> tuple[int, Any]:
-    """Status and decoded JSON; None for no body."""
+    """Return the status and the decoded JSON of an answer; None without a body."""
     data = b"" if body is None else json.dumps(body).encode()
     token = base64.b64encode(f"{user}:{password}".encode()).decode()
-    head = f"{method} /api/{path} HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {token}\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = (
+        f"{method} /api/{path} HTTP/1.1\r\nHost: x\r\nAuthorization: Basic "
+        f"{token}\r\nContent-Length: {len(data)}\r\n\r\n"
+    )
     status, _, answer = await running.ask("http", head.encode() + data)
     return status, json.loads(answer) if answer else None
 
@@ -281,7 +282,8 @@ async def test_a_page_of_another_site_changes_nothing(broker: Running) -> None:
         ("http://here", 204),
     ):
         request = (
-            f"PUT /api/vhosts/%2F HTTP/1.1\r\nHost: here\r\nOrigin: {origin}\r\nAuthorization: Basic {token}\r\n"
+            f"PUT /api/vhosts/%2F HTTP/1.1\r\nHost: here\r\nOrigin: {origin}\r\nAuthorization: "
+            f"Basic {token}\r\n"
             "Content-Length: 0\r\n\r\n"
         )
         assert (await broker.ask("http", request.encode()))[0] == expected
@@ -373,7 +375,7 @@ async def test_policies_are_for_those_who_make_them(broker: Running) -> None:
     assert await api(broker, "DELETE", "policies/%2F/p", user="polly") == (204, None)
 
 
-async def test_long_lists_come_in_pages_and_hold_nobody_up(broker: Running) -> None:
+async def test_long_lists_come_in_pages_and_do_not_block_the_loop(broker: Running) -> None:
     vhost = broker.node.broker.vhosts["/"]
     for number in range(1_000):
         vhost.declare_queue(f"q{number:04}")
@@ -382,7 +384,8 @@ async def test_long_lists_come_in_pages_and_hold_nobody_up(broker: Running) -> N
         await api(
             broker,
             "GET",
-            "queues?page=3&page_size=30&name=^q&use_regex=true&sort=name&sort_reverse=true&columns=name",
+            "queues?page=3&page_size=30&name=^q&use_regex=true&sort=name&sort_reverse=true"
+            "&columns=name",
         )
     )[1]
     assert page["items"] == [{"name": f"q{number:04}"} for number in range(939, 909, -1)]

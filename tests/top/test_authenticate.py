@@ -1,4 +1,4 @@
-"""Who may come in, how often is hashed for it, and what is remembered?"""
+"""Tests of logins with passwords: verdicts, number of hashes, and caching."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ Make = Callable[..., Accounts]
 
 @pytest_asyncio.fixture
 async def accounts() -> AsyncIterator[Make]:
-    """Makes Accounts of `quick` and `slow`, whose passwords are their names, and `here`, from
-    loopback only, with that of `quick`.
+    """Make Accounts of `quick` and `slow`, whose passwords are their names, and `here`.
+
+    `here` may log in from loopback only, with the password of `quick`.
     """
     made: list[Accounts] = []
 
@@ -69,7 +70,7 @@ async def accounts() -> AsyncIterator[Make]:
 
 
 class Question:
-    """Credentials on their way to a verdict."""
+    """Credentials that wait for a verdict."""
 
     def __init__(
         self, accounts: Accounts, user: str | None, password: str = "", local: bool = True
@@ -94,7 +95,7 @@ class Question:
         return verdict
 
     async def name(self) -> str | None:
-        """Whose rights they get."""
+        """Return the name of the identity in the verdict."""
         identity = (await self.verdict()).identity
         return None if identity is None else identity.name
 
@@ -197,7 +198,7 @@ async def test_what_is_remembered_is_neither_password_nor_hash(accounts: Make) -
     assert mark not in other._verified  # Each process has a key of its own.
 
 
-async def test_names_that_nobody_has_are_hashed_like_wrong_passwords(accounts: Make) -> None:
+async def test_unknown_names_are_hashed_like_wrong_passwords(accounts: Make) -> None:
     them = accounts()
     for hashed, user in enumerate(("unknown", "quick", "unknown", "quick"), 1):
         question = Question(them, user, "wrong")
@@ -220,7 +221,7 @@ async def test_when_the_queue_is_full_others_are_told_to_come_again(accounts: Ma
     assert await Question(them, "here", "quick").name() == "here"
 
 
-async def test_a_full_queue_keeps_nobody_out_who_is_remembered(accounts: Make) -> None:
+async def test_a_full_queue_accepts_verified_credentials(accounts: Make) -> None:
     them = accounts(queue=1)
     await Question(them, "quick", "quick").verdict()
     waiting = Question(them, "slow", "slow")
@@ -364,7 +365,7 @@ def test_failures_are_forgiven_with_time_and_a_name_with_success() -> None:
     assert guessing.wait("bob", "192.0.2.1", False, 100.0) > 0
 
 
-def test_whoever_tries_many_names_fills_no_memory() -> None:
+def test_guesses_with_many_names_use_bounded_memory() -> None:
     guessing = LoginThrottle()
     for number in range(MAX_KEYS + 500):
         guessing.on_failure(f"{number:05}" * 1_000, f"192.0.2.{number}", False, 100.0)
@@ -406,10 +407,10 @@ async def test_too_many_who_wait_are_told_to_come_again(accounts: Make) -> None:
         ("without", "", True),
     ],
 )
-async def test_a_name_that_nobody_has_is_as_much_work_as_a_wrong_password(
+async def test_an_unknown_name_is_as_much_work_as_a_wrong_password(
     monkeypatch: pytest.MonkeyPatch, accounts: Make, name: str, password: str, local: bool
 ) -> None:
-    """Work is counted, not time: each login that fails is one hash of ours, whoever it names."""
+    """Hashes are counted, not time: each failed login costs one argon2id hash."""
     hashed: list[str] = []
 
     def count(password_hash: str, password: bytes) -> bool:

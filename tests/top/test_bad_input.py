@@ -1,4 +1,4 @@
-"""What do garbage, truncated, oversized, slow and silent clients get, and does anybody else notice?"""
+"""Tests with garbage, truncated, oversized, slow and silent clients, beside well-behaved ones."""
 
 from __future__ import annotations
 
@@ -17,25 +17,24 @@ from tests.clients import connect_packet, marshal, packet, start_ok, text, unmar
 from tests.top.conftest import Start
 from tests.top.running import Amqp0, Leaks, Mqtt0, Running, Socket
 
-#: How long clients have to log in here.
+#: Seconds that clients have for their login.
 HANDSHAKE: Final = 1.0
 #: A random answer of the dice, always the same.
 NOISE: Final = random.Random(2).randbytes(300_000)
 CLOSE: Final = b"\x00\x0a\x00\x32"
 #: A client that never finishes is let go at the handshake timeout; this is how often it says one
-#: octet more.
+#: byte more.
 DRIP: Final = 0.02
 
 Talk = Callable[[Running], Coroutine[Any, Any, bytes]]
 
 
 class Case(NamedTuple):
-    """What a client does, how the answer begins (b"" is a close without a word), and which reason
-    is counted.
+    """A misbehaving client, the beginning of the expected answer, and the counted reason.
 
-    Answers in AMQP are the names of their methods, those of connection.close with its code. Where
-    frames cannot be told apart any more, close-ok is not heard, and whether `protocol_error` or
-    `lost` is counted is left open: "".
+    The answer b"" is a close without output. Answers in AMQP are the names of the methods;
+    connection.close has its code. Where frames can no longer be told apart, close-ok is not read,
+    and either `protocol_error` or `lost` may be counted: the reason is "".
     """
 
     talk: Talk
@@ -44,7 +43,7 @@ class Case(NamedTuple):
 
 
 def says(listener: str, data: bytes) -> Talk:
-    """Says this, and reads to the end; an AMQP client leaves when it is told to."""
+    """Send data and read to the end; an AMQP client answers connection.close."""
 
     async def talk(running: Running) -> bytes:
         client = await running.socket(listener)
@@ -61,7 +60,7 @@ def says(listener: str, data: bytes) -> Talk:
 
 
 async def listen(client: Socket) -> bytes:
-    """What the broker says, in short; after connection.close the client answers and leaves."""
+    """Return the broker's answer in short form; an AMQP client answers connection.close."""
     data, told = b"", False
     while more := await client.read():
         data += more
@@ -79,7 +78,7 @@ def short(frame: Any) -> str:
 
 
 def leaves(listener: str, data: bytes) -> Talk:
-    """Says this and ends its half of the conversation."""
+    """Send data and half-close the connection."""
 
     async def talk(running: Running) -> bytes:
         client = await running.socket(listener)
@@ -91,7 +90,7 @@ def leaves(listener: str, data: bytes) -> Talk:
 
 
 def drips(listener: str, data: bytes) -> Talk:
-    """Says this octet by octet, more slowly than it may."""
+    """Send data byte by byte, more slowly than the limits allow."""
 
     async def talk(running: Running) -> bytes:
         client = await running.socket(listener)
@@ -267,7 +266,7 @@ async def running(start: Start) -> Running:
 
 
 async def outcomes(running: Running, cases: dict[str, Case]) -> dict[str, bytes]:
-    """How each case was answered, as far as the case says."""
+    """Return the answer to each case, as far as the case specifies it."""
     answers = await asyncio.gather(*(case.talk(running) for case in cases.values()))
     return {
         name: answer[: len(case.answer)] if case.answer else answer
@@ -275,7 +274,7 @@ async def outcomes(running: Running, cases: dict[str, Case]) -> dict[str, bytes]
     }
 
 
-async def test_amqp_clients_that_break_the_protocol_are_told_and_let_go(running: Running) -> None:
+async def test_amqp_clients_that_break_the_protocol_are_told_and_closed(running: Running) -> None:
     neighbour = await running.amqp()
     working = asyncio.create_task(_declare_and_delete(neighbour))
     leaks = await Leaks.watch(running)
@@ -318,7 +317,7 @@ async def test_amqp_clients_who_know_no_close_are_let_go_after_a_wrong_password(
     assert running.node.amqp.closed == {"login_refused": 1}
 
 
-async def test_mqtt_clients_that_break_the_protocol_are_let_go(running: Running) -> None:
+async def test_mqtt_clients_that_break_the_protocol_are_closed(running: Running) -> None:
     neighbour = await running.mqtt("neighbour")
     working = asyncio.create_task(_ping(neighbour))
     leaks = await Leaks.watch(running)
@@ -341,7 +340,7 @@ async def _ping(client: Mqtt0) -> None:
         await client.ping()
 
 
-async def test_http_clients_that_break_the_protocol_are_told_and_let_go(running: Running) -> None:
+async def test_http_clients_that_break_the_protocol_are_told_and_closed(running: Running) -> None:
     listeners = ("metrics", "http")
     cases = {
         f"{listener}: {name}": case
@@ -371,7 +370,7 @@ async def test_http_clients_that_break_the_protocol_are_told_and_let_go(running:
 
 
 async def _ask(running: Running, listener: str, enough: asyncio.Event) -> int:
-    """Another client of the same port; returns how often it asked."""
+    """Use the same port with another client; return the number of its requests."""
     asked = 0
     while not enough.is_set():
         assert (await running.get(listener, "/nowhere"))[0] == 404

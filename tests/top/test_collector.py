@@ -1,4 +1,4 @@
-"""When is Python's garbage collected, and what does it cost?"""
+"""Tests of the garbage collector's policy: when it collects, and how long its pauses are."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_garbage_that_was_left_alone_is_found_when_memory_has_grown_and_nothing_
     collector.check(1)
     collector.check(1)
     assert gone() is not None
-    collector._resident = 1  # As if there had been one octet.
+    collector._resident = 1  # As if one byte had been in use.
     collector.check(2)
     assert gone() is not None  # Messages flow.
     collector.check(2)
@@ -89,7 +89,7 @@ def test_garbage_that_was_left_alone_is_found_when_memory_has_grown_and_nothing_
 
 @pytest.mark.alone
 def test_many_new_objects_make_no_long_pause(collector: GcPolicy) -> None:
-    """Each stays, as those of connections do, and is looked at once."""
+    """The objects survive, as those of connections do, and each is examined once."""
     collector.settle()
     # What stayed of that is little, and a full collection comes when a fourth of it has stayed
     # anew.

@@ -1,4 +1,4 @@
-"""Definitions over HTTP and from a file, and what their users may do."""
+"""Tests of definitions over HTTP and from a file, and of the permissions of their users."""
 
 from __future__ import annotations
 
@@ -271,7 +271,8 @@ async def test_an_administrator_imports_and_exports_and_the_users_log_in(tmp_pat
     try:
         body = msgspec.json.encode(DOCUMENT)
         request = (
-            f"POST /api/definitions HTTP/1.1\r\nHost: x\r\n{AUTHORISED}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            f"POST /api/definitions HTTP/1.1\r\nHost: x\r\n{AUTHORISED}\r\nContent-Length: "
+            f"{len(body)}\r\n\r\n".encode()
             + body
         )
         status, _, answer = await running.ask("http", request)
@@ -304,7 +305,7 @@ async def test_an_administrator_imports_and_exports_and_the_users_log_in(tmp_pat
 
 
 async def logs_in(running: Running, user: str, password: str, vhost: str) -> bool:
-    """Whether these open the virtual host."""
+    """True if the credentials open the virtual host."""
     socket = await running.socket("amqp")
     await socket.send(
         GREETING

@@ -1,4 +1,4 @@
-"""Those who mean harm: do others notice, does anything stay behind, and do the metrics say why?"""
+"""Tests with attackers: other clients keep working, nothing leaks, and metrics show the reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.top.running import PATIENCE, Leaks, Mqtt0, Running, Socket
 
 ON: Final = {"enabled": True, "port": 0, "host": "127.0.0.1"}
 DOORS: Final = ("amqp", "amqps", "mqtt", "mqtts", "ws", "wss")
-#: How a conversation begins at each door, without an end.
+#: Incomplete first input for each listener.
 BEGINNINGS: Final = {
     "amqp": GREETING + b"\x01\x00\x00\x00\x00\xff\x00",
     "mqtt": b"\x10\xff\x7f",
@@ -43,7 +43,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 def every_door(authority: Authority, **more: Any) -> dict[str, Any]:
-    """Settings with all listeners."""
+    """Return settings with all listeners."""
     return {
         **dict.fromkeys(("amqps", "mqtts", "ws", "wss"), ON),
         "tls": {"certificate": str(authority.sign("localhost"))},
@@ -53,7 +53,7 @@ def every_door(authority: Authority, **more: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def working(running: Running) -> AsyncIterator[None]:
-    """A client that works all the while, and must not be disturbed."""
+    """Return a client that keeps working, and must not be disturbed."""
     client = await running.mqtt("neighbour", user="known/known")
 
     async def work() -> None:
@@ -75,7 +75,7 @@ def closed_count(running: Running, reason: str) -> int:
     return sum(front.closed.get(reason, 0) for front in running.node.fronts)
 
 
-async def test_who_says_an_octet_now_and_then_is_let_go_at_every_door(
+async def test_a_client_that_sends_a_byte_now_and_then_is_closed_on_every_listener(
     start: Start, authority: Authority
 ) -> None:
     running = await start(**every_door(authority, limits={"handshake": 1.0}))
@@ -133,7 +133,7 @@ async def test_who_vanishes_in_the_middle_of_a_record_or_a_frame_leaves_nothing(
 
 
 def test_renegotiation_is_refused(authority: Authority) -> None:
-    """Which costs a server ten times what it costs a client."""
+    """Renegotiation would cost a server ten times as much as a client."""
     openssl = require("openssl")
     broker = BrokerProcess(
         "--mqtts-enabled",
@@ -202,7 +202,8 @@ async def test_out_of_descriptors_every_door_waits_and_goes_on(
 #: and hangs up.
 FLOOD: Final = """
 import socket, sys, time
-port, rate, seconds, hello = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), bytes.fromhex(sys.argv[4])
+port, rate, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+hello = bytes.fromhex(sys.argv[4])
 begun, made, waiting = time.monotonic(), 0, []
 while (now := time.monotonic() - begun) < seconds:
     while made < now * rate:
@@ -224,7 +225,7 @@ print(made)
 
 
 def hello() -> bytes:
-    """What a client of TLS says first: the server's answer costs it a signature."""
+    """Return the first data of a TLS client; the server's answer costs it a signature."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
     with pytest.raises(ssl.SSLWantReadError):
@@ -233,7 +234,7 @@ def hello() -> bytes:
 
 
 def laps(client: Socket | socket.socket, seconds: float) -> list[float]:
-    """How long pings take, for so long."""
+    """Return the durations of pings over a period of time."""
     assert isinstance(client, socket.socket)
     taken, end = [], time.monotonic() + seconds
     while (begun := time.monotonic()) < end:
@@ -250,9 +251,10 @@ def laps(client: Socket | socket.socket, seconds: float) -> list[float]:
 def test_a_thousand_connections_a_second_are_hardly_noticed(
     authority: Authority, door: str
 ) -> None:
-    """Tail latency of a client while a thousand others a second come, ask, and leave in the middle.
-    The flood and the client take a processor of their own, and there may be only two: the bound is
-    one of orders.
+    """Measures the tail latency of a client while 1,000 others a second connect and disconnect.
+
+    The attackers and the client need a processor of their own, and there may be only two: the bound
+    is an order of magnitude.
     """
     flags = ["--tls-certificate", str(authority.sign("localhost"))]
     for listener in ("mqtts", "ws"):
@@ -283,7 +285,8 @@ def test_a_thousand_connections_a_second_are_hardly_noticed(
                 made = int(flood.communicate(timeout=PATIENCE)[0])
             p99 = [statistics.quantiles(taken, n=100)[98] * 1000 for taken in (calm, stormy)]
             print(
-                f"{door}: p99 {p99[0]:.2f} ms calm, {p99[1]:.2f} ms with {made / 4:.0f} connections a second"
+                f"{door}: p99 {p99[0]:.2f} ms calm, {p99[1]:.2f} ms with {made / 4:.0f} "
+                "connections a second"
             )
             assert made > 3_000
             assert p99[1] < max(10 * p99[0], 20.0)

@@ -1,4 +1,4 @@
-"""What do the two HTTP ports answer, and to whom?"""
+"""Tests of the two HTTP listeners."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_other_methods_are_not_allowed(running: Running) -> None:
         assert (status, headers["allow"]) == (405, "GET, HEAD")
 
 
-async def test_a_request_that_comes_octet_by_octet_is_answered(running: Running) -> None:
+async def test_a_request_that_comes_byte_by_byte_is_answered(running: Running) -> None:
     client = await running.socket("metrics")
     for byte in b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n":
         await client.send(bytes([byte]))
@@ -236,12 +236,12 @@ async def test_bindings_are_listed(running: Running) -> None:
     client = await running.amqp()
     await client.queue("q", "amq.topic", "sensors.#")
     odd = marshal(1, spec.Queue.Bind(queue="q", exchange="amq.direct", routing_key="?"))
-    await client.socket.send(odd.replace(b"\x01?", b"\x01\xff"))  # A key is octets, not text.
+    await client.socket.send(odd.replace(b"\x01?", b"\x01\xff"))  # A key is bytes, not text.
     await client.expect(spec.Queue.BindOk)
     headers: Any = {
         "x-match": "any",
         "n": 5,
-        "octets": bytearray(b"\xff"),
+        "raw": bytearray(b"\xff"),
         "deep": {"list": [1, None, True]},
     }
     await client.call(
@@ -267,7 +267,7 @@ async def test_bindings_are_listed(running: Running) -> None:
             "amqp",
             "q",
             "queue",
-            '{"deep":{"list":[1,null,true]},"n":5,"octets":"/w==","x-match":"any"}',
+            '{"deep":{"list":[1,null,true]},"n":5,"raw":"/w==","x-match":"any"}',
         ),
     ]
 
@@ -362,7 +362,7 @@ async def test_listing_goes_on_while_what_is_listed_changes(running: Running) ->
 
 
 async def trellis(*arguments: str) -> tuple[int, str, str]:
-    """Exit code, output and complaints of a `trellis` command."""
+    """Return exit code, output and errors of a `trellis` command."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")
     }

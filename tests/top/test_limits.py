@@ -1,6 +1,4 @@
-"""Limits for who is too many or too fast: they wait, then they are refused, others are not, and it
-is told why.
-"""
+"""Tests of limits on connections and of rate limits: throttle, then refuse, and say why."""
 
 from __future__ import annotations
 
@@ -87,7 +85,7 @@ async def test_without_rates_links_are_not_metered(start: Start) -> None:
     assert type(link).__name__ == "Link"
 
 
-async def test_who_is_too_fast_waits_and_is_named_and_nobody_else_does(start: Start) -> None:
+async def test_only_a_client_above_the_rate_limit_is_throttled_and_listed(start: Start) -> None:
     running = await start(rates={"connection_messages": 1_000, "patience": 60})
     fast, other, reader = [await running.mqtt(name) for name in ("fast", "other", "reader")]
     await reader.subscribe("t")

@@ -1,4 +1,4 @@
-"""How does a link hang up, hold back, and keep no more than it must?"""
+"""Tests of links: closing, backpressure, and bounded buffers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MIB: Final = 1 << 20
 
 
 async def talk_on(client: Socket, data: bytes) -> bytes:
-    """Say this and eight megabytes more; only then listen."""
+    """Send data and eight megabytes more, and read only then."""
     await client.send(data + bytes(8 * MIB))
     client.shut_down()
     return await client.read_to_end()
@@ -57,7 +57,7 @@ async def test_a_client_whose_greeting_is_wrong_and_long_reads_the_right_one(
     assert await talk_on(await running.socket("amqp"), b"HELO") == GREETING
 
 
-async def test_a_client_that_sends_what_nobody_wants_reads_the_answer(running: Running) -> None:
+async def test_a_client_that_sends_garbage_reads_the_answer(running: Running) -> None:
     request = f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {8 * MIB}\r\n\r\n".encode()
     assert (await talk_on(await running.socket("metrics"), request)).startswith(b"HTTP/1.1 405 ")
 
@@ -92,7 +92,7 @@ async def test_the_clock_is_told_before_input_is_heard(running: Running) -> None
     client = await running.amqp()
     (connection,) = running.node.amqp.connections
     told = int(connection.last_input_at)
-    await asyncio.sleep(0.1)  # Nothing happens, so nobody tells the time.
+    await asyncio.sleep(0.1)  # No input comes, so no turn sets the clock.
     await client.socket.send(HEARTBEAT_FRAME)
     await running.until(lambda: connection.last_input_at > told)
     assert connection.last_input_at >= told + 100
@@ -121,7 +121,7 @@ SLOW: Final = {"name": "slow", "password_hash": argon2.PasswordHasher(12, 32_768
 
 
 async def greeted(start: Start) -> tuple[Running, Socket, Link]:
-    """A client that was greeted, and may say who it is."""
+    """Return a client that has the greeting, before its login."""
     running = await start(users=[SLOW])
     client = await running.socket("amqp")
     await client.send(GREETING)

@@ -1,4 +1,4 @@
-"""Do a thousand logins at once hold the loop?"""
+"""Tests that a thousand logins at once do not block the event loop."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ LOOK: Final = 0.001
 
 
 class Held:
-    """How long the loop had no time for others: by how much a timer came late, as far as this
-    thread worked meanwhile.
+    """The longest time for which the event loop was blocked.
 
-    (The rest is what other processes of a busy machine took.)
+    Measured as the delay of a timer, as far as this thread used the processor meanwhile; other
+    processes of a busy machine cause the rest.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Held:
 
 
 async def log_in(start: Start, hasher: argon2.PasswordHasher) -> tuple[dict[str, int], float]:
-    """The verdicts, and how long the loop was held."""
+    """Return the verdicts, and how long the event loop was blocked."""
     running = await start(
         users=[{"name": "known", "password_hash": hasher.hash("known")}],
         limits={"handshake": 100.0},
@@ -72,7 +72,8 @@ async def log_in(start: Start, hasher: argon2.PasswordHasher) -> tuple[dict[str,
     held.stop()
     await clients.communicate(b"")
     print(
-        f"held for {held.longest * 1000:.2f} ms, longest turn {running.node.turn.longest_seconds * 1000:.2f} ms"
+        f"held for {held.longest * 1000:.2f} ms, longest turn "
+        f"{running.node.turn.longest_seconds * 1000:.2f} ms"
     )
     verdicts: dict[str, int] = json.loads(said)
     return verdicts, held.longest
@@ -94,8 +95,9 @@ def right_verdicts() -> dict[str, int]:
 
 @pytest.mark.alone
 async def test_a_thousand_logins_at_once_do_not_hold_the_loop(start: Start) -> None:
-    """With a hash that is verified in no time the verdicts come faster than in earnest; names that
-    nobody has cost the usual 24 ms in a thread."""
+    """The hash is verified very fast, so verdicts come faster than in production. Unknown names
+    cost the usual 24 ms in a thread.
+    """
     verdicts, held = await log_in(start, argon2.PasswordHasher(1, 8, 1))
     assert verdicts == right_verdicts()
     assert held < (LIMIT if isinstance(asyncio.get_running_loop(), uvloop.Loop) else LIMIT_ASYNCIO)

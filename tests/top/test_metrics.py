@@ -1,6 +1,4 @@
-"""Does /metrics say what happened, under the names that dashboards ask for, and never take anything
-back?
-"""
+"""Tests of /metrics: correct values, names that dashboards use, and counters that never fall."""
 
 from __future__ import annotations
 
@@ -113,7 +111,7 @@ async def test_every_family_has_a_type_and_a_text(running: Running) -> None:
 
 
 async def expect_bodies(client: Amqp0, kind: type, count: int) -> list[int]:
-    """So many deliveries; returns their tags."""
+    """Read a number of deliveries, and return their delivery tags."""
     tags = []
     for _ in range(count):
         tags.append((await client.expect(kind)).delivery_tag)
@@ -253,7 +251,7 @@ async def test_counts_are_what_mqtt_clients_did(running: Running) -> None:
 
 
 async def churn_amqp(running: Running, number: int) -> None:
-    """Queues with messages in every state come and go, and so does their client."""
+    """Create and delete queues with messages in every state, and their client."""
     client, queue = await running.amqp(), f"churn-{number}"
     await client.queue(queue, "amq.topic", "churn.#", arguments={"x-max-length": 2})
     await client.call(spec.Confirm.Select(), spec.Confirm.SelectOk)

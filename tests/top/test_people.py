@@ -1,6 +1,4 @@
-"""`trellis users`, `permissions`, `vhosts` and `policies` on a running broker: what they do, and
-what they say when it is refused.
-"""
+"""Tests of `trellis users`, `permissions`, `vhosts` and `policies` with a running broker."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ async def trellis(
     stdin: str = "",
     monkeypatch: pytest.MonkeyPatch | None = None,
 ) -> tuple[int, str, str]:
-    """Exit code, output and errors of a command, in a thread beside the broker."""
+    """Return exit code, output and errors of a command, run in a thread beside the broker."""
     if monkeypatch is not None:
         monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
     capsys.readouterr()

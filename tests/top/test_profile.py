@@ -1,4 +1,4 @@
-"""matcher.profile: what `trellis pipeline advise` wrote, at the start and on SIGHUP."""
+"""Tests of matcher.profile: profiles of `trellis pipeline advise`, at the start and at SIGHUP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALLOWED = ("auto", "trie", "shapes", "bitmap")
 
 
 def profile(path: Path, routes: int = 4096, **others: Any) -> dict[str, Any]:
-    """Settings with a profile for amq.topic."""
+    """Return settings with a profile for amq.topic."""
     row = {
         "vhost": "/",
         "exchange": "amq.topic",
@@ -110,11 +110,17 @@ async def test_a_profile_that_is_none_changes_nothing(
         ('{"format": 1, "routes": 0, "exchanges": []}', "is no profile: Expected `int` >= 1"),
         ('{"format": 2, "routes": 9, "exchanges": []}', "has format 2, and this version knows 1"),
         (
-            '{"format": 1, "routes": 9, "exchanges": [{"vhost": "/", "exchange": "e", "matcher": "naive"}]}',
+            (
+                '{"format": 1, "routes": 9, "exchanges": '
+                '[{"vhost": "/", "exchange": "e", "matcher": "naive"}]}'
+            ),
             "'naive' for exchange 'e', which is not allowed",
         ),
         (
-            '{"format": 1, "routes": 9, "exchanges": [{"vhost": "/", "exchange": "e", "matcher": "best"}]}',
+            (
+                '{"format": 1, "routes": 9, "exchanges": '
+                '[{"vhost": "/", "exchange": "e", "matcher": "best"}]}'
+            ),
             "'best' for exchange 'e', which is none",
         ),
     ],

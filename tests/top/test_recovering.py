@@ -1,4 +1,4 @@
-"""What a start says while it reads the store, and about what it found there."""
+"""Tests of the log lines of a recovery: its progress, and its findings."""
 
 from __future__ import annotations
 

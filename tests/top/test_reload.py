@@ -1,4 +1,4 @@
-"""SIGHUP: what is read again, and what goes on meanwhile?"""
+"""Tests of a reload at SIGHUP: which settings are applied, and that clients stay connected."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def secure(authority: Authority, file: Path, **more: Any) -> dict[str, Any]:
 
 
 async def code(running: Running, user: str) -> int:
-    """The return code of a login."""
+    """Return the return code of a login."""
     client = Mqtt0(await running.socket("mqtt"))
     answer = await client.connect("asks", user=user)
     client.socket.close()
@@ -167,7 +167,10 @@ def test_sighup_reads_the_files_again_and_the_broker_goes_on(tmp_path: Path) -> 
             ),
             (
                 "mqtt.max_level = 5",
-                f'reload_refused error="{file}: mqtt.max_level: unknown key; the nearest is mqtt.max_levels"',
+                (
+                    f'reload_refused error="{file}: mqtt.max_level: unknown key; '
+                    'the nearest is mqtt.max_levels"'
+                ),
             ),
         ):
             file.write_text(text)

@@ -1,4 +1,4 @@
-"""Does a broker that holds much hold its loop? The phases of benchmarks/scale.py, with a bound."""
+"""Tests that a broker with much state does not block: the phases of benchmarks/scale.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a broker say that cannot start, and does it leave anything behind?"""
+"""Tests of failed starts: one line that says the problem, and no files left behind."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _PR_CAPBSET_DROP: Final = 24
 
 
 def as_anybody() -> None:
-    """Runs in the child: when these tests run as root, it must do without root's privileges."""
+    """Drop root's privileges in the child, for tests that run as root."""
     if os.geteuid() == 0 and sys.platform == "linux":
         for capability in _CAPABILITIES:
             ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
 
 
 def serve(*flags: str) -> subprocess.CompletedProcess[str]:
-    """`trellis serve` with settings that cannot work."""
+    """Run `trellis serve` with settings that cannot work."""
     ports = ["--amqp-port", "0", "--mqtt-port", "0", "--metrics-port", "0", "--http-port", "0"]
     command = [
         sys.executable,
@@ -56,7 +56,7 @@ def serve(*flags: str) -> subprocess.CompletedProcess[str]:
 
 
 def complaint(*flags: str) -> str:
-    """What it says, which is one line, before it ends with exit code 2."""
+    """Return the one line that a failed start prints before it ends with exit code 2."""
     ended = serve(*flags)
     assert ended.stdout == ""
     assert ended.stderr.count("\n") == 1, ended.stderr
@@ -66,7 +66,7 @@ def complaint(*flags: str) -> str:
 
 @contextmanager
 def taken(address: str = "127.0.0.1") -> Iterator[int]:
-    """A port that somebody else has."""
+    """Open a port in another socket."""
     with socket.create_server(
         (address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET
     ) as sock:
@@ -95,7 +95,8 @@ def test_a_port_in_use_is_named_with_what_to_do() -> None:
     with taken() as port:
         said = complaint("--mqtt-host", "127.0.0.1", "--mqtt-port", str(port))
     assert said == (
-        f"trellis: mqtt: 127.0.0.1 port {port} is in use; stop the program that has it, or set mqtt.port "
+        f"trellis: mqtt: 127.0.0.1 port {port} is in use; stop the program that has it, or set "
+        "mqtt.port "
         "(TRELLIS_MQTT_PORT, --mqtt-port)"
     )
 
@@ -114,7 +115,8 @@ def test_a_privileged_port_is_named_with_what_to_do() -> None:
         pytest.skip("every user may take every port here")
     said = complaint("--metrics-host", "127.0.0.1", "--metrics-port", "7")
     assert said == (
-        "trellis: metrics: 127.0.0.1 port 7 may not be used by this user; set metrics.port (TRELLIS_METRICS_PORT, "
+        "trellis: metrics: 127.0.0.1 port 7 may not be used by this user; set metrics.port "
+        "(TRELLIS_METRICS_PORT, "
         "--metrics-port) to one above 1023"
     )
 
@@ -147,7 +149,8 @@ def test_a_data_directory_that_cannot_be_written_to_is_named_with_what_to_do(
 ) -> None:
     directory = make(tmp_path)
     assert complaint("--data-dir", directory) == (
-        f"trellis: data.dir: {directory} cannot be written to: {why}; make it writable for this user, or set data.dir "
+        f"trellis: data.dir: {directory} cannot be written to: {why}; make it writable for this "
+        "user, or set data.dir "
         "(TRELLIS_DATA_DIR, --data-dir)"
     )
 

@@ -1,4 +1,4 @@
-"""What do clients hear when the broker stops, and how long does it take?"""
+"""Tests of a stop: the messages that clients get, and how long it takes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def mqtt(process: BrokerProcess) -> Mqtt0:
 
 
 async def ended(process: BrokerProcess) -> int:
-    """The exit code, once there is one."""
+    """Wait for the exit code."""
     return await asyncio.to_thread(process.process.wait, PATIENCE)
 
 
@@ -77,7 +77,7 @@ async def test_clients_are_told_and_the_broker_ends_when_the_last_has_gone(
 
         ready = await connect(
             process, "metrics"
-        )  # Whoever asks hears that we are here no more for long.
+        )  # Health checks see that the broker is about to end.
         await ready.send(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert parsed(await ready.read_to_end())[0] == 503
         for listener in ("amqp", "mqtt"):

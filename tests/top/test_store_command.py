@@ -1,4 +1,4 @@
-"""`trellis store`, as its user sees it, on the directory of a broker that ran."""
+"""Tests of `trellis store` on the data directory of a broker that has run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNT = 20
 
 
 def store(*arguments: object) -> tuple[int, str, str]:
-    """Exit code, output, errors."""
+    """Return exit code, output and errors of `trellis store`."""
     done = subprocess.run(
         [sys.executable, "-m", "trellis", "store", *map(str, arguments)],
         capture_output=True,
@@ -40,7 +40,7 @@ def broker_on(directory: Path) -> Iterator[BrokerProcess]:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a broker left behind; a backup of it that was made while it ran is beside, in `copy`."""
+    """Return the data directory of a broker that has run; `copy` beside it is a backup."""
     directory = tmp_path_factory.mktemp("store") / "home"
     with (
         broker_on(directory) as broker,
@@ -155,14 +155,18 @@ def test_errors_say_what_is_missing(tmp_path: Path) -> None:
     assert store("verify", "--data-dir", tmp_path / "no") == (
         2,
         "",
-        f"trellis: data.dir: there is no directory {tmp_path / 'no'}; "
-        "give the data directory with --data-dir\n",
+        (
+            f"trellis: data.dir: there is no directory {tmp_path / 'no'}; "
+            "give the data directory with --data-dir\n"
+        ),
     )
     assert store("dump", "--data-dir", ":memory:") == (
         2,
         "",
-        "trellis: data.dir is :memory:, which keeps nothing on disk; "
-        "give a directory with --data-dir\n",
+        (
+            "trellis: data.dir is :memory:, which keeps nothing on disk; "
+            "give a directory with --data-dir\n"
+        ),
     )
     assert store("backup", tmp_path, "--data-dir", tmp_path) == (
         1,

@@ -1,6 +1,4 @@
-"""The server's part of the store: who waits for the disk, who does not, and what becomes of both at
-the end.
-"""
+"""Tests of the store writer: which clients wait for the disk, and the end of both."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ SMALL = {"segment": 65_536}
 
 
 def at(directory: Path, **store: int) -> dict[str, Any]:
-    """Settings of a broker that keeps its data there."""
+    """Return settings with a data directory."""
     return {"data": {"dir": str(directory)}, "store": store}
 
 
@@ -50,18 +48,18 @@ async def publish(client: Amqp0, *bodies: bytes, queue: str = "q", delivery_mode
 
 
 async def heard(client: Amqp0) -> None:
-    """Everything sent before has been heard; the answer to this waits for no disk."""
+    """Wait until the broker has handled all earlier data; this answer waits for no disk."""
     await client.call(spec.Channel.Flow(True), spec.Channel.FlowOk)
 
 
 async def confirmed(client: Amqp0, number: int) -> None:
-    """Confirms come up to this one."""
+    """Wait for confirms up to a delivery tag."""
     while (await client.expect(spec.Basic.Ack)).delivery_tag < number:
         pass
 
 
 async def bodies(client: Amqp0, queue: str, count: int) -> list[bytes]:
-    """So many messages of a queue, acknowledged."""
+    """Read and acknowledge a number of messages of a queue."""
     await client.socket.send(marshal(1, spec.Basic.Consume(queue=queue, consumer_tag=queue)))
     found: list[bytes] = []
     while len(found) < count:

@@ -1,6 +1,4 @@
-"""TLS: who gets in, who does not and why, and what does a link over it do otherwise than one over
-TCP?
-"""
+"""Tests of TLS: which clients are accepted or refused, and how links with TLS behave."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ from trellis.server.tls import RECORD
 from trellis.settings import SettingsError
 
 MIB: Final = 1 << 20
-#: Alerts of TLS begin with this octet.
+#: First byte of TLS alerts.
 ALERT: Final = 21
 
 
@@ -39,7 +37,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 def secure(authority: Authority, **tls: Any) -> dict[str, Any]:
-    """Settings with both protocols over TLS, and a certificate for this host."""
+    """Return settings with both protocols over TLS, and a certificate for this host."""
     listener = {"enabled": True, "port": 0, "host": "127.0.0.1"}
     certificate = str(authority.sign("localhost", "127.0.0.1"))
     return {
@@ -50,7 +48,7 @@ def secure(authority: Authority, **tls: Any) -> dict[str, Any]:
 
 
 def mutual(authority: Authority, need: str, **mqtts: Any) -> dict[str, Any]:
-    """... that ask for certificates of clients."""
+    """Return settings that also request certificates of clients."""
     chosen = secure(authority)
     for listener in ("amqps", "mqtts"):
         chosen[listener] = (
@@ -66,7 +64,7 @@ async def over_tls(running: Running, context: ssl.SSLContext, user: str = "known
 
 
 def failures(running: Running, listener: str) -> dict[str, int]:
-    """Those that there were, by reason."""
+    """Return the number of failed connections by reason."""
     return {
         reason: count
         for reason, count in running.node.listener_contexts[listener].tls.failures.items()
@@ -107,7 +105,7 @@ async def test_both_protocols_work_over_tls_with_messages_of_any_size(
 
 
 class Tapped:
-    """A transport whose writes are noted."""
+    """A transport whose writes are recorded."""
 
     def __init__(self, transport: asyncio.Transport, written: list[bytes]) -> None:
         self._transport = transport
@@ -137,9 +135,7 @@ async def test_what_one_turn_says_is_one_record(start: Start, authority: Authori
     await client.leave()
 
 
-async def test_the_end_is_said_so_that_nobody_can_feign_it(
-    start: Start, authority: Authority
-) -> None:
+async def test_the_end_is_authenticated(start: Start, authority: Authority) -> None:
     running = await start(**secure(authority))
     client = await over_tls(running, authority.client())
     await client.socket.send(b"\xe0\x00")
@@ -302,7 +298,7 @@ async def test_the_user_name_is_taken_from_where_it_is_said_to_be(
 
 
 async def refused(running: Running, context: ssl.SSLContext) -> None:
-    """The handshake fails, or with TLS 1.3 the first word after it."""
+    """Expect a failed handshake, or with TLS 1.3 a failed read after it."""
 
     def ask() -> bytes:
         with context.wrap_socket(
@@ -455,9 +451,7 @@ async def test_one_who_leaves_in_the_handshake_is_counted(
     await running.until(lambda: not running.node.turn.links)
 
 
-async def test_records_that_nobody_wrote_end_the_connection(
-    start: Start, authority: Authority
-) -> None:
+async def test_forged_records_end_the_connection(start: Start, authority: Authority) -> None:
     running = await start(**secure(authority))
     client = await over_tls(running, authority.client())
     (link,) = running.links
@@ -491,7 +485,10 @@ def wrong_files(authority: Authority) -> dict[str, tuple[dict[str, Any], str]]:
     return {
         "no file": (
             {"certificate": gone},
-            f"tls.certificate: {gone} cannot be read (No such file or directory); give a PEM file that",
+            (
+                f"tls.certificate: {gone} cannot be read (No such file or directory); give a PEM "
+                "file that"
+            ),
         ),
         "a directory": (
             {"certificate": str(directory)},

@@ -1,6 +1,4 @@
-"""Logins by JSON Web Tokens: whom they name, what they allow, which are refused, and what happens
-when they end.
-"""
+"""Tests of logins with JSON Web Tokens: users, permissions, refusals, and expiration."""
 
 from __future__ import annotations
 
@@ -53,7 +51,7 @@ def token(
 
 
 def confused() -> str:
-    """Signed with our public key, as if that were a secret."""
+    """Return a token signed with the public key as if it were a secret."""
     body = token().split(".")[1]
     head = base64.urlsafe_b64encode(b'{"alg":"HS256","kid":"one"}').decode().rstrip("=")
     digest = hmac.digest(KEY.as_pem(private=False), f"{head}.{body}".encode(), "sha256")
@@ -73,7 +71,8 @@ def keys(tmp_path: Path) -> Path:
 def test_a_token_names_its_user_and_what_it_may(keys: Path) -> None:
     who = Tokens(Jwt(keys=str(keys), prefix="t.")).identity(
         token(
-            scope="t.write:%2F/amq.*/a.* t.read:*/q t.tag:monitoring other.read:*/* nonsense t.eat:*/*"
+            scope="t.write:%2F/amq.*/a.* t.read:*/q t.tag:monitoring other.read:*/* "
+            "nonsense t.eat:*/*"
         ).encode()
     )
     assert (who.name, who.tags, who.administrator) == ("ann", ["monitoring"], False)
@@ -160,7 +159,7 @@ def bad(name: str) -> str:
         "long",
     ],
 )
-def test_a_token_that_is_not_good_names_nobody(keys: Path, name: str) -> None:
+def test_an_invalid_token_names_no_user(keys: Path, name: str) -> None:
     tokens = Tokens(
         Jwt(
             keys=str(keys),
@@ -268,7 +267,7 @@ async def test_a_connection_ends_with_its_token_unless_a_new_one_comes(
     await stays.queue("q")
 
 
-async def test_a_new_secret_of_somebody_else_is_refused_and_one_with_less_takes_less(
+async def test_a_new_secret_of_another_user_is_refused_and_one_with_less_permits_less(
     start: Start, keys: Path
 ) -> None:
     running = await start_with(start, keys)

@@ -1,4 +1,4 @@
-"""MQTT over WebSocket: who is let in, as whom, and what do those get who break the rules?"""
+"""Tests of MQTT over WebSocket: accepted and refused clients, and protocol errors."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_pings_are_answered_and_a_close_is_a_lost_client(start: Start) -> 
 
 
 async def closed(client: ClientConnection) -> int:
-    """The code of the close frame that comes."""
+    """Return the code of the close frame."""
     async with asyncio.timeout(PATIENCE):
         await client.wait_closed()
     assert client.close_code is not None
@@ -194,7 +194,7 @@ FAULTS: Final = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-async def test_what_is_no_upgrade_is_let_go_and_counted(start: Start, name: str) -> None:
+async def test_a_request_that_is_no_upgrade_is_closed_and_counted(start: Start, name: str) -> None:
     data, answer, reason = FAULTS[name]
     running = await start(ws=WS, limits={"handshake": 1.0})
     neighbour = await running.mqtt("neighbour", user="known/known")

@@ -230,7 +230,7 @@ class PluginIdentity(Identity):
 # -- logins
 
 
-class Login:
+class PluginLogin:
     """A login that waits for the plugins."""
 
     __slots__ = ("answer", "answered", "credentials", "loop", "session", "task", "timer")
@@ -289,7 +289,7 @@ class PluginAuthenticator(Authenticator):
         else:
             self.waiting += 1
             self.asked += 1
-            login = Login(credentials, answer, asyncio.get_running_loop())
+            login = PluginLogin(credentials, answer, asyncio.get_running_loop())
             login.timer = login.loop.call_later(self._patience, self._give_up, login)
             post(self._thread.loop, self._begin, login)
 
@@ -299,7 +299,7 @@ class PluginAuthenticator(Authenticator):
 
     # -- in the plugins' thread
 
-    def _begin(self, login: Login) -> None:
+    def _begin(self, login: PluginLogin) -> None:
         if login.answered:  # The login has timed out meanwhile.
             post(login.loop, self._on_answer, login, None)
             return
@@ -310,11 +310,11 @@ class PluginAuthenticator(Authenticator):
             )
         )
 
-    def _drop(self, login: Login) -> None:
+    def _drop(self, login: PluginLogin) -> None:
         if login.task is not None:
             login.task.cancel()
 
-    async def _ask_plugins(self, login: Login) -> bool | None:
+    async def _ask_plugins(self, login: PluginLogin) -> bool | None:
         """Return the combined answer of the plugins: True, False, or None if none decides."""
         session = login.session = session_of(login.credentials)
         answers = await asyncio.gather(*(_ask(plugin, session) for plugin in self._auth_plugins))
@@ -323,7 +323,7 @@ class PluginAuthenticator(Authenticator):
 
     # -- in the broker's thread
 
-    def _give_up(self, login: Login) -> None:
+    def _give_up(self, login: PluginLogin) -> None:
         """Answer a login that the plugins did not answer in time.
 
         It counts as waiting until the plugins have ended.
@@ -340,7 +340,7 @@ class PluginAuthenticator(Authenticator):
         )
         login.answer(Verdict(None, "no answer from the plugins in time", busy=True))
 
-    def _on_answer(self, login: Login, opinion: bool | None) -> None:
+    def _on_answer(self, login: PluginLogin, opinion: bool | None) -> None:
         self.waiting -= 1
         if login.answered:
             return

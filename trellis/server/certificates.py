@@ -225,7 +225,7 @@ def _times(file: str) -> tuple[float, float]:
     Raises ssl.SSLError. The standard library decodes a certificate file only in a function that is
     meant for its own tests.
     """
-    read = _ssl._test_decode_cert(os.path.expanduser(file))  # type: ignore[attr-defined]  # typeshed leaves it out.
+    read = _ssl._test_decode_cert(os.path.expanduser(file))  # type: ignore[attr-defined]
     return float(ssl.cert_time_to_seconds(read["notBefore"])), float(
         ssl.cert_time_to_seconds(read["notAfter"])
     )

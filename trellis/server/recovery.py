@@ -120,7 +120,7 @@ def restore(opened: OpenedStore, broker: Broker, keeper: SessionRestorer) -> Res
             retained=found.retained,
             kept_for_refused=found.orphaned,
             **{f"{kind}s": count for kind, count in sorted(found.restored.items())},
-            octets=int(recovery.bytes_read),
+            bytes=int(recovery.bytes_read),
             restoring=f"{time.monotonic() - began:.3f}s",
         )
     return found

@@ -1,4 +1,4 @@
-"""A content that does not come in one piece."""
+"""Assembling a content whose frames arrive in several chunks."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from protocols.amqp.errors import AmqpError
 
 
 class Assembly:
-    """A content that comes frame by frame."""
+    """A content that arrives frame by frame, with the arguments of its basic.publish.
+
+    `address` is the exchange and routing key, as they stand in the method.
+    """
 
     def __init__(self, address: bytes, flags: i64) -> None:
         self.address = address
         self.flags: i64 = flags
-        #: Octets of the body that are still to come; -1 before the header.
+        #: Size of the missing part of the body, in bytes; -1 before the header.
         self.left: i64 = -1
-        #: Octets of the body.
+        #: Size of the whole body, in bytes; 0 before the header.
         self.size: i64 = 0
         self._content = bytearray()
 
     def add(self, kind: i64, frame: bytes) -> bool:
-        """Take a frame; whether the content is complete now. Raises AmqpError."""
+        """Add a frame; return True if the content is complete. Raises AmqpError."""
         if kind != (HEADER if self.left < 0 else BODY):
             raise AmqpError(505, "expected content header or body")
         if kind == HEADER:
@@ -38,15 +41,16 @@ class Assembly:
             if self.left < 0:
                 raise AmqpError(501, "body longer than declared")
             if len(frame) == 8:
-                return False  # An empty body frame says nothing.
+                return False  # An empty body frame is dropped.
         self._content += frame
         return self.left == 0
 
     @property
     def held(self) -> i64:
-        """Octets that came so far, frames and all."""
+        """Size of the frames so far, in bytes."""
         return len(self._content)
 
     @property
     def content(self) -> bytes:
+        """All frames of the content."""
         return bytes(self._content)

@@ -1,9 +1,10 @@
-"""Contents: what follows a publish or a deliver, as frames.
+"""Contents: the header frame and body frames that follow a basic.publish or basic.deliver.
 
-    content   header frame: class(2) weight(2) body size(8) property flags(2) properties   then body frames
+    header frame    class(2) weight(2) body size(8) property flags(2) properties
+    body frames     as many as the body needs
 
-A content is relayed as it came: one slice of the input, headers and bodies together. It is written
-anew only for another channel number, a smaller frame_max, or a reader of another protocol.
+A content is relayed as it was received: one slice of the input with all its frames. It is encoded
+again only for another channel number, a smaller frame_max, or a message of another protocol.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ from protocols.amqp.codec.properties import amended, read_properties, write_prop
 from protocols.amqp.errors import AmqpError
 from protocols.crossing import MARK
 
-#: The name of a header with which a producer numbers its messages.
+#: Name of the header that identifies a publisher for deduplication.
 NUMBERED: Final = PRODUCER.encode()
-#: Octets of a header frame's payload before the properties.
+#: Size of the payload of a header frame before the properties, in bytes.
 FIXED_HEADER: Final[i64] = 14
 
-#: The name under which a channel asks for replies without a queue, and consumes them.
+#: Name that stands for direct replies: in reply_to, and as the queue to consume them from.
 DIRECT: Final = b"amq.rabbitmq.reply-to"
 
 _TIMESTAMP: Final[i64] = 1 << 6
 
 
 class Frames(Encoding):
-    """Content as the frames of one channel, none above frame_max."""
+    """The encoding of a content in frames of one channel, at most frame_max bytes each."""
 
     def __init__(self, channel: i64, frame_max: i64) -> None:
         self.channel: i64 = channel
@@ -71,24 +72,26 @@ class Frames(Encoding):
         return content[at] if at > 0 else 0
 
     def header(self, content: bytes) -> bytes:
-        """Property flags and properties, as they came."""
+        """Return property flags and properties as they were received."""
         end: i64 = 7 + i64(read_i32_be(content, 3))
         return content[19:end]
 
     def whole_header(self, content: bytes) -> bytes:
-        """... with the class, weight and body size before them."""
+        """Return the content header: class, weight, body size, property flags and properties."""
         end: i64 = 7 + i64(read_i32_be(content, 3))
         return content[7:end]
 
 
-#: Encodings that are remembered; those of clients with odd frame sizes beyond that are made anew
-#: each time.
+#: Number of cached encodings. Beyond it, each use of an unusual frame size makes a new one.
 _KNOWN_MAX: Final = 4_096
 _known: Final[dict[tuple[int, int], Frames]] = {}
 
 
 def frames_of(channel: i64, frame_max: i64) -> Frames:
-    """The encoding of a channel; the same object for all connections with this frame_max."""
+    """Return the encoding for a channel number: one object for all connections with a frame_max.
+
+    So `encoding is frames` tells that a content can be relayed as it is.
+    """
     known = _known.get((channel, frame_max))
     if known is None:
         known = Frames(channel, frame_max)
@@ -98,9 +101,10 @@ def frames_of(channel: i64, frame_max: i64) -> Frames:
 
 
 def content_end(data: bytes, start: i64, number: i64, frame_max: i64) -> i64:
-    """Where the content ends whose header frame begins at `start`; 0 when it is not all here or not
-    as it should be (an empty body frame is dropped): then it must be taken frame by frame. Hot
-    path.
+    """Return the end of the content whose header frame begins at `start`. Hot path.
+
+    Return 0 if the content must be handled frame by frame: it is incomplete or invalid, or has an
+    empty body frame, which is not relayed.
     """
     size: i64 = len(data)
     if (
@@ -134,12 +138,12 @@ def content_end(data: bytes, start: i64, number: i64, frame_max: i64) -> i64:
 
 
 def property_flags(content: bytes, start: i64) -> i64:
-    """Which properties the content has whose header frame begins at `start`."""
+    """Return the property flags of the content whose header frame begins at `start`."""
     return i64(read_i16_be(content, start + 19)) & 0xFFFF
 
 
 def persistent(data: bytes, start: i64) -> bool:
-    """Whether the content whose header frame begins at `start` has delivery_mode 2.
+    """True if the content whose header frame begins at `start` has delivery_mode 2.
 
     Hot path for durable queues.
     """
@@ -149,23 +153,25 @@ def persistent(data: bytes, start: i64) -> bool:
     return at > 0 and data[at] == 2
 
 
-def needs_care(care: i64, data: bytes, start: i64) -> i64:
-    """What is left of the reasons for care once the content whose header frame begins at `start` is
-    looked at.
+def slow_path_reasons(reasons: i64, data: bytes, start: i64) -> i64:
+    """Return the reasons for the slow path that remain after a look at the content's properties.
+
+    `reasons` are those that the property flags suggest (Plan.slow_path_mask); `start` is the
+    beginning of the header frame.
     """
-    if care & PERSISTENCE and not persistent(data, start):
-        care -= PERSISTENCE
-    if care & HEADERS and not names_keys(data, start):
+    if reasons & PERSISTENCE and not persistent(data, start):
+        reasons -= PERSISTENCE
+    if reasons & HEADERS and not names_keys(data, start):
         end = _header_end(data, start)
         if data.find(MARK, start, end) < 0 and data.find(NUMBERED, start, end) < 0:
-            care -= HEADERS
-    if care & REPLY_TO and not asks_directly(data, start):
-        care -= REPLY_TO
-    return care
+            reasons -= HEADERS
+    if reasons & REPLY_TO and not asks_directly(data, start):
+        reasons -= REPLY_TO
+    return reasons
 
 
 def names_keys(data: bytes, start: i64) -> bool:
-    """Whether the headers may name further routing keys."""
+    """True if the headers may contain CC or BCC, which add routing keys."""
     end = _header_end(data, start)
     return data.find(b"\x02CC", start, end) >= 0 or data.find(b"\x03BCC", start, end) >= 0
 
@@ -175,13 +181,13 @@ def _header_end(data: bytes, start: i64) -> i64:
 
 
 def asks_directly(data: bytes, start: i64) -> bool:
-    """Whether the reply is wanted without a queue."""
+    """True if reply_to asks for a direct reply, without a queue."""
     at = _property_at(data, start, REPLY_TO)
     return at > 0 and data[at] == len(DIRECT) and data[at + 1 : at + 1 + len(DIRECT)] == DIRECT
 
 
 def short_property(content: bytes, wanted: i64) -> bytes:
-    """The octets of a short string property that the content has. Raises AmqpError."""
+    """Return a short string property that the content has. Raises AmqpError."""
     at = _property_at(content, 0, wanted)
     if at == 0 or at + content[at] >= 7 + i64(read_i32_be(content, 3)):
         raise AmqpError(501, "a property is longer than its frame")
@@ -189,9 +195,9 @@ def short_property(content: bytes, wanted: i64) -> bytes:
 
 
 def _property_at(data: bytes, start: i64, wanted: i64) -> i64:
-    """Where a property stands: behind those with higher flags, none of which is decoded.
+    """Return the position of a property, by skipping those with higher flags.
 
-    0 when its frame ends before it.
+    Return 0 if the header frame ends before it.
     """
     flags = property_flags(data, start)
     end: i64 = start + 7 + i64(read_i32_be(data, start + 3))
@@ -207,15 +213,16 @@ def _property_at(data: bytes, start: i64, wanted: i64) -> i64:
                 table: i64 = i64(read_i32_be(data, at)) if at + 4 <= end else -1
                 at = at + 4 + table if table >= 0 else end
             else:
-                octets: i64 = data[at]
-                at += 1 + octets
+                length: i64 = data[at]
+                at += 1 + length
         flag >>= 1
     return at if at < end else 0
 
 
 def content_for(message: Message, frames: Frames) -> bytes:
-    """The message's content in the frames of another channel. Once per message and kind of reader.
-    Nothing when its properties do not fit into a frame of this reader's: a header cannot be split.
+    """Return the content of a message in frames of another channel; the message caches it.
+
+    Return b"" if the properties do not fit into one frame: a content header cannot be split.
     """
     source = message.encoding
     if message.recoding is frames:
@@ -223,7 +230,7 @@ def content_for(message: Message, frames: Frames) -> bytes:
     if isinstance(source, Frames) and source.frame_max <= frames.frame_max:
         if source.channel == frames.channel:
             return message.content
-        return message.cache_recoded(frames, _rechannel(message.content, frames.channel))
+        return message.cache_recoded(frames, _renumber(message.content, frames.channel))
     if isinstance(source, Frames):
         header = source.header(message.content)
     elif isinstance(source, AmendedEncoding):
@@ -245,7 +252,7 @@ def _fitting(content: bytes, frames: Frames) -> bytes:
 def amended_content(
     encoding: AmendedEncoding, content: bytes, frames: Frames, qos: i64 = AT_LEAST_ONCE
 ) -> bytes:
-    """A content in frames, with what changed in it."""
+    """Return a content whose properties the broker has changed, in frames."""
     source = encoding.source
     if isinstance(source, Frames):
         header = amended(source.header(content), encoding.headers, encoding.changed)
@@ -255,7 +262,7 @@ def amended_content(
 
 
 def _split(flags_and_properties: bytes, body: bytes, frames: Frames) -> bytes:
-    """A header frame, and body frames not above frame_max. No body frame is empty."""
+    """Return a header frame, and body frames of at most frame_max bytes, none of them empty."""
     channel = int(frames.channel).to_bytes(2, "big")
     header = b"\x00\x3c\x00\x00" + len(body).to_bytes(8, "big") + flags_and_properties
     parts = [b"\x02", channel, len(header).to_bytes(4, "big"), header, b"\xce"]
@@ -266,11 +273,12 @@ def _split(flags_and_properties: bytes, body: bytes, frames: Frames) -> bytes:
     return b"".join(parts)
 
 
-def _rechannel(content: bytes, channel: i64) -> bytes:
-    octets = int(channel).to_bytes(2, "big")
+def _renumber(content: bytes, channel: i64) -> bytes:
+    """Return the content with another channel number in each frame."""
+    number = int(channel).to_bytes(2, "big")
     out = bytearray(content)
     at: i64 = 0
     while at < len(content):
-        out[at + 1 : at + 3] = octets
+        out[at + 1 : at + 3] = number
         at += i64(read_i32_be(content, at + 3)) + OVERHEAD
     return bytes(out)

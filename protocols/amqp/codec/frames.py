@@ -1,6 +1,8 @@
-"""Frames, and the methods, as pamqp lists and writes them.
+"""Frames, and the methods in them. pamqp lists the methods and writes the rare ones.
 
-frame     type(1) channel(2) length(4) payload(length) 0xCE
+    frame     type(1) channel(2) length(4) payload(length) 0xCE
+
+`decode` is written here because pamqp's own decoder reads tables slowly (tables.py).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import pamqp.constants
 import pamqp.frame
 from mypy_extensions import i64
 
-from protocols.amqp.codec.tables import read_name, read_octets, read_table
+from protocols.amqp.codec.tables import read_name, read_bytes, read_table
 from protocols.amqp.errors import AmqpError
 
 METHOD: Final[i64] = 1
@@ -22,39 +24,40 @@ HEADER: Final[i64] = 2
 BODY: Final[i64] = 3
 HEARTBEAT: Final[i64] = 8
 FRAME_END: Final[i64] = 0xCE
-#: What a frame adds to its payload.
+#: Size of a frame without its payload, in bytes.
 OVERHEAD: Final[i64] = 8
-#: The largest frame we offer, in octets, all included.
+#: Size of the largest frame that the broker offers, in bytes, overhead included.
 FRAME_MAX: Final[i64] = 131_072
-#: The largest frame a client may insist on (section 4.2.3), and the smallest.
+#: Smallest limit for frames that a client may choose, in bytes (section 4.2.3).
 FRAME_MIN: Final[i64] = 4_096
 
 HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
-#: access.request, which pamqp does not know, and its answer. It gave rights in 0-8 and gives none
-#: now.
+#: access.request and its reply, which pamqp does not know. It granted permissions in AMQP 0-8 and
+#: has no effect now.
 ACCESS_REQUEST: Final[i64] = 30 << 16 | 10
 ACCESS_REQUEST_OK: Final = b"\x00\x1e\x00\x0b\x00\x01"
 
-#: Fields whose octets need not be UTF-8: they become surrogates, as in `Address`. Names must be
-#: text.
-_ANY_OCTETS: Final = ("routing_key", "reply_text", "reason")
+#: Fields that need not be UTF-8: other bytes become surrogates, as in `Address`. All other short
+#: strings must be UTF-8.
+_ANY_BYTES: Final = ("routing_key", "reply_text", "reason")
 
-#: Octets of the arguments that are numbers, by type.
+#: Size of numeric arguments in bytes, by the types of AMQP 0-9-1 (an octet is one byte).
 _SIZES: Final = {"octet": 1, "short": 2, "long": 4, "longlong": 8, "timestamp": 8}
 
-# pamqp accepts only some ASCII in names, also where we answer with a name; brokers take any UTF-8.
+# pamqp accepts only some ASCII characters in names, even in replies. Names are any UTF-8 here.
 pamqp.constants.DOMAIN_REGEX.update(
     dict.fromkeys(pamqp.constants.DOMAIN_REGEX, re.compile("(?s).*"))
 )
 
 
 def encode(channel: i64, method: pamqp.base.Frame) -> bytes:
+    """Return the frame of a method."""
     return pamqp.frame.marshal(method, int(channel))
 
 
 def method_frame(channel: i64, method: bytes) -> bytes:
-    """A method frame around a method's octets."""
+    """Return the frame of a method that is encoded already."""
     return (
         b"\x01"
         + int(channel).to_bytes(2, "big")
@@ -65,7 +68,7 @@ def method_frame(channel: i64, method: bytes) -> bytes:
 
 
 def decode(frame: bytes) -> pamqp.base.Frame:
-    """One method.
+    """Return the method in a frame.
 
     Raises AmqpError: 503 for a method that does not exist, 501 for arguments that cannot be read.
     """
@@ -75,9 +78,8 @@ def decode(frame: bytes) -> pamqp.base.Frame:
     kind: Any = spec.INDEX_MAPPING.get(index)
     if kind is None:
         raise AmqpError(503, f"unknown method {index >> 16}.{index & 0xFFFF}")
-    method: Any = kind.__new__(
-        kind
-    )  # Every field is set below; __init__ would warn of old methods.
+    # Every field is set below. __init__ would warn about deprecated methods.
+    method: Any = kind.__new__(kind)
     at, end, bit = 11, len(frame) - 1, 0
     for name in kind.attributes():
         of = kind.amqp_type(name)
@@ -99,11 +101,11 @@ def decode(frame: bytes) -> pamqp.base.Frame:
 
 
 def _argument(kind: str, frame: bytes, at: int, end: int) -> tuple[object, int]:
-    """The argument at `at`, and where it ends. Raises ValueError."""
+    """Return the argument at position `at`, and its end. Raises ValueError."""
     if kind == "shortstr":
         return read_name(frame, at, end)
     if kind == "longstr":
-        return read_octets(frame, at, end)
+        return read_bytes(frame, at, end)
     if kind == "table":
         return read_table(frame, at, end)
     stop = at + _SIZES[kind]
@@ -112,39 +114,44 @@ def _argument(kind: str, frame: bytes, at: int, end: int) -> tuple[object, int]:
     return int.from_bytes(frame[at:stop], "big", signed=kind == "longlong"), stop
 
 
-def _text(method: Any, name: str, octets: Any) -> str:
+def _text(method: Any, name: str, data: Any) -> str:
     text: str
     try:
-        text = octets.decode("utf-8", "surrogateescape" if name in _ANY_OCTETS else "strict")
+        text = data.decode("utf-8", "surrogateescape" if name in _ANY_BYTES else "strict")
     except UnicodeDecodeError as error:
         raise AmqpError(502, f"{name} of {method.name} is not UTF-8") from error
     return text
 
 
-def returned(channel: i64, octets: bytes) -> bytes:
-    """basic.return 312 for an exchange and a key, which stand in `octets` as short strings."""
-    return method_frame(channel, b"\x00\x3c\x00\x32\x01\x38\x08NO_ROUTE" + octets)
+def returned(channel: i64, address: bytes) -> bytes:
+    """Return a basic.return 312; `address` is the exchange and routing key, as short strings."""
+    return method_frame(channel, b"\x00\x3c\x00\x32\x01\x38\x08NO_ROUTE" + address)
 
 
-def got(channel: i64, number: i64, redelivered: bool, octets: bytes, left: i64) -> bytes:
-    """basic.get-ok, with the exchange and the key as short strings and how many messages are left."""
+def got(channel: i64, number: i64, redelivered: bool, address: bytes, left: i64) -> bytes:
+    """Return a basic.get-ok for a message with a delivery tag, with `left` messages in the queue.
+
+    `address` is the exchange and routing key, as short strings.
+    """
     return method_frame(
         channel,
         b"\x00\x3c\x00\x47"
         + int(number).to_bytes(8, "big")
         + bytes([redelivered])
-        + octets
+        + address
         + int(left).to_bytes(4, "big"),
     )
 
 
-def close_connection(error: AmqpError, about: i64) -> bytes:
+def close_connection(error: AmqpError, method: i64) -> bytes:
+    """Return a connection.close for an error in a method (class id << 16 | method id), or 0."""
     return encode(
-        0, spec.Connection.Close(error.code, error.text, int(about >> 16), int(about & 0xFFFF))
+        0, spec.Connection.Close(error.code, error.text, int(method >> 16), int(method & 0xFFFF))
     )
 
 
-def close_channel(number: i64, error: AmqpError, about: i64) -> bytes:
+def close_channel(number: i64, error: AmqpError, method: i64) -> bytes:
+    """Return a channel.close for an error in a method (class id << 16 | method id), or 0."""
     return encode(
-        number, spec.Channel.Close(error.code, error.text, int(about >> 16), int(about & 0xFFFF))
+        number, spec.Channel.Close(error.code, error.text, int(method >> 16), int(method & 0xFFFF))
     )

@@ -1,5 +1,7 @@
-"""How messages stand in a stream: their content header as a reader of queues would get it, and
-their properties as columns.
+"""The AMQP form of a message in a stream: its content header, and its properties as columns.
+
+A row of a stream has the content header that an AMQP consumer gets, so that streaming.py can copy
+it. It also has one column for each property, for readers outside the broker (docs/streams.md).
 """
 
 from __future__ import annotations
@@ -16,47 +18,48 @@ from protocols.amqp.codec.contents import Frames
 from protocols.amqp.codec.properties import LAYOUT, amended, write_properties
 from protocols.amqp.codec.tables import read_table
 
-#: Class and weight of a content header.
+#: Class id and weight at the start of a content header.
 _BASIC: Final = b"\x00\x3c\x00\x00"
-#: Octets of a header before flags and properties.
+#: Size of a content header before its flags and properties, in bytes.
 _FIXED: Final = 12
-#: ... and of a header frame before its payload.
+#: Size of a header frame before its content header, in bytes.
 _FRAME: Final = 7
-#: Of each property, in the order of its flag: its place, and its octets; or what it is.
+#: Markers in _WIDTHS for properties of variable size.
 _TEXT: Final[i64] = -1
 _TABLE: Final[i64] = -2
-_PLACES: Final = [PROPERTY_COLUMNS[name] for name, _ in LAYOUT]
+#: Column and size in bytes of each property, in the order of the flags.
+_COLUMNS: Final = [PROPERTY_COLUMNS[name] for name, _ in LAYOUT]
 _WIDTHS: Final[list[i64]] = [
-    {"text": _TEXT, "table": _TABLE, "octet": 1, "time": 8}[kind] for _, kind in LAYOUT
+    {"text": _TEXT, "table": _TABLE, "byte": 1, "time": 8}[kind] for _, kind in LAYOUT
 ]
-#: Headers have the last column, and not the last flag.
+#: Column of the headers. It is the last one, although other flags follow that of the headers.
 _LAST: Final = PROPERTY_COLUMNS["headers"]
-#: Headers whose columns are remembered: publishers repeat themselves.
+#: Number and size (in bytes) of the properties whose columns are cached: publishers repeat them.
 _KNOWN_MAX: Final = 1_024
-_KNOWN_OCTETS: Final = 256
+_KNOWN_SIZE_MAX: Final = 256
 
 
 class AmqpHeaderCodec(HeaderCodec):
-    """Content headers are those of class basic, whatever protocol a message came in by."""
+    """Converts messages of any protocol to AMQP content headers, and those to columns."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, list[tuple[int, bytes]]] = {}
-        #: The header frame of the last message, as it came, and what of it a reader gets.
-        self._frame = b"\0"
-        self._header = b""
-        #: Flags and properties that were asked for last, and their columns.
-        self._said = b"\0"
+        #: The header frame of the last message as it was received, and its content header.
+        self._last_frame = b"\0"
+        self._last_header = b""
+        #: Flags and properties of the last call of `properties`, and their columns.
+        self._last_properties = b"\0"
         self._columns: list[tuple[int, bytes]] = []
-        #: Headers of messages without properties, by mode and size.
+        #: Headers of messages without properties, by delivery mode and size.
         self._plain: dict[int, bytes] = {}
 
     def header(self, message: Message) -> bytes:
         encoding, content = message.encoding, message.content
         if isinstance(encoding, Frames):
-            if not content.startswith(self._frame):
-                header = self._header = encoding.whole_header(content)
-                self._frame = content[: _FRAME + len(header)]
-            return self._header
+            if not content.startswith(self._last_frame):
+                header = self._last_header = encoding.whole_header(content)
+                self._last_frame = content[: _FRAME + len(header)]
+            return self._last_header
         if encoding is PLAIN:
             return self._plain_header(len(content), 2 if message.qos else 1)
         size = int(encoding.size(content)).to_bytes(8, "big")
@@ -83,52 +86,53 @@ class AmqpHeaderCodec(HeaderCodec):
         return header
 
     def properties(self, header: bytes) -> list[tuple[int, bytes]]:
-        if len(header) == _FIXED + len(self._said) and header.endswith(self._said):
+        if len(header) == _FIXED + len(self._last_properties) and header.endswith(
+            self._last_properties
+        ):
             return self._columns
-        said = header[_FIXED:]
-        known = self._known.get(said)
+        properties = header[_FIXED:]
+        known = self._known.get(properties)
         if known is None:
-            known = _columns(said)
-            if len(said) <= _KNOWN_OCTETS:
+            known = _columns(properties)
+            if len(properties) <= _KNOWN_SIZE_MAX:
                 if len(self._known) >= _KNOWN_MAX:
                     self._known.clear()
-                self._known[said] = known
-        self._said = said
+                self._known[properties] = known
+        self._last_properties = properties
         self._columns = known
         return known
 
 
-def _columns(octets: bytes) -> list[tuple[int, bytes]]:
-    """(place, octets) of the properties that can be read, places rising: up to the first that is
-    cut off, as `split_properties`.
+def _columns(data: bytes) -> list[tuple[int, bytes]]:
+    """Return (column, value) of each property, columns ascending.
+
+    As in `split_properties`, the first property that is cut off ends the list.
     """
     found: list[tuple[int, bytes]] = []
     headers: bytes | None = None
-    end: i64 = len(octets)
-    flags: i64 = i64(read_i16_be(octets, 0)) & 0xFFFF if end >= 2 else 0
+    end: i64 = len(data)
+    flags: i64 = i64(read_i16_be(data, 0)) & 0xFFFF if end >= 2 else 0
     at: i64 = 2
     flag: i64 = 1 << 15
     for number, width in enumerate(_WIDTHS):
         if flags & flag:
             stop: i64 = at + width
             if width == _TEXT:
-                stop = at + 1 + octets[at] if at < end else end + 1
+                stop = at + 1 + data[at] if at < end else end + 1
             elif width == _TABLE:
                 stop = (
-                    at + 4 + (i64(read_i32_be(octets, at)) & 0xFFFFFFFF)
-                    if at + 4 <= end
-                    else end + 1
+                    at + 4 + (i64(read_i32_be(data, at)) & 0xFFFFFFFF) if at + 4 <= end else end + 1
                 )
             if stop > end:
                 break
             if width == _TEXT:
-                found.append((_PLACES[number], _text(octets[at + 1 : stop])))
+                found.append((_COLUMNS[number], _text(data[at + 1 : stop])))
             elif width == _TABLE:
-                headers = _json(octets[at:stop])
+                headers = _json(data[at:stop])
             else:
-                found.append(
-                    (_PLACES[number], octets[at:stop] if width == 1 else octets[at:stop][::-1])
-                )  # Little-endian here.
+                # Columns are little-endian.
+                value = data[at:stop] if width == 1 else data[at:stop][::-1]
+                found.append((_COLUMNS[number], value))
             at = stop
         flag >>= 1
     if headers is not None:
@@ -136,12 +140,12 @@ def _columns(octets: bytes) -> list[tuple[int, bytes]]:
     return found
 
 
-def _text(octets: bytes) -> bytes:
+def _text(data: bytes) -> bytes:
     try:
-        octets.decode()
+        data.decode()
     except UnicodeDecodeError:
-        return octets.decode("utf-8", "replace").encode()
-    return octets
+        return data.decode("utf-8", "replace").encode()
+    return data
 
 
 def _json(table: bytes) -> bytes | None:

@@ -1,5 +1,4 @@
-"""How AMQP contents are written in the store: as they came, with the channel and the frame_max that
-their frames are for.
+"""The AMQP contents in the store: frames as they were received, with their channel and frame_max.
 
 tag 1     channel u16, frame_max u32     frames
 """
@@ -15,17 +14,17 @@ from protocols.amqp.codec.contents import Frames, amended_content, frames_of
 
 TAG: Final = 1
 _PARAMETERS: Final = struct.Struct(">HI")
-#: The frames of a dead letter, which is written anew.
-_LETTER: Final = frames_of(1, 128 << 10)
+#: Encoding of the frames of a message whose properties the broker has changed.
+_DEAD_LETTER: Final = frames_of(1, 128 << 10)
 
 
 class FrameCodec(Codec):
-    """Contents of publishers, and dead letters of any protocol."""
+    """Writes contents to the store and reads them back, and also dead letters of any protocol."""
 
     def dump(self, encoding: Encoding, content: bytes) -> tuple[int, bytes, bytes]:
         if isinstance(encoding, AmendedEncoding):
-            content = amended_content(encoding, content, _LETTER)
-            encoding = _LETTER
+            content = amended_content(encoding, content, _DEAD_LETTER)
+            encoding = _DEAD_LETTER
         assert isinstance(encoding, Frames)
         return TAG, _PARAMETERS.pack(encoding.channel, encoding.frame_max), content
 
@@ -38,5 +37,5 @@ class FrameCodec(Codec):
 
 
 def register(codecs: Codecs) -> None:
-    """Let a store know AMQP's contents."""
+    """Register the codec for AMQP contents in a store."""
     codecs.register(FrameCodec(), [Frames, AmendedEncoding], [TAG])

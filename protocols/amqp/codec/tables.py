@@ -1,12 +1,12 @@
-"""Field tables (AMQP 0-9-1 section 4.2.5.5, with the types that RabbitMQ's clients write).
+"""Field tables (AMQP 0-9-1, section 4.2.5.5, with the types that RabbitMQ's clients write).
 
-    table   length(4)  name: length(1) octets, value   name, value   ...
+    table   length(4)  name: length(1) bytes, value   name, value   ...
     array   length(4)  value   value   ...
-    value   type(1)    octets, as many as the type says
+    value   type(1)    bytes, as many as the type says
 
-pamqp reads tables too, but copies the rest of a table for every entry of it (0.9 s for a frame full
-of them), and writes what it read in other types: a double as a float, a long integer as an octet, a
-name cut at 128 octets.
+pamqp is not used for tables: it copies the rest of a table for every entry (0.9 s for a frame full
+of them), and does not preserve types when it writes what it has read. A double becomes a float, a
+long integer a single byte, and a name is cut at 128 bytes.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Final
 
 Table = dict[str, object]
 
-#: Tables and arrays inside each other that are read; deeper ones are refused.
+#: Depth of nested tables and arrays; a deeper one is an error.
 DEPTH_MAX: Final = 100
-#: Numbers of one layout, by type.
+#: Layouts of the numeric types.
 _NUMBERS: Final[dict[int, struct.Struct]] = {
     kind: struct.Struct(layout)
     for kind, layout in zip(
@@ -30,94 +30,94 @@ _NUMBERS: Final[dict[int, struct.Struct]] = {
         strict=True,
     )
 }
-#: Values without octets. (0 stands in no book, but comes.)
+#: Types of values without bytes. (Type 0 is in no specification, but some clients send it.)
 _VOID: Final = b"V\0"
 _DECIMAL: Final = struct.Struct(">Bi")
 _TIMESTAMP: Final = struct.Struct(">Q")
 _SPLIT: Final = b"SxAF"
 
 
-def read_table(octets: bytes, at: int, end: int, depth: int = 0) -> tuple[Table, int]:
-    """The table at `at`, and where it ends: at `end` or before. Raises ValueError."""
-    at, stop = _body(octets, at, end, depth)
+def read_table(data: bytes, at: int, end: int, depth: int = 0) -> tuple[Table, int]:
+    """Return the table at position `at`, and its end, at most `end`. Raises ValueError."""
+    at, stop = _body(data, at, end, depth)
     table: Table = {}
     while at < stop:
-        name, at = read_name(octets, at, stop)
-        table[name.decode()], at = _read(octets, at, stop, depth)
+        name, at = read_name(data, at, stop)
+        table[name.decode()], at = _read(data, at, stop, depth)
     return table, stop
 
 
-def read_name(octets: bytes, at: int, end: int) -> tuple[bytes, int]:
-    """The short string at `at`, and where it ends. Raises ValueError."""
-    stop = at + 1 + octets[at] if at < end else end + 1
+def read_name(data: bytes, at: int, end: int) -> tuple[bytes, int]:
+    """Return the short string at position `at`, and its end. Raises ValueError."""
+    stop = at + 1 + data[at] if at < end else end + 1
     if stop > end:
         raise ValueError("a short string is cut off")
-    return octets[at + 1 : stop], stop
+    return data[at + 1 : stop], stop
 
 
-def read_octets(octets: bytes, at: int, end: int) -> tuple[bytes, int]:
-    """The long string at `at`, and where it ends. Raises ValueError."""
-    stop = at + 4 + int.from_bytes(octets[at : at + 4], "big")
+def read_bytes(data: bytes, at: int, end: int) -> tuple[bytes, int]:
+    """Return the long string at position `at`, and its end. Raises ValueError."""
+    stop = at + 4 + int.from_bytes(data[at : at + 4], "big")
     if at + 4 > end or stop > end:
         raise ValueError("a long string, table or array is cut off")
-    return octets[at + 4 : stop], stop
+    return data[at + 4 : stop], stop
 
 
-def _body(octets: bytes, at: int, end: int, depth: int) -> tuple[int, int]:
-    """Where the entries of a table or array begin and end."""
-    stop = at + 4 + int.from_bytes(octets[at : at + 4], "big")
+def _body(data: bytes, at: int, end: int, depth: int) -> tuple[int, int]:
+    """Return the start and the end of the entries of a table or array. Raises ValueError."""
+    stop = at + 4 + int.from_bytes(data[at : at + 4], "big")
     if at + 4 > end or stop > end:
         raise ValueError("a table or array is cut off")
     if depth > DEPTH_MAX:
-        raise ValueError(f"tables more than {DEPTH_MAX} deep")
+        raise ValueError(f"tables are nested more than {DEPTH_MAX} deep")
     return at + 4, stop
 
 
-def _read(octets: bytes, at: int, end: int, depth: int) -> tuple[object, int]:
-    """The value at `at`, and where it ends."""
-    stop = _skip(octets, at, end)
-    kind = octets[at]
+def _read(data: bytes, at: int, end: int, depth: int) -> tuple[object, int]:
+    """Return the value at position `at`, and its end. Raises ValueError."""
+    stop = _skip(data, at, end)
+    kind = data[at]
     at += 1
     number = _NUMBERS.get(kind)
     if number is not None:
-        return number.unpack_from(octets, at)[0], stop
+        return number.unpack_from(data, at)[0], stop
     if kind in b"S":
         try:
-            return octets[at + 4 : stop].decode(), stop
+            return data[at + 4 : stop].decode(), stop
         except UnicodeDecodeError:
-            return octets[at + 4 : stop], stop
+            return data[at + 4 : stop], stop
     if kind in b"F":
-        return read_table(octets, at, stop, depth + 1)
+        return read_table(data, at, stop, depth + 1)
     if kind in b"A":
-        return _read_array(octets, at, stop, depth + 1)
+        return _read_array(data, at, stop, depth + 1)
     if kind in b"T":
-        return moment(octets[at:stop]), stop
+        return read_timestamp(data[at:stop]), stop
     if kind in b"D":
-        scale, digits = _DECIMAL.unpack_from(octets, at)
+        scale, digits = _DECIMAL.unpack_from(data, at)
         return Decimal(digits).scaleb(-scale), stop
-    return octets[at + 4 : stop] if kind in b"x" else None, stop
+    return data[at + 4 : stop] if kind in b"x" else None, stop
 
 
-def _read_array(octets: bytes, at: int, end: int, depth: int) -> tuple[list[object], int]:
-    at, stop = _body(octets, at, end, depth)
+def _read_array(data: bytes, at: int, end: int, depth: int) -> tuple[list[object], int]:
+    at, stop = _body(data, at, end, depth)
     array: list[object] = []
     while at < stop:
-        value, at = _read(octets, at, stop, depth)
+        value, at = _read(data, at, stop, depth)
         array.append(value)
     return array, stop
 
 
-def _skip(octets: bytes, at: int, end: int) -> int:
-    """Where the value at `at` ends. Raises ValueError."""
+def _skip(data: bytes, at: int, end: int) -> int:
+    """Return the end of the value at position `at`. Raises ValueError."""
     if at >= end:
         raise ValueError("a name without a value")
-    kind = octets[at]
+    kind = data[at]
     at += 1
     number = _NUMBERS.get(kind)
     if number is not None:
         stop = at + number.size
     elif kind in _SPLIT:
-        stop = at + 4 + int.from_bytes(octets[at : at + 4], "big")
+        stop = at + 4 + int.from_bytes(data[at : at + 4], "big")
         if at + 4 > end:
             stop = end + 1
     elif kind in b"T":
@@ -133,9 +133,9 @@ def _skip(octets: bytes, at: int, end: int) -> int:
     return stop
 
 
-def moment(octets: bytes) -> datetime | int:
-    """A timestamp; what no calendar knows (milliseconds, mostly) stays a number."""
-    seconds: int = _TIMESTAMP.unpack(octets)[0]
+def read_timestamp(data: bytes) -> datetime | int:
+    """Return a timestamp, or its number if that is no date (mostly because it is in ms)."""
+    seconds: int = _TIMESTAMP.unpack(data)[0]
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):
@@ -146,21 +146,22 @@ def moment(octets: bytes) -> datetime | int:
 
 
 def write_table(table: Mapping[str, object]) -> bytes:
-    """A table with its length. Raises ValueError, or OverflowError, for what no table can hold."""
-    return _sized(b"".join(write_entry(name, value) for name, value in table.items()))
+    """Return a table with its length. Raises ValueError or OverflowError for unsupported values."""
+    return _with_length(b"".join(write_entry(name, value) for name, value in table.items()))
 
 
 def write_entry(name: str, value: object) -> bytes:
-    """A name and its value, as they stand in a table."""
-    octets = name.encode()
-    if len(octets) > 255:
-        raise ValueError(f"the name '{name}' has more than 255 octets")
-    return bytes([len(octets)]) + octets + _write(value)
+    """Return a name and its value as they are written in a table. Raises as `write_table`."""
+    name_bytes = name.encode()
+    if len(name_bytes) > 255:
+        raise ValueError(f"the name '{name}' has more than 255 bytes")
+    return bytes([len(name_bytes)]) + name_bytes + _write(value)
 
 
-def without(table: bytes, names: set[bytes]) -> bytes:
-    """The entries of a table (given without its length) that have other names, as they stand, up to
-    the first odd one.
+def without_entries(table: bytes, names: set[bytes]) -> bytes:
+    """Return the entries of a table whose names are not in `names`, up to the first invalid one.
+
+    The table is given, and returned, without its length.
     """
     kept: list[bytes] = []
     at = begin = 0
@@ -185,28 +186,29 @@ def _write(value: object) -> bytes:
         return b"t" + bytes([value])
     if isinstance(value, int):
         if value >= 1 << 63:
-            return b"T" + value.to_bytes(8, "big")  # Only a timestamp is read as a number so large.
+            # `read_timestamp` is the only source of such large numbers.
+            return b"T" + value.to_bytes(8, "big")
         return b"l" + value.to_bytes(8, "big", signed=True)
     if isinstance(value, str):
-        return b"S" + _sized(value.encode("utf-8", "surrogateescape"))
+        return b"S" + _with_length(value.encode("utf-8", "surrogateescape"))
     if isinstance(value, bytes):
-        return b"x" + _sized(value)
+        return b"x" + _with_length(value)
     if isinstance(value, float):
         return b"d" + struct.pack(">d", value)
     if isinstance(value, Decimal):
         scale = -int(value.as_tuple().exponent)
         digits = int(value.scaleb(scale))
         if not (0 <= scale <= 255 and -1 << 31 <= digits < 1 << 31):
-            raise ValueError(f"a table holds no {value}")
+            raise ValueError(f"a table cannot hold the decimal number {value}")
         return b"D" + _DECIMAL.pack(scale, digits)
     if isinstance(value, datetime):
         return b"T" + _TIMESTAMP.pack(int(value.timestamp()))
     if isinstance(value, dict):
         return b"F" + write_table(value)
     if isinstance(value, list):
-        return b"A" + _sized(b"".join(_write(one) for one in value))
-    raise ValueError(f"a table holds no {type(value).__name__}")
+        return b"A" + _with_length(b"".join(_write(one) for one in value))
+    raise ValueError(f"a table cannot hold a value of type {type(value).__name__}")
 
 
-def _sized(octets: bytes) -> bytes:
-    return len(octets).to_bytes(4, "big") + octets
+def _with_length(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + data

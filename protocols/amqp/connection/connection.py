@@ -37,7 +37,7 @@ from protocols.amqp.channel.channel import Channel
 from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.publisher import MANDATORY, ChannelPublisher
 from protocols.amqp.codec.assembly import Assembly
-from protocols.amqp.codec.contents import content_end, needs_care, property_flags
+from protocols.amqp.codec.contents import content_end, slow_path_reasons, property_flags
 from protocols.amqp.codec.frames import (
     ACCESS_REQUEST,
     ACCESS_REQUEST_OK,
@@ -233,7 +233,7 @@ class AmqpConnection(ConnectionInterface):
             if flags == MANDATORY:
                 slow |= NOWHERE & route.plan.slow_path_mask
             if slow != 0:
-                slow = needs_care(slow, data, end)
+                slow = slow_path_reasons(slow, data, end)
         if route is None or slow != 0:
             if route is not None and slow == PERSISTENCE:
                 return publisher.publish_persistent(route, data[end:stop])

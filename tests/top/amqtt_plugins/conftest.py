@@ -1,4 +1,4 @@
-"""Accounts, houses with plugins, and a password file."""
+"""Fixtures: accounts, brokers with plugins, and a password file."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from trellis.auth.authenticate import Account, Accounts
 
 @pytest.fixture(scope="module")
 def accounts() -> Iterator[Accounts]:
-    """`guest` from loopback, `ann` who may write to amq.topic only, and nobody in particular from
-    loopback.
-    """
+    """Return accounts: `guest` from loopback, `ann` may write to amq.topic only, no anonymous."""
     cheap = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     found = [
         Account(Identity("guest"), cheap.hash("guest"), True),
@@ -33,7 +31,7 @@ def accounts() -> Iterator[Accounts]:
 
 @pytest.fixture
 async def build(accounts: Accounts) -> AsyncIterator[Build]:
-    """Makes houses that are closed after the test."""
+    """Build brokers with plugins, and close them after the test."""
     houses: list[House] = []
 
     def make(plugins: dict[str, dict[str, object]], **limits: Any) -> House:
@@ -50,7 +48,7 @@ async def build(accounts: Accounts) -> AsyncIterator[Build]:
 
 @pytest.fixture
 def passwords(tmp_path: Path) -> str:
-    """A password file of amqtt's: bob has a password."""
+    """Write a password file of amqtt with the user bob."""
     path = tmp_path / "passwords"
     path.write_text(
         f"# comment\nbob:{Argon2Hasher(time_cost=1, memory_cost=8, parallelism=1).hash('bobs')}\n"

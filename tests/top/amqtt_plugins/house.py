@@ -1,6 +1,4 @@
-"""Plugins in front of accounts, a core behind two front ends, and clients of it: octets in, octets
-out.
-"""
+"""A broker with plugins in front of its accounts, without sockets, and clients of it."""
 
 from __future__ import annotations
 
@@ -61,7 +59,7 @@ def subscribe(*filters: str) -> bytes:
 
 
 class House:
-    """Plugins in front of accounts, a real core behind two real front ends."""
+    """A broker with both front ends, and plugins in front of its accounts."""
 
     def __init__(
         self, plugins: dict[str, dict[str, object]], accounts: Accounts, **limits: Any
@@ -85,22 +83,22 @@ class House:
         client_id: str = "c",
         peer: Peer | None = None,
     ) -> Client:
-        """An MQTT client that has heard the verdict."""
+        """Return an MQTT client that has its CONNACK."""
         client = Client(self, self.mqtt.connect(peer or Peer()))
         client.greeting = await client.ask(connect(user, password, client_id))
         return client
 
     async def quiet(self) -> None:
-        """No login waits for a plugin any more."""
+        """Wait until no login waits for a plugin."""
         for _ in iter(lambda: self.authenticator.waiting, 0):
             await asyncio.sleep(0)
 
     async def code(self, *who: Any, **more: Any) -> int:
-        """The return code of CONNACK."""
+        """Return the return code of the CONNACK."""
         return (await self.join(*who, **more)).greeting[3]
 
     async def join_amqp(self, user: str, password: str, peer: Peer | None = None) -> Client:
-        """An AMQP client on channel 1, or the greeting that says why not."""
+        """Return an AMQP client on channel 1, or the answer that refuses it."""
         client = Client(self, self.amqp.connect(peer or Peer()))
         properties: Any = {"capabilities": {"authentication_failure_close": True}}
         await client.ask(GREETING)
@@ -132,7 +130,7 @@ class Client:
         self.greeting = b""
 
     async def ask(self, data: bytes) -> bytes:
-        """Write, wait for a verdict if one is wanted, read."""
+        """Send data, wait for a verdict if one is due, and return the output."""
         woken = asyncio.Event()
         self.connection.wake = woken.set
         self.connection.receive_data(data)
@@ -151,7 +149,7 @@ class Client:
         return found
 
     async def send(self, *methods: Any) -> list[Any]:
-        """AMQP methods on channel 1, and what comes back."""
+        """Send AMQP methods on channel 1, and return the answers."""
         return self.frames(await self.ask(b"".join(marshal(1, method) for method in methods)))
 
     async def publish(self, exchange: str, key: str) -> list[Any]:

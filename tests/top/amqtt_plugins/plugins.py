@@ -1,4 +1,4 @@
-"""Plugins of our own, some of them unruly."""
+"""Plugins for the tests, some of them misbehaving."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def here(kind: type) -> str:
 
 
 class Says(BaseAuthPlugin):  # type: ignore[misc]  # amqtt ships no types
-    """Says what it is told to say."""
+    """Answers as its options say."""
 
     async def authenticate(self, *, session: Any) -> Any:
         return self.config.answer
@@ -57,7 +57,7 @@ class Waits(BaseAuthPlugin):  # type: ignore[misc]
 
 
 class Hangs(BaseAuthPlugin):  # type: ignore[misc]
-    """Holds its thread until it is let go."""
+    """Blocks its thread until it is released."""
 
     released = threading.Event()
 
@@ -67,9 +67,9 @@ class Hangs(BaseAuthPlugin):  # type: ignore[misc]
 
 
 class Roles(BaseAuthPlugin, BaseTopicPlugin):  # type: ignore[misc]
-    """Finds a client's role at login, and asks for it at each topic.
+    """Finds a client's role at the login, and checks it for each topic.
 
-    Writes down what it was asked.
+    It records its calls.
     """
 
     seen: list[tuple[Any, ...]] = []  # noqa: RUF012
@@ -115,7 +115,7 @@ class TopicBroken(BaseTopicPlugin):  # type: ignore[misc]
 
 
 class Lives(BaseTopicPlugin):  # type: ignore[misc]
-    """Writes down its life."""
+    """Records its start and close events."""
 
     life: list[str] = []  # noqa: RUF012
 

@@ -1,4 +1,4 @@
-"""amqtt's own plugins, and unruly ones, decide who may come in and which topics they may touch."""
+"""Tests that amqtt's plugins, and misbehaving ones, decide logins and access to topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plugins are found, given their options, started and closed; what is wrong with them is one line."""
+"""Tests that plugins are found, configured, started and closed, with errors of one line."""
 
 from __future__ import annotations
 
@@ -76,7 +76,10 @@ def _key(kind: type | str, option: str = "") -> str:
         (
             "no_such.Plugin",
             {},
-            f"{_key('no_such.Plugin')}: cannot be imported: ModuleNotFoundError: No module named 'no_such'",
+            (
+                f"{_key('no_such.Plugin')}: cannot be imported: ModuleNotFoundError: No module "
+                "named 'no_such'"
+            ),
         ),
         (
             "amqtt.errors.PluginEror",
@@ -86,17 +89,26 @@ def _key(kind: type | str, option: str = "") -> str:
         (
             FILE[:-1],
             {},
-            f"{_key(FILE[:-1])}: there is no FileAuthPlugi in amqtt.plugins.authentication; the nearest is FileAuthPlugin",
+            (
+                f"{_key(FILE[:-1])}: there is no FileAuthPlugi in amqtt.plugins.authentication; "
+                "the nearest is FileAuthPlugin"
+            ),
         ),
         (
             "json.JSONDecoder",
             {},
-            f"{_key('json.JSONDecoder')}: is neither an authentication nor a topic plugin; other plugins are not supported",
+            (
+                f"{_key('json.JSONDecoder')}: is neither an authentication nor a topic plugin; "
+                "other plugins are not supported"
+            ),
         ),
         (
             "amqtt.plugins.logging_amqtt.EventLoggerPlugin",
             {},
-            f"{_key('amqtt.plugins.logging_amqtt.EventLoggerPlugin')}: is neither an authentication nor a topic plugin; other plugins are not supported",
+            (
+                f"{_key('amqtt.plugins.logging_amqtt.EventLoggerPlugin')}: is neither an "
+                "authentication nor a topic plugin; other plugins are not supported"
+            ),
         ),
         (
             FILE,
@@ -119,7 +131,10 @@ def _key(kind: type | str, option: str = "") -> str:
         (
             ACL,
             {"receive-acl": {}},
-            f"{_key(ACL, 'receive-acl')}: is not supported: plugins are called at publish and subscribe, not at each delivery",
+            (
+                f"{_key(ACL, 'receive-acl')}: is not supported: plugins are called at publish and "
+                "subscribe, not at each delivery"
+            ),
         ),
         (here(Picky), {}, f"{_key(Picky, 'needed')}: must be given"),
         (here(NoTable), {}, f"{_key(NoTable)}: its Config is not a dataclass"),
@@ -131,7 +146,10 @@ def _key(kind: type | str, option: str = "") -> str:
         (
             FILE,
             {"password_file": "/no/such/file"},
-            f"{_key(FILE)}: cannot be made: PasswordFileError: Password file '/no/such/file' not found",
+            (
+                f"{_key(FILE)}: cannot be made: PasswordFileError: Password file '/no/such/file' "
+                "not found"
+            ),
         ),
         (here(Unborn), {}, f"{_key(Unborn)}: cannot be made: OSError: no database"),
         (here(NoStart), {}, f"{_key(NoStart)}: cannot start: OSError: no schema"),
@@ -172,7 +190,8 @@ async def test_without_amqtt_the_error_names_the_extra(
     settings = Settings(amqtt=type(Settings().amqtt)(plugins={ANONYMOUS: {}}))
     with pytest.raises(
         SettingsError,
-        match=r"^amqtt\.plugins: amqtt cannot be imported \(.*\); pip install 'trellis-broker\[amqtt\]'$",
+        match=r"^amqtt\.plugins: amqtt cannot be imported \(.*\); pip install "
+        r"'trellis-broker\[amqtt\]'$",
     ):
         BrokerNode(settings, accounts, None, print)
 

@@ -160,7 +160,7 @@ def test_tables_may_stand_inside_each_other_a_hundred_times(
     else:
         assert (
             answer.reply_text
-            == f"FRAME_ERROR - arguments of Queue.Declare: tables more than {DEPTH_MAX} deep"
+            == f"FRAME_ERROR - arguments of Queue.Declare: tables are nested more than {DEPTH_MAX} deep"
         )
 
 

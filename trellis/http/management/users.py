@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from functools import partial
 from typing import Any, Final
 
 from broker.access.users import User
@@ -160,7 +161,7 @@ async def bulk_delete(call: Call) -> Empty:
     for name in names:
         _changeable(call, name)
     for name in names:
-        await call.make_durable(lambda ticket, name=name: call.broker.users.remove(name, ticket))  # type: ignore[misc]
+        await call.make_durable(partial(call.broker.users.remove, name))
     return Empty()
 
 
@@ -326,9 +327,7 @@ async def delete_topic_permission(call: Call) -> Empty:
     exchanges = call.path_parameters[2:] or list(user.topics.get(vhost.name, {}))
     for exchange in exchanges:
         await call.make_durable(
-            lambda ticket, exchange=exchange: call.broker.users.set_topic_permission(  # type: ignore[misc]
-                vhost.name, user.name, exchange, None, ticket
-            )
+            partial(call.broker.users.set_topic_permission, vhost.name, user.name, exchange, None)
         )
     return Empty()
 
