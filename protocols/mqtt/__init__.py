@@ -1,11 +1,29 @@
-"""MQTT 3.1, 3.1.1 and 5.
+"""MQTT 3.1, 3.1.1 and 5: theory of operation, and the order in which to read the modules.
 
-    octets      reasons, packets, properties, packets5, connect
-    contents    content (MQTT's words and the core's), stored, dialects (who relays octets to whom)
-    sessions    topics, views, pen, flight, roles, subscriber, session, restoring, latecomer, deadlines, shared, wills, sessions, sys
-    clients     answers, service, subscribing, client -> level4 -> level5 -> connection, front
+    codec        packets and properties as bytes, and the contents of messages towards AMQP and disk
+    session      sessions: what outlives a connection, and what is delivered to clients
+    connection   connections: login, packets from clients, acknowledgements, closing
+    front        the front end, which makes a connection for each client
 
-A connection is one object: `client` is what it is whatever it speaks, `level4` and `level5` are the
-packet loops, and `connection` reads the CONNECT that chooses between them. So one of level 4 pays
-nothing for level 5.
+An MqttConnection belongs to one client. Its handler reads the input: first a Login, which takes the
+CONNECT, asks the authenticator, and finds or creates the Session; then a Level4Handler or a
+Level5Handler, by the protocol level in the CONNECT. Both are PacketHandlers, whose loop reads
+publications of both levels.
+
+    client --> MqttConnection --> PacketHandler --> Route, Plan (the core)
+                    |                  `--> PublishReplies: PUBACK and PUBREC, when it is durable
+                    `--> Session <-- the core
+                             |--> SessionSubscriptions: bindings, options, shared subscriptions
+                             |--> inbox (Queue) --> InboxConsumer --> PublishWriter --> client
+                             `--> InflightWindow: packet identifiers that are in use
+
+A message of QoS 0 goes to the connection of a session directly; as a whole packet, if publisher and
+subscriber have one level. Every other message goes through the session's inbox, a queue of the
+core, and gets its packet identifier from its sequence number there.
+
+Reading order. For packets: codec/packets.py, codec/properties.py, codec/packets5.py,
+codec/connect.py, codec/content.py. For sessions: session/session.py, session/inbox_consumer.py,
+session/publish_writer.py, session/sessions.py, then session/shared.py and session/wills.py. For
+connections: connection/connection.py, connection/closing.py, connection/login.py,
+connection/packet_handler.py, connection/level5.py, connection/subscribing.py.
 """

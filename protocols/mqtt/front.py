@@ -1,4 +1,4 @@
-"""The MQTT front end."""
+"""The MQTT front end: makes connections, and renews the permissions of connections and sessions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from protocols.mqtt.options import MqttOptions
 
 
 class MqttFront(MqttService):
-    """Lets MQTT clients in."""
+    """The front end of MQTT."""
 
     def __init__(self, broker: Broker, options: MqttOptions | None = None) -> None:
         super().__init__(broker, options or MqttOptions())
-        self._reviewing_all: AllSessionsReauthorization | None = None
+        self._all_sessions: AllSessionsReauthorization | None = None
         broker.streams.codecs.packet_parser = MqttPacketParser()
 
     def connect(self, peer: Peer) -> Connection:
@@ -26,8 +26,8 @@ class MqttFront(MqttService):
         return connection
 
     def reauthorize(self) -> None:
-        """Sessions whose clients are away, too."""
+        """Renew the permissions of all connections, and of sessions whose clients are away."""
         super().reauthorize()
-        if self._reviewing_all is None or not self._reviewing_all.again():
-            self._reviewing_all = AllSessionsReauthorization(self, self.broker.agenda)
-            self.broker.agenda.add(self._reviewing_all)
+        if self._all_sessions is None or not self._all_sessions.again():
+            self._all_sessions = AllSessionsReauthorization(self, self.broker.agenda)
+            self.broker.agenda.add(self._all_sessions)

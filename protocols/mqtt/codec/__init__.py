@@ -1,1 +1,1 @@
-"""MQTT packets: bytes to values and back, for every protocol level."""
+"""MQTT packets: bytes to values and back, at every protocol level."""

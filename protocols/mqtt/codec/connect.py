@@ -1,10 +1,12 @@
-"""CONNECT: the one packet that says which version the rest is written in.
+"""Read a CONNECT, the packet that names the protocol level of all later ones.
 
-protocol name  level(1)  flags(1)  keep-alive(2)  [properties]  client identifier  [[properties]
-will]  [user]  [password]
+    protocol name   level (1 byte)   flags (1 byte)   keep-alive (2 bytes)   [properties]
+    client identifier   [[properties] topic, payload of the will]   [user]   [password]
 
-flags   7 user  6 password  5 will retain  4,3 will QoS  2 will  1 clean session (clean start)  0
-nothing
+    flags   bit 7 user, 6 password, 5 will retain, 4 and 3 will QoS, 2 will,
+            1 clean session (level 5: clean start), 0 reserved
+
+Properties are there at level 5.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ from protocols.mqtt.codec.properties import (
     AUTHENTICATION_METHOD,
     MAXIMUM_PACKET_SIZE,
     RECEIVE_MAXIMUM,
-    REQUEST_PROBLEM,
     REQUEST_RESPONSE,
     RESPONSE_TOPIC,
     SESSION_EXPIRY,
@@ -34,7 +35,7 @@ LEVEL_31: Final = 3
 LEVEL_311: Final = 4
 LEVEL_5: Final = 5
 _NAMES: Final = {LEVEL_31: b"MQIsdp", LEVEL_311: b"MQTT", LEVEL_5: b"MQTT"}
-#: A session that never expires.
+#: The session expiry interval of a session that never expires.
 NEVER: Final = 0xFFFFFFFF
 
 
@@ -50,7 +51,7 @@ class UnacceptableVersion(Exception):
 
 
 class WillMessage:
-    """What a client wants published when it disappears."""
+    """The will in a CONNECT: the broker publishes it when the client disappears."""
 
     def __init__(
         self, topic: str, body: bytes, qos: int, retain: bool, properties: Properties5
@@ -63,12 +64,12 @@ class WillMessage:
 
     @property
     def delay(self) -> int:
-        """Seconds."""
+        """The Will Delay Interval in seconds."""
         return self.properties.number(WILL_DELAY, 0)
 
 
 class Connect:
-    """A CONNECT, checked. What MQTT 5 lets a client say has its default here for the older ones."""
+    """A valid CONNECT. At levels 3 and 4, the properties of level 5 have their defaults."""
 
     def __init__(
         self,
@@ -92,43 +93,44 @@ class Connect:
 
     @property
     def expiry(self) -> int:
-        """Seconds that the session outlives its connection; NEVER for ever."""
+        """Seconds that the session shall outlive its connection; NEVER means without end."""
         if self.level == LEVEL_5:
             return self.properties.number(SESSION_EXPIRY, 0)
         return 0 if self.clean else NEVER
 
     @property
     def receive_maximum(self) -> int:
+        """Number of QoS 1 and 2 messages that the client accepts without acknowledging."""
         return self.properties.number(RECEIVE_MAXIMUM, 65_535)
 
     @property
     def maximum_packet_size(self) -> int:
-        """0 for none."""
+        """Size of the largest packet that the client accepts, in bytes; 0 is no limit."""
         return self.properties.number(MAXIMUM_PACKET_SIZE, 0)
 
     @property
     def topic_alias_maximum(self) -> int:
+        """Number of topic aliases that the client accepts."""
         return self.properties.number(TOPIC_ALIAS_MAXIMUM, 0)
 
     @property
     def wants_response_information(self) -> bool:
+        """True if the CONNACK shall have Response Information."""
         return self.properties.number(REQUEST_RESPONSE, 0) == 1
 
     @property
-    def wants_problems(self) -> bool:
-        return self.properties.number(REQUEST_PROBLEM, 1) == 1
-
-    @property
     def method(self) -> str | None:
+        """The authentication method; None without enhanced authentication."""
         return self.properties.text(AUTHENTICATION_METHOD)
 
     @property
     def method_data(self) -> bytes:
+        """The authentication data of the method."""
         return self.properties.binary(AUTHENTICATION_DATA) or b""
 
 
 def read_level(packet: bytes) -> int:
-    """The protocol level that a CONNECT names: 0 where it names none."""
+    """Return the protocol level that a CONNECT names; 0 if the packet is too short."""
     try:
         reader = PacketReader(packet)
         reader.binary()
@@ -138,18 +140,18 @@ def read_level(packet: bytes) -> int:
 
 
 def read_connect(reader: PacketReader) -> Connect:
-    """Raises MalformedPacket, UnacceptableVersion."""
+    """Read a CONNECT. Raises MalformedPacket, UnacceptableVersion."""
     name, level = reader.binary(), reader.byte()
     if name not in (b"MQTT", b"MQIsdp"):
         raise MalformedPacket("protocol name")  # [MQTT-3.1.2-1]
     if _NAMES.get(level) != name:
-        # [MQTT-3.1.2-2]: a client of a level above 5 can read a refusal of level 5. Some bridges set
-        # bit 7, and connect again without it.
+        # [MQTT-3.1.2-2]: a client of a level above 5 can read a refusal of level 5. Some bridges
+        # set bit 7, and connect again without it.
         raise UnacceptableVersion(LEVEL_5 if level & 127 > LEVEL_311 else LEVEL_311)
-    flags, keep_alive = reader.byte(), reader.short()
+    flags, keep_alive = reader.byte(), reader.two_bytes()
     qos, has_will, has_user, has_password = flags >> 3 & 3, flags & 4, flags & 128, flags & 64
-    # [MQTT-3.1.2-3], [MQTT-3.1.2-11], [MQTT-3.1.2-12], [MQTT-3.1.2-13]; a password alone is new in
-    # 5 [MQTT-3.1.2-22 of 3.1.1]
+    # [MQTT-3.1.2-3], [MQTT-3.1.2-11], [MQTT-3.1.2-12], [MQTT-3.1.2-13]. A password needs a user
+    # name below level 5 [MQTT-3.1.2-22 of 3.1.1].
     if (
         flags & 1
         or qos == 3
@@ -166,12 +168,12 @@ def read_connect(reader: PacketReader) -> Connect:
     client_id = reader.text()
     will: WillMessage | None = None
     if has_will:
-        of_will = read_properties(reader, WILL) if level == LEVEL_5 else Properties5()
+        will_properties = read_properties(reader, WILL) if level == LEVEL_5 else Properties5()
         topic = topic_name(reader.text())
-        response = of_will.text(RESPONSE_TOPIC)
+        response = will_properties.text(RESPONSE_TOPIC)
         if response is not None:
             topic_name(response)
-        will = WillMessage(topic, reader.binary(), qos, bool(flags & 32), of_will)
+        will = WillMessage(topic, reader.binary(), qos, bool(flags & 32), will_properties)
     user = reader.text() if has_user else None
     password = reader.binary() if has_password else None
     reader.end()
@@ -179,7 +181,10 @@ def read_connect(reader: PacketReader) -> Connect:
 
 
 def topic_name(name: str) -> str:
-    """A topic name. Raises MalformedPacket [MQTT-3.3.2-2], [MQTT-4.7.3-1]."""
+    """Return a name if it is a valid topic name [MQTT-3.3.2-2], [MQTT-4.7.3-1].
+
+    Raises MalformedPacket.
+    """
     if not name or "+" in name or "#" in name:
         raise MalformedPacket("topic name", code=TOPIC_NAME_INVALID)
     return name

@@ -1,21 +1,20 @@
-"""Contents as MQTT publishers give them, and their properties in the core's neutral words, both
-ways.
+"""Encodings of the contents of MQTT messages, and their properties towards AMQP and back.
 
-    PLAIN              the body alone                              what has no properties, most of the time
-    Publication        the body, or properties and body; and whether it was published with RETAIN or exactly once
+    PLAIN          the payload alone: most messages have no properties
+    MqttEncoding   the payload, or properties and payload; RETAIN and QoS 2 of the publication
 
-MQTT -> neutral (AMQP's words)                                  neutral -> MQTT
-    Content Type              content_type                      the reverse
-    User Properties           headers                           and message_id, type, ... under their AMQP names
-    Response Topic            header x-reply-to-topic, as a key
+    property of MQTT          property of AMQP, which the core uses too
+    Content Type              content_type, or header x-mqtt-content-type if it is too long
+    User Properties           headers; those that a table cannot hold, with all others, in header
+                              x-mqtt-user-properties: [name, value, name, value, ...]
+    Response Topic            header x-reply-to-topic, as a routing key
     Correlation Data          correlation_id, or header x-correlation-id if that cannot hold it
-    Message Expiry            expiration (ms)                   what is left of it
+    Message Expiry Interval   expiration, in ms; towards MQTT, the time that is left
     Payload Format            header x-mqtt-payload-format
     RETAIN, QoS 2             headers x-mqtt-retain, x-mqtt-qos
-    what a table cannot hold  header x-mqtt-user-properties: all of them, [name, value, name, value, ...]
-                              header x-mqtt-content-type
 
-The headers are read back, so that a publication that went through AMQP comes back equal.
+Other properties of AMQP, such as message_id and type, become User Properties of the same name. The
+headers are read back, so that a message that went through AMQP comes back equal.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ from protocols.mqtt.codec.properties import (
     read_properties,
 )
 
-#: Octets of a short string.
+#: Largest size of a short string (AMQP 0-9-1 section 4.2.5.3), in bytes.
 _SHORT: Final = 255
-#: Octets of a name in a field table (AMQP 0-9-1 section 4.2.5.5).
+#: Largest size of a name in a field table (AMQP 0-9-1 section 4.2.5.5), in bytes.
 _NAME: Final = 128
-#: AMQP's properties that MQTT has no word for: they become user properties.
+#: Properties of AMQP without a counterpart in MQTT: they become User Properties.
 _FOREIGN: Final = (
     "content_encoding",
     "priority",
@@ -57,9 +56,9 @@ _FOREIGN: Final = (
 
 
 class MqttEncoding(Encoding):
-    """A content of MQTT that is not PLAIN. Interned: see `encoding_of`.
+    """The encoding of a content that is not PLAIN. `encoding_of` returns the one object for each.
 
-    `described` is whether the content begins with properties, written as in a PUBLISH, the message
+    If it is `described`, the content begins with properties, encoded as in a PUBLISH, the message
     expiry first.
     """
 
@@ -77,7 +76,7 @@ class MqttEncoding(Encoding):
         try:
             given = read_properties(PacketReader(content), PUBLISH)
         except MalformedPacket:
-            return self._with_flags({}, {})  # It was checked when it came.
+            return self._with_flags({}, {})  # Never: they were valid when the message came.
         properties: Properties = {}
         headers: dict[str, object] = {}
         content_type = given.text(CONTENT_TYPE)
@@ -120,13 +119,13 @@ _ENCODINGS: Final = [
 
 
 def encoding_of(described: bool, retain: bool, exactly_once: bool) -> Encoding:
-    """The one encoding of contents like this."""
+    """Return the encoding of a content; equal encodings are one object."""
     number = (1 if described else 0) | (2 if retain else 0) | (4 if exactly_once else 0)
     return _ENCODINGS[number] if number else PLAIN
 
 
 def number_of(encoding: MqttEncoding) -> int:
-    """The number under which the log knows it."""
+    """Return the number that stands for the encoding in the store's log."""
     return (
         (1 if encoding.described else 0)
         | (2 if encoding.retain else 0)
@@ -135,14 +134,14 @@ def number_of(encoding: MqttEncoding) -> int:
 
 
 def numbered(number: int) -> Encoding:
-    """The encoding of this number. Raises ValueError."""
+    """Return the encoding with this number. Raises ValueError."""
     if not 0 < number < len(_ENCODINGS):
         raise ValueError(f"no encoding has number {number}")
     return _ENCODINGS[number]
 
 
 def properties_end(content: bytes) -> int:
-    """Where the properties at the beginning of a content end."""
+    """Return the size of the properties, with their length, at the beginning of a content."""
     size, shift, at = 0, 0, 0
     while content[at] >= 128:
         size |= (content[at] & 127) << shift
@@ -152,8 +151,11 @@ def properties_end(content: bytes) -> int:
 
 
 def described_by(properties: Properties, expires: bool) -> Properties5:
-    """The neutral properties of a message from elsewhere, in MQTT's words. One that `expires` has
-    an expiry of 0 there: the pen writes what is left."""
+    """Return a message's neutral properties as properties of MQTT.
+
+    For a message that `expires`, the message expiry is 0: the writer replaces it by the remaining
+    time.
+    """
     given = Properties5()
     headers = properties.get("headers")
     table: dict[str, object] = headers if isinstance(headers, dict) else {}
@@ -170,9 +172,9 @@ def described_by(properties: Properties, expires: bool) -> Properties5:
     if topic and "+" not in topic and "#" not in topic:
         given.texts[RESPONSE_TOPIC] = topic
     correlation = table.get(CORRELATION, properties.get("correlation_id"))
-    octets = correlation.encode() if isinstance(correlation, str) else correlation
-    if isinstance(octets, bytes) and len(octets) <= 65_535:
-        given.octets[CORRELATION_DATA] = octets
+    data = correlation.encode() if isinstance(correlation, str) else correlation
+    if isinstance(data, bytes) and len(data) <= 65_535:
+        given.binaries[CORRELATION_DATA] = data
     _read_user(table, given.user)
     names = {name for name, _ in given.user}
     for name in _FOREIGN:
@@ -185,20 +187,19 @@ def described_by(properties: Properties, expires: bool) -> Properties5:
 
 
 def _write_user(user: list[tuple[str, str]], headers: dict[str, object]) -> None:
-    """User properties as headers; and as a list too, where a table would not give them back as they
-    are.
-    """
-    odd = False
+    """Write User Properties as headers, and also as a list if headers cannot represent them all."""
+    needs_list = False
     for name, value in user:
         if not name or name in headers or name in ALL or len(name.encode()) > _NAME:
-            odd = True
+            needs_list = True
         else:
             headers[name] = value
-    if odd:
+    if needs_list:
         headers[USER] = [text for pair in user for text in pair]
 
 
 def _read_user(headers: dict[str, object], user: list[tuple[str, str]]) -> None:
+    """Append the User Properties that headers represent."""
     listed = headers.get(USER)
     names: set[str] = set()
     if isinstance(listed, list) and len(listed) % 2 == 0:
@@ -218,7 +219,7 @@ def _read_user(headers: dict[str, object], user: list[tuple[str, str]]) -> None:
 
 
 def _as_text(value: object) -> str:
-    """A header's value as a text: what JSON says of it, if it is none."""
+    """Return a header's value as a text; other types than text, bytes and time as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, bytes):
@@ -229,7 +230,7 @@ def _as_text(value: object) -> str:
 
 
 def _text(value: object) -> str | None:
-    """What can be written as a text of MQTT, or None."""
+    """Return a value that is a valid string of MQTT; None for every other value."""
     if not isinstance(value, str) or "\0" in value:
         return None
     try:
@@ -238,11 +239,11 @@ def _text(value: object) -> str | None:
         return None
 
 
-def _short_text(octets: bytes) -> str | None:
-    """Octets as a short string that gives them back, or None."""
-    if len(octets) > _SHORT:
+def _short_text(data: bytes) -> str | None:
+    """Return binary data as a short string, from which it can be restored; None if it cannot."""
+    if len(data) > _SHORT:
         return None
     try:
-        return octets.decode()
+        return data.decode()
     except UnicodeDecodeError:
         return None

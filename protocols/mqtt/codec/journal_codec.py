@@ -1,4 +1,6 @@
-"""Runs of packets in a stream: they were captured as they came, and are taken apart in the writer's
+"""Read the MQTT packets that the journal of a virtual host has captured.
+
+Runs of packets are captured as they come, which costs little, and taken apart in the writer's
 thread.
 """
 
@@ -13,88 +15,90 @@ from broker.messages.message import SWAP_SEPARATORS
 from broker.stream.rows import PacketParser, PublishRun, RowName, StreamRows
 
 _EXCHANGE: Final = b"amq.topic"
-#: Names that are remembered, each in a place that follows from its octets; longer ones are not.
-_PLACES: Final[i64] = 1_024
+#: Slots of the cache of topic names; the slot of a name follows from a hash of its bytes. Longer
+#: names than _LONGEST bytes are not cached.
+_SLOTS: Final[i64] = 1_024
 _LONGEST: Final[i64] = 256
-#: An odd number with many bits: it spreads what differs over the bits that make a place.
+#: An odd number with many bits: multiplied by it, all bits of a name take part in its hash.
 _SPREAD: Final[i64] = 0x1E3779B97F4A7C15
 
 
 @final
-class Known:
-    """A name, and the octets that it stands for: its length, and as they came."""
+class CachedName:
+    """A topic name of the cache, with its bytes as in a packet: behind their size."""
 
-    def __init__(self, octets: bytes, name: RowName) -> None:
-        self.octets = octets
+    def __init__(self, encoded: bytes, name: RowName) -> None:
+        self.encoded = encoded
         self.name = name
 
 
 class MqttPacketParser(PacketParser):
-    """The packets were checked when they came: PUBLISH, QoS 0, and with `described` one octet that
-    says: no properties.
+    """Takes runs of packets apart: valid PUBLISH packets of QoS 0.
+
+    Packets of level 5 have one byte for the absence of properties.
     """
 
     def __init__(self) -> None:
-        nobody = Known(b"", RowName(b"", b""))
-        self._known = [nobody] * int(_PLACES)
-        #: Names that are too short to be compared eight octets at a time.
+        empty = CachedName(b"", RowName(b"", b""))
+        self._cache = [empty] * int(_SLOTS)
+        #: Names that are too short to be compared eight bytes at a time.
         self._short: dict[bytes, RowName] = {}
 
     def parse(self, packets: PublishRun, rows: StreamRows) -> None:
-        octets = packets.packets
-        size: i64 = len(octets)
+        data = packets.packets
+        size: i64 = len(data)
         at: i64 = 0
-        behind: i64 = 1 if packets.has_properties else 0
+        properties: i64 = 1 if packets.has_properties else 0
         while at < size:
             at += 1
             length: i64 = 0
             shift: i64 = 0
-            octet: i64 = 128
-            while octet >= 128:
-                octet = octets[at]
+            digit: i64 = 128
+            while digit >= 128:
+                digit = data[at]
                 at += 1
-                length |= (octet & 127) << shift
+                length |= (digit & 127) << shift
                 shift += 7
             end: i64 = at + length
-            mark: i64 = at + 2 + (i64(read_i16_be(octets, at)) & 0xFFFF)
-            rows.add_plain(self._name(octets, at, mark), octets[mark + behind : end])
+            mark: i64 = at + 2 + (i64(read_i16_be(data, at)) & 0xFFFF)
+            rows.add_plain(self._name(data, at, mark), data[mark + properties : end])
             at = end
 
-    def _name(self, octets: bytes, start: i64, end: i64) -> RowName:
-        """The name that stands there, behind its length.
+    def _name(self, data: bytes, start: i64, end: i64) -> RowName:
+        """Return the topic name that stands there, behind its size.
 
-        Hot path: nothing is made for one that is known.
+        Hot path: a cached name is found without creating an object.
         """
         size: i64 = end - start
         if size < 8:
-            short = octets[start + 2 : end]
+            short = data[start + 2 : end]
             return self._short.get(short) or self._short_name(short)
         if size > _LONGEST:
-            return RowName(_EXCHANGE, octets[start + 2 : end].translate(SWAP_SEPARATORS))
+            return RowName(_EXCHANGE, data[start + 2 : end].translate(SWAP_SEPARATORS))
         last: i64 = size - 8
-        mixed: i64 = read_i64_le(octets, start + last) ^ size
+        mixed: i64 = read_i64_le(data, start + last) ^ size
         at: i64 = 0
         while at < last:
-            mixed = (mixed ^ mixed >> 29) * _SPREAD ^ read_i64_le(octets, start + at)
+            mixed = (mixed ^ mixed >> 29) * _SPREAD ^ read_i64_le(data, start + at)
             at += 8
         mixed *= _SPREAD
-        place: i64 = mixed >> 40 & (_PLACES - 1)
-        known = self._known[place]
-        there = known.octets
-        if len(there) == size and read_i64_le(there, last) == read_i64_le(octets, start + last):
+        slot: i64 = mixed >> 40 & (_SLOTS - 1)
+        cached = self._cache[slot]
+        known = cached.encoded
+        if len(known) == size and read_i64_le(known, last) == read_i64_le(data, start + last):
             at = 0
-            while at < last and read_i64_le(there, at) == read_i64_le(octets, start + at):
+            while at < last and read_i64_le(known, at) == read_i64_le(data, start + at):
                 at += 8
             if at >= last:
-                return known.name
-        name = RowName(_EXCHANGE, octets[start + 2 : end].translate(SWAP_SEPARATORS))
-        self._known[place] = Known(octets[start:end], name)
+                return cached.name
+        name = RowName(_EXCHANGE, data[start + 2 : end].translate(SWAP_SEPARATORS))
+        self._cache[slot] = CachedName(data[start:end], name)
         return name
 
-    def _short_name(self, octets: bytes) -> RowName:
-        if len(self._short) >= _PLACES:
+    def _short_name(self, topic: bytes) -> RowName:
+        if len(self._short) >= _SLOTS:
             self._short.clear()
-        name = self._short[octets] = RowName(_EXCHANGE, octets.translate(SWAP_SEPARATORS))
+        name = self._short[topic] = RowName(_EXCHANGE, topic.translate(SWAP_SEPARATORS))
         return name
 
     def protocol(self, packets: PublishRun) -> bytes:

@@ -1,6 +1,9 @@
-"""MQTT packets as octets.
+"""Read the fields of MQTT packets, and write packets of levels 3 and 4.
 
-packet    type and flags(1) remaining length(1-4, seven bits an octet) variable header  payload
+    packet    type and flags (1 byte)   remaining length (1 to 4 bytes, 7 bits in each)
+              variable header   payload
+
+Packets of level 5 are in packets5.py, CONNECT is in connect.py.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from mypy_extensions import i16, i64, u8
 
 from protocols.mqtt.codec.reasons import MALFORMED
 
+#: Packet types.
 CONNECT: Final[i64] = 1
 CONNACK: Final[i64] = 2
 PUBLISH: Final[i64] = 3
@@ -27,12 +31,14 @@ PINGREQ: Final[i64] = 12
 DISCONNECT: Final[i64] = 14
 AUTH: Final[i64] = 15
 
+#: Flags of a PUBLISH.
 RETAIN: Final[i64] = 1
 DUP: Final[i64] = 8
 
 PINGRESP: Final = b"\xd0\x00"
 
-#: Return codes of CONNACK (section 3.2.2.3), and of a subscription that is refused.
+#: Return codes of a CONNACK (section 3.2.2.3 of 3.1.1); FAILURE is the one of a refused
+#: subscription.
 ACCEPTED: Final = 0
 UNACCEPTABLE_VERSION: Final = 1
 IDENTIFIER_REJECTED: Final = 2
@@ -43,8 +49,10 @@ FAILURE: Final = 0x80
 
 
 class MalformedPacket(Exception):
-    """The peer broke the protocol: close the connection [MQTT-4.8.0-1]. `reason` is for the
-    metrics, `code` is what a client of level 5 is told."""
+    """The client broke the protocol, so its connection is closed [MQTT-4.8.0-1].
+
+    `reason` is counted in the metrics; `code` is the reason code for a client of level 5.
+    """
 
     def __init__(self, text: str, reason: str = "protocol_error", code: int = MALFORMED) -> None:
         super().__init__(text)
@@ -53,76 +61,90 @@ class MalformedPacket(Exception):
 
 
 class PacketReader:
-    """Fields of a packet, one after another. Raises MalformedPacket when there are too few."""
+    """Reads the fields of a packet one after another.
+
+    Every method raises MalformedPacket if the packet is too short.
+    """
 
     def __init__(self, packet: bytes) -> None:
         self._packet = packet
         self._at = 0
 
-    def octets(self, count: int) -> bytes:
-        self._at += count
+    def take(self, size: int) -> bytes:
+        """Read so many bytes."""
+        self._at += size
         if self._at > len(self._packet):
             raise MalformedPacket("short packet")
-        return self._packet[self._at - count : self._at]
+        return self._packet[self._at - size : self._at]
 
     def byte(self) -> int:
-        return self.octets(1)[0]
+        """Read an integer of one byte."""
+        return self.take(1)[0]
 
-    def short(self) -> int:
-        return int.from_bytes(self.octets(2), "big")
+    def two_bytes(self) -> int:
+        """Read an integer of two bytes."""
+        return int.from_bytes(self.take(2), "big")
 
-    def four(self) -> int:
-        return int.from_bytes(self.octets(4), "big")
+    def four_bytes(self) -> int:
+        """Read an integer of four bytes."""
+        return int.from_bytes(self.take(4), "big")
 
     def variable(self) -> int:
-        """A number in one to four octets, as few as possible [MQTT-1.5.5-1]."""
-        number, shift, octet = 0, 0, 128
-        while octet >= 128:
+        """Read an integer of one to four bytes, as few as possible [MQTT-1.5.5-1]."""
+        number, shift, digit = 0, 0, 128
+        while digit >= 128:
             if shift > 21:
                 raise MalformedPacket("variable byte integer")
-            octet = self.byte()
-            number |= (octet & 127) << shift
+            digit = self.byte()
+            number |= (digit & 127) << shift
             shift += 7
-        if octet == 0 and shift > 7:
+        if digit == 0 and shift > 7:
             raise MalformedPacket("variable byte integer")
         return number
 
     def block(self) -> bytes:
-        """As many octets as a number before them says, with that number."""
+        """Read bytes behind their size, a variable integer, and return both."""
         start = self._at
-        self.octets(self.variable())
+        self.take(self.variable())
         return self._packet[start : self._at]
 
     def binary(self) -> bytes:
-        return self.octets(self.short())
+        """Read binary data, which stands behind its size in two bytes."""
+        return self.take(self.two_bytes())
 
     def text(self) -> str:
+        """Read a UTF-8 string."""
         return decoded(self.binary())
 
     def packet_id(self) -> int:
-        """A packet identifier, which is never 0 [MQTT-2.3.1-1]."""
-        packet_id = self.short()
+        """Read a packet identifier, which is never 0 [MQTT-2.3.1-1]."""
+        packet_id = self.two_bytes()
         if packet_id == 0:
             raise MalformedPacket("packet identifier 0")
         return packet_id
 
     @property
     def more(self) -> bool:
+        """True if the packet goes on."""
         return self._at < len(self._packet)
 
     def end(self) -> None:
-        """Nothing may follow."""
+        """Raise MalformedPacket if the packet goes on."""
         if self.more:
             raise MalformedPacket("long packet")
 
     def rest(self) -> bytes:
+        """Return the bytes from here on, without reading them."""
         return self._packet[self._at :]
 
 
-def decoded(octets: bytes) -> str:
-    """UTF-8 without NUL [MQTT-1.5.3-1], [MQTT-1.5.3-2]. Raises MalformedPacket."""
+def decoded(data: bytes) -> str:
+    """Return a text from its UTF-8, which has no NUL [MQTT-1.5.3-1], [MQTT-1.5.3-2].
+
+    Raises MalformedPacket.
+    """
     try:
-        text = octets.decode()
+        text = data.decode()
     except UnicodeDecodeError as error:
         raise MalformedPacket("invalid UTF-8") from error
     if "\0" in text:
@@ -131,22 +153,26 @@ def decoded(octets: bytes) -> str:
 
 
 def remaining_length(length: int) -> bytes:
-    octets = b""
+    """Return an integer of one to four bytes, seven bits in each, the low ones first."""
+    encoded = b""
     while length >= 128:
-        octets += bytes([length & 127 | 128])
+        encoded += bytes([length & 127 | 128])
         length >>= 7
-    return octets + bytes([length])
+    return encoded + bytes([length])
 
 
 def write_short(out: BytesWriter, number: i64) -> None:
-    """Two octets, unsigned."""
+    """Write an unsigned integer of two bytes."""
     write_i16_be(out, i16(number - 65_536 if number > 32_767 else number))
 
 
 def write_publish_head(
     out: BytesWriter, topic: bytes, size: i64, qos: i64, packet_id: i64, flags: i64
 ) -> None:
-    """A PUBLISH packet up to its payload of `size` octets. Hot path."""
+    """Write a PUBLISH packet up to its payload of `size` bytes. Hot path.
+
+    At level 5, `size` includes the properties, which the caller writes.
+    """
     length: i64 = len(topic) + size + 2
     if qos > 0:
         length += 2
@@ -162,17 +188,22 @@ def write_publish_head(
 
 
 def write_answer(out: BytesWriter, first: i64, packet_id: i64) -> None:
-    """PUBACK, PUBREC, PUBREL, PUBCOMP or UNSUBACK. Hot path."""
+    """Write a packet that has a packet identifier alone, as a PUBACK. Hot path.
+
+    `first` is its first byte: type and flags.
+    """
     out.append(u8(first))
     out.append(2)
     write_short(out, packet_id)
 
 
 def connack(present: bool, code: int) -> bytes:
+    """Return a CONNACK of level 3 or 4; `present` is True if the session existed before."""
     return bytes([CONNACK << 4, 2, 1 if present else 0, code])
 
 
 def suback(packet_id: int, codes: bytes) -> bytes:
+    """Return a SUBACK of level 3 or 4, with a return code for each topic filter."""
     return (
         bytes([SUBACK << 4])
         + remaining_length(2 + len(codes))

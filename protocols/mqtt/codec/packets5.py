@@ -1,6 +1,6 @@
-"""Packets of MQTT 5 but PUBLISH and CONNECT: read from a client, written for one.
+"""Read and write the packets of MQTT 5; PUBLISH and CONNECT have modules of their own.
 
-What is read is checked as far as one packet shows; what only a session knows is its affair.
+The functions that read check a packet by itself; the caller checks it against its session.
 """
 
 from __future__ import annotations
@@ -62,11 +62,12 @@ _CODES: Final[dict[int, tuple[int, ...]]] = {
     int(AUTH): (CONTINUE_AUTHENTICATION, REAUTHENTICATE),
 }
 
-_EMPTY: Final = Properties5()
+#: The properties of a packet without any: shared, and never changed.
+_NO_PROPERTIES: Final = Properties5()
 
 
 class Acknowledgement:
-    """PUBACK, PUBREC, PUBREL or PUBCOMP."""
+    """A PUBACK, PUBREC, PUBREL or PUBCOMP."""
 
     def __init__(self, packet_id: int, code: int, properties: Properties5) -> None:
         self.packet_id = packet_id
@@ -75,7 +76,7 @@ class Acknowledgement:
 
 
 class ReasonPacket:
-    """DISCONNECT, or AUTH: a reason code with properties."""
+    """A DISCONNECT or AUTH: a reason code with properties."""
 
     def __init__(self, code: int, properties: Properties5) -> None:
         self.code = code
@@ -83,41 +84,42 @@ class ReasonPacket:
 
 
 class SubscribeRequest:
-    """One topic filter of a SUBSCRIBE, with its options."""
+    """One topic filter of a SUBSCRIBE or UNSUBSCRIBE, with the options of a SUBSCRIBE."""
 
     def __init__(
         self,
         topic_filter: str,
         qos: int,
         no_local: bool = False,
-        as_published: bool = False,
-        handling: int = 0,
+        retain_as_published: bool = False,
+        retain_handling: int = 0,
     ) -> None:
         self.topic_filter = topic_filter
         self.qos = qos
         self.no_local = no_local
-        self.as_published = as_published
-        #: Retained messages: 0 always, 1 if the subscription is new, 2 never.
-        self.handling = handling
+        self.retain_as_published = retain_as_published
+        #: 0 sends retained messages, 1 sends them if the subscription is new, 2 sends none.
+        self.retain_handling = retain_handling
 
 
 class SubscribePacket:
-    """SUBSCRIBE. `identifier` is 0 where there is none."""
+    """A SUBSCRIBE."""
 
     def __init__(
-        self, packet_id: int, properties: Properties5, wishes: list[SubscribeRequest]
+        self, packet_id: int, properties: Properties5, requests: list[SubscribeRequest]
     ) -> None:
         self.packet_id = packet_id
         self.properties = properties
-        self.requests = wishes
+        self.requests = requests
 
     @property
     def identifier(self) -> int:
+        """The subscription identifier; 0 if there is none."""
         return self.properties.identifiers[0] if self.properties.identifiers else 0
 
 
 class UnsubscribePacket:
-    """UNSUBSCRIBE."""
+    """An UNSUBSCRIBE."""
 
     def __init__(self, packet_id: int, properties: Properties5, filters: list[str]) -> None:
         self.packet_id = packet_id
@@ -125,28 +127,30 @@ class UnsubscribePacket:
         self.filters = filters
 
 
-# -- read
+# -- packets from a client
 
 
 def read_acknowledgement(reader: PacketReader, kind: int) -> Acknowledgement:
-    """Reason code and properties may be left out."""
+    """Read a PUBACK, PUBREC, PUBREL or PUBCOMP; reason code and properties may be absent."""
     packet_id = reader.packet_id()
     code = _code(reader, kind) if reader.more else SUCCESS
-    properties = read_properties(reader, kind) if reader.more else _EMPTY
+    properties = read_properties(reader, kind) if reader.more else _NO_PROPERTIES
     reader.end()
     return Acknowledgement(packet_id, code, properties)
 
 
 def read_disconnect(reader: PacketReader) -> ReasonPacket:
+    """Read a DISCONNECT; reason code and properties may be absent."""
     code = _code(reader, DISCONNECT) if reader.more else SUCCESS
-    properties = read_properties(reader, DISCONNECT) if reader.more else _EMPTY
+    properties = read_properties(reader, DISCONNECT) if reader.more else _NO_PROPERTIES
     reader.end()
     return ReasonPacket(code, properties)
 
 
 def read_auth(reader: PacketReader) -> ReasonPacket:
-    """Without a reason code and properties it means success, which is nothing that a client may say
-    [MQTT-3.15.2-1].
+    """Read an AUTH.
+
+    One without a reason code means success, which only the broker may send [MQTT-3.15.2-1].
     """
     if not reader.more:
         raise MalformedPacket("AUTH with success", code=PROTOCOL_ERROR)
@@ -157,27 +161,33 @@ def read_auth(reader: PacketReader) -> ReasonPacket:
 
 
 def read_subscribe(reader: PacketReader) -> SubscribePacket:
+    """Read a SUBSCRIBE."""
     packet_id = reader.packet_id()
     properties = read_properties(reader, SUBSCRIBE)
-    wishes: list[SubscribeRequest] = []
+    requests: list[SubscribeRequest] = []
     while reader.more:
         topic_filter, options = reader.text(), reader.byte()
-        qos, handling = options & 3, options >> 4 & 3
+        qos, retain_handling = options & 3, options >> 4 & 3
         if options & 0xC0:
             raise MalformedPacket("reserved subscription options")  # [MQTT-3.8.3-5]
-        if qos == 3 or handling == 3:
+        if qos == 3 or retain_handling == 3:
             raise MalformedPacket("subscription options", code=PROTOCOL_ERROR)
         if options & 4 and topic_filter.startswith("$share/"):
-            raise MalformedPacket("no local, but shared", code=PROTOCOL_ERROR)  # [MQTT-3.8.3-4]
-        wishes.append(
-            SubscribeRequest(topic_filter, qos, bool(options & 4), bool(options & 8), handling)
+            raise MalformedPacket(
+                "No Local in a shared subscription", code=PROTOCOL_ERROR
+            )  # [MQTT-3.8.3-4]
+        requests.append(
+            SubscribeRequest(
+                topic_filter, qos, bool(options & 4), bool(options & 8), retain_handling
+            )
         )
-    if not wishes:
+    if not requests:
         raise MalformedPacket("no topic filter", code=PROTOCOL_ERROR)  # [MQTT-3.8.3-2]
-    return SubscribePacket(packet_id, properties, wishes)
+    return SubscribePacket(packet_id, properties, requests)
 
 
 def read_unsubscribe(reader: PacketReader) -> UnsubscribePacket:
+    """Read an UNSUBSCRIBE."""
     packet_id = reader.packet_id()
     properties = read_properties(reader, UNSUBSCRIBE)
     filters: list[str] = []
@@ -197,16 +207,19 @@ def _code(reader: PacketReader, kind: int) -> int:
     return code
 
 
-# -- written
+# -- packets to a client
 
 
 def connack5(present: bool, code: int, properties: Properties5) -> bytes:
+    """Return a CONNACK; `present` is True if the session existed before."""
     body = bytes([1 if present else 0, code]) + properties.encoded()
     return bytes([CONNACK << 4]) + remaining_length(len(body)) + body
 
 
-def answer5(first: int, packet_id: int, code: int, properties: Properties5 | None = None) -> bytes:
-    """PUBACK, PUBREC, PUBREL or PUBCOMP."""
+def acknowledgement5(
+    first: int, packet_id: int, code: int, properties: Properties5 | None = None
+) -> bytes:
+    """Return a PUBACK, PUBREC, PUBREL or PUBCOMP, by its first byte."""
     body = packet_id.to_bytes(2, "big")
     if code or properties is not None:
         body += bytes([code])
@@ -219,23 +232,25 @@ def answer5(first: int, packet_id: int, code: int, properties: Properties5 | Non
     )
 
 
-def codes5(
+def reason_codes5(
     first: int, packet_id: int, codes: bytes, properties: Properties5 | None = None
 ) -> bytes:
-    """SUBACK or UNSUBACK."""
-    body = packet_id.to_bytes(2, "big") + (properties or _EMPTY).encoded() + codes
+    """Return a SUBACK or UNSUBACK, by its first byte, with a code for each topic filter."""
+    body = packet_id.to_bytes(2, "big") + (properties or _NO_PROPERTIES).encoded() + codes
     return bytes([first]) + remaining_length(len(body)) + body
 
 
 def disconnect5(code: int, properties: Properties5 | None = None) -> bytes:
+    """Return a DISCONNECT."""
     body = bytes([code]) + (b"" if properties is None else properties.encoded())
     return bytes([DISCONNECT << 4]) + remaining_length(len(body)) + body
 
 
 def auth5(code: int, method: str, data: bytes | None) -> bytes:
+    """Return an AUTH."""
     properties = Properties5()
     properties.texts[AUTHENTICATION_METHOD] = method
     if data is not None:
-        properties.octets[AUTHENTICATION_DATA] = data
+        properties.binaries[AUTHENTICATION_DATA] = data
     body = bytes([code]) + properties.encoded()
     return bytes([AUTH << 4]) + remaining_length(len(body)) + body

@@ -1,11 +1,11 @@
-"""Properties of MQTT 5 packets (section 2.2.2): what each is called, how it is written, and where
-it may stand.
+"""Read and write the properties of MQTT 5 packets (section 2.2.2), by one table of their rules.
 
-    properties   length(variable)   identifier(1) value   identifier(1) value   ...
+    properties   length (variable)   identifier (1 byte) value   identifier (1 byte) value   ...
 
-Rules that hold for every packet: User Property may come again and again, and a Subscription
-Identifier in a PUBLISH; everything else comes once. What is wrong inside a value is malformed; a
-property in the wrong packet, or a second one, is a protocol error.
+_TABLE says for each property the type of its value and the packets in which it may stand. A User
+Property may be repeated in every packet, a Subscription Identifier in a PUBLISH; every other
+property stands once. An invalid value makes a packet malformed; a property in the wrong packet, or
+a second one, is a protocol error.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from protocols.mqtt.codec.packets import (
 )
 from protocols.mqtt.codec.reasons import PROTOCOL_ERROR, TOPIC_ALIAS_INVALID
 
+#: Property identifiers.
 PAYLOAD_FORMAT: Final = 0x01
 MESSAGE_EXPIRY: Final = 0x02
 CONTENT_TYPE: Final = 0x03
@@ -60,16 +61,16 @@ WILDCARDS_AVAILABLE: Final = 0x28
 IDENTIFIERS_AVAILABLE: Final = 0x29
 SHARED_AVAILABLE: Final = 0x2A
 
-#: How values are written.
+#: Types of values.
 _BYTE: Final = 0
-_TWO: Final = 1
-_FOUR: Final = 2
+_TWO_BYTES: Final = 1
+_FOUR_BYTES: Final = 2
 _VARIABLE: Final = 3
 _TEXT: Final = 4
 _BINARY: Final = 5
 _PAIR: Final = 6
 
-#: The place of a will's properties, which stand in a CONNECT.
+#: Stands for the will, whose properties are a second list in a CONNECT, among the packet types.
 WILL: Final = 0
 
 _ANSWERS: Final = (int(PUBACK), int(PUBREC), int(PUBREL), int(PUBCOMP), int(SUBACK), int(UNSUBACK))
@@ -87,43 +88,46 @@ _EVERYWHERE: Final = (
 
 
 class Property:
-    """One line of the table in section 2.2.2.2."""
+    """The rules for one property, from the table in section 2.2.2.2.
+
+    `kind` is the type of its value, `places` are the packets in which it may stand.
+    """
 
     def __init__(
         self, kind: int, places: tuple[int, ...], least: int = 0, most: int = 1 << 32
     ) -> None:
         self.kind = kind
         self.places = places
-        #: Numbers outside of these are a protocol error.
+        #: A number outside of these limits is a protocol error.
         self.least = least
         self.most = most
 
 
 _TABLE: Final[dict[int, Property]] = {
     PAYLOAD_FORMAT: Property(_BYTE, (PUBLISH, WILL), most=1),
-    MESSAGE_EXPIRY: Property(_FOUR, (PUBLISH, WILL)),
+    MESSAGE_EXPIRY: Property(_FOUR_BYTES, (PUBLISH, WILL)),
     CONTENT_TYPE: Property(_TEXT, (PUBLISH, WILL)),
     RESPONSE_TOPIC: Property(_TEXT, (PUBLISH, WILL)),
     CORRELATION_DATA: Property(_BINARY, (PUBLISH, WILL)),
     SUBSCRIPTION_IDENTIFIER: Property(_VARIABLE, (PUBLISH, SUBSCRIBE), least=1),
-    SESSION_EXPIRY: Property(_FOUR, (CONNECT, CONNACK, DISCONNECT)),
+    SESSION_EXPIRY: Property(_FOUR_BYTES, (CONNECT, CONNACK, DISCONNECT)),
     ASSIGNED_CLIENT_IDENTIFIER: Property(_TEXT, (CONNACK,)),
-    SERVER_KEEP_ALIVE: Property(_TWO, (CONNACK,)),
+    SERVER_KEEP_ALIVE: Property(_TWO_BYTES, (CONNACK,)),
     AUTHENTICATION_METHOD: Property(_TEXT, (CONNECT, CONNACK, AUTH)),
     AUTHENTICATION_DATA: Property(_BINARY, (CONNECT, CONNACK, AUTH)),
     REQUEST_PROBLEM: Property(_BYTE, (CONNECT,), most=1),
-    WILL_DELAY: Property(_FOUR, (WILL,)),
+    WILL_DELAY: Property(_FOUR_BYTES, (WILL,)),
     REQUEST_RESPONSE: Property(_BYTE, (CONNECT,), most=1),
     RESPONSE_INFORMATION: Property(_TEXT, (CONNACK,)),
     SERVER_REFERENCE: Property(_TEXT, (CONNACK, DISCONNECT)),
     REASON: Property(_TEXT, (CONNACK, *_ANSWERS, DISCONNECT, AUTH)),
-    RECEIVE_MAXIMUM: Property(_TWO, (CONNECT, CONNACK), least=1),
-    TOPIC_ALIAS_MAXIMUM: Property(_TWO, (CONNECT, CONNACK)),
-    TOPIC_ALIAS: Property(_TWO, (PUBLISH,), least=1),
+    RECEIVE_MAXIMUM: Property(_TWO_BYTES, (CONNECT, CONNACK), least=1),
+    TOPIC_ALIAS_MAXIMUM: Property(_TWO_BYTES, (CONNECT, CONNACK)),
+    TOPIC_ALIAS: Property(_TWO_BYTES, (PUBLISH,), least=1),
     MAXIMUM_QOS: Property(_BYTE, (CONNACK,), most=1),
     RETAIN_AVAILABLE: Property(_BYTE, (CONNACK,), most=1),
     USER_PROPERTY: Property(_PAIR, _EVERYWHERE),
-    MAXIMUM_PACKET_SIZE: Property(_FOUR, (CONNECT, CONNACK), least=1),
+    MAXIMUM_PACKET_SIZE: Property(_FOUR_BYTES, (CONNECT, CONNACK), least=1),
     WILDCARDS_AVAILABLE: Property(_BYTE, (CONNACK,), most=1),
     IDENTIFIERS_AVAILABLE: Property(_BYTE, (CONNACK,), most=1),
     SHARED_AVAILABLE: Property(_BYTE, (CONNACK,), most=1),
@@ -131,33 +135,40 @@ _TABLE: Final[dict[int, Property]] = {
 
 
 class Properties5:
-    """The properties of one packet: numbers, texts and octets by identifier; and the two kinds that
-    may come repeatedly, in order.
+    """The properties of one packet.
+
+    Numbers, texts and binary data stand by property identifier; User Properties and Subscription
+    Identifiers, which may be repeated, in their order.
     """
 
     def __init__(self) -> None:
         self.numbers: dict[int, int] = {}
         self.texts: dict[int, str] = {}
-        self.octets: dict[int, bytes] = {}
+        self.binaries: dict[int, bytes] = {}
         self.user: list[tuple[str, str]] = []
+        #: Subscription identifiers.
         self.identifiers: list[int] = []
 
     def number(self, identifier: int, default: int) -> int:
+        """Return the number of a property, or the default if it is absent."""
         return self.numbers.get(identifier, default)
 
     def text(self, identifier: int) -> str | None:
+        """Return the text of a property; None if it is absent."""
         return self.texts.get(identifier)
 
     def binary(self, identifier: int) -> bytes | None:
-        return self.octets.get(identifier)
+        """Return the binary data of a property; None if it is absent."""
+        return self.binaries.get(identifier)
 
     def has(self, identifier: int) -> bool:
-        return identifier in self.numbers or identifier in self.texts or identifier in self.octets
+        """True if a property that stands only once is present."""
+        return identifier in self.numbers or identifier in self.texts or identifier in self.binaries
 
     def encoded(self) -> bytes:
-        """With its length before it.
+        """Return the encoded properties behind their length.
 
-        The message expiry stands first, if there is one, so that it can be counted down in place.
+        A message expiry stands first, so that it can be replaced by the time that is left.
         """
         parts: list[bytes] = []
         expiry = self.numbers.get(MESSAGE_EXPIRY)
@@ -168,8 +179,8 @@ class Properties5:
                 parts.append(_number(identifier, number))
         for identifier, text in self.texts.items():
             parts.append(bytes([identifier]) + prefixed(text.encode()))
-        for identifier, octets in self.octets.items():
-            parts.append(bytes([identifier]) + prefixed(octets))
+        for identifier, data in self.binaries.items():
+            parts.append(bytes([identifier]) + prefixed(data))
         for identifier in self.identifiers:
             parts.append(bytes([SUBSCRIPTION_IDENTIFIER]) + remaining_length(identifier))
         for name, value in self.user:
@@ -181,14 +192,14 @@ class Properties5:
 
 
 def read_properties(reader: PacketReader, place: int) -> Properties5:
-    """The properties that come next, of a packet of this type (or of a WILL).
+    """Read the properties of a packet of this type, or of a WILL.
 
     Raises MalformedPacket.
     """
     properties = Properties5()
     size = reader.variable()
     if size:
-        _read(PacketReader(reader.octets(size)), place, properties)
+        _read(PacketReader(reader.take(size)), place, properties)
     return properties
 
 
@@ -220,14 +231,14 @@ def _read(reader: PacketReader, place: int, properties: Properties5) -> None:
         if kind == _TEXT:
             properties.texts[identifier] = reader.text()
         elif kind == _BINARY:
-            properties.octets[identifier] = reader.binary()
+            properties.binaries[identifier] = reader.binary()
         else:
             number = (
                 reader.byte()
                 if kind == _BYTE
-                else reader.short()
-                if kind == _TWO
-                else reader.four()
+                else reader.two_bytes()
+                if kind == _TWO_BYTES
+                else reader.four_bytes()
             )
             if number < known.least or number > known.most:
                 raise MalformedPacket(
@@ -240,24 +251,17 @@ def _read(reader: PacketReader, place: int, properties: Properties5) -> None:
 def _number(identifier: int, number: int) -> bytes:
     kind = _TABLE[identifier].kind
     return bytes([identifier]) + number.to_bytes(
-        1 if kind == _BYTE else 2 if kind == _TWO else 4, "big"
+        1 if kind == _BYTE else 2 if kind == _TWO_BYTES else 4, "big"
     )
 
 
-def prefixed(octets: bytes) -> bytes:
-    """With its length in two octets."""
-    return len(octets).to_bytes(2, "big") + octets
+def prefixed(data: bytes) -> bytes:
+    """Return data behind its size in two bytes."""
+    return len(data).to_bytes(2, "big") + data
 
 
-def user_property(name: str, value: str) -> Properties5:
-    """Only this one."""
-    properties = Properties5()
-    properties.user.append((name, value))
-    return properties
-
-
-def reason(text: str) -> Properties5:
-    """Only a Reason String."""
+def reason_string(text: str) -> Properties5:
+    """Return properties that are a Reason String alone."""
     properties = Properties5()
     properties.texts[REASON] = text
     return properties

@@ -1,4 +1,4 @@
-"""Reason codes of MQTT 5 (section 2.4). Those below 0x80 are no failures."""
+"""Reason codes of MQTT 5 (section 2.4). Codes from 0x80 on are errors."""
 
 from __future__ import annotations
 

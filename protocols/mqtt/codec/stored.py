@@ -1,6 +1,6 @@
-"""How contents of MQTT are written in the store: as they are.
+"""Write the contents of MQTT messages to the store: unchanged, behind the encoding's number.
 
-tag 16    number of the encoding u8    properties and body
+tag 16   number of the encoding (1 byte)   properties and payload
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from broker.messages.message import Encoding
 from broker.store.codecs import Codec, Codecs
 from protocols.mqtt.codec.content import MqttEncoding, number_of, numbered
 
-#: The tag of these contents in the log: on disks too.
+#: The tag of these contents in the log; it stands in files on disk.
 TAG: Final = 16
 
 
 class MqttCodec(Codec):
-    """Parameters are one octet: bit 0 described, bit 1 published with RETAIN, bit 2 exactly once."""
+    """Writes contents of MQTT.
+
+    The parameters are one byte: bit 0 described, bit 1 published with RETAIN, bit 2 QoS 2.
+    """
 
     def dump(self, encoding: Encoding, content: bytes) -> tuple[int, bytes, bytes]:
         assert isinstance(encoding, MqttEncoding)
@@ -24,10 +27,10 @@ class MqttCodec(Codec):
 
     def load(self, tag: int, parameters: bytes, content: bytes) -> Encoding:
         if len(parameters) != 1:
-            raise ValueError(f"{len(parameters)} octets of parameters")
+            raise ValueError(f"{len(parameters)} bytes of parameters, expected 1")
         return numbered(parameters[0])
 
 
 def register(codecs: Codecs) -> None:
-    """Let a store know MQTT's contents."""
+    """Register the codec of MQTT contents with a store."""
     codecs.register(MqttCodec(), [MqttEncoding], [TAG])

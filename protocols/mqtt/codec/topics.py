@@ -1,7 +1,7 @@
-"""Topic names and filters as the core knows them.
+"""Rules for topic names and filters, and the route of a topic name.
 
-A topic name is a routing key with `/` and `.` exchanged: `a/b.c` here is `a.b/c` there, and back. A
-filter stays as it is, in its own grammar.
+A topic name is a routing key with `/` and `.` exchanged: the topic `a/b.c` is the key `a.b/c`, and
+the reverse. A topic filter stays as it is; the matcher knows its grammar.
 """
 
 from __future__ import annotations
@@ -16,46 +16,51 @@ from protocols.mqtt.codec.connect import topic_name
 from protocols.mqtt.codec.packets import MalformedPacket, decoded
 from protocols.mqtt.codec.reasons import PROTOCOL_ERROR
 
-#: Where MQTT topics live.
+#: The exchange that all topics belong to.
 EXCHANGE: Final = "amq.topic"
-#: Trees that clients cannot publish to: publications are acknowledged and dropped.
+#: First levels of topics that clients cannot publish to: publications are acknowledged and dropped.
 RESERVED: Final = ("$SYS", "$share")
-#: What the name of a shared subscription begins with.
+#: Prefix of the name of a shared subscription.
 SHARE: Final = "$share/"
-_RESERVED_OCTETS: Final = tuple(name.encode() for name in RESERVED)
-#: Octets of the longest topic (section 4.7.3).
+_RESERVED_BYTES: Final = tuple(name.encode() for name in RESERVED)
+#: Size of the longest topic name (section 4.7.3), in bytes.
 LENGTH_MAX: Final = 65_535
 
 
 class MqttTopics:
-    """How many levels a topic name or filter may have, and which filters nobody may subscribe to."""
+    """The broker's rules for topics: a limit of levels, and filters that are not served."""
 
     def __init__(self, max_levels: int, no_subscribe: list[str]) -> None:
         self.max_levels = max_levels
         self.no_subscribe = no_subscribe
 
     def resolve(self, context: PublishContext, topic: bytes) -> Route:
-        """The route of a topic name that the gate does not know yet. Raises MalformedPacket."""
+        """Return the route of a topic name that the publish context does not know yet.
+
+        Raises MalformedPacket.
+        """
         name = topic_name(decoded(topic))
         route = context.resolve(topic, EXCHANGE, swap(name))
         if not self.serves(name):
-            # Not interned: nothing retires it, and nothing needs to.
+            # This plan is not interned: no binding changes it, so it never becomes stale.
             route.plan = refused(AccessRefused(f"topic '{name[:200]}' cannot be published to"))
         return route
 
     def serves(self, name: str) -> bool:
-        """Whether clients may publish under a topic name at all."""
+        """True if clients may publish to the topic name at all."""
         return name.split("/", 1)[0] not in RESERVED and name.count("/") < self.max_levels
 
     def allows(self, topic_filter: str) -> bool:
-        """Whether anybody may subscribe to it, shared or not."""
+        """True if clients may subscribe to the filter at all, shared or not."""
         if topic_filter.startswith(SHARE):
             topic_filter = topic_filter[len(SHARE) :].partition("/")[2]
         return topic_filter not in self.no_subscribe
 
     def check_filter(self, topic_filter: str) -> bool:
-        """Whether a well-formed filter, or shared subscription, is one we serve. Raises
-        MalformedPacket for one that is not well-formed."""
+        """True if the broker serves a topic filter, or the name of a shared subscription.
+
+        Raises MalformedPacket if it is not well-formed.
+        """
         if topic_filter.startswith(SHARE):
             label, _, topic_filter = topic_filter[len(SHARE) :].partition("/")
             if not label or "+" in label or "#" in label or not topic_filter:
@@ -72,10 +77,10 @@ class MqttTopics:
 
 
 def valid_topic_name(topic: bytes) -> bool:
-    """Whether a publication from elsewhere can be told under this topic name."""
+    """True if a message from AMQP can be sent to MQTT clients under this topic name."""
     if not topic or len(topic) > LENGTH_MAX or b"+" in topic or b"#" in topic or b"\0" in topic:
         return False
-    if topic.split(b"/", 1)[0] in _RESERVED_OCTETS:
+    if topic.split(b"/", 1)[0] in _RESERVED_BYTES:
         return False
     try:
         topic.decode()

@@ -1,4 +1,4 @@
-"""Enhanced authentication of MQTT 5: a dialogue of AUTH packets with an authenticator (section 4.12).
+"""Enhanced authentication of MQTT 5: AUTH packets between client and authenticator (section 4.12).
 
 CONNECT (method, data) --> AuthConversation --> AUTH (data) --> ... --> verdict: CONNACK
 AUTH Re-authenticate   --> AuthConversation --> AUTH (data) --> ... --> verdict: AUTH (success)

@@ -1,4 +1,4 @@
-"""How an MQTT connection closes: four verbs, and what each does in each state.
+"""Closing an MQTT connection: four verbs, and the effect of each in each state.
 
     close       the broker ends the connection: an operator, a limit, a take-over, a shutdown
     abort       the connection ends without a reason for the client: a timeout, a full send buffer
@@ -24,8 +24,7 @@ from protocols.connection import EXPELLED, SHUTDOWN, TOO_FAST
 from protocols.mqtt.codec.connect import LEVEL_5
 from protocols.mqtt.codec.packets import connack
 from protocols.mqtt.codec.packets5 import connack5, disconnect5
-from protocols.mqtt.codec.properties import Properties5
-from protocols.mqtt.codec.properties import reason as reason_string
+from protocols.mqtt.codec.properties import Properties5, reason_string
 from protocols.mqtt.codec.reasons import (
     ADMINISTRATIVE_ACTION,
     MESSAGE_RATE_TOO_HIGH,
@@ -46,15 +45,15 @@ NO_PACKET: Final = 0
 CONNACK_PACKET: Final = 1
 DISCONNECT_PACKET: Final = 2
 
-#: What a connection releases when it has ended: nothing; its unfinished login; or its session, its
-#: publish context and its will.
+#: Parts that a connection releases when it has ended: none; its unfinished login; or its session,
+#: its publish context and its will.
 RELEASE_NOTHING: Final = 0
 RELEASE_LOGIN: Final = 1
 RELEASE_SESSION: Final = 2
 
 
 class ClosingRow:
-    """What closing does in one state: the packets of `close` and `reject`, and what is released.
+    """The effect of closing in one state: the packets of `close` and `reject`, and the release.
 
     The verbs `abort` and `on_closed` send no packet in any state.
     """

@@ -41,7 +41,7 @@ from protocols.mqtt.connection.closing import (
     RELEASE_SESSION,
     last_packet,
 )
-from protocols.mqtt.connection.reauthorization import assume
+from protocols.mqtt.connection.reauthorization import apply_identity
 from protocols.mqtt.connection.replies import PublishReplies
 from protocols.mqtt.connection.service import NAMES, MqttService
 from protocols.mqtt.session.interfaces import SessionConnection
@@ -192,9 +192,9 @@ class MqttConnection(SessionConnection):
             if not session.dead and (vhost.closing or session.named):
                 self.service.sessions.end(session, None)
         else:
-            self.assume(renewed, identity)
+            self.apply_identity(renewed, identity)
 
-    def assume(self, identity: Identity | None, local: Identity) -> None:
+    def apply_identity(self, identity: Identity | None, local: Identity) -> None:
         """Continue with other permissions: `local` are those in the virtual host."""
         old, session = self.context, self.session
         self.identity = identity
@@ -202,7 +202,7 @@ class MqttConnection(SessionConnection):
         if old is not None and session is not None and old.identity is not local:
             self.context = self.vhost.contexts.enter(local, NAMES[self.level])
             self.vhost.contexts.leave(old)
-            assume(session, local)
+            apply_identity(session, local)
 
     # -- time
 
@@ -245,7 +245,7 @@ class MqttConnection(SessionConnection):
         self.touch()
 
     def _release(self) -> None:
-        """Publish the will unless DISCONNECT removed it [MQTT-3.1.2-8]; detach or end the session."""
+        """Publish the will, unless a DISCONNECT removed it [MQTT-3.1.2-8]; detach the session."""
         release = CLOSING[self.state].release
         self.state = CLOSED
         if release == RELEASE_NOTHING:

@@ -194,6 +194,6 @@ class Level5Handler(PacketHandler):
             connection.close_with(NOT_AUTHORISED, "login_refused")  # [MQTT-4.12.1-2]
             return
         self.service.count_login("accepted")
-        connection.assume(verdict.identity, identity)
+        connection.apply_identity(verdict.identity, identity)
         connection.out.write(auth5(SUCCESS, authentication.method, data or None))
         connection.resume_input()

@@ -1,4 +1,4 @@
-"""From the CONNECT to the CONNACK: the credentials, the verdict, and the session taken over or made.
+"""Log a client in, from its CONNECT to the CONNACK: credentials, verdict, session.
 
 CONNECT --> verdict on the credentials --> session --> CONNACK --> Level4Handler, Level5Handler
         `-> AUTH <-> AUTH ... (level 5) -^
@@ -70,7 +70,7 @@ from protocols.mqtt.connection.closing import AUTHENTICATING, OPENING
 from protocols.mqtt.connection.connection import InputHandler, MqttConnection
 from protocols.mqtt.connection.level4 import Level4Handler
 from protocols.mqtt.connection.level5 import Level5Handler
-from protocols.mqtt.connection.reauthorization import assume
+from protocols.mqtt.connection.reauthorization import apply_identity
 from protocols.mqtt.connection.service import NAMES
 from protocols.mqtt.session.publish_writer import Level4Writer, Level5Writer, PublishWriter
 from protocols.mqtt.session.session import Session
@@ -282,7 +282,7 @@ class Login(InputHandler):
         self._authentication = None
         keep_alive = connection.keep_alive
         connection.deadline = connection.agenda.now + keep_alive * 1500 if keep_alive else 0
-        assume(session, context.identity)
+        apply_identity(session, context.identity)
         session.attach(connection, writer)
         connection.reply_when_durable(ticket, answer)
 
@@ -355,7 +355,7 @@ class Login(InputHandler):
         if self._authentication is not None:
             granted.texts[AUTHENTICATION_METHOD] = self._authentication.method
             if data:
-                granted.octets[AUTHENTICATION_DATA] = data
+                granted.binaries[AUTHENTICATION_DATA] = data
         return granted
 
 

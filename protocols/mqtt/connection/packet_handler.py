@@ -1,11 +1,11 @@
-"""The publish-reading loop of every protocol level: packets out of chunks, publications to the core.
+"""Read publications at every protocol level: packets out of chunks, messages to the core.
 
     PUBLISH   topic name   packet identifier (QoS 1, 2)   properties (level 5)   payload
 
-The levels differ by the properties alone: a publication without properties has one byte more in
-level 5, their length of 0. So one loop reads both, and sends the frequent ones on without looking
-into them: adjacent QoS 0 packets to the same subscribers are a run, relayed as one slice. Every
-other packet is the affair of the level's own class.
+The levels differ in the properties alone: a publication without properties has one byte more at
+level 5, their length of 0. So one loop reads both. Adjacent QoS 0 packets to the same subscribers
+are a run, which is relayed as one slice of the input. Other packets are handled by the subclass for
+the level.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class PacketHandler(InputHandler):
         self._described = described
         self._slow_mask: i64 = _SLOW_5 if described else _SLOW_4
 
-    # -- the level's own
+    # -- implemented for each level
 
     @abstractmethod
     def on_packet(self, session: Session, context: PublishContext, first: i64, body: bytes) -> i64:
@@ -231,7 +231,7 @@ class PacketHandler(InputHandler):
                 run.send(data[start:end], count)
 
     def _refuse_size(self, context: PublishContext, first: i64) -> None:
-        """Raise MalformedPacket for a packet above the limit, and count it if it is a publication."""
+        """Raise MalformedPacket for a packet above the limit; count it if it is a publication."""
         if first >> 4 == PUBLISH:
             context.received += 1
             context.count_fate(TOO_LARGE)

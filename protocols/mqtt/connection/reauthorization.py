@@ -1,9 +1,9 @@
-"""Rights of a session: what its subscriptions may take, and what becomes of them when rights
-change.
+"""Apply changed permissions of a user to its sessions.
 
-A subscription that may take nothing any more is removed, and a client that is here is disconnected
-(0x87), so that it hears of it: it comes back, subscribes, and learns what it may have. One that may
-take less than before is told less.
+A subscription that may read nothing any more is removed, and a connected client is disconnected
+with reason code 0x87 (Not authorized): it connects and subscribes again, and the SUBACK tells it
+what it may read. A subscription that may read less than before receives less. A session whose user
+is deleted, or may not enter its virtual host any more, ends.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ from protocols.mqtt.connection.service import MqttService
 from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.sys_topics import ROOT
 
-#: Sessions looked at in one turn, and how much work comparing subscriptions with rules may be, in
-#: levels.
+#: Sessions that are checked in one turn of the event loop; and levels of topic filters, times the
+#: weight of the user's access rules, that are compared with these rules in one turn.
 SLICE: Final = 500
 LEVELS: Final = 10_000
 
 
-def judge(identity: Identity, topic_filter: str, vhost: str) -> int:
-    """How much of a subscription is allowed: ALL, SOME or NONE. Where it is not told topic by topic
-    (shared, $SYS), it is all or nothing."""
+def read_scope(identity: Identity, topic_filter: str, vhost: str) -> int:
+    """Return how many topics of a filter the user may read: READ_ALL, READ_SOME or READ_NONE.
+
+    Shared subscriptions and $SYS are not checked topic by topic, so they are allowed as a whole or
+    not at all.
+    """
     whole = topic_filter.startswith((SHARE, ROOT))
     if topic_filter.startswith(SHARE):
         topic_filter = topic_filter[len(SHARE) :].partition("/")[2]
@@ -44,28 +47,29 @@ def judge(identity: Identity, topic_filter: str, vhost: str) -> int:
 
 
 def review_session(service: MqttService, session: Session) -> None:
-    """Whoever it belongs to may have other rights than before, or be nobody any more."""
+    """Renew the permissions of a session, or end it if its user has none any more."""
     if session.connection is not None:
         session.connection.reauthorize()
     elif session.vhost.closing:
-        _give_up(service, session)
+        _end(service, session)
     elif session.named:
         user = service.broker.authenticator.identity_of(session.user)
         identity = None if user is None else user.for_vhost(session.vhost.name, session.name)
         if identity is None:
-            _give_up(service, session)
+            _end(service, session)
         else:
-            assume(session, identity)
+            apply_identity(session, identity)
 
 
-def _give_up(service: MqttService, session: Session) -> None:
+def _end(service: MqttService, session: Session) -> None:
+    """End a session without publishing its will."""
     if session.delayed_will is not None:
         session.delayed_will.cancel()
     service.sessions.end(session, None)
 
 
-def assume(session: Session, identity: Identity) -> None:
-    """These are the rights of the session from now on."""
+def apply_identity(session: Session, identity: Identity) -> None:
+    """Give a session other permissions."""
     if session.identity is identity:
         return
     session.identity = identity
@@ -76,7 +80,7 @@ def assume(session: Session, identity: Identity) -> None:
 
 
 class SessionReauthorization(Task):
-    """A walk through the subscriptions of a session."""
+    """Checks all subscriptions of a session, in slices."""
 
     def __init__(self, session: Session, identity: Identity) -> None:
         self._session = session
@@ -105,11 +109,11 @@ class SessionReauthorization(Task):
             )
 
     def _review(self, name: str) -> bool:
-        """Whether topics are, or were, told one by one."""
+        """Check one subscription; True if its topics are, or were, checked one by one."""
         session = self._session
-        verdict = judge(self._identity, name, session.vhost.name)
+        scope = read_scope(self._identity, name, session.vhost.name)
         if name in session.subscriptions.memberships:
-            if verdict != READ_ALL:
+            if scope != READ_ALL:
                 self._lost += 1
                 session.leave_group(name, None)
             return False
@@ -117,19 +121,19 @@ class SessionReauthorization(Task):
         if binding is None:
             return False
         before = PARTLY in binding.arguments
-        if verdict == READ_NONE:
+        if scope == READ_NONE:
             self._lost += 1
             session.unsubscribe(name, None)
-        elif before != (verdict == READ_SOME):
-            wishes = {key: value for key, value in binding.arguments.items() if key != PARTLY}
-            if verdict == READ_SOME:
-                wishes[PARTLY] = True
-            session.subscribe(name, binding.qos, None, wishes)
-        return before or verdict == READ_SOME
+        elif before != (scope == READ_SOME):
+            arguments = {key: value for key, value in binding.arguments.items() if key != PARTLY}
+            if scope == READ_SOME:
+                arguments[PARTLY] = True
+            session.subscribe(name, binding.qos, None, arguments)
+        return before or scope == READ_SOME
 
 
 class AllSessionsReauthorization(Task):
-    """A walk through all sessions."""
+    """Renews the permissions of all sessions of the broker, in slices."""
 
     def __init__(self, service: MqttService, agenda: Agenda) -> None:
         self._service = service
@@ -138,13 +142,16 @@ class AllSessionsReauthorization(Task):
         self._done = False
 
     def again(self) -> bool:
-        """From the beginning, if it is still under way."""
+        """Start over if the walk still runs, so that many changes in a row make one walk.
+
+        Return False if the walk has ended.
+        """
         self._left = [] if self._done else self._service.sessions.all()
         return not self._done
 
     def run(self) -> None:
-        some, self._left = self._left[-SLICE:], self._left[:-SLICE]
-        for session in some:
+        sessions, self._left = self._left[-SLICE:], self._left[:-SLICE]
+        for session in sessions:
             if not session.dead:
                 review_session(self._service, session)
         self._done = not self._left

@@ -1,5 +1,7 @@
-"""PUBACKs and PUBRECs that wait for the store, in the order of their publications [MQTT-4.6.0-2],
-[MQTT-4.6.0-3].
+"""Acknowledge publications when they are durable, in their order.
+
+A PUBACK, PUBREC, PUBREL or PUBCOMP waits for the ticket of its publication, and for all replies
+before it [MQTT-4.6.0-2], [MQTT-4.6.0-3].
 """
 
 from __future__ import annotations
@@ -9,13 +11,11 @@ from mypy_extensions import i64
 from broker.messages.outlet import Outlet
 from broker.store.contract import Ticket, Waiter
 from protocols.mqtt.codec.packets import write_answer
-from protocols.mqtt.codec.packets5 import answer5
+from protocols.mqtt.codec.packets5 import acknowledgement5
 
 
 class PendingReply:
-    """The first octet of a packet, its identifier, what it waits for, and the reason code if it is
-    not 0.
-    """
+    """A reply that waits: first byte, packet identifier, ticket and reason code."""
 
     __slots__ = ("code", "first", "packet_id", "ticket")
 
@@ -27,7 +27,7 @@ class PendingReply:
 
 
 class PublishReplies(Waiter):
-    """Of one connection."""
+    """The replies of one connection to its client's packets."""
 
     def __init__(self, outlet: Outlet) -> None:
         self._outlet: Outlet | None = outlet
@@ -38,7 +38,7 @@ class PublishReplies(Waiter):
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Number of replies that wait."""
         return len(self._waiting)
 
     def ticket_for(self, batch: i64) -> Ticket:
@@ -54,7 +54,10 @@ class PublishReplies(Waiter):
         return ticket
 
     def give(self, first: i64, packet_id: i64, ticket: Ticket | None) -> None:
-        """Write the answer now, or when its turn and its ticket have come. Hot path."""
+        """Write a reply now, or after the replies before it and its ticket. Hot path.
+
+        `first` is the first byte of the packet.
+        """
         if ticket is not None and ticket.outstanding > 0:
             self._waiting.append(PendingReply(first, packet_id, ticket, 0))
         elif self._waiting:
@@ -63,7 +66,7 @@ class PublishReplies(Waiter):
             write_answer(self._outlet.out, first, packet_id)
 
     def give_code(self, first: i64, packet_id: i64, ticket: Ticket | None, code: i64) -> None:
-        """The same with a reason code, in the language of level 5."""
+        """Write a reply with a reason code, as `give` does; a code other than 0 is of level 5."""
         if code == 0:
             self.give(first, packet_id, ticket)
         elif ticket is not None and ticket.outstanding > 0:
@@ -71,29 +74,29 @@ class PublishReplies(Waiter):
         elif self._waiting:
             self._waiting.append(PendingReply(first, packet_id, None, code))
         elif self._outlet is not None:
-            self._outlet.out.write(answer5(int(first), int(packet_id), int(code)))
+            self._outlet.out.write(acknowledgement5(int(first), int(packet_id), int(code)))
 
     def settled(self) -> None:
         waiting, outlet = self._waiting, self._outlet
         if outlet is None:
             return
         done = 0
-        for answer in waiting:
-            if answer.ticket is not None and answer.ticket.outstanding > 0:
+        for reply in waiting:
+            if reply.ticket is not None and reply.ticket.outstanding > 0:
                 break
             done += 1
-            if answer.code:
+            if reply.code:
                 outlet.out.write(
-                    answer5(int(answer.first), int(answer.packet_id), int(answer.code))
+                    acknowledgement5(int(reply.first), int(reply.packet_id), int(reply.code))
                 )
             else:
-                write_answer(outlet.out, answer.first, answer.packet_id)
+                write_answer(outlet.out, reply.first, reply.packet_id)
         if done:
             del waiting[:done]
             outlet.touch()
 
     def close(self) -> None:
-        """Nobody is there to hear them."""
+        """Drop the replies that wait: the connection has ended."""
         self._waiting.clear()
         self._ticket = None  # It refers back to this object.
         self._outlet = None

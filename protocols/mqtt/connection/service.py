@@ -1,4 +1,4 @@
-"""What all MQTT connections of a broker share."""
+"""The state that all MQTT connections of a broker share, and the counters that $SYS publishes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from protocols.mqtt.options import MqttOptions
 from protocols.mqtt.session.sessions import Sessions
 from protocols.mqtt.session.sys_topics import Survey, Surveyor, SysTree
 
-#: What a protocol level is called in metrics and listings; before its CONNECT, what clients speak
-#: most.
+#: Names of the protocol levels in metrics and listings. Level 0 stands for a connection before its
+#: CONNECT, which gets the most frequent name.
 NAMES: Final = {0: "mqtt311", 3: "mqtt310", 4: "mqtt311", 5: "mqtt50"}
 
 
 class MqttService(Front):
-    """Sessions, topic rules, and whose credentials a client gives."""
+    """The sessions, options and topic rules of all MQTT connections."""
 
     def __init__(self, broker: Broker, options: MqttOptions) -> None:
         super().__init__("mqtt", broker)
@@ -34,45 +34,46 @@ class MqttService(Front):
             BrokerSurveyor(self),
         )
         self.sessions.sys = self.sys
-        #: Octets of connections that are gone, in and out, and the most clients that there were at
-        #: once.
-        self.octets_in = 0
-        self.octets_out = 0
-        self.most = 0
+        #: Bytes received and sent by connections that have ended.
+        self.bytes_in = 0
+        self.bytes_out = 0
+        #: The highest number of connections at once.
+        self.connections_max = 0
         self.topics = MqttTopics(options.max_levels, options.no_subscribe)
 
     def enter(self, connection: Connection) -> None:
         super().enter(connection)
-        self.most = max(self.most, len(self.connections))
+        self.connections_max = max(self.connections_max, len(self.connections))
 
     def leave(self, connection: Connection) -> None:
         super().leave(connection)
-        self.octets_in += int(connection.bytes_in)
-        self.octets_out += int(connection.bytes_out)
+        self.bytes_in += int(connection.bytes_in)
+        self.bytes_out += int(connection.bytes_out)
 
     def credentials(
         self, user: str | None, password: bytes, client_id: str, peer: Peer
     ) -> Credentials:
-        """A user name may begin with a virtual host and a colon.
+        """Return the credentials in a CONNECT.
 
-        Who gives none may have one in its certificate.
+        A user name may begin with a virtual host and a colon. A client without a user name is the
+        user that its certificate names.
         """
         vhost = "/"
-        proven = user is None and peer.certificate != ""
-        if proven:
+        certified = user is None and peer.certificate != ""
+        if certified:
             user = peer.certificate
         elif user is not None:
             head, colon, tail = user.partition(":")
             if colon and head in self.broker.vhosts:
                 vhost, user = head, tail
-        login = Credentials(user, password, vhost, peer.address, peer.local, client_id)
-        login.proven = proven
-        login.foreign = peer.cross_site
-        return login
+        credentials = Credentials(user, password, vhost, peer.address, peer.local, client_id)
+        credentials.proven = certified
+        credentials.foreign = peer.cross_site
+        return credentials
 
 
 class BrokerSurveyor(Surveyor):
-    """Surveys of one front end."""
+    """Starts surveys of the broker."""
 
     def __init__(self, service: MqttService) -> None:
         self._service = service
@@ -82,14 +83,14 @@ class BrokerSurveyor(Surveyor):
 
 
 class BrokerSurvey(Survey):
-    """What $SYS tells, by Mosquitto's names."""
+    """Collects the counters that $SYS publishes, under Mosquitto's names."""
 
     def __init__(self, service: MqttService) -> None:
         self._service = service
         self._sessions = service.sessions.all()
         self._connections = list(service.connections)
         vhosts = list(service.broker.vhosts.values())
-        self._censuses = [vhost.totals() for vhost in vhosts]
+        self._totals = [vhost.totals() for vhost in vhosts]
         self._retained = sum(len(vhost.retained) for vhost in vhosts)
         ingress = [vhost.contexts.ingress_counters() for vhost in vhosts]
         self._received = sum(
@@ -97,8 +98,8 @@ class BrokerSurvey(Survey):
         )
         self._connected = 0
         self._subscriptions = 0
-        self._octets_in = service.octets_in
-        self._octets_out = service.octets_out
+        self._bytes_in = service.bytes_in
+        self._bytes_out = service.bytes_out
 
     def step(self, most: int) -> bool:
         while most > 0 and self._sessions:
@@ -110,9 +111,9 @@ class BrokerSurvey(Survey):
             most -= 1
             connection = self._connections.pop()
             if not connection.finished:
-                self._octets_in += int(connection.bytes_in)
-                self._octets_out += int(connection.bytes_out)
-        more = [census.step(most) for census in self._censuses]
+                self._bytes_in += int(connection.bytes_in)
+                self._bytes_out += int(connection.bytes_out)
+        more = [totals.step(most) for totals in self._totals]
         return bool(self._sessions or self._connections) or any(more)
 
     def counts(self) -> dict[str, int]:
@@ -123,9 +124,9 @@ class BrokerSurvey(Survey):
             self._connected,
             self._retained,
         )
-        waiting = sum(int(census.inbox_ready + census.inbox_unacked) for census in self._censuses)
-        dropped = sum(census.fates[DROPPED] + census.fates[OVER_LIMIT] for census in self._censuses)
-        sent = sum(census.relayed for census in self._censuses) + int(
+        waiting = sum(int(totals.inbox_ready + totals.inbox_unacked) for totals in self._totals)
+        dropped = sum(totals.fates[DROPPED] + totals.fates[OVER_LIMIT] for totals in self._totals)
+        sent = sum(totals.relayed for totals in self._totals) + int(
             tally.delivered_manual + tally.redelivered
         )
         published, received = self._received, self._received + int(tally.acknowledged)
@@ -135,7 +136,7 @@ class BrokerSurvey(Survey):
             "clients/total": total,
             "clients/active": connected,
             "clients/inactive": total - connected,
-            "clients/maximum": service.most,
+            "clients/maximum": service.connections_max,
             "clients/expired": service.sessions.expired,
             "messages/received": received,
             "messages/sent": sent,
@@ -145,8 +146,8 @@ class BrokerSurvey(Survey):
             "publish/messages/received": published,
             "publish/messages/sent": sent,
             "publish/messages/dropped": dropped,
-            "bytes/received": self._octets_in,
-            "bytes/sent": self._octets_out,
+            "bytes/received": self._bytes_in,
+            "bytes/sent": self._bytes_out,
             "subscriptions/count": self._subscriptions,
             "shared_subscriptions/count": len(service.sessions.groups),
             "load/messages/received": received,
@@ -154,8 +155,8 @@ class BrokerSurvey(Survey):
             "load/publish/received": published,
             "load/publish/sent": sent,
             "load/publish/dropped": dropped,
-            "load/bytes/received": self._octets_in,
-            "load/bytes/sent": self._octets_out,
+            "load/bytes/received": self._bytes_in,
+            "load/bytes/sent": self._bytes_out,
             "load/connections": sum(service.logins.values()),
             "load/sockets": service.opened,
         }

@@ -1,6 +1,7 @@
-"""SUBSCRIBE and UNSUBSCRIBE at work: many topic filters take many turns.
+"""Carry out SUBSCRIBE and UNSUBSCRIBE, in slices if they have many topic filters.
 
-A connection hears nothing else until it has its answer, so that packets keep their order.
+The connection reads no other packet until it has sent the SUBACK or UNSUBACK, so that packets keep
+their order.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from protocols.mqtt.codec.packets5 import (
     SubscribePacket,
     SubscribeRequest,
     UnsubscribePacket,
-    codes5,
     read_subscribe,
     read_unsubscribe,
+    reason_codes5,
 )
 from protocols.mqtt.codec.properties import Properties5
 from protocols.mqtt.codec.reasons import (
@@ -40,16 +41,16 @@ from protocols.mqtt.codec.reasons import (
     UNSPECIFIED,
 )
 from protocols.mqtt.codec.topics import SHARE
-from protocols.mqtt.connection.reauthorization import judge
+from protocols.mqtt.connection.reauthorization import read_scope
 from protocols.mqtt.connection.service import MqttService
 from protocols.mqtt.session.retained_delivery import send_retained
 from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.subscription_options import AS_PUBLISHED, IDENTIFIER
 from protocols.mqtt.session.sys_topics import ROOT
 
-#: Topic filters of one packet that are looked at in one turn, and levels of these: what a filter
-#: costs grows with them (500 filters of 128 levels take 13 ms uncompiled). One filter is looked at
-#: in any case.
+#: Topic filters of one packet that are handled in one turn of the event loop, and the sum of their
+#: levels, with which the cost of a filter grows (500 filters of 128 levels take 13 ms uncompiled).
+#: One filter is handled in any case.
 SLICE: Final = 500
 LEVELS: Final = 5_000
 
@@ -62,18 +63,18 @@ def subscribe(
     reader: PacketReader,
     level: int,
 ) -> int:
-    """SUBSCRIBE; returns how many topic filters there were.
+    """Handle a SUBSCRIBE, and return the number of its topic filters.
 
     Raises MalformedPacket before anything has changed.
     """
-    packet = read_subscribe(reader) if level == LEVEL_5 else _read_older(reader)
+    packet = read_subscribe(reader) if level == LEVEL_5 else _read_subscribe_4(reader)
     codes: list[int] = []
-    for wish in packet.requests:
-        code = wish.qos
-        if not service.topics.check_filter(wish.topic_filter):
+    for request in packet.requests:
+        code = request.qos
+        if not service.topics.check_filter(request.topic_filter):
             code = TOPIC_FILTER_INVALID
-        elif not service.topics.allows(wish.topic_filter):
-            code = UNSPECIFIED  # Whoever asks: it is no matter of rights.
+        elif not service.topics.allows(request.topic_filter):
+            code = UNSPECIFIED  # No user may subscribe to it: NOT_AUTHORISED would be wrong.
         codes.append(code)
     SubscribeTask(connection, session, service, identity, packet, codes, level).run()
     return len(packet.requests)
@@ -82,33 +83,34 @@ def subscribe(
 def unsubscribe(
     connection: Connection, session: Session, service: MqttService, reader: PacketReader, level: int
 ) -> int:
-    """UNSUBSCRIBE; returns how many topic filters there were.
+    """Handle an UNSUBSCRIBE, and return the number of its topic filters.
 
     Raises MalformedPacket before anything has changed.
     """
-    packet = read_unsubscribe(reader) if level == LEVEL_5 else _read_older_filters(reader)
+    packet = read_unsubscribe(reader) if level == LEVEL_5 else _read_unsubscribe_4(reader)
     for topic_filter in packet.filters:
         service.topics.check_filter(topic_filter)
-    wanted = [SubscribeRequest(topic_filter, 0) for topic_filter in packet.filters]
-    UnsubscribeTask(connection, session, wanted, packet.packet_id, level).run()
-    return len(wanted)
+    requests = [SubscribeRequest(topic_filter, 0) for topic_filter in packet.filters]
+    UnsubscribeTask(connection, session, requests, packet.packet_id, level).run()
+    return len(requests)
 
 
-def _read_older(reader: PacketReader) -> SubscribePacket:
-    """SUBSCRIBE of levels 3 and 4."""
+def _read_subscribe_4(reader: PacketReader) -> SubscribePacket:
+    """Read a SUBSCRIBE of level 3 or 4."""
     packet_id = reader.packet_id()
-    wishes: list[SubscribeRequest] = []
+    requests: list[SubscribeRequest] = []
     while reader.more:
         topic_filter, qos = reader.text(), reader.byte()
         if qos > EXACTLY_ONCE:
             raise MalformedPacket("QoS")  # [MQTT-3.8.3-4 of 3.1.1]
-        wishes.append(SubscribeRequest(topic_filter, qos))
-    if not wishes:
+        requests.append(SubscribeRequest(topic_filter, qos))
+    if not requests:
         raise MalformedPacket("no topic filter")  # [MQTT-3.8.3-3 of 3.1.1]
-    return SubscribePacket(packet_id, Properties5(), wishes)
+    return SubscribePacket(packet_id, Properties5(), requests)
 
 
-def _read_older_filters(reader: PacketReader) -> UnsubscribePacket:
+def _read_unsubscribe_4(reader: PacketReader) -> UnsubscribePacket:
+    """Read an UNSUBSCRIBE of level 3 or 4."""
     packet_id = reader.packet_id()
     filters: list[str] = []
     while reader.more:
@@ -119,20 +121,20 @@ def _read_older_filters(reader: PacketReader) -> UnsubscribePacket:
 
 
 class SubscriptionChange(Task):
-    """What one packet changes of a session's subscriptions."""
+    """Carries out one packet that changes a session's subscriptions, in slices."""
 
     def __init__(
         self,
         connection: Connection,
         session: Session,
-        wanted: list[SubscribeRequest],
+        requests: list[SubscribeRequest],
         weight: int = 1,
     ) -> None:
-        """`weight` is how much more work a topic filter is than usual."""
+        """`weight` is the cost of a level of a topic filter, in levels."""
         self.session = session
         self.ticket: Ticket = connection.ticket()
         self._connection = connection
-        self._wanted = wanted
+        self._requests = requests
         self._weight = weight
         self._at = 0
 
@@ -140,49 +142,52 @@ class SubscriptionChange(Task):
         connection = self._connection
         if connection.finished:
             return
-        some = self._next()
-        self._at += len(some)
-        for wish in some:
-            self.change(wish)
-        if self._at < len(self._wanted):
+        requests = self._slice()
+        self._at += len(requests)
+        for request in requests:
+            self.change(request)
+        if self._at < len(self._requests):
             connection.stall()
             connection.agenda.later(self)
-            self.changed(True)
+            self.after_slice(True)
             return
-        self.close()
+        self.finish()
         waited, connection.stalled = connection.stalled, False
-        connection.reply_when_durable(self.ticket, self.answer())
-        self.changed(connection.stalled)
+        connection.reply_when_durable(self.ticket, self.reply())
+        self.after_slice(connection.stalled)
         if waited and not connection.stalled:
             connection.resume_input()
 
-    def _next(self) -> list[SubscribeRequest]:
-        """What is looked at in this turn."""
-        some = self._wanted[self._at : self._at + SLICE]
+    def _slice(self) -> list[SubscribeRequest]:
+        """Return the requests of this turn."""
+        requests = self._requests[self._at : self._at + SLICE]
         levels = 0
-        for place, wish in enumerate(some):
-            levels += (1 + wish.topic_filter.count("/")) * self._weight
-            if levels > LEVELS and place:
-                return some[:place]
-        return some
+        for number, request in enumerate(requests):
+            levels += (1 + request.topic_filter.count("/")) * self._weight
+            if levels > LEVELS and number:
+                return requests[:number]
+        return requests
 
-    def change(self, wish: SubscribeRequest) -> None:
+    def change(self, request: SubscribeRequest) -> None:
+        """Carry out one request."""
         raise NotImplementedError
 
-    def close(self) -> None:
-        """That was the last one."""
+    def finish(self) -> None:
+        """Complete the change: all requests are carried out."""
 
-    def changed(self, unheard: bool) -> None:
-        """Some more are done; `unheard` is whether the answer is still to come."""
+    def after_slice(self, reply_pending: bool) -> None:
+        """Go on after a slice; `reply_pending` is True if the SUBACK is not sent yet."""
 
-    def answer(self) -> bytes:
+    def reply(self) -> bytes:
+        """Return the SUBACK or UNSUBACK."""
         raise NotImplementedError
 
 
 class SubscribeTask(SubscriptionChange):
-    """After the SUBACK come the retained messages; of shared subscriptions there are none.
+    """Carries out a SUBSCRIBE, and sends retained messages after the SUBACK.
 
-    Rights are decided here, once a subscription, some a turn: who has many rules takes longer.
+    Permissions are checked for each topic filter when its turn comes: with many access rules, fewer
+    filters fit into a slice. Shared subscriptions receive no retained messages.
     """
 
     def __init__(
@@ -201,27 +206,28 @@ class SubscribeTask(SubscriptionChange):
         self._packet_id = packet.packet_id
         self._identifier = packet.identifier
         self._level = level
-        #: What the client is told of each; the QoS that it asked for, where nothing is wrong so
-        #: far.
+        #: Reason codes of the topic filters: the requested QoS, or an error.
         self._codes = codes
         self._done = 0
-        self._curious: list[str] = []
-        self._shared = False
+        #: Topic filters whose retained messages were not sent yet.
+        self._retained: list[str] = []
+        self._has_shared = False
 
-    def change(self, wish: SubscribeRequest) -> None:
+    def change(self, request: SubscribeRequest) -> None:
         at = self._done
         self._done += 1
-        if self._codes[at] != wish.qos:
+        if self._codes[at] != request.qos:
             return
-        verdict = judge(self._identity, wish.topic_filter, self.session.vhost.name)
+        verdict = read_scope(self._identity, request.topic_filter, self.session.vhost.name)
         if verdict == READ_NONE:
             self._codes[at] = NOT_AUTHORISED
-        elif self._is_too_many(wish.topic_filter):
+        elif self._exceeds_quota(request.topic_filter):
             self._codes[at] = QUOTA_EXCEEDED
         else:
-            self._subscribe(wish, verdict == READ_SOME)
+            self._subscribe(request, verdict == READ_SOME)
 
-    def _is_too_many(self, topic_filter: str) -> bool:
+    def _exceeds_quota(self, topic_filter: str) -> bool:
+        """True if the session has as many subscriptions as it may, and this one would be new."""
         subscriptions, most = self.session.subscriptions, self._service.options.subscriptions
         if most == 0 or len(subscriptions) + len(subscriptions.memberships) < most:
             return False
@@ -230,46 +236,47 @@ class SubscribeTask(SubscriptionChange):
             and topic_filter not in subscriptions.memberships
         )
 
-    def _subscribe(self, wish: SubscribeRequest, partly: bool) -> None:
-        session, name = self.session, wish.topic_filter
+    def _subscribe(self, request: SubscribeRequest, partly: bool) -> None:
+        """Subscribe; `partly` is True if the user may not read all topics of the filter."""
+        session, name = self.session, request.topic_filter
         if name.startswith(SHARE):
             self._service.sessions.groups.join(
-                session, name, wish.qos, self._identifier, self.ticket
+                session, name, request.qos, self._identifier, self.ticket
             )
-            self._shared = True
+            self._has_shared = True
             return
         known = session.subscriptions.get(name) is not None
-        wishes: dict[str, object] = {}
+        arguments: dict[str, object] = {}
         if self._identifier:
-            wishes[IDENTIFIER] = self._identifier
-        if wish.no_local:
-            wishes[NO_LOCAL] = True
-        if wish.as_published:
-            wishes[AS_PUBLISHED] = True
+            arguments[IDENTIFIER] = self._identifier
+        if request.no_local:
+            arguments[NO_LOCAL] = True
+        if request.retain_as_published:
+            arguments[AS_PUBLISHED] = True
         if partly:
-            wishes[PARTLY] = True
-        session.subscribe(name, wish.qos, self.ticket, wishes)
+            arguments[PARTLY] = True
+        session.subscribe(name, request.qos, self.ticket, arguments)
         if name.startswith(ROOT):
             self._service.sys.watch(session)
-        if wish.handling == 0 or wish.handling == 1 and not known:
-            self._curious.append(name)
+        if request.retain_handling == 0 or request.retain_handling == 1 and not known:
+            self._retained.append(name)
 
-    def close(self) -> None:
-        if self._shared and self.session.persistent:
-            self._service.sessions.note(self.session, 0, self.ticket)
+    def finish(self) -> None:
+        if self._has_shared and self.session.persistent:
+            self._service.sessions.store(self.session, 0, self.ticket)
 
-    def changed(self, unheard: bool) -> None:
-        self.session.suback_pending = unheard
-        curious, self._curious = self._curious, []
-        for topic_filter in curious:
+    def after_slice(self, reply_pending: bool) -> None:
+        self.session.suback_pending = reply_pending
+        topic_filters, self._retained = self._retained, []
+        for topic_filter in topic_filters:
             if topic_filter.startswith(ROOT):
-                self._service.sys.tell(self.session, topic_filter)
+                self._service.sys.send_all(self.session, topic_filter)
             else:
                 send_retained(self.session, topic_filter)
 
-    def answer(self) -> bytes:
+    def reply(self) -> bytes:
         if self._level == LEVEL_5:
-            return codes5(SUBACK << 4, self._packet_id, bytes(self._codes))
+            return reason_codes5(SUBACK << 4, self._packet_id, bytes(self._codes))
         return suback(
             self._packet_id,
             bytes([code if code <= EXACTLY_ONCE else FAILURE for code in self._codes]),
@@ -277,32 +284,32 @@ class SubscribeTask(SubscriptionChange):
 
 
 class UnsubscribeTask(SubscriptionChange):
-    """Level 5 tells which of the subscriptions were there."""
+    """Carries out an UNSUBSCRIBE; at level 5, the UNSUBACK says which subscriptions existed."""
 
     def __init__(
         self,
         connection: Connection,
         session: Session,
-        wanted: list[SubscribeRequest],
+        requests: list[SubscribeRequest],
         packet_id: int,
         level: int,
     ) -> None:
-        super().__init__(connection, session, wanted)
+        super().__init__(connection, session, requests)
         self._packet_id = packet_id
         self._level = level
         self._codes = bytearray()
 
-    def change(self, wish: SubscribeRequest) -> None:
-        name = wish.topic_filter
+    def change(self, request: SubscribeRequest) -> None:
+        name = request.topic_filter
         session = self.session
-        there = (
+        existed = (
             session.leave_group(name, self.ticket)
             if name.startswith(SHARE)
             else session.unsubscribe(name, self.ticket)
         )
-        self._codes.append(SUCCESS if there else NO_SUBSCRIPTION_EXISTED)
+        self._codes.append(SUCCESS if existed else NO_SUBSCRIPTION_EXISTED)
 
-    def answer(self) -> bytes:
+    def reply(self) -> bytes:
         if self._level == LEVEL_5:
-            return codes5(UNSUBACK << 4, self._packet_id, bytes(self._codes))
+            return reason_codes5(UNSUBACK << 4, self._packet_id, bytes(self._codes))
         return bytes([UNSUBACK << 4, 2]) + self._packet_id.to_bytes(2, "big")

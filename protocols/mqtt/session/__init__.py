@@ -1,1 +1,1 @@
-"""MQTT sessions: subscriptions, packets in flight, wills, shared subscriptions, retained delivery."""
+"""MQTT sessions: subscriptions, inbox, messages in flight, wills, and what is sent to clients."""

@@ -1,11 +1,10 @@
-"""Times of many things that mostly do not come: sessions that end if nobody returns, wills that
-wait.
+"""Timers that are mostly cancelled before their time: expiring sessions and delayed wills.
 
-    heap   Alarm Alarm Alarm ...      one timer of the agenda, for the first of them
+    heap   Deadline Deadline Deadline ...   one timer of the agenda, for the first of them
 
-A cancelled alarm stays in the heap, without what it was for, until it comes up or most of the heap
-is such. (The heap is our own: heapq would want a tuple and two ints with every alarm, 140 octets a
-session whose client is away.)
+A cancelled deadline stays in the heap without its task until its time comes, or until most
+deadlines of the heap are cancelled. (heapq would need a tuple and two integers for each deadline:
+140 bytes for each session whose client is away.)
 """
 
 from __future__ import annotations
@@ -16,51 +15,51 @@ from mypy_extensions import i64
 
 from broker.agenda import Agenda, Task
 
-#: What runs in one turn because its time has come.
+#: Tasks that run in one turn of the event loop.
 SLICE: Final = 200
-#: Cancelled alarms that may stay, however few others there are.
+#: Cancelled deadlines that may stay in the heap, however few others there are.
 SLACK: Final = 64
 
 
 class Deadline:
-    """Something to do at a time, unless it is cancelled."""
+    """A task that runs at a time, in ms of the agenda's clock; None if it is cancelled."""
 
-    __slots__ = ("serial", "task", "when")
+    __slots__ = ("number", "task", "when")
 
-    def __init__(self, when: i64, serial: i64, task: Task) -> None:
+    def __init__(self, when: i64, number: i64, task: Task) -> None:
         self.when: i64 = when
-        self.serial: i64 = serial
+        self.number: i64 = number
         self.task: Task | None = task
 
 
 class Deadlines(Task):
-    """Of one front end. Times are in ms of the agenda's clock."""
+    """All deadlines of the MQTT front end."""
 
     def __init__(self, agenda: Agenda) -> None:
         self._agenda = agenda
         self._heap: list[Deadline] = []
-        self._serial: i64 = 0
+        self._set_count: i64 = 0
         self._live = 0
-        #: When the agenda's timer comes; 0 for none.
+        #: Time of the agenda's timer, in ms; 0 for none.
         self._armed: i64 = 0
 
     def __len__(self) -> int:
         return self._live
 
     def at(self, when: i64, task: Task) -> Deadline:
-        """Run the task at this time."""
-        self._serial += 1
-        alarm = Deadline(when, self._serial, task)
+        """Run a task at a time, in ms of the agenda's clock."""
+        self._set_count += 1
+        deadline = Deadline(when, self._set_count, task)
         self._live += 1
-        self._heap.append(alarm)
+        self._heap.append(deadline)
         self._rise(len(self._heap) - 1)
         self._arm()
-        return alarm
+        return deadline
 
-    def cancel(self, alarm: Deadline) -> None:
-        """Not any more."""
-        if alarm.task is not None:
-            alarm.task = None
+    def cancel(self, deadline: Deadline) -> None:
+        """Do not run the task."""
+        if deadline.task is not None:
+            deadline.task = None
             self._live -= 1
             if len(self._heap) > 2 * self._live + SLACK:
                 self._heap = [entry for entry in self._heap if entry.task is not None]
@@ -71,13 +70,13 @@ class Deadlines(Task):
 
     def run(self) -> None:
         if self._armed <= self._agenda.now:
-            self._armed = 0  # Else this was a timer set before an earlier one.
+            self._armed = 0  # Otherwise an earlier timer was set after this one.
         left = SLICE
         while self._heap and self._heap[0].when <= self._agenda.now:
             if left == 0:
                 break
-            alarm = self._pop()
-            task, alarm.task = alarm.task, None
+            deadline = self._pop()
+            task, deadline.task = deadline.task, None
             if task is not None:
                 left -= 1
                 self._live -= 1
@@ -85,7 +84,7 @@ class Deadlines(Task):
         self._arm()
 
     def _pop(self) -> Deadline:
-        """The first one, out of the heap."""
+        """Remove and return the first deadline."""
         heap = self._heap
         last = heap.pop()
         if not heap:
@@ -95,34 +94,34 @@ class Deadlines(Task):
         return first
 
     def _rise(self, at: i64) -> None:
-        """Let the alarm at this place pass those that come later."""
+        """Move the deadline at this index before those that come later."""
         heap = self._heap
-        alarm = heap[at]
+        deadline = heap[at]
         while at > 0:
             above: i64 = (at - 1) >> 1
             other = heap[above]
-            if _comes_before(other, alarm):
+            if _comes_before(other, deadline):
                 break
             heap[at] = other
             at = above
-        heap[at] = alarm
+        heap[at] = deadline
 
     def _sink(self, at: i64) -> None:
-        """Let the alarm at this place fall behind those that come before it."""
+        """Move the deadline at this index behind those that come before it."""
         heap = self._heap
-        alarm = heap[at]
+        deadline = heap[at]
         size: i64 = len(heap)
         below: i64 = 2 * at + 1
         while below < size:
             if below + 1 < size and _comes_before(heap[below + 1], heap[below]):
                 below += 1
             other = heap[below]
-            if _comes_before(alarm, other):
+            if _comes_before(deadline, other):
                 break
             heap[at] = other
             at = below
             below = 2 * at + 1
-        heap[at] = alarm
+        heap[at] = deadline
 
     def _arm(self) -> None:
         if self._heap:
@@ -133,5 +132,5 @@ class Deadlines(Task):
 
 
 def _comes_before(one: Deadline, other: Deadline) -> bool:
-    """Of two for the same time, the one that was set first."""
-    return one.when < other.when or one.when == other.when and one.serial < other.serial
+    """True if one deadline comes first: it is earlier, or was set earlier for the same time."""
+    return one.when < other.when or one.when == other.when and one.number < other.number

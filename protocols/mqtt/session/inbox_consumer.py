@@ -1,4 +1,4 @@
-"""How does a session deliver to its client: with which credit, when, under which packet identifier?
+"""Deliver the messages of a session to its client, with credit and packet identifiers.
 
     inbox --------------> InboxConsumer --> PublishWriter --> client
     shared subscription ------^                   InflightWindow <-- acknowledgements

@@ -1,4 +1,4 @@
-"""Which packet identifiers of a session are in use, in both directions?
+"""Packet identifiers of a session that are in use, in both directions.
 
     to the client      PUBLISH --> PUBACK                        an outstanding delivery
                        PUBLISH --> PUBREC --> PUBREL --> PUBCOMP  and `released` after the PUBREC

@@ -26,50 +26,50 @@ class SessionConnection(Connection):
 
 
 class SharedSubscription:
-    """A shared subscription of a session."""
+    """The subscription of one session in a group; `name` is $share/GROUP/FILTER."""
 
     def __init__(self, name: str, qos: int) -> None:
         self.name = name
         self.qos = qos
-        #: 0 for none.
+        #: The subscription identifier; 0 for none.
         self.identifier = 0
 
     def attach(self, outlet: Outlet) -> None:
-        """The session is here."""
+        """Begin to deliver over the session's new connection."""
         raise NotImplementedError
 
     def detach(self) -> None:
-        """It is gone."""
+        """Deliver no more: the connection has ended."""
         raise NotImplementedError
 
     def schedule_drain(self) -> None:
-        """It has room again."""
+        """Go on delivering: the session has room."""
         raise NotImplementedError
 
     def leave(self, ticket: Ticket | None) -> None:
-        """The subscription ends."""
+        """End the subscription."""
         raise NotImplementedError
 
 
 class DelayedWillTask(Task):
-    """A will that waits for its client to come back: `run` publishes it."""
+    """A will that waits for its delay, in case its client comes back; `run` publishes it."""
 
     def review(self, identity: Identity) -> None:
-        """Whoever left it has these rights now."""
+        """Publish the will with the new permissions of its user."""
         raise NotImplementedError
 
     def cancel(self) -> None:
-        """The client is back."""
+        """Drop the will: the client is back."""
         raise NotImplementedError
 
 
 class SessionRegistry(SessionRestorer):
-    """Where all sessions are listed."""
+    """Lists all sessions of a broker."""
 
     def expire(self, session: Subscriber) -> None:
-        """The session's client stayed away for too long: forget it."""
+        """End a session whose client stayed away for too long."""
         raise NotImplementedError
 
     def clear_will(self, session: Subscriber) -> None:
-        """The will of the session's client is published: the store need not keep it any more."""
+        """Remove the stored will of a session: it is published."""
         raise NotImplementedError

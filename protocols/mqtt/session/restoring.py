@@ -1,10 +1,12 @@
-"""A session's inbox after a restart: what is in its client's hands, what may be, and what certainly
-is not.
+"""Restore a session's inbox after a restart, with the packet identifiers of its messages.
 
-    positions   1 2 . . 5 6 7 8 9 ...           rising; a gap is a message that was settled before others
-                in flight | returned | tail     up to the last PUBREC | as many as may be in flight, and all gaps | the rest
+    positions   1 2 . . 5 6   7 8 . 10 11     12 13 14 ...       rising; a gap is a settled message
+                in flight     returned        tail
 
-A message has the same place in the inbox as before, hence the same packet identifier.
+The client has the messages up to its last PUBREC: they are in flight. It may have the next ones, as
+many as its receive maximum, and all up to the last gap: they are returned, so they come again with
+DUP. It has none of the rest. A message keeps its sequence number in the inbox, and so its packet
+identifier.
 """
 
 from __future__ import annotations
@@ -22,62 +24,66 @@ from protocols.mqtt.session.session import Session
 
 
 def restore_inbox(
-    session: Session, store: DurableStore, positions: array[int], stepped: set[int]
+    session: Session, store: DurableStore, positions: array[int], acknowledged: set[int]
 ) -> None:
-    """Give the session its messages back; `stepped` are the positions of those that it said it has."""
+    """Give a session its messages back.
+
+    `positions` are those of its messages in the store, `acknowledged` those with a PUBREC.
+    """
     inbox = session.inbox
     reader = store.log.reader()
-    last = _order(store.read_stored(reader, positions[-1]), inbox.number, 0)
+    last = _sequence(store.read_stored(reader, positions[-1]), inbox.number, 0)
     reader = store.log.reader()
     count = len(positions)
-    in_hand = max(
-        (at + 1 for at, position in enumerate(positions) if position in stepped), default=0
+    in_flight = max(
+        (at + 1 for at, position in enumerate(positions) if position in acknowledged), default=0
     )
-    some = max(in_hand, min(int(session.receive_maximum), count))
-    order: i64 = 0
+    returned = max(in_flight, min(int(session.receive_maximum), count))
+    sequence: i64 = 0
     at = 0
-    holder = session.absent_consumer()
+    consumer = session.absent_consumer()
     while at < count:
-        kept = store.read_stored(reader, positions[at])
-        if kept is None:
+        stored = store.read_stored(reader, positions[at])
+        if stored is None:
             at += 1
             inbox.count_unreadable()
             continue
-        order = _order(kept, inbox.number, order)
-        if at >= some and last - order == count - 1 - at:
+        sequence = _sequence(stored, inbox.number, sequence)
+        if at >= returned and last - sequence == count - 1 - at:
             break
-        if at < in_hand:
-            _take(
-                session,
-                Delivery(kept.for_queue(inbox.number), holder, order),
-                positions[at] in stepped,
+        message = stored.for_queue(inbox.number)
+        if at < in_flight:
+            _put_in_flight(
+                session, Delivery(message, consumer, sequence), positions[at] in acknowledged
             )
         else:
-            inbox.restore_returned(kept.for_queue(inbox.number), order)
+            inbox.restore_returned(message, sequence)
         at += 1
     if at < count:
-        inbox.restore(positions[at:], order)
+        inbox.restore(positions[at:], sequence)
 
 
-def _take(session: Session, delivery: Delivery, stepped: bool) -> None:
-    """It was in the client's hands."""
+def _put_in_flight(session: Session, delivery: Delivery, acknowledged: bool) -> None:
+    """Put a message that the client has into the window."""
     window = session.own_window()
     window.skip_to(delivery.sequence)
     window.add(delivery)
     session.inbox.restore_unacked(delivery.sequence)
-    if stepped:
+    if acknowledged:
         window.mark_released(packet_identifier(delivery.sequence), 0)
 
 
-def _order(kept: MessageStored | None, inbox: i64, before: i64) -> i64:
-    """The place in the inbox, which is behind that of the message before."""
-    if kept is None or kept.annotations is None:
+def _sequence(stored: MessageStored | None, inbox: i64, before: i64) -> i64:
+    """Return the sequence number of a message in the inbox, which is above the one `before` it.
+
+    The store keeps sequence numbers modulo ANNOTATION_MODULUS.
+    """
+    if stored is None or stored.annotations is None:
         return before + 1
-    order: i64 = abs(kept.annotations[kept.queues.index(inbox)])
-    if order > before:
-        return order
-    while order <= before:
-        order += ANNOTATION_MODULUS  # They began anew ...
-    return (
-        order if order - before < ANNOTATION_MODULUS // 2 else before + 1
-    )  # ... or this is none of ours: nobody walks so far.
+    sequence: i64 = abs(stored.annotations[stored.queues.index(inbox)])
+    if sequence > before:
+        return sequence
+    while sequence <= before:
+        sequence += ANNOTATION_MODULUS
+    # No two messages are so far apart: such a number is wrong.
+    return sequence if sequence - before < ANNOTATION_MODULUS // 2 else before + 1

@@ -1,4 +1,4 @@
-"""Retained messages on their way to a new subscription."""
+"""Deliver retained messages to a new subscription, in slices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def send_retained(session: Session, topic_filter: str) -> None:
 
 
 class RetainedDelivery(RetainedReceiver):
-    """A new subscription, for the retained messages it matches."""
+    """Receives the retained messages that a new subscription matches, and sends them."""
 
     def __init__(self, session: Session, binding: Binding) -> None:
         self._session = session
@@ -31,7 +31,7 @@ class RetainedDelivery(RetainedReceiver):
 
     @property
     def _obsolete(self) -> bool:
-        """Whether the subscription ended, or another one took its place."""
+        """True if the subscription has ended or is replaced."""
         return (
             self._session.dead
             or self._session.subscriptions.get(self._binding.key) is not self._binding

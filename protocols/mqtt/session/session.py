@@ -114,8 +114,8 @@ class Session(Subscriber):
         #: Deliveries of retained messages that wait for that or for room, by topic filter.
         self._waiting_retained = _NONE_WAITING
         self._consumer: InboxConsumer | None = None
-        #: What is in flight and not resent yet over this connection, oldest last; and how many of
-        #: these the client accepts now.
+        #: Messages in flight that were not resent yet over this connection, oldest last; and the
+        #: number that the client accepts now.
         self._unsent = _NONE_UNSENT
         self._resendable: i64 = 0
         #: See InboxConsumer.
@@ -205,7 +205,7 @@ class Session(Subscriber):
         self._apply_options()
 
     def start_deliveries(self) -> None:
-        """Resend the messages in flight, in order, then deliver those of the inbox [MQTT-4.4.0-1]."""
+        """Resend messages in flight in order, then deliver those of the inbox [MQTT-4.4.0-1]."""
         outlet = self.outlet = self.connection
         assert outlet is not None
         self._resendable = self.receive_maximum

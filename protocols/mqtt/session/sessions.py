@@ -1,4 +1,4 @@
-"""All sessions of a broker, by virtual host and client identifier: found, made, restored, expired."""
+"""All sessions of a broker by virtual host and client identifier: find, create, restore, expire."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from protocols.tally import FrontCounters
 
 
 class Sessions(SessionRegistry):
-    """At most `options.sessions`; one that nobody comes back to ends when it has been away for as
-    long as its client said, or `options.session_expiry_s`.
+    """The sessions of a broker: at most `options.sessions`.
 
-    The definition of a persistent session says since when its client is away, in ms of the wall
-    clock; 0 if it is here.
+    A session whose client stays away ends after the expiry that the client asked for, and at the
+    latest after `options.session_expiry_s`. The stored definition of a persistent session has the
+    time at which its client disconnected, in ms of the wall clock; 0 while it is connected.
     """
 
     def __init__(self, agenda: Agenda, options: MqttOptions, tally: FrontCounters) -> None:
@@ -41,37 +41,42 @@ class Sessions(SessionRegistry):
         self._agenda = agenda
         self._options = options
         self._tally = tally
-        #: By virtual host (there may be none yet) and client identifier.
+        #: By the name of the virtual host, which has an entry if it has sessions, and by client
+        #: identifier.
         self._sessions: dict[str, dict[str, Session]] = {}
         self._count = 0
-        #: Ends of sessions whose clients are away, and wills that wait.
+        #: Expiries of sessions, and delayed wills.
         self.deadlines = Deadlines(agenda)
         self.groups = SubscriptionGroups(options.session_backlog)
-        #: Whom restored sessions watch; the front end says.
+        #: The $SYS tree, which restored sessions may watch. The front end sets it.
         self.sys: SysTree | None = None
-        #: Restored sessions that were away for so long, in ms.
+        #: Restored sessions, with the time that their clients have been away, in ms; -1 if the
+        #: client was connected when the broker stopped.
         self._restored: list[tuple[int, Session]] = []
-        #: ... those that watch $SYS,
+        #: Restored sessions that have subscribed to $SYS.
         self._watching: list[Session] = []
-        #: ... and their shared subscriptions.
+        #: Shared subscriptions of restored sessions.
         self._shared: list[tuple[Session, dict[str, object]]] = []
 
     def __len__(self) -> int:
         return self._count
 
     def all(self) -> list[Session]:
+        """Return all sessions: a copy."""
         return [session for sessions in self._sessions.values() for session in sessions.values()]
 
     def find(self, vhost: VirtualHost, client_id: str) -> Session | None:
+        """Return the session of a client identifier; None if there is none."""
         sessions = self._sessions.get(vhost.name)
         return None if sessions is None else sessions.get(client_id)
 
     @property
     def full(self) -> bool:
+        """True if the broker accepts no more sessions."""
         return self._count >= self._options.sessions
 
     def granted(self, expiry: int) -> int:
-        """The session expiry that a client gets that wants this one; both in seconds."""
+        """Return the session expiry that a client gets if it asks for this one; both in seconds."""
         return min(expiry, self._options.session_expiry_s)
 
     def make(
@@ -79,19 +84,22 @@ class Sessions(SessionRegistry):
         vhost: VirtualHost,
         client_id: str,
         expiry: int,
-        testament: Definition | None,
+        stored_will: Definition | None,
         ticket: Ticket,
         user: str = "",
         named: bool = False,
     ) -> Session:
-        """A new session of a user, under an identifier that has none. It outlives its connection by
-        `expiry` seconds, and so does what the store knows of the client's will."""
+        """Create the session of a client identifier that has none.
+
+        It outlives its connection by `expiry` seconds; with 0 it is not stored. `stored_will` is
+        stored with it.
+        """
         session = self._add(vhost, client_id, expiry > 0)
         session.user, session.named = user, named
         session.expiry = expiry
         self.created += 1
         if session.persistent:
-            session.stored_will = testament
+            session.stored_will = stored_will
             session.number = vhost.store.append(
                 Defined(vhost.name, "session", client_id, _definition(session, 0)), ticket
             )
@@ -117,44 +125,43 @@ class Sessions(SessionRegistry):
         return session
 
     def reclaim(
-        self, session: Session, expiry: int, testament: Definition | None, ticket: Ticket
+        self, session: Session, expiry: int, stored_will: Definition | None, ticket: Ticket
     ) -> None:
-        """Its client is here, and wants it kept for so long from now on.
+        """Take a session over for its client's new connection, with a new expiry and will.
 
-        The ticket waits for a will.
+        The ticket waits for the will to be stored.
         """
         changed = (
-            session.expiry != expiry or testament is not None or session.stored_will is not None
+            session.expiry != expiry or stored_will is not None or session.stored_will is not None
         )
         session.expiry = expiry
-        session.stored_will = testament
+        session.stored_will = stored_will
         if session.expiry_deadline is not None:
             self.deadlines.cancel(session.expiry_deadline)
             session.expiry_deadline = None
             changed = True
         if changed and session.persistent:
-            self.note(session, 0, None if testament is None else ticket)
+            self.store(session, 0, None if stored_will is None else ticket)
 
     def leave(self, session: Session) -> None:
-        """Its connection is gone: a persistent session stays, for a while."""
+        """Detach a session from its connection, which has ended; it ends if it does not persist."""
         if not session.persistent or session.expiry == 0:
             self.end(session, None)
             return
         session.detach()
-        self._wait_for(session, 0)
-        # Nobody waits for it: a crash right now makes the session's time longer, or shorter, by so
-        # little.
-        self.note(session, int(self._agenda.wall * 1000), None)
+        self._start_expiry(session, 0)
+        # No reply waits for this record: without it, the session would expire a moment later.
+        self.store(session, int(self._agenda.wall * 1000), None)
 
-    def note(self, session: Session, away_since: int, ticket: Ticket | None) -> None:
-        """Let the store know what changed."""
+    def store(self, session: Session, away_since: int, ticket: Ticket | None) -> None:
+        """Store the definition of a persistent session, which has changed."""
         session.vhost.store.append(
             Defined(session.vhost.name, "session", session.name, _definition(session, away_since)),
             ticket,
         )
 
-    def _wait_for(self, session: Session, away: int) -> None:
-        """Its client has been away for so many ms."""
+    def _start_expiry(self, session: Session, away: int) -> None:
+        """Let a session expire whose client has been away for so many ms."""
         session.away_since = self._agenda.now - away
         if session.expiry != NEVER:
             session.expiry_deadline = self.deadlines.at(
@@ -162,7 +169,7 @@ class Sessions(SessionRegistry):
             )
 
     def end(self, session: Session, ticket: Ticket | None) -> None:
-        """Forget the session."""
+        """End a session, and remove it from the store."""
         if self.find(session.vhost, session.name) is session:
             sessions = self._sessions[session.vhost.name]
             del sessions[session.name]
@@ -194,9 +201,9 @@ class Sessions(SessionRegistry):
                 if session.connection is not None
                 else int(self._agenda.wall * 1000) - int(self._agenda.now - session.away_since)
             )
-            self.note(session, away, None)
+            self.store(session, away, None)
 
-    # -- Keeper
+    # -- restore after a start
 
     def restore(
         self, vhost: VirtualHost, name: str, number: i64, definition: Definition
@@ -205,12 +212,12 @@ class Sessions(SessionRegistry):
             return self._restore_group(vhost, name, number)
         away_since = definition.get("away_since")
         if not isinstance(away_since, int):
-            raise PreconditionFailed(f"its time away is {away_since!r}")
+            raise PreconditionFailed(f"'away_since' must be a number of ms, not {away_since!r}")
         if self.find(vhost, name) is not None:
             raise PreconditionFailed(f"there is a session '{name}' in vhost '{vhost.name}' already")
         expiry = definition.get("expiry", self._options.session_expiry_s)
         if not isinstance(expiry, int):
-            raise PreconditionFailed(f"its expiry is {expiry!r}")
+            raise PreconditionFailed(f"'expiry' must be a number of seconds, not {expiry!r}")
         session = self._add(vhost, name, True)
         session.expiry = expiry
         session.number = session.inbox.number = number
@@ -225,7 +232,7 @@ class Sessions(SessionRegistry):
         if isinstance(will, dict):
             restored_will(will)
             session.stored_will = will
-        # A clock that was set back since makes nobody's time longer than it is from now on.
+        # If the clock was set back meanwhile, the time away counts as 0, not less.
         self._restored.append(
             (max(int(self._agenda.wall * 1000) - away_since, 0) if away_since else -1, session)
         )
@@ -237,57 +244,62 @@ class Sessions(SessionRegistry):
         group.inbox.durable = True
         return group
 
-    def restore_subscription(self, listener: Subscriber, binding: Binding) -> None:
-        if isinstance(listener, SubscriptionGroup):
-            listener.restore_binding(binding)
+    def restore_subscription(self, subscriber: Subscriber, binding: Binding) -> None:
+        if isinstance(subscriber, SubscriptionGroup):
+            subscriber.restore_binding(binding)
         else:
-            assert isinstance(listener, Session)
-            listener.restore_subscription(binding)
+            assert isinstance(subscriber, Session)
+            subscriber.restore_subscription(binding)
             if binding.key.startswith(ROOT):
-                self._watching.append(listener)
+                self._watching.append(subscriber)
 
     def restore_inbox(
-        self, listener: Subscriber, store: DurableStore, positions: array[int], stepped: set[int]
+        self,
+        subscriber: Subscriber,
+        store: DurableStore,
+        positions: array[int],
+        acknowledged: set[int],
     ) -> None:
-        if isinstance(listener, SubscriptionGroup):
-            listener.inbox.restore(positions, 1)
+        if isinstance(subscriber, SubscriptionGroup):
+            subscriber.inbox.restore(positions, 1)
         else:
-            assert isinstance(listener, Session)
-            restore_inbox(listener, store, positions, stepped)
+            assert isinstance(subscriber, Session)
+            restore_inbox(subscriber, store, positions, acknowledged)
 
-    def restore_received(self, listener: Subscriber, identifiers: list[int]) -> None:
-        assert isinstance(listener, Session)
+    def restore_received(self, subscriber: Subscriber, identifiers: list[int]) -> None:
+        assert isinstance(subscriber, Session)
         for packet_id in identifiers:
-            listener.own_window().hold(packet_id, None)
+            subscriber.own_window().hold(packet_id, None)
 
     def finish_restore(self) -> None:
-        """Those whose clients were here when the broker stopped are away from now on.
+        """Complete the restore of all sessions: their groups, expiries, wills and $SYS topics.
 
-        Groups have their members again.
+        A client that was connected when the broker stopped is away from now on.
         """
         shared, self._shared = self._shared, []
         for session, memberships in shared:
             for name, options in memberships.items():
                 if isinstance(options, list) and len(options) == 2:
-                    self.groups.join(session, name, options[0], options[1], None)
+                    qos, identifier = options
+                    self.groups.join(session, name, qos, identifier, None)
         self.groups.drop_empty()
         restored, self._restored = self._restored, []
         restored.sort(key=_longest_first)
         for away, session in restored:
-            self._wait_for(session, max(away, 0))
+            self._start_expiry(session, max(away, 0))
             if session.stored_will is not None:
-                self._wait_with(session, restored_will(session.stored_will), max(away, 0))
+                self._delay_will(session, restored_will(session.stored_will), max(away, 0))
             if away < 0:
-                self.note(session, int(self._agenda.wall * 1000), None)
+                self.store(session, int(self._agenda.wall * 1000), None)
         watching, self._watching = self._watching, []
         for session in watching:
             if self.sys is not None:
                 self.sys.watch(session)
 
-    def _wait_with(self, session: Session, will: StoredWill, away: int) -> None:
-        """Its client's will waits for what is left of its delay, from when the client was lost.
+    def _delay_will(self, session: Session, will: StoredWill, away: int) -> None:
+        """Publish a restored will after the rest of its delay: its client has been away so many ms.
 
-        It was allowed when it was left.
+        Its permission was checked before it was stored.
         """
         when: i64 = self._agenda.now + max(will.delay - away, 0)
         session.delayed_will = DelayedWill(
@@ -296,7 +308,7 @@ class Sessions(SessionRegistry):
 
 
 def _definition(session: Session, away_since: int) -> dict[str, object]:
-    """What the store knows of it. (Its number is not known yet when it is made.)"""
+    """Return the definition of a session for the store; a new session has no number yet."""
     definition: dict[str, object] = {"away_since": away_since, "expiry": session.expiry}
     if session.stored_will is not None:
         definition["will"] = session.stored_will

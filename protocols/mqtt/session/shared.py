@@ -1,12 +1,12 @@
-"""Shared subscriptions: a group of sessions that takes publications in turns (section 4.8.2).
+"""Shared subscriptions: a group of sessions that receives each message once (section 4.8.2).
 
-    publication --at most once--> a member who is here
-                --otherwise-----> queue of the group --> Turn of a member with room --> that member's packets in flight
-                                                                            QoS 2 --> that member's inbox, for good
+    publication --QoS 0----> a connected member, in turn
+                --QoS 1----> queue of the group --> a GroupConsumer with room --> its client
+                --QoS 2----> queue of the group --> a GroupConsumer with room --> its inbox
 
-A QoS 1 message goes back to the group when its member's connection breaks; a QoS 2 message belongs
-to the session that it was given to, and is nobody else's [MQTT-4.8.2-4], [MQTT-4.8.2-5]. A group
-exists while it has members.
+A QoS 1 message returns to the group if its member's connection ends without acknowledging it. A
+QoS 2 message belongs to the session that it was delivered to, and goes to no other [MQTT-4.8.2-4],
+[MQTT-4.8.2-5]. A group exists while it has members.
 """
 
 from __future__ import annotations
@@ -33,23 +33,26 @@ from protocols.mqtt.session.subscription_options import Addressed, identifier_pr
 
 
 class GroupConsumer(Consumer):
-    """Takes messages of the group for one member. One whose session has no room gives the message
-    back, and takes none until it has."""
+    """Delivers messages of a group to one member.
 
-    def __init__(self, member: GroupMember, outlet: Outlet) -> None:
+    If the member's session has no room, the message is requeued, and the consumer has no credit
+    until there is room.
+    """
+
+    def __init__(self, member: SharedMember, outlet: Outlet) -> None:
         super().__init__(member.group.inbox, outlet, UNLIMITED, None)
-        self._member: GroupMember | None = member
+        self._member: SharedMember | None = member
 
     def deliver(self, message: Message, sequence: i64) -> None:
         self._give(Delivery(message, self, sequence))
 
     def redeliver(self, delivery: Delivery) -> None:
-        """Another member had it. For this one it is new: no DUP."""
+        """Deliver a message that another member had, without DUP: it is new for this member."""
         self._give(delivery)
 
     def _give(self, delivery: Delivery) -> None:
         member = self._member
-        assert member is not None, "a member who is gone has no turn"
+        assert member is not None, "a consumer that has left delivers nothing"
         session, queue, message = member.session, self.queue, delivery.message
         granted: i64 = min(message.qos, member.qos)
         room = None
@@ -80,17 +83,17 @@ class GroupConsumer(Consumer):
             queue.auto_acknowledge(message)
 
     def leave(self) -> None:
-        """What is in flight keeps its consumer, which must not keep the member."""
+        """Stop. Deliveries in flight keep their consumer, which must not keep the member."""
         self.queue.unsubscribe(self)
         self.outlet = NOWHERE
         self._member = None
 
 
 def _hand_over(session: Session, queue: MessageSource, message: Message) -> None:
-    """From now on the message is the session's, on the disk too: both or neither."""
+    """Move a QoS 2 message from the group to a session's inbox, in one group of store records."""
     vhost = session.vhost
     inbox = session.inbox
-    copy = _unkept(message)
+    copy = _not_stored(message)
     if queue.durable and message.position > 0:
         vhost.store.begin()
         position: i64 = 0
@@ -106,29 +109,27 @@ def _hand_over(session: Session, queue: MessageSource, message: Message) -> None
     inbox.put(copy)
 
 
-class GroupMember(SharedSubscription):
-    """A session in a group: with the QoS that it was granted, and the identifier of its
-    subscription (0: none).
-    """
+class SharedMember(SharedSubscription):
+    """A session in a group, with the QoS that it was granted."""
 
     def __init__(self, group: SubscriptionGroup, session: Session, qos: int) -> None:
         super().__init__(f"{SHARE}{group.label}/{group.topic_filter}", qos)
         self.group = group
         self.session = session
-        self._turn: GroupConsumer | None = None
+        self._consumer: GroupConsumer | None = None
 
     def attach(self, outlet: Outlet) -> None:
-        turn = self._turn = GroupConsumer(self, outlet)
-        self.group.inbox.subscribe(turn)
+        consumer = self._consumer = GroupConsumer(self, outlet)
+        self.group.inbox.subscribe(consumer)
 
     def detach(self) -> None:
-        turn, self._turn = self._turn, None
-        if turn is not None:
-            turn.leave()
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.leave()
 
     def schedule_drain(self) -> None:
-        if self._turn is not None:
-            self._turn.credit = UNLIMITED
+        if self._consumer is not None:
+            self._consumer.credit = UNLIMITED
         self.group.inbox.schedule_drain()
 
     def leave(self, ticket: Ticket | None) -> None:
@@ -137,7 +138,7 @@ class GroupMember(SharedSubscription):
 
 
 class SubscriptionGroup(Subscriber):
-    """The sessions that share a topic filter under one name; a destination like any other."""
+    """The sessions that share a topic filter under one group name."""
 
     hash_kind: ClassVar[str] = "Group"
 
@@ -154,20 +155,20 @@ class SubscriptionGroup(Subscriber):
         self.vhost = vhost
         self.label = label
         self.topic_filter = topic_filter
-        self.members: list[GroupMember] = []
+        self.members: list[SharedMember] = []
         self._groups: SubscriptionGroups | None = groups
         self._turn = 0
-        #: The highest QoS that a member was granted.
+        #: The QoS of the group's binding: the highest that a member was granted; -1 without one.
         self._qos = -1
         vhost.add_subscriber(self)
 
-    # -- Listener
+    # -- a subscriber of the topic
 
     def can_represent(self, topic: bytes) -> bool:
         return valid_topic_name(topic)
 
     def offer(self, message: Message) -> None:
-        """To the next member who is here and reads."""
+        """Send a QoS 0 message to the next member that is connected and not paused."""
         members = self.members
         for _ in range(len(members)):
             self._turn = (self._turn + 1) % len(members)
@@ -188,16 +189,18 @@ class SubscriptionGroup(Subscriber):
 
     # -- members
 
-    def add(self, member: GroupMember, ticket: Ticket | None) -> None:
+    def add(self, member: SharedMember, ticket: Ticket | None) -> None:
+        """Add a member; the group becomes durable with its first persistent session."""
         if member.session.persistent and not self.inbox.durable:
-            self._last(ticket)
+            self._make_durable(ticket)
         self.members.append(member)
         self.bind(ticket)
 
-    def _last(self, ticket: Ticket | None) -> None:
-        """From now on the group survives a stop.
+    def _make_durable(self, ticket: Ticket | None) -> None:
+        """Let the group survive a restart.
 
-        What it holds already does not: others may have kept it, the group has not.
+        Messages that it holds already do not: the store has no record of them for this group, only
+        perhaps for other queues.
         """
         inbox = self.inbox
         if self._qos >= 0:
@@ -208,11 +211,11 @@ class SubscriptionGroup(Subscriber):
         for member in self.members:
             for _, delivery in member.session.in_flight.outstanding():
                 if delivery.consumer.queue is inbox:
-                    delivery.message = _unkept(delivery.message)
+                    delivery.message = _not_stored(delivery.message)
         waiting: list[Message] = []
-        nobody = self.members[0].session.absent_consumer() if self.members else None
-        while nobody is not None and (taken := inbox.take(nobody)) is not None:
-            waiting.append(_unkept(taken.message))
+        taker = self.members[0].session.absent_consumer() if self.members else None
+        while taker is not None and (taken := inbox.take(taker)) is not None:
+            waiting.append(_not_stored(taken.message))
         for message in waiting:
             inbox.put(message)
         inbox.durable = True
@@ -221,18 +224,18 @@ class SubscriptionGroup(Subscriber):
         )
 
     def restore_binding(self, binding: Binding) -> None:
-        """It was bound like this before."""
+        """Take over a restored binding."""
         self._qos = int(binding.qos)
 
     def bind(self, ticket: Ticket | None) -> None:
-        """As high as the most demanding member wants."""
+        """Bind the group with the highest QoS that a member was granted."""
         qos = max(member.qos for member in self.members)
         if qos != self._qos:
             self._qos = qos
             self.vhost.bind(EXCHANGE, Binding(self.topic_filter, self, qos, None, MQTT), ticket)
 
-    def remove(self, member: GroupMember, ticket: Ticket | None) -> None:
-        """The group ends with its last member."""
+    def remove(self, member: SharedMember, ticket: Ticket | None) -> None:
+        """Remove a member; the group ends with its last one."""
         self.members.remove(member)
         if self.members:
             self.bind(ticket)
@@ -240,9 +243,10 @@ class SubscriptionGroup(Subscriber):
             self.end(ticket)
 
     def end(self, ticket: Ticket | None) -> None:
+        """End the group, and remove it from the store."""
         groups, self._groups = self._groups, None
         if groups is not None:
-            groups.forget(self)
+            groups.remove(self)
             self.vhost.delete_subscriber(self)
             if self.number:
                 self.vhost.store.append(
@@ -250,7 +254,8 @@ class SubscriptionGroup(Subscriber):
                 )
 
 
-def _unkept(message: Message) -> Message:
+def _not_stored(message: Message) -> Message:
+    """Return a message without a position in the store: a copy if it has one."""
     if message.position == 0:
         return message
     if isinstance(message, Addressed):
@@ -264,7 +269,7 @@ def _unkept(message: Message) -> Message:
 
 
 class SubscriptionGroups:
-    """All of a broker, by virtual host and name."""
+    """All groups of a broker, by virtual host and name."""
 
     def __init__(self, backlog: int) -> None:
         self._backlog = backlog
@@ -274,10 +279,11 @@ class SubscriptionGroups:
         return len(self._groups)
 
     def find(self, vhost: VirtualHost, name: str) -> SubscriptionGroup | None:
+        """Return a group by its name; None if there is none."""
         return self._groups.get((vhost.name, name))
 
     def open(self, vhost: VirtualHost, name: str) -> SubscriptionGroup:
-        """Find or make the group of a shared subscription, which is well-formed."""
+        """Return the group of a well-formed shared subscription; create it if there is none."""
         group = self._groups.get((vhost.name, name))
         if group is None:
             label, topic_filter = split_shared(name)
@@ -286,18 +292,19 @@ class SubscriptionGroups:
             )
         return group
 
-    def forget(self, group: SubscriptionGroup) -> None:
+    def remove(self, group: SubscriptionGroup) -> None:
+        """Remove a group that has ended."""
         self._groups.pop((group.vhost.name, group.name), None)
 
     def drop_empty(self) -> None:
-        """After a start: groups whose members are not back."""
+        """End the groups without members, after a restart."""
         for group in [group for group in self._groups.values() if not group.members]:
             group.end(None)
 
     def join(
         self, session: Session, name: str, qos: int, identifier: int, ticket: Ticket | None
     ) -> bool:
-        """Add or replace a session's shared subscription; whether it is new."""
+        """Add or replace a session's shared subscription; True if it is new."""
         known = session.subscriptions.memberships.get(name)
         if known is not None:
             known.qos = qos
@@ -305,7 +312,7 @@ class SubscriptionGroups:
             self.open(session.vhost, name).bind(ticket)
             return False
         group = self.open(session.vhost, name)
-        member = GroupMember(group, session, qos)
+        member = SharedMember(group, session, qos)
         session.set_identifier(member, identifier)
         session.join(member)
         group.add(member, ticket)
@@ -313,6 +320,6 @@ class SubscriptionGroups:
 
 
 def split_shared(name: str) -> tuple[str, str]:
-    """The group's label and the topic filter in the name of a shared subscription."""
+    """Return the group name and the topic filter of a shared subscription."""
     label, _, topic_filter = name[len(SHARE) :].partition("/")
     return label, topic_filter

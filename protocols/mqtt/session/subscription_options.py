@@ -1,8 +1,7 @@
-"""How one session looks at publications: which identifiers its subscriptions give them, and whether
-RETAIN is told.
+"""Subscription identifiers and Retain As Published: options of a session's subscriptions.
 
-Asked by topic when a publication is written, so that nothing of it need be kept with messages that
-wait. Sessions whose subscriptions say nothing special have no Views.
+They are looked up by topic name when a PUBLISH is written, so messages that wait need not keep
+them. A session whose subscriptions have neither option has no SessionOptions.
 """
 
 from __future__ import annotations
@@ -16,16 +15,19 @@ from matching.grammar import MQTT
 from protocols.mqtt.codec.packets import remaining_length
 from protocols.mqtt.codec.properties import SUBSCRIPTION_IDENTIFIER
 
-#: Topics whose view is remembered, and which part of them makes room.
+#: Topic names whose options are cached; a PORTION-th of them is evicted when the cache is full.
 KNOWN: Final = 1_000
 PORTION: Final = 16
-#: Arguments of a subscription's binding. (The planner knows NO_LOCAL too.)
+#: Arguments of a subscription's binding, beside NO_LOCAL, which the planner knows.
 IDENTIFIER: Final = "identifier"
 AS_PUBLISHED: Final = "retain-as-published"
 
 
 class SubscriptionOptions:
-    """Of the publications of one topic: identifiers as the properties that they are in a PUBLISH."""
+    """The options for the messages of one topic.
+
+    `identifiers` are encoded as properties of a PUBLISH.
+    """
 
     __slots__ = ("as_published", "identifiers")
 
@@ -35,42 +37,43 @@ class SubscriptionOptions:
 
 
 class SessionOptions:
-    """Of one session."""
+    """The options of all subscriptions of one session."""
 
     def __init__(self) -> None:
         self._exact: dict[str, Binding] = {}
         self._patterns: dict[str, Binding] = {}
         self._identified = 0
-        #: Shared subscriptions that have identifiers: what they give is Addressed, so there is
-        #: nothing to find.
+        #: Number of shared subscriptions with an identifier. Their messages are Addressed, so their
+        #: options need no lookup.
         self.shared = 0
         self._known: dict[bytes, SubscriptionOptions] = {}
 
     @property
     def empty(self) -> bool:
-        """Whether nobody wants anything special."""
+        """True if no subscription has an option."""
         return not self._exact and not self._patterns and self.shared == 0
 
     @property
     def identified(self) -> bool:
-        """Whether some publication has an identifier that is no shared subscription's."""
+        """True if a subscription that is not shared has an identifier."""
         return self._identified > 0
 
     def add(self, binding: Binding) -> None:
-        """A special subscription."""
+        """Add a subscription that has options."""
         self._identified += IDENTIFIER in binding.arguments
         (self._patterns if MQTT.is_pattern(binding.key) else self._exact)[binding.key] = binding
         self._known.clear()
 
     def remove(self, binding: Binding) -> None:
-        """It ended."""
+        """Remove a subscription that has options."""
         self._identified -= IDENTIFIER in binding.arguments
         (self._patterns if MQTT.is_pattern(binding.key) else self._exact).pop(binding.key, None)
         self._known.clear()
 
     def of(self, topic: bytes) -> SubscriptionOptions:
-        view = self._known.get(topic)
-        return view or self._find(topic)
+        """Return the options for the messages of a topic."""
+        known = self._known.get(topic)
+        return known or self._find(topic)
 
     def _find(self, topic: bytes) -> SubscriptionOptions:
         name = topic.decode("utf-8", "replace")
@@ -81,24 +84,25 @@ class SessionOptions:
             matched.append(self._exact[name])
         if len(self._known) >= KNOWN:
             evict_oldest(self._known, KNOWN // PORTION)
-        view = self._known[topic] = SubscriptionOptions(
+        options = self._known[topic] = SubscriptionOptions(
             b"".join(identifier_of(binding) for binding in matched),
             any(AS_PUBLISHED in binding.arguments for binding in matched),
         )
-        return view
+        return options
 
 
 def is_special(binding: Binding) -> bool:
-    """Whether a subscription wants to see more than others."""
+    """True if a subscription has an identifier or Retain As Published."""
     return IDENTIFIER in binding.arguments or AS_PUBLISHED in binding.arguments
 
 
 def identifier_of(binding: Binding) -> bytes:
-    """The property that tells its identifier, or nothing."""
+    """Return a subscription's identifier, encoded as a property; b"" if there is none."""
     return identifier_property(binding.arguments.get(IDENTIFIER))
 
 
 def identifier_property(number: object) -> bytes:
+    """Return a subscription identifier, encoded as a property; b"" if there is none."""
     return (
         bytes([SUBSCRIPTION_IDENTIFIER]) + remaining_length(number)
         if isinstance(number, int)
@@ -107,8 +111,10 @@ def identifier_property(number: object) -> bytes:
 
 
 class Addressed(Message):
-    """A copy for one session because of one subscription, whatever else it has subscribed: a
-    retained message for a new subscription, or one of a shared subscription."""
+    """A copy of a message for one subscription of a session, not for all that match.
+
+    It is a retained message for a new subscription, or a message of a shared subscription.
+    """
 
     __slots__ = ("identifier", "origin")
 
@@ -125,5 +131,5 @@ class Addressed(Message):
         self.position = 0 if retained else message.position
         self.retained = retained
         self.identifier = identifier
-        #: What it is a copy of, where that may be wanted again.
+        #: The message of a shared subscription, which another session gets if this one fails.
         self.origin: Message | None = None

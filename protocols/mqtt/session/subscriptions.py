@@ -1,4 +1,4 @@
-"""Which topic filters has a session subscribed, and by which options?
+"""The subscriptions of a session: topic filters, their bindings and options.
 
 Most sessions have few subscriptions, and are without a client for most of their lives, in great
 numbers. So a few subscriptions stand in a tuple, and what a session does not have is one object

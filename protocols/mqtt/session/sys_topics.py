@@ -1,8 +1,8 @@
-"""$SYS/broker/...: what the broker says of itself, under the names that Mosquitto uses.
+"""Publish the broker's counters under $SYS/broker/..., with the names that Mosquitto uses.
 
-A tree of its own: nothing of it is routed, so no queue hears it, and nobody can publish there. It
-grows when somebody subscribes to a filter that begins with `$SYS`, and is renewed every so often as
-long as such a session is connected; until then it costs nothing. Values are texts; QoS is 0.
+The $SYS topics are not routed: no queue receives them, and clients cannot publish to them. Their
+values are texts, and their QoS is 0. The first subscription to a filter that begins with `$SYS`
+creates them; they are renewed at an interval while a session with such a subscription exists.
 """
 
 from __future__ import annotations
@@ -18,46 +18,48 @@ from protocols.mqtt.codec.topics import EXCHANGE
 from protocols.mqtt.session.retained_delivery import RetainedDelivery
 from protocols.mqtt.session.session import Session
 
-#: What filters of this tree begin with.
+#: Prefix of topic filters that match $SYS topics.
 ROOT: Final = "$SYS"
-#: Minutes over which loads are averaged.
+#: Minutes over which load averages are taken.
 AVERAGES: Final = (1, 5, 15)
 
 
-#: Sessions, connections and queues counted in one turn.
+#: Sessions, connections and queues that are counted in one turn of the event loop.
 STEP: Final = 2_000
 
 
 class Survey:
-    """A count of all that the tree tells of, in steps: the role of the front end."""
+    """A count of everything that $SYS publishes, in steps."""
 
     def step(self, most: int) -> bool:
-        """Count so many things; whether there are more."""
+        """Count at most so many objects; True if there are more."""
         raise NotImplementedError
 
     def counts(self) -> dict[str, int]:
-        """Numbers under their names, without `$SYS/broker/`; of those that begin with `load/` the
-        averages are told.
+        """Return the numbers by topic, without `$SYS/broker/`.
+
+        Those that begin with `load/` are published as load averages.
         """
         raise NotImplementedError
 
 
 class Surveyor:
-    """... who begins one."""
+    """Starts surveys; the front end implements it."""
 
     def survey(self) -> Survey:
+        """Start a survey."""
         raise NotImplementedError
 
 
 class LoadAverage:
-    """How fast a count grows, per minute, as moving averages."""
+    """Moving averages of the growth of a count, per minute."""
 
     def __init__(self) -> None:
         self.rates = [0.0] * len(AVERAGES)
         self._last = -1
 
     def take(self, count: int, seconds: float) -> None:
-        """The count is so high now, after so many seconds."""
+        """Take the present value of the count, so many seconds after the last one."""
         if self._last >= 0 and seconds > 0:
             rate = max(0, count - self._last) * 60 / seconds
             for at, minutes in enumerate(AVERAGES):
@@ -67,7 +69,7 @@ class LoadAverage:
 
 
 class SysTree(Task):
-    """The topics with their values, and who watches them."""
+    """The $SYS topics with their values, and the sessions that watch them."""
 
     def __init__(self, agenda: Agenda, interval_s: int, version: str, surveyor: Surveyor) -> None:
         self._agenda = agenda
@@ -81,13 +83,13 @@ class SysTree(Task):
         self._loads: dict[str, LoadAverage] = {}
         self._watchers: dict[Session, None] = {}
         self._running = False
-        self._told_at = 0
+        self._renewed_at = 0
 
     def __len__(self) -> int:
         return len(self._values)
 
     def watch(self, session: Session) -> None:
-        """A session subscribed to a filter that begins with $SYS: tell it what changes."""
+        """Send a session the values that change: it has subscribed to a filter of $SYS."""
         if self._interval_s == 0:
             return
         self._watchers[session] = None
@@ -101,16 +103,16 @@ class SysTree(Task):
                 self._renew(survey.counts())
                 self._wait()
 
-    def tell(self, session: Session, topic_filter: str) -> None:
-        """Tell it what there is, as retained messages."""
+    def send_all(self, session: Session, topic_filter: str) -> None:
+        """Send a session the values that its subscription matches, as retained messages."""
         binding = session.subscriptions.get(topic_filter)
         if binding is not None:
-            latecomer = RetainedDelivery(session, binding)
+            delivery = RetainedDelivery(session, binding)
             for message in list(self._index.walk(topic_filter)):
-                latecomer.receive_retained(message)
+                delivery.receive_retained(message)
 
     def run(self) -> None:
-        """Renew the values, and tell those who watch."""
+        """Renew the values, and send those that changed to the sessions that watch them."""
         if self._survey is None:
             for session in [
                 session for session in self._watchers if session.dead or not _watches(session)
@@ -142,9 +144,10 @@ class SysTree(Task):
         self._agenda.at(self._agenda.now + self._interval_s * 1000, self)
 
     def _renew(self, counts: dict[str, int]) -> list[tuple[str, Message]]:
+        """Renew the values, and return the topics and messages of those that changed."""
         now = int(self._agenda.now)
-        seconds = (now - self._told_at) / 1000
-        self._told_at = now
+        seconds = (now - self._renewed_at) / 1000
+        self._renewed_at = now
         values = {"version": self._version, "uptime": f"{int(now - self._began) // 1000} seconds"}
         for name, count in counts.items():
             if name.startswith("load/"):
@@ -168,4 +171,5 @@ class SysTree(Task):
 
 
 def _watches(session: Session) -> bool:
+    """True if the session has a subscription to $SYS topics."""
     return any(topic_filter.startswith(ROOT) for topic_filter in session.subscriptions)

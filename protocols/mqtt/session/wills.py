@@ -1,5 +1,7 @@
-"""Wills: what is published when a client disappears, at once or when it has not come back for a
-while.
+"""Wills: messages that are published when a client disappears, at once or after a delay.
+
+WillMessage (CONNECT) --> StoredWill --> published at once
+                                     `-> DelayedWill --> published, unless the client is back
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ from protocols.mqtt.session.session import Session
 
 
 class StoredWill:
-    """Ready to be published. `lifetime` and `delay` are in ms; a lifetime below 0 is endless."""
+    """A will that can be published or stored.
+
+    `lifetime` and `delay` are in ms; with a lifetime below 0 the message never expires.
+    """
 
     def __init__(
         self,
@@ -47,7 +52,7 @@ class StoredWill:
         self.message = message.copy(qos, retain)
 
     def definition(self) -> Definition:
-        """What the store keeps of it, with the session."""
+        """Return the will for the store, which keeps it with the session."""
         message = self.message
         return {
             "key": message.address.key,
@@ -60,27 +65,27 @@ class StoredWill:
         }
 
 
-def will_of(left: WillMessage) -> StoredWill:
-    """From a CONNECT."""
-    properties = left.properties
+def will_of(message: WillMessage) -> StoredWill:
+    """Return the will that a CONNECT has."""
+    properties = message.properties
     delay = properties.number(WILL_DELAY, 0) * 1000
     expiry = properties.number(MESSAGE_EXPIRY, -1)
     properties.numbers.pop(WILL_DELAY, None)
-    octets = properties.encoded()
-    described = octets != b"\0"
+    encoded = properties.encoded()
+    described = encoded != b"\0"
     return StoredWill(
-        swap(left.topic),
-        octets + left.body if described else left.body,
+        swap(message.topic),
+        encoded + message.body if described else message.body,
         described,
-        left.qos,
-        left.retain,
+        message.qos,
+        message.retain,
         delay,
         expiry * 1000 if expiry >= 0 else -1,
     )
 
 
 def restored_will(definition: Definition) -> StoredWill:
-    """From the store. Raises PreconditionFailed."""
+    """Return the will in a session's stored definition. Raises PreconditionFailed."""
     key, content = definition.get("key"), definition.get("content")
     qos, delay, lifetime = (
         definition.get("assurance"),
@@ -95,7 +100,7 @@ def restored_will(definition: Definition) -> StoredWill:
         and isinstance(delay, int)
         and isinstance(lifetime, int)
     ):
-        raise PreconditionFailed(f"its will is {definition!r}")
+        raise PreconditionFailed(f"'will' is invalid: {definition!r}")
     return StoredWill(
         key,
         content,
@@ -108,7 +113,7 @@ def restored_will(definition: Definition) -> StoredWill:
 
 
 class DelayedWill(DelayedWillTask):
-    """A will that waits for its client to come back. It keeps the gate that it will go through."""
+    """A will that waits for its delay, and keeps the publish context of its client for that."""
 
     def __init__(
         self,
@@ -121,15 +126,15 @@ class DelayedWill(DelayedWillTask):
     ) -> None:
         vhost.contexts.join(context)
         self._deadlines = deadlines
-        self._alarm = deadlines.at(when, self)
+        self._deadline = deadlines.at(when, self)
         self._vhost = vhost
         self._context = context
         self._will = will
         self._session: Session | None = session
 
     def run(self) -> None:
-        """Its time has come: the client stayed away, or its session is over."""
-        session = self._let_go()
+        """Publish the will: the client stayed away, or its session has ended."""
+        session = self._finish()
         if session is not None:
             self._vhost.publish_will(
                 self._context, self._will.message, self._will.lifetime, session
@@ -147,14 +152,14 @@ class DelayedWill(DelayedWillTask):
             self._vhost.leave(old)
 
     def cancel(self) -> None:
-        """The client is back [MQTT-3.1.3-9]."""
-        if self._let_go() is not None:
+        """Drop the will: the client is back [MQTT-3.1.3-9]."""
+        if self._finish() is not None:
             self._vhost.leave(self._context)
 
-    def _let_go(self) -> Session | None:
-        """Wait no more; returns whose will it was, once."""
+    def _finish(self) -> Session | None:
+        """End the wait, and return the session whose will it is; None if it has ended before."""
         session, self._session = self._session, None
         if session is not None:
             session.delayed_will = None
-            self._deadlines.cancel(self._alarm)
+            self._deadlines.cancel(self._deadline)
         return session

@@ -36,6 +36,7 @@ from protocols.mqtt.codec.properties import (
     PAYLOAD_FORMAT,
     REASON,
     RECEIVE_MAXIMUM,
+    REQUEST_PROBLEM,
     RESPONSE_INFORMATION,
     RESPONSE_TOPIC,
     SERVER_KEEP_ALIVE,
@@ -132,7 +133,7 @@ def test_connect_as_another_codec_writes_it(packet: mqtt5.ConnectPacket) -> None
         ours.expiry,
         ours.method,
         ours.method_data,
-        ours.wants_problems,
+        ours.properties.number(REQUEST_PROBLEM, 1) == 1,
         ours.wants_response_information,
     ) == (
         packet.session_expiry_interval,
@@ -204,7 +205,7 @@ def test_subscribe_as_another_codec_writes_it(
         user,
     )
     assert [
-        (one.topic_filter, one.qos, one.no_local, one.as_published, one.handling)
+        (one.topic_filter, one.qos, one.no_local, one.retain_as_published, one.retain_handling)
         for one in ours.requests
     ] == [
         (one.pattern, one.max_qos, one.no_local, one.retain_as_published, one.retain_handling)
@@ -249,7 +250,7 @@ def test_acknowledgements_both_ways(kind: int, make: Any, codes: Any) -> None:
                 if text is not None:
                     properties.texts[REASON] = text
                 for given_properties in (properties if text or user else None, properties):
-                    written = packets5.answer5(octets[0], 7, int(code), given_properties)
+                    written = packets5.acknowledgement5(octets[0], 7, int(code), given_properties)
                     packet = theirs(written)
                     assert (
                         packet.packet_id,
@@ -357,13 +358,13 @@ def test_suback_and_unsuback_as_another_codec_reads_them(
 ) -> None:
     properties = Properties5()
     properties.user = user
-    packet = theirs(packets5.codes5(0x90, packet_id, bytes(map(int, codes)), properties))
+    packet = theirs(packets5.reason_codes5(0x90, packet_id, bytes(map(int, codes)), properties))
     assert (packet.packet_id, packet.reason_codes, packet.user_properties) == (
         packet_id,
         codes,
         user,
     )
-    packet = theirs(packets5.codes5(0xB0, packet_id, b"\x00\x11", properties))
+    packet = theirs(packets5.reason_codes5(0xB0, packet_id, b"\x00\x11", properties))
     assert (packet.packet_id, packet.reason_codes, packet.user_properties) == (
         packet_id,
         [0, 17],
