@@ -187,12 +187,12 @@ class PluginIdentity(Identity):
 
     def fits(self, rights: Identity | None, session: PluginSession) -> bool:
         """True if plugins would be given the same data for another login of this client."""
-        mine = self._session
+        known = self._session
         return (
             self._rights is rights
-            and mine.password == session.password
-            and mine.is_anonymous == session.is_anonymous
-            and bool(mine.attributes == session.attributes)
+            and known.password == session.password
+            and known.is_anonymous == session.is_anonymous
+            and bool(known.attributes == session.attributes)
         )
 
     def may(self, operation: str, kind: str, name: str, vhost: str) -> None:

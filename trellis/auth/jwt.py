@@ -247,20 +247,20 @@ def _keys(path: Path) -> list[Any]:
     try:
         if text.lstrip().startswith(b"{"):
             document = json.loads(text)
-            found = list(
+            keys = list(
                 KeySet.import_key_set(document if "keys" in document else {"keys": [document]}).keys
             )
         else:
             blocks = re.findall(rb"-----BEGIN [^-]+-----.+?-----END [^-]+-----", text, re.DOTALL)
-            found = [_pem(block, (RSAKey, ECKey, OKPKey)) for block in blocks]
+            keys = [_pem(block, (RSAKey, ECKey, OKPKey)) for block in blocks]
     except Exception as error:  # noqa: BLE001  (the package raises many kinds)
         raise SettingsError(
             f"jwt.keys: {path}: holds no keys, in PEM or as a JWKS "
             f"({error or type(error).__name__})"
         ) from None
-    if not 0 < len(found) <= MAX_KEYS:
-        raise SettingsError(f"jwt.keys: {path}: holds {len(found)} keys, must be 1 to {MAX_KEYS}")
-    return found
+    if not 0 < len(keys) <= MAX_KEYS:
+        raise SettingsError(f"jwt.keys: {path}: holds {len(keys)} keys, must be 1 to {MAX_KEYS}")
+    return keys
 
 
 def _pem(block: bytes, kinds: tuple[Any, ...]) -> Any:

@@ -82,17 +82,17 @@ def accounts_from_settings(settings: Settings, directory: Path | None) -> list[A
 
     Slow, since it hashes passwords. Raises SettingsError.
     """
-    found = [
+    accounts = [
         Account(SettingsIdentity(user), user.password_hash, user.loopback_only)
         for user in settings.users
     ]
     if settings.user and settings.password:
-        found.append(Account(superuser(settings.user), HASHER.hash(settings.password), False))
+        accounts.append(Account(superuser(settings.user), HASHER.hash(settings.password), False))
     if settings.auth.guest:
-        found.append(Account(superuser(GUEST_NAME), HASHER.hash(GUEST_NAME), True))
-    if not found or settings.user and not settings.password:
-        found.append(_generated_account(settings.user or "trellis", directory))
-    return found
+        accounts.append(Account(superuser(GUEST_NAME), HASHER.hash(GUEST_NAME), True))
+    if not accounts or settings.user and not settings.password:
+        accounts.append(_generated_account(settings.user or "trellis", directory))
+    return accounts
 
 
 def _generated_account(name: str, directory: Path | None) -> Account:

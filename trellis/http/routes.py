@@ -46,14 +46,14 @@ class HttpRouter(RouteTable):
             self.paths.append(template)
 
     def find(self, method: str, path: str) -> tuple[Handler, list[str]] | Response:
-        found = self._walk(self._root, path.split("/")[1:], []) if path.startswith("/") else None
-        if found is None:
+        match = self._walk(self._root, path.split("/")[1:], []) if path.startswith("/") else None
+        if match is None:
             return (
                 self.not_found(path)
                 if method in self._methods
                 else self.method_not_allowed(method, ", ".join(sorted(self._methods)))
             )
-        node, parts = found
+        node, parts = match
         handler = node.handlers.get(method)
         if handler is None:
             allowed = sorted([*node.handlers, *(["HEAD"] if "GET" in node.handlers else [])])
@@ -66,12 +66,12 @@ class HttpRouter(RouteTable):
         if not ahead:
             return (node, parts) if node.handlers else None
         named = node.literals.get(ahead[0])
-        found = None if named is None else self._walk(named, ahead[1:], parts)
-        if found is None and node.parameter is not None:
-            found = self._walk(
+        match = None if named is None else self._walk(named, ahead[1:], parts)
+        if match is None and node.parameter is not None:
+            match = self._walk(
                 node.parameter, ahead[1:], [*parts, unquote(ahead[0], errors="surrogateescape")]
             )
-        return found
+        return match
 
     # -- responses without a handler
 

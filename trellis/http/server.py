@@ -115,8 +115,9 @@ class HttpServer:
     def __init__(self, routes: RouteTable, limit: float, counters: HttpListenerCounters) -> None:
         self._routes = routes
         self._seconds = limit
+        #: Tasks of the open connections.
         self._serving: set[asyncio.Task[None]] = set()
-        #: Those of them whose request is incomplete, in order of arrival.
+        #: Tasks whose request is incomplete, in order of arrival.
         self._awaiting_request: dict[asyncio.Task[None], None] = {}
         self._counters = counters
 
@@ -205,10 +206,10 @@ class HttpServer:
         head = event.method == b"HEAD"
         method = event.method.decode("ascii", "replace")
         path, _, query = event.target.decode("ascii", "replace").partition("?")
-        found = self._routes.find("GET" if head else method, path)
-        if isinstance(found, Response):
-            return found, head
-        handler, parts = found
+        match = self._routes.find("GET" if head else method, path)
+        if isinstance(match, Response):
+            return match, head
+        handler, parts = match
         peer = peer_of(writer.get_extra_info("peername"))
         authorization = dict(event.headers).get(b"authorization", b"")
         user, password = parse_basic(authorization)

@@ -73,13 +73,13 @@ class SegmentRange:
 
 def list_streams(broker: Broker, identity: Identity) -> list[Row]:
     """Return a row for each stream that the identity may read."""
-    found: list[Row] = []
+    rows: list[Row] = []
     for vhost in broker.vhosts.values():
         within = identity.for_vhost(vhost.name)
         for queue in vhost.queues.values():
             if within is not None and isinstance(queue, StreamQueue) and _may_read(within, queue):
                 archive = queue.archive
-                found.append(
+                rows.append(
                     {
                         "vhost": vhost.name,
                         "name": queue.name,
@@ -94,7 +94,7 @@ def list_streams(broker: Broker, identity: Identity) -> list[Row]:
                         "journal": queue.arguments.journal or queue.name == vhost.journal,
                     }
                 )
-    return found
+    return rows
 
 
 def list_segments(broker: Broker, identity: Identity, query: Mapping[str, str]) -> list[Row]:

@@ -30,12 +30,12 @@ def _text(arguments: Mapping[str, object]) -> str:
 
 async def rows(node: BrokerNode, kind: str) -> list[Row]:
     """Return all rows of a kind, made in slices."""
-    found: list[Row] = []
+    result: list[Row] = []
     async for row in KINDS[kind](node):
-        found.append(row)
-        if len(found) % SLICE_ROWS == 0:
+        result.append(row)
+        if len(result) % SLICE_ROWS == 0:
             await asyncio.sleep(0)
-    return found
+    return result
 
 
 def encode(rows: list[Row]) -> bytes:

@@ -443,10 +443,10 @@ def _messages(
     `relayed` are copies that went to connections without a queue.
     """
     name, tally = front.name, front.tally
-    mine = [ingress[way] for ingress in vhosts for way in front.context_names if way in ingress]
-    received = sum(ingress.received for ingress in mine)
-    routed = sum(ingress.fates[ROUTED] for ingress in mine)
-    unroutable = sum(ingress.fates[UNROUTABLE] for ingress in mine)
+    counters = [ingress[way] for ingress in vhosts for way in front.context_names if way in ingress]
+    received = sum(ingress.received for ingress in counters)
+    routed = sum(ingress.fates[ROUTED] for ingress in counters)
+    unroutable = sum(ingress.fates[UNROUTABLE] for ingress in counters)
     auto, manual = int(tally.delivered_auto) + relayed, int(tally.delivered_manual)
     gets = int(tally.get_auto + tally.get_manual)
     for metric, text, value in (
@@ -655,38 +655,40 @@ def _trellis(page: MetricsPage, node: BrokerNode) -> None:
         )
 
 
-def _store(page: MetricsPage, storing: StoreWriter) -> None:
+def _store(page: MetricsPage, store_writer: StoreWriter) -> None:
     page.counter(
         "trellis_store_entries",
         "Total number of entries appended to the store.",
-        int(storing.store.position),
+        int(store_writer.store.position),
     )
-    if isinstance(storing, DurableStoreWriter):
-        log = storing.durable.log
+    if isinstance(store_writer, DurableStoreWriter):
+        log = store_writer.durable.log
         page.counter(
             "trellis_store_batches",
             "Total number of batches of entries written and synced.",
-            storing.batches,
+            store_writer.batches,
         )
         page.counter(
             "trellis_store_writes_refused",
             "Total number of writes that found the disk full and were retried.",
-            storing.full_disk_failures,
+            store_writer.full_disk_failures,
         )
         page.gauge(
             "trellis_store_blocked",
             "1 while the disk is full, else 0.",
-            1 if storing.blocked_reason else 0,
+            1 if store_writer.blocked_reason else 0,
         )
         page.gauge(
             "trellis_store_pending_bytes",
             "Size of the entries that wait to be written, in bytes.",
-            storing.durable.unwritten_bytes,
+            store_writer.durable.unwritten_bytes,
         )
         page.gauge("trellis_store_log_bytes", "Size of the store's log in bytes.", log.size)
         page.gauge("trellis_store_log_files", "Number of files of the store's log.", len(log.files))
         page.counter(
-            "trellis_store_checkpoints", "Total number of checkpoints made.", storing.checkpoints
+            "trellis_store_checkpoints",
+            "Total number of checkpoints made.",
+            store_writer.checkpoints,
         )
 
 

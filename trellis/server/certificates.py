@@ -109,11 +109,11 @@ def contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
 
     Raises SettingsError.
     """
-    found: dict[str, ssl.SSLContext] = {}
+    by_listener: dict[str, ssl.SSLContext] = {}
     for name, entry in settings.protocol_listeners.items():
         if isinstance(entry, TlsListener):
-            found[name] = _context(settings, entry)
-    return found
+            by_listener[name] = _context(settings, entry)
+    return by_listener
 
 
 def _context(settings: Settings, entry: TlsListener) -> ssl.SSLContext:
@@ -133,9 +133,9 @@ def _context(settings: Settings, entry: TlsListener) -> ssl.SSLContext:
             A certificate is for this name, or for `*` in place of its first part.
             """
             requested = (name or "").lower()
-            found = others.get(requested) or others.get("*." + requested.partition(".")[2])
-            if found is not None:
-                connection.context = found
+            chosen = others.get(requested) or others.get("*." + requested.partition(".")[2])
+            if chosen is not None:
+                connection.context = chosen
 
         context.sni_callback = choose
     return context

@@ -56,7 +56,7 @@ def read(path: str, allowed: tuple[str, ...]) -> MatchingProfile | None:
     if not path:
         return None
     try:
-        found = msgspec.json.decode(Path(path).read_bytes(), type=MatchingProfile)
+        profile = msgspec.json.decode(Path(path).read_bytes(), type=MatchingProfile)
     except OSError as error:
         raise SettingsError(
             f"matcher.profile: {path}: {error.strerror}; "
@@ -64,12 +64,12 @@ def read(path: str, allowed: tuple[str, ...]) -> MatchingProfile | None:
         ) from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise SettingsError(f"matcher.profile: {path} is no profile: {error}") from error
-    if found.format != FORMAT:
+    if profile.format != FORMAT:
         raise SettingsError(
-            f"matcher.profile: {path} has format {found.format}, and this version knows {FORMAT}; "
+            f"matcher.profile: {path} has format {profile.format}, and this version knows {FORMAT}; "
             "write it anew with this version's `trellis pipeline advise`"
         )
-    for each in found.exchanges:
+    for each in profile.exchanges:
         if each.matcher is not None and each.matcher not in allowed:
             known = (
                 "is not allowed here (matcher.allowed)" if each.matcher in ALGORITHMS else "is none"
@@ -78,7 +78,7 @@ def read(path: str, allowed: tuple[str, ...]) -> MatchingProfile | None:
                 f"matcher.profile: {path} names the matcher '{each.matcher}' "
                 f"for exchange '{each.exchange}', which {known}"
             )
-    return found
+    return profile
 
 
 def apply(

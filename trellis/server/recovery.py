@@ -95,11 +95,11 @@ def restore(opened: OpenedStore, broker: Broker, keeper: SessionRestorer) -> Res
     collecting = gc.isenabled()
     gc.disable()
     try:
-        found = restore_broker(broker, opened, keeper)
+        result = restore_broker(broker, opened, keeper)
     finally:
         if collecting:
             gc.enable()
-    for refused in found.refused[:MAX_LOGGED]:
+    for refused in result.refused[:MAX_LOGGED]:
         logs.warning(
             "not_restored",
             kind=refused.kind,
@@ -108,19 +108,19 @@ def restore(opened: OpenedStore, broker: Broker, keeper: SessionRestorer) -> Res
             reason=refused.reason,
             note="its definition and its messages stay in the store",
         )
-    if len(found.refused) > MAX_LOGGED:
-        logs.warning("not_restored", more=len(found.refused) - MAX_LOGGED)
+    if len(result.refused) > MAX_LOGGED:
+        logs.warning("not_restored", more=len(result.refused) - MAX_LOGGED)
     for finding in broker.streams.findings[:MAX_LOGGED]:
         (logs.info if finding.kind == CUT else logs.warning)("stream_finding", what=str(finding))
     recovery = opened.recovery
-    if found.restored or found.copies or found.retained:
+    if result.restored or result.copies or result.retained:
         logs.info(
             "recovered",
-            messages=found.copies,
-            retained=found.retained,
-            kept_for_refused=found.orphaned,
-            **{f"{kind}s": count for kind, count in sorted(found.restored.items())},
+            messages=result.copies,
+            retained=result.retained,
+            kept_for_refused=result.orphaned,
+            **{f"{kind}s": count for kind, count in sorted(result.restored.items())},
             bytes=int(recovery.bytes_read),
             restoring=f"{time.monotonic() - began:.3f}s",
         )
-    return found
+    return result

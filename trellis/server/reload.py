@@ -78,7 +78,7 @@ class SettingsReload:
         while self._again:
             self._again = False
             try:
-                # Files are read and passwords hashed in a thread: the loop goes on meanwhile.
+                # Files are read and passwords hashed in a thread, so the event loop is not blocked.
                 settings, accounts, profile = await asyncio.get_running_loop().run_in_executor(
                     None, self._prepare
                 )

@@ -191,14 +191,14 @@ def name_of(certificate: Mapping[str, object], name_from: str) -> str:
 
     `certificate` is a result of `getpeercert`; `name_from` is common_name, dns, email or uri.
     """
-    found: list[str] = []
+    candidates: list[str] = []
     if name_from == "common_name":
         subject = certificate.get("subject", ())
         assert isinstance(subject, tuple)
-        found = [value for part in subject for key, value in part if key == "commonName"]
+        candidates = [value for part in subject for key, value in part if key == "commonName"]
     else:
         wanted = {"dns": "DNS", "email": "email", "uri": "URI"}[name_from]
         names = certificate.get("subjectAltName", ())
         assert isinstance(names, tuple)
-        found = [value for key, value in names if key == wanted]
-    return found[0] if found else ""
+        candidates = [value for key, value in names if key == wanted]
+    return candidates[0] if candidates else ""

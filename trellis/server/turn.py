@@ -88,7 +88,7 @@ class LoopTurn:
         self._leftover: list[TurnLink] = []
         #: Links with input from a client that has not logged in.
         self._login_queue: list[TurnLink] = []
-        #: Connections whose transports are closed, and that have not been told.
+        #: Connections whose transports are closed, and whose `on_closed` has not been called.
         self._closed: list[Connection] = []
         #: True when this turn's time for input is used up.
         self._input_full = False

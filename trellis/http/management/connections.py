@@ -144,23 +144,23 @@ async def delete_connection(call: Call) -> Empty:
 
     The header X-Reason of RabbitMQ's tools is ignored: clients always get the same reason.
     """
-    found = _named(call)
-    if not call.identity.administrator and found.describe()["user"] != call.identity.name:
+    selected = _named(call)
+    if not call.identity.administrator and selected.describe()["user"] != call.identity.name:
         raise ApiRefusal(
             403,
             "not_authorised",
             "closing a connection of another user requires the tag 'administrator'",
         )
-    _close(call, [found])
+    _close(call, [selected])
     return Empty()
 
 
 async def user_connections(call: Call) -> Listing:
     """List the connections of a user."""
-    mine = [one for one in _seen(call) if one.describe()["user"] == call.path_parameters[0]]
+    own = [one for one in _seen(call) if one.describe()["user"] == call.path_parameters[0]]
 
     async def rows() -> AsyncIterator[Row]:
-        for connection in mine:
+        for connection in own:
             if _here(connection):
                 yield connection_row(connection, call.broker.name)
 
@@ -226,16 +226,20 @@ def channel_row(connection: AmqpConnection, channel: Channel, node: str) -> Row:
 
 async def channels(call: Call) -> Listing:
     """List the channels of all connections, of one connection, or in one virtual host."""
-    found = _channels(call)
+    selected = _channels(call)
     if call.path_parameters and call.request.path.startswith("/api/connections/"):
         named = _named(call)
-        found = [(connection, channel) for connection, channel in found if connection is named]
+        selected = [
+            (connection, channel) for connection, channel in selected if connection is named
+        ]
     elif call.path_parameters:
         vhost = call.vhost(call.path_parameters[0])
-        found = [(connection, channel) for connection, channel in found if channel.vhost is vhost]
+        selected = [
+            (connection, channel) for connection, channel in selected if channel.vhost is vhost
+        ]
 
     async def rows() -> AsyncIterator[Row]:
-        for connection, channel in found:
+        for connection, channel in selected:
             yield channel_row(connection, channel, call.broker.name)
 
     return Listing(rows())
@@ -243,12 +247,12 @@ async def channels(call: Call) -> Listing:
 
 async def channel(call: Call) -> Row:
     """Return one channel, with its consumers."""
-    for connection, found in _channels(call):
-        row = channel_row(connection, found, call.broker.name)
+    for connection, selected in _channels(call):
+        row = channel_row(connection, selected, call.broker.name)
         if row["name"] == call.path_parameters[0]:
             row["consumer_details"] = [
-                _consumer_row(connection, found, one, call.broker.name)
-                for one in found.receiver.consumers.values()
+                _consumer_row(connection, selected, one, call.broker.name)
+                for one in selected.receiver.consumers.values()
             ]
             return row
     raise not_found(f"there is no channel '{call.path_parameters[0]}'")
@@ -286,12 +290,12 @@ def _consumer_row(
 async def consumers(call: Call) -> Listing:
     """List the consumers, of one virtual host if the path names it."""
     vhost = call.vhost(call.path_parameters[0]) if call.path_parameters else None
-    found = [pair for pair in _channels(call) if vhost is None or pair[1].vhost is vhost]
+    selected = [pair for pair in _channels(call) if vhost is None or pair[1].vhost is vhost]
     if vhost is None and not call.sees_everything and not call.vhosts:
         raise ApiRefusal(403, "not_authorised", "the user may not see any virtual host")
 
     async def rows() -> AsyncIterator[Row]:
-        for connection, channel in found:
+        for connection, channel in selected:
             for consumer in list(channel.receiver.consumers.values()):
                 yield _consumer_row(connection, channel, consumer, call.broker.name)
 

@@ -14,12 +14,12 @@ async def rows(call: Call) -> Response:
     kind = call.path_parameters[0]
     if kind not in listings.KINDS:
         raise not_found(f"there is no list '{kind}'; there are {', '.join(listings.KINDS)}")
-    found = await listings.rows(call.node, kind)
+    result = await listings.rows(call.node, kind)
     if not call.sees_everything:
         seen = {vhost.name for vhost in call.vhosts}
-        found = [row for row in found if row.get("vhost", "") in ("", *seen)]
+        result = [row for row in result if row.get("vhost", "") in ("", *seen)]
     return Response(
-        200, await asyncio.get_running_loop().run_in_executor(None, listings.encode, found), JSON
+        200, await asyncio.get_running_loop().run_in_executor(None, listings.encode, result), JSON
     )
 
 

@@ -101,7 +101,7 @@ async def overview(call: Call) -> Row:
 
 def listeners(call: Call) -> list[Row]:
     """Return a row for each open listener."""
-    found: list[Row] = []
+    rows: list[Row] = []
     for name, address in call.node.addresses.items():
         host, _, port = address.rpartition(":")
         protocol = {
@@ -111,7 +111,7 @@ def listeners(call: Call) -> list[Row]:
             "wss": "https/web-mqtt",
             "metrics": "http/prometheus",
         }.get(name, name)
-        found.append(
+        rows.append(
             {
                 "node": call.broker.name,
                 "protocol": protocol,
@@ -120,7 +120,7 @@ def listeners(call: Call) -> list[Row]:
                 "socket_opts": {},
             }
         )
-    return found
+    return rows
 
 
 def node_row(call: Call) -> Row:

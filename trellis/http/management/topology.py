@@ -15,7 +15,7 @@ from broker.routing.exchanges import Exchange
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.routing.topic_rules import check_binding
 from broker.vhost.vhost import VirtualHost
-from trellis.http.management import serializers as shapes
+from trellis.http.management import serializers
 from trellis.http.management.answers import (
     Call,
     Empty,
@@ -60,7 +60,7 @@ async def _count_messages(vhost: VirtualHost) -> tuple[int, int]:
 
 
 async def _vhost_row(call: Call, vhost: VirtualHost) -> Row:
-    return shapes.vhost_row(vhost, call.broker.name, *await _count_messages(vhost))
+    return serializers.vhost_row(vhost, call.broker.name, *await _count_messages(vhost))
 
 
 async def vhosts(call: Call) -> Listing:
@@ -119,7 +119,7 @@ async def exchanges(call: Call) -> Listing:
     async def rows() -> AsyncIterator[Row]:
         for vhost in vhosts:
             for exchange in list(vhost.exchanges.values()):
-                yield shapes.exchange_row(vhost, exchange)
+                yield serializers.exchange_row(vhost, exchange)
 
     return Listing(rows())
 
@@ -127,7 +127,7 @@ async def exchanges(call: Call) -> Listing:
 async def exchange(call: Call) -> Row:
     """Return one exchange."""
     vhost = call.vhost(call.path_parameters[0])
-    return shapes.exchange_row(vhost, vhost.exchange(_exchange_name(call.path_parameters[1])))
+    return serializers.exchange_row(vhost, vhost.exchange(_exchange_name(call.path_parameters[1])))
 
 
 async def put_exchange(call: Call) -> Empty:
@@ -177,7 +177,7 @@ async def queues(call: Call) -> Listing:
     async def rows() -> AsyncIterator[Row]:
         for vhost in vhosts:
             for queue in [*vhost.queues.values(), *vhost.inboxes.values()]:
-                yield shapes.queue_row(vhost, queue, call.broker.name)
+                yield serializers.queue_row(vhost, queue, call.broker.name)
 
     return Listing(rows())
 
@@ -194,7 +194,7 @@ def _queue(call: Call) -> tuple[VirtualHost, Queue]:
 async def queue(call: Call) -> Row:
     """Return one queue, with message counts."""
     vhost, queue = _queue(call)
-    row = shapes.queue_row(vhost, queue, call.broker.name)
+    row = serializers.queue_row(vhost, queue, call.broker.name)
     fates = queue.fates()
     row["message_stats"] = {"deliver_get": fates[0] + fates[1], "ack": fates[0]}
     return row
@@ -252,7 +252,7 @@ async def purge_queue(call: Call) -> Empty:
 def _bindings_from(vhost: VirtualHost, exchange: Exchange) -> Iterable[Row]:
     for bindings in list(exchange.bindings.values()):
         for binding in list(bindings.values()):
-            yield shapes.binding_row(vhost, exchange.name, binding)
+            yield serializers.binding_row(vhost, exchange.name, binding)
 
 
 async def bindings(call: Call) -> Listing:
@@ -262,7 +262,7 @@ async def bindings(call: Call) -> Listing:
     async def rows() -> AsyncIterator[Row]:
         for vhost in vhosts:
             for queue in list(vhost.queues.values()):
-                yield shapes.default_binding(vhost, queue)
+                yield serializers.default_binding(vhost, queue)
             for exchange in list(vhost.exchanges.values()):
                 for row in _bindings_from(vhost, exchange):
                     yield row
@@ -281,7 +281,9 @@ async def exchange_source(call: Call) -> Listing:
     exchange = vhost.exchange(_exchange_name(call.path_parameters[1]))
     if exchange.name == "":
         return Listing(
-            _iterate(shapes.default_binding(vhost, queue) for queue in list(vhost.queues.values()))
+            _iterate(
+                serializers.default_binding(vhost, queue) for queue in list(vhost.queues.values())
+            )
         )
     return Listing(_iterate(_bindings_from(vhost, exchange)))
 
@@ -289,7 +291,7 @@ async def exchange_source(call: Call) -> Listing:
 def _bindings_to(vhost: VirtualHost, target: Destination) -> Iterable[Row]:
     for exchange in list(vhost.exchanges.values()):
         for binding in list(exchange.bindings.get(target, {}).values()):
-            yield shapes.binding_row(vhost, exchange.name, binding)
+            yield serializers.binding_row(vhost, exchange.name, binding)
 
 
 async def exchange_destination(call: Call) -> Listing:
@@ -306,7 +308,9 @@ async def queue_bindings(call: Call) -> Listing:
     if queue.private:
         subscribers = [each for each in vhost.subscribers if each.inbox is queue]
         return Listing(_iterate(row for each in subscribers for row in _bindings_to(vhost, each)))
-    return Listing(_iterate([shapes.default_binding(vhost, queue), *_bindings_to(vhost, queue)]))
+    return Listing(
+        _iterate([serializers.default_binding(vhost, queue), *_bindings_to(vhost, queue)])
+    )
 
 
 def _binding_ends(call: Call) -> tuple[VirtualHost, Exchange, Destination, str]:
@@ -343,12 +347,14 @@ async def bindings_between(call: Call) -> Listing:
     vhost, source, target, _ = _binding_ends(call)
     if source.name == "":
         return Listing(
-            _iterate([shapes.default_binding(vhost, target)] if isinstance(target, Queue) else [])
+            _iterate(
+                [serializers.default_binding(vhost, target)] if isinstance(target, Queue) else []
+            )
         )
     return Listing(
         _iterate(
             [
-                shapes.binding_row(vhost, source.name, one)
+                serializers.binding_row(vhost, source.name, one)
                 for one in list(source.bindings.get(target, {}).values())
             ]
         )
@@ -376,7 +382,7 @@ def _find_binding(call: Call) -> tuple[VirtualHost, Exchange, Binding, str]:
     """Return the binding that a path names. Raises ApiRefusal, NotFound."""
     vhost, source, target, kind = _binding_ends(call)
     for binding in list(source.bindings.get(target, {}).values()):
-        if shapes.properties_key(binding) == call.path_parameters[3]:
+        if serializers.properties_key(binding) == call.path_parameters[3]:
             return vhost, source, binding, kind
     raise not_found(
         f"no binding '{call.path_parameters[3]}' between exchange '{source.name}' "
@@ -386,16 +392,16 @@ def _find_binding(call: Call) -> tuple[VirtualHost, Exchange, Binding, str]:
 
 async def binding(call: Call) -> Row:
     """Return one binding."""
-    vhost, source, found, _ = _find_binding(call)
-    return shapes.binding_row(vhost, source.name, found)
+    vhost, source, existing, _ = _find_binding(call)
+    return serializers.binding_row(vhost, source.name, existing)
 
 
 async def delete_binding(call: Call) -> Empty:
     """Delete a binding."""
-    vhost, source, found, kind = _find_binding(call)
-    call.may("write", kind, found.destination.name, vhost)
+    vhost, source, existing, kind = _find_binding(call)
+    call.may("write", kind, existing.destination.name, vhost)
     call.may("read", "exchange", source.name, vhost)
-    await call.make_durable(lambda ticket: vhost.unbind(source.name, found, ticket))
+    await call.make_durable(lambda ticket: vhost.unbind(source.name, existing, ticket))
     return Empty()
 
 
@@ -408,7 +414,7 @@ async def policies(call: Call) -> Listing:
     return Listing(
         _iterate(
             [
-                shapes.policy_row(vhost, policy)
+                serializers.policy_row(vhost, policy)
                 for vhost in vhosts
                 for policy in list(vhost.policies.by_name.values())
             ]
@@ -422,7 +428,7 @@ async def policy(call: Call) -> Row:
     known = vhost.policies.by_name.get(call.path_parameters[1])
     if known is None:
         raise not_found(f"no policy '{call.path_parameters[1]}' in vhost '{vhost.name}'")
-    return shapes.policy_row(vhost, known)
+    return serializers.policy_row(vhost, known)
 
 
 async def put_policy(call: Call) -> Empty:

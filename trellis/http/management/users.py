@@ -174,25 +174,25 @@ def _permission(user: str, vhost: str, permission: tuple[str, str, str]) -> Row:
 
 
 def _permissions(call: Call) -> list[Row]:
-    found: list[Row] = []
+    rows: list[Row] = []
     for account in call.node.accounts.settings_accounts.values():
         if isinstance(account.identity, SettingsIdentity):
-            found += [
+            rows += [
                 _permission(account.identity.name, vhost, rights.permission)
                 for vhost, rights in account.identity.rights.items()
             ]
         else:
-            found += [
+            rows += [
                 _permission(account.identity.name, vhost, (".*", ".*", ".*"))
                 for vhost in call.broker.vhosts
             ]
     for user in call.broker.users.by_name.values():
         if user.name not in call.node.accounts.settings_accounts:
-            found += [
+            rows += [
                 _permission(user.name, vhost, permission)
                 for vhost, permission in user.permissions.items()
             ]
-    return found
+    return rows
 
 
 async def permissions(call: Call) -> Listing:
@@ -336,20 +336,20 @@ async def delete_topic_permission(call: Call) -> Empty:
 
 
 def _rules(call: Call) -> list[Row]:
-    found: list[Row] = []
+    rows: list[Row] = []
     for account in call.node.accounts.settings_accounts.values():
         if isinstance(account.identity, SettingsIdentity):
-            found += [
+            rows += [
                 {"user": account.identity.name, "vhost": vhost, "rules": list(rights.rules)}
                 for vhost, rights in account.identity.rights.items()
                 if rights.rules
             ]
-    found += [
+    rows += [
         {"user": user.name, "vhost": vhost, "rules": list(rules)}
         for user in call.broker.users.by_name.values()
         for vhost, rules in user.rules.items()
     ]
-    return found
+    return rows
 
 
 async def rules(call: Call) -> Listing:
