@@ -66,8 +66,8 @@ def read(path: str, allowed: tuple[str, ...]) -> MatchingProfile | None:
         raise SettingsError(f"matcher.profile: {path} is no profile: {error}") from error
     if profile.format != FORMAT:
         raise SettingsError(
-            f"matcher.profile: {path} has format {profile.format}, and this version knows {FORMAT}; "
-            "write it anew with this version's `trellis pipeline advise`"
+            f"matcher.profile: {path} has format {profile.format}, "
+            f"and this version knows {FORMAT}; write it anew with this version's `trellis pipeline advise`"
         )
     for each in profile.exchanges:
         if each.matcher is not None and each.matcher not in allowed:
