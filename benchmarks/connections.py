@@ -1,16 +1,16 @@
-"""Do many idle connections make the messages of others dearer? A real broker, MQTT loads, and
-connections beside them.
+"""Measures how many idle connections slow down the messages of other clients, on a real broker.
 
     python benchmarks/connections.py [WORKLOAD...]     [mqtt-qos0 mqtt-qos1]
-        --idle N             idle connections, each with a subscription [as many as descriptors allow, 20,000 at most]
-        --rounds N           rounds with few and with many connections, in turns [5]
+        --idle N             idle connections, each with a subscription
+                             [as many as file descriptors allow, at most 20,000]
+        --rounds N           alternating rounds with few and with many connections [5]
         --trellis COMMAND    the broker [.run/bin/trellis]
         --output FILE        results as JSON [benchmarks/results/DATE-connections.json]
-        --into FILE          the document that gets the table, between its marks [docs/performance.md]
+        --into FILE          the document whose marked part gets the table [docs/performance.md]
 
-Each round runs the load of `trellis bench load` against one broker with nobody else, then with the
-idle connections there; the load checks every answer. Compared are medians of the broker's processor
-time per message, of one run. Linux only; a minute.
+Each round runs `trellis bench load` against one broker, first without other clients, then with the
+idle connections; the load tool checks every message. The table compares medians of the broker's CPU
+time per message within one run. Linux only; takes a minute.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from typing import Any, Final
 
 import memory
 from memory import ROOT
-from peers.brokers.trellis import Trellis
+from peers.brokers.trellis import TrellisPeer
 from peers.machine import machine
 from peers.peer import Tools
 from peers.process import allow_files
 from peers.report import between
 
-#: The part of the descriptors that a broker uses for connections, less what the load and others
-#: need.
+#: The part of the file descriptors for the broker's connections, less those of the load tool and
+#: others.
 SHARE: Final = 0.9
 SPARE: Final = 100
 MOST: Final = 20_000
-#: How much dearer a message may be.
+#: The largest permitted ratio of the cost per message.
 ALLOWED: Final = 1.25
 
 
-def load(trellis: Path, broker: memory.Broker, workloads: list[str]) -> dict[str, float]:
-    """Processor time of the broker in us per published message, by workload."""
+def load(trellis: Path, broker: memory.MeasuredBroker, workloads: list[str]) -> dict[str, float]:
+    """Return the broker's CPU time in us per published message, by workload."""
     command = [
         str(trellis),
         "bench",
@@ -69,7 +69,7 @@ def load(trellis: Path, broker: memory.Broker, workloads: list[str]) -> dict[str
 def measure(
     trellis: Path, workloads: list[str], idle: int, rounds: int
 ) -> dict[str, dict[str, list[float]]]:
-    """us per message in every round: {workload: {"few": [...], "many": [...]}}."""
+    """Return us per message in every round: {workload: {"few": [...], "many": [...]}}."""
     found: dict[str, dict[str, list[float]]] = {name: {"few": [], "many": []} for name in workloads}
     with memory.running(trellis) as broker:
         for number in range(rounds):
@@ -92,14 +92,18 @@ def measure(
 
 
 def table(results: dict[str, Any]) -> str:
-    """For the document."""
+    """Return the results as Markdown for the document."""
     facts = "; ".join(f"{name} {value}" for name, value in results["machine"].items())
     lines = [
         f"Measured on {results['date']} with `{results['command']}`, Trellis {results['version']}:",
         f"medians of {results['rounds']} rounds in turns.",
         f"Machine: {facts}.",
         "",
-        f"| workload | us a message, alone | with {results['idle']:,} idle connections | ratio | allowed |",
+        (
+            f"| workload | us per message, alone | with {results['idle']:,} idle connections | "
+            "ratio | "
+            "allowed |"
+        ),
         "|---|---:|---:|---:|---:|",
     ]
     for name, kinds in results["us"].items():
@@ -109,6 +113,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main() -> int:
+    """Run the measurement; return the exit code."""
     today = datetime.date.today().isoformat()
     parser = argparse.ArgumentParser(description="Measure messages beside many idle connections.")
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="[mqtt-qos0 mqtt-qos1]")
@@ -137,7 +142,8 @@ def main() -> int:
     options = parser.parse_args()
     if not options.trellis.exists():
         sys.exit(
-            f"connections: there is no {options.trellis}; `make run ARGS=--help` installs it, or give --trellis"
+            f"connections: {options.trellis} does not exist; `make run ARGS=--help` installs it, "
+            "or give --trellis"
         )
     allow_files()
     idle = options.idle or min(
@@ -150,7 +156,7 @@ def main() -> int:
         "command": "python benchmarks/connections.py",
         "idle": idle,
         "rounds": options.rounds,
-        "version": Trellis(Tools(trellis=options.trellis)).version(),
+        "version": TrellisPeer(Tools(trellis=options.trellis)).version(),
         "machine": machine(),
         "us": measure(options.trellis, workloads, idle, options.rounds),
     }

@@ -1,17 +1,17 @@
-"""What does it cost to lose nothing? A real broker on a real disk: lone confirms, a long queue, a
-start after kill -9.
+"""Measures the cost of durability on a real broker and disk: single confirms, a long queue, a
+restart after kill -9.
 
     python benchmarks/durability.py
         --trellis COMMAND      the broker [.run/bin/trellis]
-        --messages N           messages of 256 octets that wait when it is killed [1,000,000]
+        --messages N           messages of 256 bytes in the queue when it is killed [1,000,000]
         --output FILE          results as JSON [benchmarks/results/DATE-durability.json]
-        --into FILE            the document that gets the table, between its marks [docs/performance.md]
+        --into FILE            the document whose marked part gets the table [docs/performance.md]
 
-A lone confirm is timed from the publication's first octet to the last one of basic.ack, with
-nothing else in flight, and one fdatasync of as many octets beside it, on the same disk, in turn. A
-start is timed from the process's own clock of processor time until it says that it is ready; what
-it holds is then counted, and read to the end. CPU of a message under load is measured by `trellis
-bench load amqp-durable`, and beside RabbitMQ by `python benchmarks/peers run --workloads
+A single confirm is timed from the first byte of the publication to the last byte of basic.ack, with
+nothing else in flight. In turn with it, one fdatasync of as many bytes is timed on the same disk. A
+start is measured in the process's CPU time until it reports that it is ready; then the queue's
+messages are counted and consumed. CPU per message under load is measured by `trellis bench load
+amqp-durable`, and in comparison with RabbitMQ by `python benchmarks/peers run --workloads
 amqp-durable`.
 
 Linux only. Takes about half a minute.
@@ -32,9 +32,9 @@ from statistics import median
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-sys.path.insert(1, str(ROOT))  # trellis.bench: how to speak to a broker
+sys.path.insert(1, str(ROOT))  # trellis.bench: the load tool's protocol code
 
-from peers.brokers.trellis import Trellis  # noqa: E402  (found only now)
+from peers.brokers.trellis import TrellisPeer  # noqa: E402  (found only now)
 from peers.machine import machine  # noqa: E402
 from peers.peer import Running, Tools  # noqa: E402
 from peers.report import between  # noqa: E402
@@ -46,15 +46,15 @@ from trellis.bench.target import parse  # noqa: E402
 
 BODY: Final = 256
 FRAME_MAX: Final = 131_072
-#: Lone confirms that are timed.
+#: The number of timed single confirms.
 LONE: Final = 1_000
-#: Publications that are sent before their confirms are read.
+#: Publications sent before their confirms are read.
 RUN: Final = 2_000
 QUEUE: Final = "kept"
 
 
 def client_of(running: Running) -> AmqpClient:
-    """A client that has its publications confirmed."""
+    """Return a client with publisher confirms."""
     client = AmqpClient(parse("amqp", running.amqp_url), "client")
     client.ask(amqp.confirm_select(), amqp.SELECT_OK)
     client.ask(amqp.queue_declare(QUEUE, durable=True), amqp.QUEUE_DECLARE_OK)
@@ -62,11 +62,12 @@ def client_of(running: Running) -> AmqpClient:
 
 
 def publication(number: int) -> bytes:
+    """Return a publication whose body contains this number."""
     return amqp.publish("", QUEUE, number.to_bytes(8, "big") * (BODY // 8), FRAME_MAX, True)
 
 
 def lone_confirms(running: Running, directory: Path) -> dict[str, list[float]]:
-    """Seconds of each confirm, and of each fdatasync."""
+    """Return the seconds of each confirm and of each fdatasync."""
     client, packet = client_of(running), publication(0)
     found: dict[str, list[float]] = {"confirm": [], "fdatasync": []}
     descriptor = os.open(directory / "beside", os.O_CREAT | os.O_RDWR, 0o600)
@@ -88,7 +89,7 @@ def lone_confirms(running: Running, directory: Path) -> dict[str, list[float]]:
 
 
 def fill(running: Running, count: int) -> None:
-    """Publish so many, all of them confirmed."""
+    """Publish this many messages, all confirmed."""
     client = client_of(running)
     for at in range(0, count, RUN):
         last = min(at + RUN, count)
@@ -101,29 +102,29 @@ def fill(running: Running, count: int) -> None:
 
 
 def drain(running: Running, count: int) -> None:
-    """Read them all again; each must be there once, in order."""
+    """Consume all messages; check that each is there once, in order."""
     client = AmqpClient(parse("amqp", running.amqp_url), "client")
     waiting = client.depth(QUEUE)
     if waiting != count:
-        sys.exit(f"durability: {waiting} of {count} messages are there again")
+        sys.exit(f"durability: {waiting} of {count} messages are in the queue after the restart")
     client.ask(amqp.consume(QUEUE, True), amqp.CONSUME_OK)
     for number in range(count):
         for kind in (1, 2):
             head = client.read(7, "a frame")
             payload = client.read(int.from_bytes(head[3:]) + 1, "a frame")
             if head[0] != kind:
-                sys.exit(f"durability: a frame of type {head[0]} came: {payload[:40]!r}")
+                sys.exit(f"durability: unexpected frame of type {head[0]}: {payload[:40]!r}")
         body = client.read(7 + BODY + 1, "a body")
         if body[7:15] != number.to_bytes(8, "big"):
             sys.exit(
-                f"durability: message {int.from_bytes(body[7:15])} came where {number} was due"
+                f"durability: received message {int.from_bytes(body[7:15])} instead of {number}"
             )
     client.leave()
 
 
 def measure(trellis: Path, count: int) -> dict[str, Any]:
-    """All figures: seconds and octets."""
-    peer = Trellis(Tools(trellis=trellis))
+    """Return all figures, in seconds and bytes."""
+    peer = TrellisPeer(Tools(trellis=trellis))
     with tempfile.TemporaryDirectory(prefix="trellis-durability-") as name:
         directory = Path(name)
         running = peer.start(directory)
@@ -157,20 +158,21 @@ def measure(trellis: Path, count: int) -> dict[str, Any]:
         "fdatasync_us": [1e6 * quantile(lone["fdatasync"], q) for q in (0.5, 0.99)],
         "difference_us": 1e6
         * median(a - b for a, b in zip(lone["confirm"], lone["fdatasync"], strict=True)),
-        "queued_octets": grown / count,
-        "log_octets": log,
+        "queued_bytes": grown / count,
+        "log_bytes": log,
         "start_cpu": started,
         "start_cpu_empty": empty,
-        "restored_octets": (memory - nothing) / count,
+        "restored_bytes": (memory - nothing) / count,
     }
 
 
 def quantile(values: list[float], share: float) -> float:
+    """Return the value below which this share of the values lies."""
     return sorted(values)[min(int(share * len(values)), len(values) - 1)]
 
 
 def table(results: dict[str, Any]) -> str:
-    """For the document."""
+    """Return the results as Markdown for the document."""
     found, facts = (
         results["figures"],
         "; ".join(f"{name} {value}" for name, value in results["machine"].items()),
@@ -178,45 +180,57 @@ def table(results: dict[str, Any]) -> str:
     recovery = found["start_cpu"] - found["start_cpu_empty"]
     rows = [
         (
-            "a lone confirm, p50 (p99)",
+            "a single confirm, p50 (p99)",
             f"{found['confirm_us'][0]:,.0f} µs ({found['confirm_us'][1]:,.0f})",
             "",
         ),
         (
-            "one fdatasync beside it, p50 (p99)",
+            "one fdatasync in turn with it, p50 (p99)",
             f"{found['fdatasync_us'][0]:,.0f} µs ({found['fdatasync_us'][1]:,.0f})",
             "",
         ),
         ("the difference, median", f"{found['difference_us']:,.0f} µs", "1,000 µs"),
         (
-            f"start with {found['messages']:,} messages of {BODY} octets after kill -9, CPU more than with none",
+            (
+                f"start with {found['messages']:,} messages of {BODY} bytes after kill -9, CPU "
+                "more "
+                "than when empty"
+            ),
             f"{recovery:.2f} s",
             f"{3 * found['messages'] / 1e6:.2f} s",
         ),
         (
-            "memory of a message beyond the window, while they came",
-            f"{found['queued_octets']:.0f} octets",
-            "50 octets",
+            "memory per message beyond the window, while publishing",
+            f"{found['queued_bytes']:.0f} bytes",
+            "50 bytes",
         ),
-        ("the same after the start", f"{found['restored_octets']:.0f} octets", "50 octets"),
+        ("memory per message after the start", f"{found['restored_bytes']:.0f} bytes", "50 bytes"),
     ]
     return "\n".join(
         (
-            f"Measured on {results['date']} with `{results['command']}`, Trellis {results['version']}.",
+            (
+                f"Measured on {results['date']} with `{results['command']}`, Trellis "
+                f"{results['version']}."
+            ),
             f"Machine: {facts}.",
             "",
             "| | measured | allowed |",
             "|---|---:|---:|",
             *(f"| {what} | {value} | {allowed} |" for what, value, allowed in rows),
             "",
-            f"The log took {found['log_octets'] / 1e6:,.0f} MB. Every message was there again once, in order.",
+            (
+                f"The log took {found['log_bytes'] / 1e6:,.0f} MB. Every message was recovered "
+                "once, "
+                "in order."
+            ),
         )
     )
 
 
 def main() -> int:
+    """Run the measurement; return the exit code."""
     today = datetime.date.today().isoformat()
-    parser = argparse.ArgumentParser(description="Measure what durability costs.")
+    parser = argparse.ArgumentParser(description="Measure the cost of durability.")
     parser.add_argument(
         "--trellis",
         type=Path,
@@ -224,7 +238,10 @@ def main() -> int:
         help="the broker's command",
     )
     parser.add_argument(
-        "--messages", type=int, default=1_000_000, help="messages that wait at the restart"
+        "--messages",
+        type=int,
+        default=1_000_000,
+        help="messages in the queue at the restart",
     )
     parser.add_argument(
         "--output",
@@ -241,12 +258,13 @@ def main() -> int:
     options = parser.parse_args()
     if not options.trellis.exists():
         sys.exit(
-            f"durability: there is no {options.trellis}; `make run ARGS=--help` installs it, or give --trellis"
+            f"durability: {options.trellis} does not exist; `make run ARGS=--help` installs it, or "
+            "give --trellis"
         )
     results = {
         "date": today,
         "command": "python benchmarks/durability.py",
-        "version": Trellis(Tools(trellis=options.trellis)).version(),
+        "version": TrellisPeer(Tools(trellis=options.trellis)).version(),
         "machine": machine(),
         "figures": measure(options.trellis.absolute(), options.messages),
     }

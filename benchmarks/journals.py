@@ -1,18 +1,18 @@
-"""What does a journal cost those whose messages it records? A real broker with one and one without,
-in turns.
+"""Measures what a journal costs the publishers whose messages it records: a broker with one and a
+broker without one, in turns.
 
     python benchmarks/journals.py [WORKLOAD...]     [mqtt-qos0 mqtt-qos1 amqp-auto amqp-ack]
-        --rounds N           rounds without and with a journal, in turns [3]
+        --rounds N           alternating rounds without and with a journal [3]
         --seconds S          length of a measurement [1]
-        --rate R             a pace at which all can go, messages a second [50,000]
+        --rate R             a rate that all brokers can sustain, messages per second [50,000]
         --trellis COMMAND    the broker [.run/bin/trellis]
         --output FILE        results as JSON [benchmarks/results/DATE-journals.json]
-        --into FILE          the document that gets the tables, between its marks [docs/streams.md]
+        --into FILE          the document whose marked part gets the tables [docs/streams.md]
 
-Each round starts a broker without a journal, and one with, in a directory of its own on the disk of
-temporary files, and runs the load of `trellis bench load` on it, which checks every answer, at
-three paces: as fast as it goes; at half of what the first round reached with a journal; and at the
-rate. Latencies mean something at the last two. Linux only; a minute a round.
+Each round starts a broker without and one with a journal, each in its own directory for temporary
+files, and runs `trellis bench load`, which checks every message, at three rates: unlimited; half of
+what the first round reached with a journal; and --rate. Latencies are meaningful at the last two.
+Linux only; a minute per round.
 """
 
 from __future__ import annotations
@@ -27,24 +27,26 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from peers.brokers.trellis import Trellis
+from peers.brokers.trellis import TrellisPeer
 from peers.machine import machine
 from peers.peer import ROOT, Running, Tools
 from peers.report import between
 
 STATES: Final = ("without", "with")
 PACES: Final = ("full", "half", "rate")
-#: What is kept of a measurement, by its names in the load tool's results.
+#: The figures kept of a measurement, by their names in the load tool's results.
 LATENCIES: Final = ("p50", "p99", "p999", "max")
-#: Settings of the broker that has one.
+#: The settings of the broker with a journal.
 JOURNAL: Final = '[stream]\njournals = ["/=everything"]\n'
 Figures = dict[str, float]
-#: By workload, pace and state: the figures of each round.
+#: The figures of each round, by workload, rate and state.
 Found = dict[str, dict[str, dict[str, list[Figures]]]]
 
 
 def spent(pid: int) -> tuple[int, int]:
-    """Nanoseconds on a processor of the first thread, which is the loop's, and of all threads."""
+    """Return the CPU time in ns of the first thread, which runs the event loop, and of all
+    threads.
+    """
     tasks = {
         task.name: int((task / "schedstat").read_text().split()[0])
         for task in Path(f"/proc/{pid}/task").iterdir()
@@ -53,7 +55,7 @@ def spent(pid: int) -> tuple[int, int]:
 
 
 def load(trellis: Path, broker: Running, workload: str, seconds: float, rate: float) -> Figures:
-    """One measurement. `loop` is the loop's part of `us`."""
+    """Run one measurement. `loop` is the event loop's part of `us`."""
     command = [
         str(trellis),
         "bench",
@@ -98,14 +100,15 @@ def load(trellis: Path, broker: Running, workload: str, seconds: float, rate: fl
 
 
 def measure(trellis: Path, workloads: list[str], rounds: int, seconds: float, rate: float) -> Found:
+    """Run all rounds; return their figures."""
     found: Found = {
         name: {pace: {state: [] for state in STATES} for pace in PACES} for name in workloads
     }
     halves: dict[str, float] = {}
     for number in range(rounds):
-        # The first round begins with a journal: half of what it reaches is a pace for both.
+        # The first round begins with a journal: half of its rate is sustainable in both states.
         for state in STATES[:: 1 if number % 2 else -1]:
-            peer = Trellis(Tools(trellis=trellis))
+            peer = TrellisPeer(Tools(trellis=trellis))
             with tempfile.TemporaryDirectory(prefix="trellis-journals-") as directory:
                 settings = Path(directory) / "journal.toml"
                 settings.write_text(JOURNAL if state == "with" else "")
@@ -125,7 +128,8 @@ def measure(trellis: Path, workloads: list[str], rounds: int, seconds: float, ra
         print(
             f"round {number + 1}: "
             + ", ".join(
-                f"{name} {paces['full']['without'][-1]['us']:.3f} -> {paces['full']['with'][-1]['us']:.3f} us"
+                f"{name} {paces['full']['without'][-1]['us']:.3f} -> "
+                f"{paces['full']['with'][-1]['us']:.3f} us"
                 for name, paces in found.items()
             ),
             flush=True,
@@ -134,18 +138,27 @@ def measure(trellis: Path, workloads: list[str], rounds: int, seconds: float, ra
 
 
 def middle(rounds: list[Figures], name: str) -> float:
+    """Return the median of one figure over the rounds."""
     return median(one[name] for one in rounds)
 
 
 def table(results: dict[str, Any]) -> str:
-    """For the document."""
+    """Return the results as Markdown for the document."""
     facts = "; ".join(f"{name} {value}" for name, value in results["machine"].items())
     lines = [
         f"Measured on {results['date']} with `{results['command']}`, Trellis {results['version']}:",
-        f"medians of {results['rounds']} rounds of {results['seconds']:g} s in turns, without a journal and with one.",
+        (
+            f"medians of {results['rounds']} alternating rounds of {results['seconds']:g} s, "
+            "without a "
+            "journal and with one."
+        ),
         f"Machine: {facts}.",
         "",
-        "As fast as it goes; `us` is processor time of all threads of the broker, a message, `loop` what its loop has of it:",
+        (
+            "At full speed; `us` is the CPU time of all threads of the broker per message, `loop` "
+            "the "
+            "event loop's part of it:"
+        ),
         "",
         "| workload | us without | with | loop without | with | messages/s without | with |",
         "|---|---:|---:|---:|---:|---:|---:|",
@@ -159,9 +172,13 @@ def table(results: dict[str, Any]) -> str:
         )
     lines += [
         "",
-        "At a fixed pace, latencies in us:",
+        "At a fixed rate, latencies in us:",
         "",
-        "| workload | messages/s | us without | with | p50 without | with | p99 without | with | p99.9 without | with |",
+        (
+            "| workload | messages/s | us without | with | p50 without | with | p99 without | with "
+            "| "
+            "p99.9 without | with |"
+        ),
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, paces in results["found"].items():
@@ -178,6 +195,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main() -> int:
+    """Run the measurement; return the exit code."""
     today = datetime.date.today().isoformat()
     parser = argparse.ArgumentParser(description="Measure workloads with a journal and without.")
     parser.add_argument(
@@ -189,7 +207,7 @@ def main() -> int:
         "--rate",
         type=int,
         default=50_000,
-        help="a pace at which all can go, messages a second [50,000]",
+        help="a rate that all brokers can sustain, messages per second [50,000]",
     )
     parser.add_argument(
         "--trellis",
@@ -212,7 +230,8 @@ def main() -> int:
     options = parser.parse_args()
     if not options.trellis.exists():
         sys.exit(
-            f"journals: there is no {options.trellis}; `make run ARGS=--help` installs it, or give --trellis"
+            f"journals: {options.trellis} does not exist; `make run ARGS=--help` installs it, or "
+            "give --trellis"
         )
     workloads = options.workloads or ["mqtt-qos0", "mqtt-qos1", "amqp-auto", "amqp-ack"]
     results: dict[str, Any] = {
@@ -221,7 +240,7 @@ def main() -> int:
         "command": "python benchmarks/journals.py",
         "rounds": options.rounds,
         "seconds": options.seconds,
-        "version": Trellis(Tools(trellis=options.trellis)).version(),
+        "version": TrellisPeer(Tools(trellis=options.trellis)).version(),
         "machine": machine(),
         "found": measure(options.trellis, workloads, options.rounds, options.seconds, options.rate),
     }

@@ -1,16 +1,16 @@
-"""How much memory does an object of the broker take? Real clients, a real broker, and its resident
-memory before and after.
+"""Measures how much memory each object of the broker takes, with real clients and a real broker.
 
-    python benchmarks/memory.py [SUBJECT...]     all of them without a name; each in a broker of its own
-        --trellis COMMAND                        the broker [.run/bin/trellis]
-        --output FILE                            results as JSON [benchmarks/results/DATE-memory.json]
-        --into FILE                              the document that gets the table, between its marks [docs/performance.md]
+    python benchmarks/memory.py [SUBJECT...]     all subjects, if none is named
+        --trellis COMMAND       the broker [.run/bin/trellis]
+        --output FILE           results as JSON [benchmarks/results/DATE-memory.json]
+        --into FILE             the document whose marked part gets the table [docs/performance.md]
 
-A subject makes some objects first, so that what the broker needs once is there, then many more: the
-difference of VmRSS divided by their number. That has everything in it: the event loop's transport,
-the core's objects, names and keys, what the allocator could not use. What the kernel keeps for a
-socket is not in it. The backlog is a queue of 500,000 messages without a consumer; then one comes,
-and the peak while it reads them is compared with the moment before.
+Each subject has a broker of its own. It first creates some objects, so that one-time allocations
+are done, then many more: the result is the difference of VmRSS divided by their number. It includes
+everything: the event loop's transport, the core's objects, names and keys, and memory that the
+allocator cannot use. It does not include the kernel's socket buffers. The backlog is a queue of
+500,000 messages without a consumer; then a consumer drains it, and the peak is compared with the
+moment before.
 
 Linux only. Takes about a minute and a half.
 """
@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-sys.path.insert(1, str(ROOT))  # trellis.bench: how to speak to a broker
+sys.path.insert(1, str(ROOT))  # trellis.bench: the load tool's protocol code
 
-from peers.brokers.trellis import Trellis  # noqa: E402  (found only now)
+from peers.brokers.trellis import TrellisPeer  # noqa: E402  (found only now)
 from peers.machine import machine  # noqa: E402
 from peers.peer import Running, Tools  # noqa: E402
 from peers.process import allow_files  # noqa: E402
@@ -41,27 +41,27 @@ from trellis.bench.client import AmqpClient, MqttClient  # noqa: E402
 from trellis.bench.processes import Processes  # noqa: E402
 from trellis.bench.target import Target, parse  # noqa: E402
 
-#: Octets of a message's body, and messages of a backlog.
+#: Bytes of a message's body, and messages of a backlog.
 BODY: Final = bytes(100)
 BACKLOG: Final = 500_000
-#: Publications that are sent before the broker is asked whether it has them.
+#: Publications sent before the client waits for the broker to process them.
 RUN: Final = 1_000
 FRAME_MAX: Final = 131_072
-#: Routes that a broker remembers.
+#: The number of routes that the broker's cache holds.
 ROUTES: Final = 65_536
 
 
-class Client(MqttClient):
-    """An MQTT client that asks for more than a load does."""
+class RoundTripClient(MqttClient):
+    """An MQTT client that can wait until the broker has processed its packets."""
 
     def round_trip(self) -> None:
-        """Returns when the broker has heard all that was said before."""
+        """Return when the broker has processed all packets sent so far."""
         self.send(b"\xc0\x00")
         self.read(2, "PINGRESP")
 
 
-class Away(Client):
-    """It has a session that stays, and leaves at once."""
+class DetachedClient(RoundTripClient):
+    """A client that opens a persistent session and disconnects at once."""
 
     def __init__(self, target: Target, name: str) -> None:
         self.sock = target.connect()
@@ -72,8 +72,8 @@ class Away(Client):
         self.leave()
 
 
-class Broker(NamedTuple):
-    """A broker that runs for one subject, and whoever is connected to it."""
+class MeasuredBroker(NamedTuple):
+    """A running broker for one subject, and the clients connected to it."""
 
     amqp: Target
     mqtt: Target
@@ -81,58 +81,67 @@ class Broker(NamedTuple):
     pids: list[int]
     clients: list[MqttClient | AmqpClient]
 
-    def mqtt_client(self) -> Client:
-        client = Client(self.mqtt, "client")
+    def mqtt_client(self) -> RoundTripClient:
+        """Connect and return an MQTT client."""
+        client = RoundTripClient(self.mqtt, "client")
         self.clients.append(client)
         return client
 
     def amqp_client(self) -> AmqpClient:
+        """Connect and return an AMQP client."""
         client = AmqpClient(self.amqp, "client")
         self.clients.append(client)
         return client
 
 
-#: Makes the objects with numbers from the first to before the second.
-Make = Callable[[Broker, int, int], None]
+#: Creates the objects with numbers from the first to before the second argument.
+Make = Callable[[MeasuredBroker, int, int], None]
 
 
-class Subject(NamedTuple):
+class MemorySubject(NamedTuple):
+    """A kind of object to measure."""
+
     name: str
     text: str
     many: int
     make: Make
-    #: Octets that the design allows, if it says.
+    #: The permitted number of bytes, if the design states one.
     target: int = 0
 
 
-def mqtt_connections(broker: Broker, first: int, last: int) -> None:
+def mqtt_connections(broker: MeasuredBroker, first: int, last: int) -> None:
+    """Open MQTT connections."""
     for _ in range(first, last):
         broker.mqtt_client()
 
 
-def mqtt_subscribers(broker: Broker, first: int, last: int) -> None:
+def mqtt_subscribers(broker: MeasuredBroker, first: int, last: int) -> None:
+    """Open MQTT connections with one subscription each."""
     for number in range(first, last):
         broker.mqtt_client().subscribe(f"site/s{number % 100}/device/d{number}/+", 0)
 
 
-def mqtt_sessions(broker: Broker, first: int, last: int) -> None:
+def mqtt_sessions(broker: MeasuredBroker, first: int, last: int) -> None:
+    """Create persistent MQTT sessions without a connection."""
     for number in range(first, last):
-        Away(broker.mqtt, f"device-{number:06}")
+        DetachedClient(broker.mqtt, f"device-{number:06}")
 
 
-def mqtt_wildcards(broker: Broker, first: int, last: int) -> None:
+def mqtt_wildcards(broker: MeasuredBroker, first: int, last: int) -> None:
+    """Create MQTT subscriptions with a wildcard."""
     client = broker.mqtt_client()
     for number in range(first, last):
         client.subscribe(f"site/s{number % 100}/device/d{number}/+", 0)
 
 
-def mqtt_plain(broker: Broker, first: int, last: int) -> None:
+def mqtt_plain(broker: MeasuredBroker, first: int, last: int) -> None:
+    """Create MQTT subscriptions without a wildcard."""
     client = broker.mqtt_client()
     for number in range(first, last):
         client.subscribe(f"site/s{number % 100}/device/d{number}/temp", 0)
 
 
-def _publications(broker: Broker, first: int, last: int, kind: int) -> None:
+def _publications(broker: MeasuredBroker, first: int, last: int, kind: int) -> None:
     client = broker.mqtt_client()
     for at in range(first, last, RUN):
         numbers = range(at, min(at + RUN, last))
@@ -141,42 +150,48 @@ def _publications(broker: Broker, first: int, last: int, kind: int) -> None:
         client.round_trip()
 
 
-def mqtt_retained(broker: Broker, first: int, last: int) -> None:
-    """The cache of routes ends up full of other topics, so that its growth is not taken for that of
-    the messages.
+def mqtt_retained(broker: MeasuredBroker, first: int, last: int) -> None:
+    """Publish retained messages.
+
+    The route cache is first filled with other topics, so that its growth is not counted.
     """
     _publications(broker, first, last, 0x31)
     _publications(broker, 10_000_000, 10_000_000 + 2 * ROUTES, 0x30)
 
 
-def amqp_connections(broker: Broker, first: int, last: int) -> None:
+def amqp_connections(broker: MeasuredBroker, first: int, last: int) -> None:
+    """Open AMQP connections with one channel each."""
     for _ in range(first, last):
         broker.amqp_client()
 
 
-def queues(broker: Broker, first: int, last: int) -> None:
+def queues(broker: MeasuredBroker, first: int, last: int) -> None:
+    """Declare queues."""
     client = broker.amqp_client()
     for number in range(first, last):
         client.ask(amqp.queue_declare(f"work-{number:06}"), amqp.QUEUE_DECLARE_OK)
 
 
-def _bindings(broker: Broker, keys: list[str]) -> None:
+def _bindings(broker: MeasuredBroker, keys: list[str]) -> None:
     client = broker.amqp_client()
     client.ask(amqp.queue_declare("work"), amqp.QUEUE_DECLARE_OK)
     client.bind([("work", key, amqp.NONE) for key in keys], "amq.topic")
 
 
-def patterns(broker: Broker, first: int, last: int) -> None:
+def patterns(broker: MeasuredBroker, first: int, last: int) -> None:
+    """Bind keys with a wildcard to a topic exchange."""
     _bindings(broker, [f"site.s{number % 100}.device.d{number}.*" for number in range(first, last)])
 
 
-def plain_keys(broker: Broker, first: int, last: int) -> None:
+def plain_keys(broker: MeasuredBroker, first: int, last: int) -> None:
+    """Bind keys without a wildcard to a topic exchange."""
     _bindings(
         broker, [f"site.s{number % 100}.device.d{number}.temp" for number in range(first, last)]
     )
 
 
-def consumers(broker: Broker, first: int, last: int) -> None:
+def consumers(broker: MeasuredBroker, first: int, last: int) -> None:
+    """Start consumers."""
     client = broker.amqp_client()
     client.ask(amqp.queue_declare("work"), amqp.QUEUE_DECLARE_OK)
     for number in range(first, last):
@@ -187,7 +202,8 @@ def consumers(broker: Broker, first: int, last: int) -> None:
         )
 
 
-def messages(broker: Broker, first: int, last: int) -> None:
+def messages(broker: MeasuredBroker, first: int, last: int) -> None:
+    """Publish messages to a queue without a consumer."""
     client = broker.amqp_client()
     client.ask(amqp.queue_declare("work"), amqp.QUEUE_DECLARE_OK)
     publication = amqp.publish("", "work", BODY, FRAME_MAX)
@@ -197,55 +213,57 @@ def messages(broker: Broker, first: int, last: int) -> None:
 
 
 SUBJECTS: Final = (
-    Subject(
+    MemorySubject(
         "mqtt-connection", "MQTT connection, idle, no subscription", 5_000, mqtt_connections, 6_000
     ),
-    Subject("mqtt-subscriber", "MQTT connection with one subscription", 5_000, mqtt_subscribers),
-    Subject(
+    MemorySubject(
+        "mqtt-subscriber", "MQTT connection with one subscription", 5_000, mqtt_subscribers
+    ),
+    MemorySubject(
         "mqtt-session",
-        "MQTT session with one subscription, its client away",
+        "MQTT session with one subscription, client disconnected",
         5_000,
         mqtt_sessions,
         2_000,
     ),
-    Subject("mqtt-wildcard", "MQTT subscription with a wildcard", 20_000, mqtt_wildcards),
-    Subject("mqtt-plain", "MQTT subscription without a wildcard", 20_000, mqtt_plain),
-    Subject(
+    MemorySubject("mqtt-wildcard", "MQTT subscription with a wildcard", 20_000, mqtt_wildcards),
+    MemorySubject("mqtt-plain", "MQTT subscription without a wildcard", 20_000, mqtt_plain),
+    MemorySubject(
         "mqtt-retained",
-        "retained message of 100 octets, on a topic of its own",
+        "retained message of 100 bytes, on a topic of its own",
         50_000,
         mqtt_retained,
         500,
     ),
-    Subject(
+    MemorySubject(
         "amqp-connection",
         "AMQP connection, idle, with one channel",
         5_000,
         amqp_connections,
         12_000,
     ),
-    Subject("queue", "queue, empty", 20_000, queues, 2_000),
-    Subject(
+    MemorySubject("queue", "queue, empty", 20_000, queues, 2_000),
+    MemorySubject(
         "binding-pattern", "binding to a topic exchange with a wildcard", 20_000, patterns, 500
     ),
-    Subject(
+    MemorySubject(
         "binding-plain", "binding to a topic exchange without a wildcard", 20_000, plain_keys, 500
     ),
-    Subject("consumer", "consumer", 5_000, consumers),
-    Subject("message", "message of 100 octets in a queue", 200_000, messages, 300),
+    MemorySubject("consumer", "consumer", 5_000, consumers),
+    MemorySubject("message", "message of 100 bytes in a queue", 200_000, messages, 300),
 )
-#: Objects that are made before any is counted: one in so many.
+#: One in this many objects is created before the measurement.
 WARMING: Final = 10
 BACKLOG_NAME: Final = "backlog"
 BACKLOG_TARGET: Final = 20 * 2**20
 
 
 @contextmanager
-def running(trellis: Path) -> Iterator[Broker]:
-    """A broker of its own on free ports. Raises peers.process.Failed."""
+def running(trellis: Path) -> Iterator[MeasuredBroker]:
+    """Run a broker on free ports. Raises peers.process.Failed."""
     with tempfile.TemporaryDirectory(prefix="trellis-memory-") as directory:
-        started: Running = Trellis(Tools(trellis=trellis)).start(Path(directory))
-        broker = Broker(
+        started: Running = TrellisPeer(Tools(trellis=trellis)).start(Path(directory))
+        broker = MeasuredBroker(
             parse("amqp", started.amqp_url),
             parse("mqtt", f"mqtt://127.0.0.1:{started.mqtt}"),
             Processes(started.roots),
@@ -260,8 +278,8 @@ def running(trellis: Path) -> Iterator[Broker]:
             started.stop()
 
 
-def measure(subject: Subject, trellis: Path) -> float:
-    """Octets an object."""
+def measure(subject: MemorySubject, trellis: Path) -> float:
+    """Return the bytes per object."""
     with running(trellis) as broker:
         first = subject.many // WARMING
         subject.make(broker, 0, first)
@@ -271,7 +289,9 @@ def measure(subject: Subject, trellis: Path) -> float:
 
 
 def backlog(trellis: Path) -> dict[str, int]:
-    """Resident memory in octets: empty, with the backlog, and at most while it drains."""
+    """Return the resident memory in bytes: empty, with the backlog, and the peak while it
+    drains.
+    """
     with running(trellis) as broker:
         client = broker.amqp_client()
         empty = broker.processes.memory().now
@@ -289,9 +309,7 @@ def backlog(trellis: Path) -> dict[str, int]:
 
 
 def _read_all(client: AmqpClient) -> None:
-    """Read the backlog, every delivery of which has the same length but for its tag; count and
-    bodies are checked.
-    """
+    """Consume the backlog; check the number of messages and their bodies."""
     awaited = BACKLOG
     while awaited:
         kind = client.read(7, "basic.deliver")
@@ -300,25 +318,30 @@ def _read_all(client: AmqpClient) -> None:
         client.read(int.from_bytes(head[3:]) + 1, "a content header")
         body = client.read(7 + len(BODY) + 1, "a body")
         if (kind[0], head[0], body[0]) != (1, 2, 3) or body[7:-1] != BODY:
-            sys.exit("memory: a delivery is not what was published")
+            sys.exit("memory: a delivered message differs from the published one")
         awaited -= 1
 
 
 def table(results: dict[str, Any]) -> str:
-    """For the document."""
+    """Return the results as Markdown for the document."""
     facts = "; ".join(f"{name} {value}" for name, value in results["machine"].items())
     lines = [
-        f"Measured on {results['date']} with `{results['command']}`, Trellis {results['version']}, as the difference of resident memory.",
+        (
+            f"Measured on {results['date']} with `{results['command']}`, Trellis "
+            f"{results['version']}, "
+            "as the difference of resident memory."
+        ),
         f"Machine: {facts}.",
         "",
-        "| object | how many | octets each | allowed |",
+        "| object | number | bytes each | allowed |",
         "|---|---:|---:|---:|",
     ]
     for subject in SUBJECTS:
-        if subject.name in results["octets"]:
+        if subject.name in results["bytes"]:
             allowed = f"{subject.target:,}" if subject.target else ""
             lines.append(
-                f"| {subject.text} | {subject.many:,} | {results['octets'][subject.name]:,.0f} | {allowed} |"
+                f"| {subject.text} | {subject.many:,} | {results['bytes'][subject.name]:,.0f} | "
+                f"{allowed} |"
             )
     drained = results.get(BACKLOG_NAME)
     if drained:
@@ -327,18 +350,19 @@ def table(results: dict[str, Any]) -> str:
             (drained["full"] - drained["empty"]) / 2**20,
         )
         lines.append(
-            f"\nA backlog of {drained['messages']:,} messages takes {held:.0f} MiB; while one consumer drains it, resident "
-            f"memory grows by {max(grown, 0):.1f} MiB at most (allowed: {BACKLOG_TARGET / 2**20:.0f})."
+            f"\nA backlog of {drained['messages']:,} messages takes {held:.0f} MiB; while one "
+            "consumer drains it, resident "
+            f"memory grows by {max(grown, 0):.1f} MiB at most (allowed: "
+            f"{BACKLOG_TARGET / 2**20:.0f})."
         )
     return "\n".join(lines)
 
 
 def main() -> int:
+    """Run the measurement; return the exit code."""
     names = [*(subject.name for subject in SUBJECTS), BACKLOG_NAME]
     today = datetime.date.today().isoformat()
-    parser = argparse.ArgumentParser(
-        description="Measure what the broker's objects take of memory."
-    )
+    parser = argparse.ArgumentParser(description="Measure the memory of the broker's objects.")
     parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help=", ".join(names))
     parser.add_argument(
         "--trellis",
@@ -361,10 +385,11 @@ def main() -> int:
     options = parser.parse_args()
     unknown = [name for name in options.subjects if name not in names]
     if unknown:
-        parser.error(f"no subject is called {unknown[0]}; there are {', '.join(names)}")
+        parser.error(f"unknown subject {unknown[0]}; known: {', '.join(names)}")
     if not options.trellis.exists():
         sys.exit(
-            f"memory: there is no {options.trellis}; `make run ARGS=--help` installs it, or give --trellis"
+            f"memory: {options.trellis} does not exist; `make run ARGS=--help` installs it, or "
+            "give --trellis"
         )
     wanted = options.subjects or names
     allow_files()
@@ -372,16 +397,16 @@ def main() -> int:
         "format": 1,
         "date": today,
         "command": "python benchmarks/memory.py",
-        "version": Trellis(Tools(trellis=options.trellis)).version(),
+        "version": TrellisPeer(Tools(trellis=options.trellis)).version(),
         "machine": machine(),
-        "octets": {},
+        "bytes": {},
     }
     for subject in SUBJECTS:
         if subject.name in wanted:
-            results["octets"][subject.name] = measure(subject, options.trellis)
+            results["bytes"][subject.name] = measure(subject, options.trellis)
             allowed = f" (allowed: {subject.target:,})" if subject.target else ""
             print(
-                f"{subject.name:18} {results['octets'][subject.name]:8,.0f} octets each{allowed}",
+                f"{subject.name:18} {results['bytes'][subject.name]:8,.0f} bytes each{allowed}",
                 flush=True,
             )
     if BACKLOG_NAME in wanted:

@@ -1,13 +1,14 @@
-"""Where do the broker's microseconds go? A real broker under a workload of the load tool, sampled
-by perf.
+"""Profiles a real broker under a workload of the load tool with perf, and sorts samples by
+component.
 
-    python benchmarks/perf_profile.py [WORKLOAD...]   [mqtt-qos0 mqtt-qos1 mqtt-50pub mqtt-fan10000 amqp-auto amqp-ack ...]
-        --trellis COMMAND                        the broker [.run/bin/trellis]
-        --into FILE                              the document that gets the tables, between its marks [docs/performance.md]
+    python benchmarks/perf_profile.py [WORKLOAD...]
+                           [mqtt-qos0 mqtt-qos1 mqtt-50pub mqtt-fan10000 amqp-auto amqp-ack ...]
+        --trellis COMMAND  the broker [.run/bin/trellis]
+        --into FILE        the document whose marked part gets the tables [docs/performance.md]
 
-Samples are sorted by where they fell: the kernel (sockets, mostly), uvloop, copying, the
-interpreter's objects, our compiled code. Shares times the broker's CPU a message give microseconds.
-Linux, perf on PATH, and a kernel that lets you sample it.
+The components are the kernel (mostly sockets), uvloop, copying, the interpreter's objects and the
+compiled code of Trellis. Each share multiplied by the broker's CPU per message gives microseconds.
+Needs Linux, perf on PATH, and a kernel that permits sampling.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Final, NamedTuple
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(1, str(ROOT))  # the table of workloads in trellis.bench
 
-from peers.brokers.trellis import Trellis  # noqa: E402  (found only now)
+from peers.brokers.trellis import TrellisPeer  # noqa: E402  (found only now)
 from peers.peer import Running, Tools  # noqa: E402
 from peers.report import between  # noqa: E402
 from peers.table import figure, rows  # noqa: E402
@@ -48,23 +49,23 @@ PROFILED: Final = (
     "amqp-pingpong",
     "amqp-64k",
 )
-#: Seconds of load, and of sampling within them; sampling begins so long after the last client came.
+#: Seconds of load, of sampling within them, and between the last client's connection and sampling.
 LOADED: Final = 8
 BEFORE: Final = 2
 SAMPLED: Final = 3
-#: Subscriptions that are made in a second at least, after their connections; and how long these may
-#: take.
+#: The least number of subscriptions made per second, after the connections; and the seconds allowed
+#: for them.
 SUBSCRIBED: Final = 4_000
 PATIENCE: Final = 60
-#: Functions of our own that are named for each workload.
+#: The number of Trellis functions listed for each workload.
 NAMED: Final = 6
 
-#: Where a sample fell, by library and symbol: the first that fits.
+#: The component of a sample by library and symbol; the first match counts.
 PLACES: Final = (
     ("kernel", r"kernel|vdso", ""),
     ("uvloop and libuv", r"^loop\.", ""),
-    ("copying octets", r"^libc", r"mem(move|cpy|set|cmp)|BytesWriter|Bytes"),
-    ("copying octets", "", r"CPyBytesWriter"),
+    ("copying bytes", r"^libc", r"mem(move|cpy|set|cmp)|BytesWriter|Bytes"),
+    ("copying bytes", "", r"CPyBytesWriter"),
     ("dicts and hashes", "python", r"dict|siphash|hash"),
     (
         "objects made and freed",
@@ -79,7 +80,7 @@ ORDER: Final = tuple(dict.fromkeys(place for place, _, _ in PLACES))
 
 
 class Profile(NamedTuple):
-    """Microseconds of CPU a message, and percent by place and by function of ours."""
+    """CPU in microseconds per message, and percentages by component and by Trellis function."""
 
     workload: str
     cpu: float
@@ -88,7 +89,7 @@ class Profile(NamedTuple):
 
 
 def place(library: str, symbol: str) -> str:
-    """Where a sample fell."""
+    """Return the component of a sample."""
     return next(
         name
         for name, libraries, symbols in PLACES
@@ -97,17 +98,17 @@ def place(library: str, symbol: str) -> str:
 
 
 def function(symbol: str) -> str:
-    """A compiled function as it is called in Python: mypyc writes ___ for a dot."""
+    """Return a compiled function's name in Python: mypyc writes ___ for a dot."""
     return ".".join(symbol.removeprefix("CPyDef_").split("___"))
 
 
 def measure(workload: str, trellis: Path) -> Profile:
-    """Load a broker of its own with the workload and sample it.
+    """Load a broker with the workload and sample it.
 
     Raises Failed, CalledProcessError.
     """
     with tempfile.TemporaryDirectory(prefix="trellis-profile-") as directory:
-        running: Running = Trellis(Tools(trellis=trellis)).start(Path(directory))
+        running: Running = TrellisPeer(Tools(trellis=trellis)).start(Path(directory))
         try:
             return _sampled(workload, trellis, running, Path(directory))
         finally:
@@ -144,7 +145,7 @@ def _sampled(workload: str, trellis: Path, running: Running, directory: Path) ->
         subprocess.run([*record, "--", "sleep", str(SAMPLED)], check=True, capture_output=True)
         if load.poll() is not None:
             sys.exit(
-                f"profile: {workload} was over before {SAMPLED} s of it were sampled; make LOADED longer"
+                f"profile: {workload} ended before {SAMPLED} s of it were sampled; increase LOADED"
             )
     finally:
         if load.wait():
@@ -163,14 +164,15 @@ def _sampled(workload: str, trellis: Path, running: Running, directory: Path) ->
         "--field-separator",
         ";",
     ]
-    said = subprocess.run(report, check=True, capture_output=True, text=True).stdout
+    output = subprocess.run(report, check=True, capture_output=True, text=True).stdout
     cpu = json.loads(figures.read_text())["workloads"][0]["median"]["broker_us"]
-    return read(workload, cpu, said)
+    return read(workload, cpu, output)
 
 
 def _wait_for_clients(workload: str, pid: int, load: subprocess.Popen[bytes]) -> None:
-    """Return when all clients of the workload are connected, have subscribed, and publish: what
-    comes before is not its cost.
+    """Return when all clients of the workload are connected, subscribed and publishing.
+
+    The cost of connecting is not part of the profile.
     """
     clients = WORKLOADS[workload].publishers + WORKLOADS[workload].subscribers
     until = time.monotonic() + PATIENCE
@@ -182,7 +184,7 @@ def _wait_for_clients(workload: str, pid: int, load: subprocess.Popen[bytes]) ->
 
 
 def read(workload: str, cpu: float, report: str) -> Profile:
-    """Sort the lines of `perf report`."""
+    """Parse the output of `perf report`."""
     profile = Profile(workload, cpu, Counter(), Counter())
     for line in report.splitlines():
         share, _, rest = line.partition(";")
@@ -198,8 +200,8 @@ def read(workload: str, cpu: float, report: str) -> Profile:
 
 
 def table(profiles: Sequence[Profile], command: str, version: str) -> str:
-    """For the document."""
-    header = ("nanoseconds a message", *(profile.workload for profile in profiles))
+    """Return the results as Markdown for the document."""
+    header = ("nanoseconds per message", *(profile.workload for profile in profiles))
     lines = [
         (name, *(figure(profile.cpu * 10 * profile.places[name]) for profile in profiles))
         for name in ORDER
@@ -218,7 +220,7 @@ def table(profiles: Sequence[Profile], command: str, version: str) -> str:
             "",
             rows(header, lines),
             "",
-            "The dearest functions of our own:",
+            "The most expensive functions of Trellis:",
             "",
             *named,
         )
@@ -226,7 +228,8 @@ def table(profiles: Sequence[Profile], command: str, version: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Sample where the broker's CPU goes.")
+    """Run the measurement; return the exit code."""
+    parser = argparse.ArgumentParser(description="Profile the broker's CPU time.")
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=" ".join(PROFILED))
     parser.add_argument(
         "--trellis",
@@ -243,14 +246,16 @@ def main() -> int:
     options = parser.parse_args()
     for workload in options.workloads:
         if workload not in WORKLOADS:
-            parser.error(f"there is no workload {workload}; `trellis bench load --list` shows them")
+            parser.error(f"unknown workload {workload}; `trellis bench load --list` shows them")
     if not options.trellis.exists():
         sys.exit(
-            f"profile: there is no {options.trellis}; `make run ARGS=--help` installs it, or give --trellis"
+            f"profile: {options.trellis} does not exist; `make run ARGS=--help` installs it, or "
+            "give --trellis"
         )
     if shutil.which("perf") is None:
         sys.exit(
-            "profile: perf is missing (on Debian and Ubuntu: apt install linux-perf or linux-tools-generic)"
+            "profile: perf is missing (on Debian and Ubuntu: apt install linux-perf or "
+            "linux-tools-generic)"
         )
     profiles = []
     for workload in options.workloads or PROFILED:
@@ -261,7 +266,7 @@ def main() -> int:
     words = table(
         profiles,
         "python benchmarks/perf_profile.py",
-        Trellis(Tools(trellis=options.trellis)).version(),
+        TrellisPeer(Tools(trellis=options.trellis)).version(),
     )
     options.into.write_text(between(options.into.read_text(), words, options.into.name, "profiles"))
     return 0

@@ -1,11 +1,11 @@
-"""What the source of Spark and bulk matching cost: `trellis pipeline bench`, kept with what was
-measured where.
+"""Runs `trellis pipeline bench` and writes its figures, with the machine's description, to a file.
 
-    python benchmarks/pipeline.py [--output FILE]      results as JSON [benchmarks/results/DATE-pipeline.json], the table on stdout
+    python benchmarks/pipeline.py [--output FILE]
+        results as JSON [benchmarks/results/DATE-pipeline.json], the table on stdout
 
-Run it with the Python of an installed `trellis-broker[pipeline]`, on a machine that does nothing
-else: CPU seconds are compared, and a busy processor makes all of them longer, and not evenly.
-`docs/pipeline.md`, "What it costs", says what is measured.
+Run it with the Python of an installed `trellis-broker[pipeline]`, on an otherwise idle machine: it
+compares CPU seconds, and a busy processor makes all of them longer, unevenly. `docs/pipeline.md`,
+"What it costs", describes the measurements.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "numpy")
 
 
 def main() -> int:
+    """Run the measurement; return the exit code."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    parser = argparse.ArgumentParser(description="Measure the pipeline and keep the figures.")
+    parser = argparse.ArgumentParser(description="Measure the pipeline and write the figures.")
     parser.add_argument(
         "--output",
         type=Path,

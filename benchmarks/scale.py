@@ -1,14 +1,14 @@
-"""The pauses of the loop while a broker holds much: 10,000 queues, 100,000 bindings, 1,000
+"""Measures pauses of the event loop in a broker with 10,000 queues, 100,000 bindings, and 1,000
 connections with 10 channels each.
 
-    python -P benchmarks/scale.py [--queues N] [--bindings N] [--connections N] [--channels N] [--memory] [--json FILE]
+    python -P benchmarks/scale.py [--queues N] [--bindings N] [--connections N] [--channels N]
+                                  [--memory] [--json FILE]
 
-The broker is a process of its own, a clock in its loop: a timer of 1 ms notes how much processor
-time its thread used from one ring to the next (`held`), and how much time went by beyond that
-(`late`). The first is what the broker's work held the loop for; the second has in it what the
-machine did meanwhile. A phase is a line; it has the longest turn, too, by the clock on the wall,
-and the
-longest garbage collection, in processor time, with its generation.
+The broker is a separate process with a clock in its event loop: a 1 ms timer records the CPU time
+that its thread used between two ticks (`held`), and the time that passed beyond that (`late`).
+`held` is the broker's own work; `late` includes other activity of the machine. Each phase is one
+line of output, with the longest loop iteration in wall-clock time and the longest garbage
+collection in CPU time, with its generation.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ import trellis
 from trellis.app import App
 from trellis.settings import Amqp, Auth, Data, Http, Limits, Metrics, Mqtt, Settings, Shutdown
 
-#: Seconds between two rings of the clock.
+#: Seconds between two ticks of the clock.
 TICK: Final = 0.001
 #: Requests in flight on a connection that declares.
 FLIGHT: Final = 200
-#: Connections that declare at the same time.
+#: Connections that declare concurrently.
 DECLARERS: Final = 50
 GREETING: Final = b"AMQP\x00\x00\x09\x01"
-#: Seconds after which something is wrong.
+#: Seconds after which a phase has failed.
 PATIENCE: Final = 120.0
 
 
-class Clock:
-    """Rings in a loop, and knows how long the loop was held."""
+class LoopClock:
+    """A timer in an event loop that records how long the loop was held."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -57,7 +57,7 @@ class Clock:
         self._ring()
 
     def begin(self) -> None:
-        """Forget what was."""
+        """Reset the records."""
         self.held = self.late = self.collected = 0.0
         self.generation = 0
         self._used, self._rang = time.thread_time(), time.perf_counter()
@@ -79,8 +79,8 @@ class Clock:
         self._loop.call_later(TICK, self._ring)
 
 
-async def serve(directory: str, told: Connection) -> None:
-    """The broker: says its ports, and for each line that comes what the clock saw since the last
+async def serve(directory: str, report: Connection) -> None:
+    """Run the broker: send its ports, then, for each request, the clock's records since the last
     one.
     """
     host = "127.0.0.1"
@@ -100,10 +100,10 @@ async def serve(directory: str, told: Connection) -> None:
     assert app.node is not None
     node = app.node
     loop = asyncio.get_running_loop()
-    clock = Clock(loop)
-    told.send({name: int(address.rpartition(":")[2]) for name, address in app.addresses.items()})
-    while await loop.run_in_executor(None, told.recv):
-        told.send(
+    clock = LoopClock(loop)
+    report.send({name: int(address.rpartition(":")[2]) for name, address in app.addresses.items()})
+    while await loop.run_in_executor(None, report.recv):
+        report.send(
             {
                 "held_ms": clock.held * 1000,
                 "late_ms": clock.late * 1000,
@@ -118,27 +118,29 @@ async def serve(directory: str, told: Connection) -> None:
     await serving
 
 
-def run_server(directory: str, told: Connection) -> None:
+def run_server(directory: str, report: Connection) -> None:
+    """Run the broker in this process."""
     sys.stdout = sys.stderr
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(directory, told))
+        runner.run(serve(directory, report))
 
 
-class Client:
-    """An AMQP client that is no more than its socket: writes octets, counts the frames that come."""
+class AmqpSocket:
+    """An AMQP client over a bare socket: writes bytes, counts the received frames."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         self.methods: dict[bytes, int] = {}
-        #: Delivery tags by channel that came and were not acknowledged.
+        #: Delivery tags by channel that were received and not acknowledged.
         self.last: dict[int, int] = {}
 
     @classmethod
-    async def connect(cls, port: int, channels: int) -> Client:
+    async def connect(cls, port: int, channels: int) -> AmqpSocket:
+        """Connect and open the channels."""
         client = cls(*await asyncio.open_connection("127.0.0.1", port))
         client.write(GREETING + marshal(0, spec.Connection.StartOk({}, "PLAIN", "\0guest\0guest")))
-        await client.hear(b"\x00\x0a\x00\x1e", 1)
+        await client.wait_for(b"\x00\x0a\x00\x1e", 1)
         client.write(
             marshal(0, spec.Connection.TuneOk(2047, 131072, 0))
             + marshal(0, spec.Connection.Open("/"))
@@ -146,14 +148,15 @@ class Client:
         client.write(
             b"".join(marshal(number, spec.Channel.Open()) for number in range(1, channels + 1))
         )
-        await client.hear(b"\x00\x14\x00\x0b", channels)
+        await client.wait_for(b"\x00\x14\x00\x0b", channels)
         return client
 
-    def write(self, octets: bytes) -> None:
-        self._writer.write(octets)
+    def write(self, data: bytes) -> None:
+        """Write bytes."""
+        self._writer.write(data)
 
-    async def hear(self, method: bytes, count: int) -> None:
-        """Wait for so many frames of a method; a close of any kind is an error."""
+    async def wait_for(self, method: bytes, count: int) -> None:
+        """Wait for this many frames of a method; raise an error if the broker closes."""
         wanted = self.methods.get(method, 0) + count
         async with asyncio.timeout(PATIENCE):
             while self.methods.get(method, 0) < wanted:
@@ -165,7 +168,7 @@ class Client:
         if head[0] == 1:
             name = payload[:4]
             if name in (b"\x00\x0a\x00\x32", b"\x00\x14\x00\x28"):
-                raise SystemExit(f"scale: the broker closed: {payload!r}")
+                raise SystemExit(f"scale: the broker closed the connection: {payload!r}")
             self.methods[name] = self.methods.get(name, 0) + 1
             if name == b"\x00\x3c\x00\x3c":
                 tag = 5 + payload[4]
@@ -174,27 +177,30 @@ class Client:
                 )
 
     async def ask(self, requests: Iterable[bytes], answer: bytes) -> None:
-        """Send them some at a time, and wait for the answers."""
+        """Send the requests, several at a time, and wait for the answers."""
         flight: list[bytes] = []
         for request in requests:
             flight.append(request)
             if len(flight) == FLIGHT:
                 self.write(b"".join(flight))
-                await self.hear(answer, len(flight))
+                await self.wait_for(answer, len(flight))
                 flight.clear()
         if flight:
             self.write(b"".join(flight))
-            await self.hear(answer, len(flight))
+            await self.wait_for(answer, len(flight))
 
     def abort(self) -> None:
+        """Close the socket without a closing handshake."""
         self._writer.transport.abort()
 
 
 def marshal(channel: int, frame: Any) -> bytes:
+    """Return the bytes of a frame."""
     return pamqp.frame.marshal(frame, channel)
 
 
 def publication(exchange: str, key: str, headers: dict[str, Any] | None = None) -> bytes:
+    """Return the bytes of a publication."""
     properties = spec.Basic.Properties(headers=headers, delivery_mode=1)
     return (
         marshal(1, spec.Basic.Publish(exchange=exchange, routing_key=key))
@@ -204,16 +210,19 @@ def publication(exchange: str, key: str, headers: dict[str, Any] | None = None) 
 
 
 class Scale:
-    """The phases. Each asserts that what it asked for was done."""
+    """The phases of the measurement. Each asserts that its requests were carried out."""
 
-    def __init__(self, chosen: argparse.Namespace, ports: dict[str, int], told: Connection) -> None:
+    def __init__(
+        self, chosen: argparse.Namespace, ports: dict[str, int], report: Connection
+    ) -> None:
         self._chosen = chosen
         self._ports = ports
-        self._told = told
+        self._report = report
         self.results: dict[str, dict[str, float]] = {}
-        self._clients: list[Client] = []
+        self._clients: list[AmqpSocket] = []
 
     async def phase(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Run one phase and print the clock's records."""
         await asyncio.sleep(0.05)
         self._ask()
         began = time.perf_counter()
@@ -223,19 +232,24 @@ class Scale:
         result = self._ask() | {"seconds": took}
         self.results[name] = result
         print(
-            f"{name:34} {took:7.2f} s   held {result['held_ms']:6.1f} ms   late {result['late_ms']:6.1f}   turn "
-            f"{result['turn_ms']:6.1f}   collection {result['collection_ms']:5.1f} ({result['generation']})",
+            f"{name:34} {took:7.2f} s   held {result['held_ms']:6.1f} ms   late "
+            f"{result['late_ms']:6.1f}   turn "
+            f"{result['turn_ms']:6.1f}   collection {result['collection_ms']:5.1f} "
+            f"({result['generation']})",
             flush=True,
         )
 
     def _ask(self) -> dict[str, float]:
-        self._told.send(True)
-        answer: dict[str, float] = self._told.recv()
+        self._report.send(True)
+        answer: dict[str, float] = self._report.recv()
         return answer
 
     async def run(self) -> None:
+        """Run all phases."""
         chosen = self._chosen
-        self._declarers = [await Client.connect(self._ports["amqp"], 1) for _ in range(DECLARERS)]
+        self._declarers = [
+            await AmqpSocket.connect(self._ports["amqp"], 1) for _ in range(DECLARERS)
+        ]
         durable = not chosen.memory
         names = [f"queue-{number}" for number in range(chosen.queues)]
         each = chosen.bindings // chosen.queues
@@ -355,20 +369,20 @@ class Scale:
         chosen = self._chosen
         for _ in range(0, chosen.connections, 250):
             self._clients += await asyncio.gather(
-                *(Client.connect(self._ports["amqp"], chosen.channels) for _ in range(250))
+                *(AmqpSocket.connect(self._ports["amqp"], chosen.channels) for _ in range(250))
             )
 
     async def _consume(self) -> None:
         chosen = self._chosen
 
-        async def consume(client: Client, at: int) -> None:
+        async def consume(client: AmqpSocket, at: int) -> None:
             for channel in range(1, chosen.channels + 1):
                 name = f"queue-{(at * chosen.channels + channel - 1) % chosen.queues}"
                 client.write(
                     marshal(channel, spec.Basic.Qos(prefetch_count=100))
                     + marshal(channel, spec.Basic.Consume(queue=name))
                 )
-            await client.hear(b"\x00\x3c\x00\x15", chosen.channels)
+            await client.wait_for(b"\x00\x3c\x00\x15", chosen.channels)
 
         for at in range(0, len(self._clients), 250):
             await asyncio.gather(
@@ -383,15 +397,15 @@ class Scale:
         for at in range(0, len(publications), 500):
             client.write(b"".join(publications[at : at + 500]))
             client.write(marshal(1, spec.Basic.Qos()))
-            await client.hear(b"\x00\x3c\x00\x0b", 1)
+            await client.wait_for(b"\x00\x3c\x00\x0b", 1)
 
     async def _acknowledge(self) -> None:
-        """Everything that came, multiple, on every channel."""
+        """Acknowledge all deliveries on every channel, with the flag multiple."""
         chosen = self._chosen
         for client in self._clients:
             for channel in range(1, chosen.channels + 1):
                 client.write(marshal(channel, spec.Basic.Qos(prefetch_count=100)))
-            await client.hear(b"\x00\x3c\x00\x0b", chosen.channels)
+            await client.wait_for(b"\x00\x3c\x00\x0b", chosen.channels)
             client.write(
                 b"".join(
                     marshal(channel, spec.Basic.Ack(tag, True))
@@ -407,23 +421,21 @@ class Scale:
         writer.close()
 
     async def _abort(self) -> None:
-        """All clients go without a word, in one moment."""
+        """Abort all clients at once."""
         for client in self._clients:
             client.abort()
         self._clients.clear()
         await self._quiet()
 
     async def _quiet(self) -> None:
-        """The broker has nothing left to do, when it has answered a client who comes now, some
-        times.
-        """
+        """Return when the broker is idle: it has answered several new clients in turn."""
         for _ in range(50):
             self._declarers[0].write(marshal(1, spec.Basic.Qos()))
-            await self._declarers[0].hear(b"\x00\x3c\x00\x0b", 1)
+            await self._declarers[0].wait_for(b"\x00\x3c\x00\x0b", 1)
             await asyncio.sleep(0.01)
 
     async def _exclusive(self) -> None:
-        async def declare(client: Client) -> None:
+        async def declare(client: AmqpSocket) -> None:
             await client.ask(
                 [marshal(1, spec.Queue.Declare(queue="", exclusive=True)) for _ in range(5)],
                 b"\x00\x32\x00\x0b",
@@ -456,7 +468,7 @@ class Scale:
         )
 
     async def _many_exclusive(self, count: int) -> None:
-        client = await Client.connect(self._ports["amqp"], 1)
+        client = await AmqpSocket.connect(self._ports["amqp"], 1)
         self._clients.append(client)
         await client.ask(
             [marshal(1, spec.Queue.Declare(queue="", exclusive=True)) for _ in range(count)],
@@ -465,7 +477,7 @@ class Scale:
 
 
 def measure(chosen: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Run all phases beside a broker of its own; returns what the clock saw."""
+    """Run all phases against a broker of its own; return the clock's records."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     with tempfile.TemporaryDirectory(prefix="trellis-scale-") as directory:
@@ -487,6 +499,7 @@ def measure(chosen: argparse.Namespace) -> dict[str, dict[str, float]]:
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -495,16 +508,20 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--connections", type=int, default=1_000)
     parser.add_argument("--channels", type=int, default=10)
     parser.add_argument(
-        "--memory", action="store_true", help="keep nothing: transient queues, no data directory"
+        "--memory",
+        action="store_true",
+        help="no persistence: transient queues, no data directory",
     )
     parser.add_argument("--json", help="a file for the figures")
     return parser.parse_args(arguments)
 
 
 def main() -> None:
+    """Run the measurement."""
     chosen = options()
     print(
-        f"compiled: {trellis.compiled()}, processors: {os.cpu_count()}, load: {os.getloadavg()[0]:.1f}"
+        f"compiled: {trellis.compiled()}, processors: {os.cpu_count()}, load: "
+        f"{os.getloadavg()[0]:.1f}"
     )
     results = measure(chosen)
     worst = max(results, key=lambda name: results[name]["held_ms"])

@@ -1,17 +1,18 @@
-"""What do streams cost inside? Octets into the real front ends on the real core; segments in
-memory, or in a file for HTTP.
+"""Measures the costs of streams inside the broker, without sockets: segments in memory, or in
+files.
 
     python benchmarks/streams.py [--messages 100000] [--rounds 5]
 
-    capture      a publication to nowhere with a journal, less one without: what the loop pays
-    background   rows made of it and written, by the writer's thread (here: by this one): a batch of the store for each chunk of 100
+    capture      the loop's cost: a publication that no queue receives, with a journal less without
+    background   the writer thread's cost: encoding and writing rows, 100 messages per store batch
     files        the same in batches of 2,500, into files
-    queue        a plain queue's delivery with acks          stream    the same, of a stream's rows
-    serving      octets of a segment sent to a socket by sendfile, per row; both ends are this process, its reader is not counted
+    queue        a plain queue's delivery with acknowledgements
+    stream       the same of a stream's rows
+    serving      a segment sent to a socket by sendfile, per row, without the receiver's cost
 
-Run it with the Python that has the broker installed, from any directory: it says whether what it
-measures is compiled. Times are processor times of the thread, medians of interleaved rounds;
-compare them within one run only.
+Run it with the Python in which the broker is installed, from any directory: it prints whether the
+measured code is compiled. Times are CPU times of the thread, medians of interleaved rounds; compare
+them within one run only.
 """
 
 from __future__ import annotations
@@ -40,10 +41,12 @@ Times = dict[str, list[float]]
 
 
 def publication(exchange: str, key: str) -> bytes:
+    """Return the bytes of a publication."""
     return method(1, 60, 40, b"\0\0" + short(exchange) + short(key) + b"\0") + CONTENT
 
 
 def declare(name: str, arguments: bytes) -> bytes:
+    """Return the bytes of a queue declaration."""
     return method(
         1,
         50,
@@ -59,8 +62,9 @@ def declare(name: str, arguments: bytes) -> bytes:
 def loop_cost(
     messages: int, journal: bool, mqtt: bool, chunks: int = 1, root: str = ""
 ) -> tuple[float, float]:
-    """Seconds of a publisher's input, and of the store's batches behind it, each of so many chunks;
-    into files below a root.
+    """Return the seconds of processing a publisher's input and of the store's batches behind it.
+
+    Each batch has `chunks` chunks; with a root, segments are files below it.
     """
     bench = Bench()
     if root:
@@ -99,7 +103,7 @@ def loop_cost(
 
 
 def delivery(messages: int, streaming: bool) -> float:
-    """Seconds of delivering and settling, everything published before."""
+    """Return the seconds of delivering and settling messages published before."""
     bench = Bench()
     writer, reader = bench.amqp(), bench.amqp()
     writer.receive_data(declare("q", STREAM if streaming else b""))
@@ -139,13 +143,13 @@ def delivery(messages: int, streaming: bool) -> float:
         )
         tag += BATCH
         assert got == BATCH
-        began += time.thread_time() - spent  # What the client does is not counted.
+        began += time.thread_time() - spent  # the client's work is not counted
         reader.receive_data(acks)
     return time.thread_time() - began
 
 
 def serving(messages: int) -> float:
-    """Seconds of the sending thread."""
+    """Return the seconds of the sending thread."""
     bench = Bench()
     writer = bench.amqp()
     writer.receive_data(declare("q", STREAM))
@@ -184,9 +188,13 @@ def serving(messages: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Cost of streams inside the broker.")
+    """Run the measurement."""
+    parser = argparse.ArgumentParser(description="Measure the costs of streams inside the broker.")
     parser.add_argument(
-        "--messages", type=int, default=100_000, help="publications a round (default %(default)s)"
+        "--messages",
+        type=int,
+        default=100_000,
+        help="publications per round (default %(default)s)",
     )
     parser.add_argument(
         "--rounds",
@@ -197,8 +205,10 @@ def main() -> None:
     options = parser.parse_args()
     compiled = not (broker.queues.queue.__file__ or "").endswith(".py")
     print(
-        f"broker in {Path(broker.queues.queue.__file__ or '').parent}, {'compiled' if compiled else 'NOT compiled'}; "
-        f"{options.messages} publications of {len(BODY)} octets, median of {options.rounds} rounds, ns a message"
+        f"broker in {Path(broker.queues.queue.__file__ or '').parent}, "
+        f"{'compiled' if compiled else 'NOT compiled'}; "
+        f"{options.messages} publications of {len(BODY)} bytes, median of {options.rounds} rounds, "
+        "ns per message"
     )
     times: Times = {}
 
@@ -219,7 +229,8 @@ def main() -> None:
         note("serving", serving(options.messages))
     for name, found in times.items():
         print(
-            f"{name:18} {statistics.median(found):8.0f}   (rounds {min(found):.0f} to {max(found):.0f})"
+            f"{name:18} {statistics.median(found):8.0f}   (rounds {min(found):.0f} to "
+            f"{max(found):.0f})"
         )
 
 

@@ -1,11 +1,10 @@
-"""What a message costs the broker over each transport: processor time of its process, MQTT QoS 0 in
-batches.
+"""Measures the broker's CPU time per message over each transport, with MQTT QoS 0 in batches.
 
     python benchmarks/transports.py [MESSAGES] [SIZE]
 
-One client publishes MESSAGES of SIZE octets as fast as they are taken, one other hears all of them
-over the same transport. `tls of uvloop` is the plain link behind the TLS of the loop, for
-comparison. Rounds alternate; the least of each counts.
+One client publishes MESSAGES of SIZE bytes at full speed, and another client receives them over the
+same transport. `tls of uvloop` is the plain link behind the event loop's TLS, for comparison.
+Rounds alternate; the minimum of each counts.
 """
 
 from __future__ import annotations
@@ -34,16 +33,18 @@ from trellis.server.listener_context import ListenerContext
 from trellis.settings import Amqp, Data, Http, Metrics, Mqtt, Mqtts, Settings, Tls, Ws, Wss
 
 ROUNDS: Final = 5
-DOORS: Final = ("tcp", "ws", "tls", "wss", "tls of uvloop")
+TRANSPORTS: Final = ("tcp", "ws", "tls", "wss", "tls of uvloop")
 UPGRADE: Final = (
-    b"GET /ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    b"GET /ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+    b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n"
 )
-#: Messages that are one frame of WebSocket, and one write of the client.
+#: Messages in one WebSocket frame, which the client sends in one write.
 BATCH: Final = 200
 
 
 def settings(certificate: str) -> Settings:
+    """Return the broker's settings."""
     host = "127.0.0.1"
     return Settings(
         amqp=Amqp(port=0, host=host),
@@ -58,8 +59,8 @@ def settings(certificate: str) -> Settings:
     )
 
 
-async def serve(certificate: str, told: Connection) -> None:
-    """The broker, and beside it a port with the loop's own TLS."""
+async def serve(certificate: str, report: Connection) -> None:
+    """Run the broker, and an additional port with the event loop's own TLS."""
     app = App(settings(certificate))
     serving = asyncio.create_task(app.serve())
     await app.started.wait()
@@ -71,7 +72,7 @@ async def serve(certificate: str, told: Connection) -> None:
         lambda: cast(asyncio.Protocol, Link(entrance)), "127.0.0.1", 0, ssl=context, backlog=4096
     )
     ports = {name: int(address.rpartition(":")[2]) for name, address in app.addresses.items()}
-    told.send(
+    report.send(
         {
             "tcp": ports["mqtt"],
             "ws": ports["ws"],
@@ -80,25 +81,28 @@ async def serve(certificate: str, told: Connection) -> None:
             "tls of uvloop": server.sockets[0].getsockname()[1],
         }
     )
-    await asyncio.get_running_loop().run_in_executor(None, told.recv)
+    await asyncio.get_running_loop().run_in_executor(None, report.recv)
     server.close()
     app.stop()
     await serving
 
 
-def broker(certificate: str, told: Connection) -> None:
+def broker(certificate: str, report: Connection) -> None:
+    """Run the broker in this process."""
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
-    uvloop.run(serve(certificate, told))
+    uvloop.run(serve(certificate, report))
 
 
-class Client:
-    """A socket with the layers of a door."""
+class TransportClient:
+    """A socket with the layers of one transport."""
 
-    def __init__(self, door: str, port: int, name: str, context: ssl.SSLContext) -> None:
-        self._framed = door in ("ws", "wss")
+    def __init__(self, transport: str, port: int, name: str, context: ssl.SSLContext) -> None:
+        self._framed = transport in ("ws", "wss")
         raw = socket.create_connection(("127.0.0.1", port))
         self._socket = (
-            raw if door in ("tcp", "ws") else context.wrap_socket(raw, server_hostname="localhost")
+            raw
+            if transport in ("tcp", "ws")
+            else context.wrap_socket(raw, server_hostname="localhost")
         )
         if self._framed:
             self._socket.sendall(UPGRADE)
@@ -108,34 +112,40 @@ class Client:
         self.send(self.frame(b"\x10" + bytes([len(connect)]) + connect))
         self.read(4 + 2 * self._framed)
 
-    def frame(self, octets: bytes) -> bytes:
-        return Frame(Opcode.BINARY, octets).serialize(mask=True) if self._framed else octets
+    def frame(self, data: bytes) -> bytes:
+        """Return the data as the transport sends it."""
+        return Frame(Opcode.BINARY, data).serialize(mask=True) if self._framed else data
 
-    def send(self, octets: bytes) -> None:
-        self._socket.sendall(octets)
+    def send(self, data: bytes) -> None:
+        """Send data."""
+        self._socket.sendall(data)
 
     def read(self, count: int) -> None:
-        """At least so many octets."""
+        """Read at least this many bytes."""
         while count > 0:
             got = len(self._socket.recv(1 << 18))
             assert got
             count -= got
 
     def close(self) -> None:
+        """Close the connection."""
         self._socket.close()
 
 
 def spent(pid: int) -> float:
-    """Seconds of processor time of a process so far."""
+    """Return the CPU time of a process so far, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(
-    door: str, port: int, pid: int, messages: int, size: int, context: ssl.SSLContext
+    transport: str, port: int, pid: int, messages: int, size: int, context: ssl.SSLContext
 ) -> float:
-    """Microseconds of the broker's processor time a message."""
-    reader, writer = Client(door, port, "reader", context), Client(door, port, "writer", context)
+    """Return the broker's CPU time per message, in microseconds."""
+    reader, writer = (
+        TransportClient(transport, port, "reader", context),
+        TransportClient(transport, port, "writer", context),
+    )
     reader.send(reader.frame(b"\x82\x06\x00\x01\x00\x01t\x00"))
     reader.read(5)
     body = b"\x00\x01t" + bytes(size)
@@ -157,6 +167,7 @@ def measure(
 
 
 def main() -> None:
+    """Run the measurement."""
     messages = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
     size = int(sys.argv[2]) if len(sys.argv) > 2 else 100
     with tempfile.TemporaryDirectory() as directory:
@@ -172,20 +183,22 @@ def main() -> None:
         process.start()
         ports = ours.recv()
         assert process.pid is not None
-        best = dict.fromkeys(DOORS, float("inf"))
+        best = dict.fromkeys(TRANSPORTS, float("inf"))
         for _ in range(ROUNDS):
-            for door in DOORS:
-                best[door] = min(
-                    best[door], measure(door, ports[door], process.pid, messages, size, context)
+            for transport in TRANSPORTS:
+                best[transport] = min(
+                    best[transport],
+                    measure(transport, ports[transport], process.pid, messages, size, context),
                 )
                 time.sleep(0.1)
         ours.send("enough")
         process.join()
     print(
-        f"{messages} messages of {size} octets, {'compiled' if trellis.compiled() else 'NOT compiled'}, {ssl.OPENSSL_VERSION}"
+        f"{messages} messages of {size} bytes, "
+        f"{'compiled' if trellis.compiled() else 'NOT compiled'}, {ssl.OPENSSL_VERSION}"
     )
-    for door, taken in best.items():
-        print(f"{door:>14}  {taken:6.2f} us a message  {taken / best['tcp']:5.2f} x tcp")
+    for transport, taken in best.items():
+        print(f"{transport:>14}  {taken:6.2f} us per message  {taken / best['tcp']:5.2f} x tcp")
 
 
 if __name__ == "__main__":

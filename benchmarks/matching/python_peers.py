@@ -1,8 +1,8 @@
 """Answers the requests of `trellis bench matching` for matchers on PyPI: python_peers.py paho |
 amqtt.
 
-`paho` is paho-mqtt's MQTTMatcher: a trie with one value a filter, here a list of subscribers.
-`amqtt` is what amqtt's broker does with its dict of filters: `_matches`, called for each of them.
+`paho` is paho-mqtt's MQTTMatcher: a trie with one value per filter, here a list of subscribers.
+`amqtt` does what amqtt's broker does with its dict of filters: it calls `_matches` for each filter.
 """
 
 from __future__ import annotations
@@ -14,32 +14,35 @@ from typing import Any
 
 sys.path.insert(
     0, str(Path(__file__).resolve().parent.parent.parent)
-)  # the protocol, and its loops, are those of Trellis
+)  # the protocol and its loops are those of Trellis
 
 from trellis.bench.matching import step
 
 
 def filter_of(pattern: str) -> str:
-    """An AMQP pattern in MQTT's words. Raises Unable for a `#` that is not the last word."""
+    """Return an AMQP pattern as an MQTT filter. Raises Unable for a `#` that is not the
+    last word.
+    """
     if "#" in pattern[:-1]:
-        raise Unable("MQTT has no `#` but at the end")
+        raise Unable("MQTT permits `#` only at the end")
     return pattern.replace(".", "/").replace("*", "+")
 
 
 class Unable(Exception):
-    """A pattern has no like in MQTT."""
+    """A pattern has no equivalent in MQTT."""
 
 
-class Paho:
-    """MQTTMatcher with lists of subscribers."""
+class PahoMatcher:
+    """A matcher on paho-mqtt's MQTTMatcher, with lists of subscribers."""
 
     def __init__(self) -> None:
         from paho.mqtt.matcher import MQTTMatcher
 
-        make: Any = MQTTMatcher  # it has no types
+        make: Any = MQTTMatcher  # the class has no type annotations
         self._matcher = make()
 
     def subscribe(self, pattern: str, subscriber: int) -> bool:
+        """Add the pair; return False if it was already present."""
         name = filter_of(pattern)
         try:
             self._matcher[name].append(subscriber)
@@ -48,6 +51,7 @@ class Paho:
         return True
 
     def unsubscribe(self, pattern: str, subscriber: int) -> bool:
+        """Remove the pair; return False if it was not present."""
         name = filter_of(pattern)
         subscribers = self._matcher[name]
         subscribers.remove(subscriber)
@@ -56,6 +60,7 @@ class Paho:
         return True
 
     def match(self, topic: str) -> list[int]:
+        """Return the subscribers of all matching patterns, each once."""
         return [
             each
             for subscribers in self._matcher.iter_match(topic.replace(".", "/"))
@@ -63,27 +68,28 @@ class Paho:
         ]
 
     def matches_any(self, topic: str) -> bool:
+        """True if at least one pattern matches."""
         return next(self._matcher.iter_match(topic.replace(".", "/")), None) is not None
 
 
-class Amqtt:
-    """What amqtt's broker does for a publication, on a dict as it has it."""
+class AmqttMatcher:
+    """A matcher that does what amqtt's broker does for a publication, on the same kind of dict."""
 
     def __init__(self) -> None:
         from amqtt.broker import Broker
 
         self._matches = Broker._matches
-        self._broker = Broker.__new__(
-            Broker
-        )  # nothing of it runs: the method looks at its arguments
+        self._broker = Broker.__new__(Broker)  # no broker runs: the method only uses its arguments
         self._broker.logger = _NoLog()
         self._subscriptions: dict[str, list[int]] = {}
 
     def subscribe(self, pattern: str, subscriber: int) -> bool:
+        """Add the pair; return False if it was already present."""
         self._subscriptions.setdefault(filter_of(pattern), []).append(subscriber)
         return True
 
     def unsubscribe(self, pattern: str, subscriber: int) -> bool:
+        """Remove the pair; return False if it was not present."""
         name = filter_of(pattern)
         self._subscriptions[name].remove(subscriber)
         if not self._subscriptions[name]:
@@ -91,6 +97,7 @@ class Amqtt:
         return True
 
     def match(self, topic: str) -> list[int]:
+        """Return the subscribers of all matching patterns, each once."""
         topic = topic.replace(".", "/")
         matches, broker = self._matches, self._broker
         return [
@@ -101,6 +108,7 @@ class Amqtt:
         ]
 
     def matches_any(self, topic: str) -> bool:
+        """True if at least one pattern matches."""
         topic = topic.replace(".", "/")
         return any(self._matches(self._broker, topic, name) for name in self._subscriptions)
 
@@ -110,16 +118,19 @@ class _NoLog:
         pass
 
 
-class Peer(step.MatchingStep):
-    """The work of a peer."""
+class PythonPeer(step.MatchingStep):
+    """Answers requests with the chosen matcher."""
 
     def make(self) -> Any:
-        return Paho() if self.name == "paho" else Amqtt()
+        return PahoMatcher() if self.name == "paho" else AmqttMatcher()
 
     def do(self, request: dict[str, Any]) -> dict[str, Any]:
         if request["kind"] == "about":
             return {
-                "version": f"{version('paho-mqtt' if self.name == 'paho' else 'amqtt')}, Python {sys.version.split()[0]}"
+                "version": (
+                    f"{version('paho-mqtt' if self.name == 'paho' else 'amqtt')}, Python "
+                    f"{sys.version.split()[0]}"
+                )
             }
         try:
             return super().do(request)
@@ -128,4 +139,4 @@ class Peer(step.MatchingStep):
 
 
 if __name__ == "__main__":
-    sys.exit(step.serve(Peer(sys.argv[1])))
+    sys.exit(step.serve(PythonPeer(sys.argv[1])))

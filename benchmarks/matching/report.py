@@ -1,5 +1,6 @@
-"""`python benchmarks/matching/report.py RESULTS.json...`: tables and charts of `trellis bench
-matching` into a document.
+"""Writes tables and charts of `trellis bench matching` into a document.
+
+python benchmarks/matching/report.py RESULTS.json...
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ sys.path[:0] = [
     str(ROOT),
     str(_HERE),
     str(_HERE.parent),
-]  # Trellis; `figures`; `peers`, which draws
+]  # Trellis; `figures`; `peers`, which draws charts
 
 from figures.charts import charts  # noqa: E402
 from figures.page import page  # noqa: E402
@@ -26,8 +27,9 @@ from trellis.bench.matching.results import merged, read  # noqa: E402
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the document and its charts; 2 for files that hold no results, or a document without
-    marks.
+    """Write the document and its charts; return the exit code.
+
+    It is 2 for files without results, or a document without marks.
     """
     parser = argparse.ArgumentParser(
         prog="report.py", description="Write tables and charts of results into a document."
@@ -36,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "results",
         type=Path,
         nargs="+",
-        help="what `trellis bench matching --json FILE` wrote; a later one adds",
+        help="files written by `trellis bench matching --json FILE`; later files add results",
     )
     parser.add_argument(
         "--into",
@@ -49,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--charts",
         type=Path,
         metavar="FOLDER",
-        help="where the SVG files go [FILE's folder/matching]",
+        help="the directory for the SVG files [FILE's directory/matching]",
     )
     arguments = parser.parse_args(argv)
     into: Path = arguments.into

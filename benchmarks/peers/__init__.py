@@ -1,20 +1,20 @@
-"""Trellis beside other brokers: the same workloads, the same load tool, one machine, in turn.
+"""Compares Trellis with other brokers: the same workloads, load tool and machine, in turn.
 
-Theory of operation. A *peer* is a broker that we know how to start: what must be installed, which
-settings suit it best, which workloads it can do, and why not the others. A *run* is rounds; in each
-round every peer in turn is started afresh on loopback, does every workload that it can do, and
-ends. So a mood of the machine meets all of them, and what is compared are medians over rounds. The
-load itself is `trellis bench load`, one process per workload, which checks every answer; a broker
-whose answer is wrong is reported as wrong, with no figure.
+Theory of operation. A *peer* is a broker that this package can start: its requirements, its best
+settings, the workloads it supports, and the reason for those it does not. A *run* consists of
+rounds. In each round every peer in turn is started on loopback, does every workload it supports,
+and is stopped. So a disturbance of the machine affects all peers, and medians over rounds are
+compared. The load comes from `trellis bench load`, one process per workload, which checks every
+message; a broker with a wrong answer is reported as wrong, without a figure.
 
               command.py
-              /        \\
-        rounds.py     report.py          run: writes results     report: reads them
-        /   |   \\       /   \\
-   load.py  |  results.py   table.py, chart.py
+              /        `-----.
+        rounds.py          report.py       `run` writes results, `report` reads them
+        /   |   `-----.     /   `----.
+    load.py |    results.py  table.py, chart.py
             |
-       brokers/*.py    one peer per file, all are a `Peer` of peer.py; they start processes of process.py
+       brokers/*.py          one peer per file, each a subclass of PeerBroker in peer.py
 
 Reading order: workloads, process, peer, brokers, results, rounds, load, machine, table, chart,
-report, command. Only the standard library is needed, and Linux (/proc).
+report, command. It needs only the standard library and Linux (/proc).
 """

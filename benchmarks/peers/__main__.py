@@ -1,4 +1,4 @@
-"""`python benchmarks/peers` (or `python -m benchmarks.peers`): measure Trellis beside other
+"""Runs `python benchmarks/peers` (or `python -m benchmarks.peers`): compares Trellis with other
 brokers.
 """
 
@@ -9,7 +9,7 @@ _BENCHMARKS = Path(__file__).resolve().parent.parent
 sys.path[:0] = [
     str(_BENCHMARKS),
     str(_BENCHMARKS.parent),
-]  # our package, and the table of workloads in trellis.bench
+]  # this package, and the table of workloads in trellis.bench
 
 from peers.command import main  # noqa: E402  (found only now)
 

@@ -1,7 +1,6 @@
-"""Serves MQTT on loopback with amqtt's broker: `amqtt_serve.py PORT`, with the Python that has
-amqtt and uvloop.
+"""Serves MQTT on loopback with amqtt's broker: `amqtt_serve.py PORT`.
 
-Started by benchmarks/peers; a program of its own, since amqtt lives in an environment of its own.
+benchmarks/peers runs it with the Python of a virtual environment that has amqtt and uvloop.
 """
 
 import asyncio
@@ -13,6 +12,7 @@ from amqtt.broker import Broker
 
 
 async def serve(port: int) -> None:
+    """Serve until cancelled."""
     broker = Broker(
         {
             "listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{port}"}},

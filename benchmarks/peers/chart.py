@@ -1,10 +1,10 @@
-"""How do results look as a picture? Bars on a logarithmic scale, written as SVG by hand.
+"""Draws results as bars on a logarithmic scale, written as SVG.
 
-panel            one workload: title, then one bar per peer, shortest first
+panel            one workload: a title, then one bar per peer, the shortest first
 +-- title --------------+
-| name  |====== figure  |      colours: ours, a peer, a floor; all readable on white and on black
+| name  |====== figure  |      colours: Trellis, a peer, a lower bound; legible on white and black
 | name  |========= fig. |
-+-----------------------+      panels go down in two columns, the scale is the same in all
++-----------------------+      panels are in two columns, with the same scale in all
 """
 
 from __future__ import annotations
@@ -19,35 +19,41 @@ from peers.results import Figures, Results
 from peers.table import FAMILIES, OURS, figure, title_of
 
 _WIDTH, _MARGIN, _GAP = 960, 16, 28
-_NAMES, _FIGURES = 108, 52  # room left of the bars at least, and right of them
-_LETTER = 7  # of a name
+_NAMES, _FIGURES = 108, 52  # the least room left of the bars, and the room right of them
+_LETTER = 7  # the width of a letter of a name
 _BAR, _STEP, _TITLE, _LINE, _HEAD, _AXIS, _LEGEND = 12, 17, 24, 15, 44, 22, 26
-_LETTERS = 60  # of one line of a panel's title
+_LETTERS = 60  # the letters in one line of a panel's title
 _TEXT, _FAINT = "#7d8590", "#7d859055"
 _OURS, _PEER, _FLOOR = "#e07b39", "#5b8db8", "#9aa0a6"
 
 
 class Bar(NamedTuple):
+    """A bar of a panel."""
+
     title: str
     value: float
     colour: str
 
 
 class Panel(NamedTuple):
-    title: list[str]  # its lines
+    """The bars of one workload."""
+
+    title: list[str]  # the lines of the title
     bars: list[Bar]
 
     @property
     def head(self) -> int:
+        """Return the height of the title."""
         return _TITLE + _LINE * (len(self.title) - 1)
 
     @property
     def height(self) -> int:
+        """Return the height of the panel."""
         return self.head + _STEP * len(self.bars) + _AXIS
 
 
 def cpu(results: Results, family: str) -> list[Panel]:
-    """The broker's CPU in a family's workloads at full speed."""
+    """Return panels with the broker's CPU in a family's workloads at full speed."""
     names = [
         name
         for name, about in results.workloads.items()
@@ -61,7 +67,7 @@ def cpu(results: Results, family: str) -> list[Panel]:
 
 
 def latency(results: Results) -> list[Panel]:
-    """The p99 of all workloads whose latency is measured."""
+    """Return panels with the p99 of all workloads whose latency is measured."""
     found = []
     for name, about in results.workloads.items():
         before = "" if about["family"] == "crossing" else f"{FAMILIES[about['family']]} "
@@ -72,7 +78,7 @@ def latency(results: Results) -> list[Panel]:
 def _panel_of(
     results: Results, workload: str, title: str, value: Callable[[Figures], float | None]
 ) -> list[Panel]:
-    """The workload's panel; none where nobody has a figure."""
+    """Return the workload's panel, or None if no peer has a figure."""
     bars = [
         Bar(peer.title, height, _OURS if name == OURS else _FLOOR if peer.floor else _PEER)
         for name, peer in results.peers.items()
@@ -86,7 +92,7 @@ def _panel_of(
 
 
 def chart(panels: Sequence[Panel], title: str, unit: str) -> str:
-    """The panels as one picture, in SVG; empty when there are none."""
+    """Return the panels as one SVG picture; an empty string if there are none."""
     if not panels:
         return ""
     low, high = _scale([bar.value for panel in panels for bar in panel.bars])
@@ -112,19 +118,20 @@ def chart(panels: Sequence[Panel], title: str, unit: str) -> str:
 
 def _opening(width: int, height: int) -> str:
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'width="{width}" height="{height}" '
         f'font-family="system-ui, sans-serif" font-size="12" fill="{_TEXT}" role="img">'
     )
 
 
 def _scale(values: Sequence[float]) -> tuple[int, int]:
-    """The powers of ten around all values."""
+    """Return the powers of ten around all values."""
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     return low, max(high, low + 1)
 
 
 def _columns(panels: Sequence[Panel]) -> list[Sequence[Panel]]:
-    """Panels in reading order, in two columns of about the same height."""
+    """Divide the panels, in reading order, into two columns of about the same height."""
     total, left = sum(panel.height for panel in panels), 0
     cuts: list[tuple[int, int]] = []
     for index, panel in enumerate(panels, 1):
@@ -141,7 +148,8 @@ def _draw(
     start, room = left + names, width - names - _FIGURES
     first, bottom = top + panel.head, top + panel.head + _STEP * len(panel.bars)
     parts = [
-        f'<text x="{left:.1f}" y="{top + 14 + _LINE * index}" font-weight="600">{escape(line)}</text>'
+        f'<text x="{left:.1f}" y="{top + 14 + _LINE * index}" '
+        f'font-weight="600">{escape(line)}</text>'
         for index, line in enumerate(panel.title)
     ]
     for power in range(low, high + 1):
@@ -150,22 +158,29 @@ def _draw(
             f'<line x1="{x:.1f}" y1="{first - 3}" x2="{x:.1f}" y2="{bottom}" stroke="{_FAINT}"/>'
         )
         parts.append(
-            f'<text x="{x:.1f}" y="{bottom + 11}" font-size="9" text-anchor="middle">{_tick(power)}</text>'
+            f'<text x="{x:.1f}" y="{bottom + 11}" font-size="9" '
+            f'text-anchor="middle">{_tick(power)}</text>'
         )
     for index, bar in enumerate(panel.bars):
         y = first + _STEP * index
         length = room * max(0.004, (math.log10(bar.value) - low) / (high - low))
         weight = ' font-weight="600"' if bar.colour == _OURS else ""
         parts += [
-            f'<text x="{start - 6:.1f}" y="{y + 10}" text-anchor="end"{weight}>{escape(bar.title)}</text>',
-            f'<rect x="{start:.1f}" y="{y}" width="{length:.1f}" height="{_BAR}" rx="2" fill="{bar.colour}"/>',
+            (
+                f'<text x="{start - 6:.1f}" y="{y + 10}" '
+                f'text-anchor="end"{weight}>{escape(bar.title)}</text>'
+            ),
+            (
+                f'<rect x="{start:.1f}" y="{y}" width="{length:.1f}" height="{_BAR}" rx="2" '
+                f'fill="{bar.colour}"/>'
+            ),
             f'<text x="{start + length + 5:.1f}" y="{y + 10}"{weight}>{figure(bar.value)}</text>',
         ]
     return parts
 
 
 def _tick(power: int) -> str:
-    """A power of ten on the axis, short enough that the next one has room."""
+    """Return a power of ten as a short axis label."""
     for least, letter in ((9, "G"), (6, "M"), (3, "k")):
         if power >= least:
             return f"{10 ** (power - least)}{letter}"
@@ -174,11 +189,17 @@ def _tick(power: int) -> str:
 
 def _legend(y: int, unit: str, floors: bool) -> list[str]:
     parts = [
-        f'<text x="{_MARGIN}" y="{y}" font-size="11">{escape(unit)}, logarithmic; shorter is better</text>'
+        (
+            f'<text x="{_MARGIN}" y="{y}" font-size="11">{escape(unit)}, logarithmic; '
+            "shorter is better</text>"
+        )
     ]
     if floors:
         parts += [
             f'<rect x="{_WIDTH - 250}" y="{y - 9}" width="10" height="10" rx="2" fill="{_FLOOR}"/>',
-            f'<text x="{_WIDTH - 235}" y="{y}" font-size="11">a floor: octets relayed unread, no broker</text>',
+            (
+                f'<text x="{_WIDTH - 235}" y="{y}" font-size="11">a lower bound: bytes '
+                "relayed unread, no broker</text>"
+            ),
         ]
     return parts

@@ -17,24 +17,25 @@ from peers import workloads
 from peers.brokers import chosen
 from peers.load import BenchLoad
 from peers.machine import busy, machine
-from peers.peer import ROOT, Peer, Tools
+from peers.peer import ROOT, PeerBroker, Tools
 from peers.process import Failed, allow_files
 from peers.report import report
 from peers.results import About, Results, read
-from peers.rounds import Plan, calibrate, duration, measure_all
+from peers.rounds import RoundPlan, calibrate, duration, measure_all
 
-#: How long a measurement is, in seconds, and how short `--minutes` may make it.
+#: The default length of a measurement in seconds, and the shortest that `--minutes` may choose.
 LENGTH: Final = 3.0
 SHORTEST: Final = 0.5
-#: The load tool warms a broker up for this part of a measurement before it measures.
+#: The part of a measurement's length for which the load tool first warms the broker up.
 WARM: Final = 0.2
-#: Fewer rounds than this give no median worth its name.
+#: Fewer rounds than this give no reliable median.
 FEWEST: Final = 5
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command in `argv` (else sys.argv); returns the exit code: 0 done, 1 something is
-    missing, 2 wrong arguments.
+    """Run the command in `argv` (default: sys.argv); return the exit code.
+
+    0: done; 1: something is missing; 2: wrong arguments.
     """
     arguments = _parser().parse_args(argv)
     try:
@@ -44,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"peers: {error}", file=sys.stderr)
         return 2 if isinstance(error, ValueError) else 1
     except KeyboardInterrupt:
-        print("peers: interrupted; whole rounds are in the results", file=sys.stderr)
+        print("peers: interrupted; completed rounds are in the results", file=sys.stderr)
         return 130
 
 
@@ -54,9 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    listing = commands.add_parser(
-        "list", help="which peers are installed here, and which workloads there are"
-    )
+    listing = commands.add_parser("list", help="show the installed peers and the workloads")
     listing.set_defaults(command=_list)
     _add_choice(listing)
 
@@ -82,35 +81,37 @@ def _parser() -> argparse.ArgumentParser:
         "--minutes",
         type=float,
         metavar="M",
-        help="as long as fits when the whole run takes about so many minutes",
+        help="the longest measurements that fit into a run of about this many minutes",
     )
     effort.add_argument(
         "--messages",
         type=_positive,
         metavar="N",
-        help="messages of one measurement, instead of a length",
+        help="messages per measurement, instead of a length",
     )
     run.add_argument(
         "--require",
         action="store_true",
-        help="fail when a chosen peer is not installed, instead of leaving it out",
+        help="fail if a chosen peer is not installed, instead of skipping it",
     )
     run.add_argument(
-        "--dry-run", action="store_true", help="say what would be measured and how long it takes"
+        "--dry-run",
+        action="store_true",
+        help="show what would be measured and how long it takes",
     )
-    run.add_argument("--name", default="peers", help="part of the name of the results [peers]")
+    run.add_argument("--name", default="peers", help="a part of the results' file name [peers]")
     run.add_argument(
         "--output",
         type=Path,
         metavar="FILE",
-        help="where the results go [benchmarks/results/DATE-NAME.json]",
+        help="the file for the results [benchmarks/results/DATE-NAME.json]",
     )
 
     writing = commands.add_parser(
-        "report", help="write tables and charts of results into a document, between its marks"
+        "report", help="write tables and charts into the marked part of a document"
     )
     writing.set_defaults(command=_report)
-    writing.add_argument("results", type=Path, help="a file that `run` wrote")
+    writing.add_argument("results", type=Path, help="a results file written by `run`")
     writing.add_argument(
         "--into",
         type=Path,
@@ -122,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
         "--charts",
         type=Path,
         metavar="FOLDER",
-        help="where the SVG files go [FILE's folder/performance]",
+        help="the directory for the SVG files [FILE's directory/performance]",
     )
     return parser
 
@@ -152,11 +153,11 @@ def _positive(text: str) -> int:
 
 
 def tools(trellis: Path | None) -> Tools:
-    """Where the programs are. Raises ValueError where `trellis` is given and is no file."""
+    """Return the paths of programs. Raises ValueError if `trellis` is given and is not a file."""
     if trellis is not None and not trellis.is_file():
-        raise ValueError(f"{trellis} is no file")
-    # Not resolved: beside the command, and not beside what a link leads to, is the Python of its
-    # environment.
+        raise ValueError(f"{trellis} is not a file")
+    # Symbolic links are not resolved: the environment's Python is beside the command, not beside
+    # the link's target.
     candidates = (
         [trellis]
         if trellis
@@ -179,7 +180,9 @@ def _list(arguments: argparse.Namespace) -> int:
             if not peer.refusal(case)
         ]
         print(
-            f"{case.name:18} {case.family + ' ' if case.family != 'crossing' else ''}{case.title}\n{'':18} {', '.join(able)}"
+            f"{case.name:18} "
+            f"{case.family + ' ' if case.family != 'crossing' else ''}{case.title}\n{'':18} "
+            f"{', '.join(able)}"
         )
     return 0
 
@@ -189,32 +192,33 @@ def _run(arguments: argparse.Namespace) -> int:
     wanted, cases = chosen(arguments.peers, found), workloads.chosen(arguments.workloads)
     peers = [peer for peer in wanted if not _skipped(peer)]
     if arguments.require and len(peers) < len(wanted):
-        raise Failed("--require: not all peers are here, see above")
+        raise Failed("--require: not all peers are installed, see above")
     if not peers:
-        raise Failed("none of the peers is here, see above")
+        raise Failed("no chosen peer is installed, see above")
     with tempfile.TemporaryDirectory(
         prefix="trellis-peers-", ignore_cleanup_errors=True
     ) as directory:
-        plan = Plan(peers, cases, arguments.rounds, Path(directory))
+        plan = RoundPlan(peers, cases, arguments.rounds, Path(directory))
         seconds = length(plan, arguments.minutes) if arguments.minutes else arguments.seconds
         _tell(_estimate(plan, seconds, arguments.messages))
         if arguments.dry_run:
             return 0
         if found.trellis is None:
             raise Failed(
-                "the load tool is part of Trellis: make run installs it into .run; else --trellis COMMAND"
+                "the load tool is part of Trellis: `make run` installs it into .run; or give "
+                "--trellis COMMAND"
             )
         if busy():
             _tell(f"WARNING: {busy()}")
         if arguments.rounds < FEWEST:
-            _tell(f"WARNING: fewer than {FEWEST} rounds give no median worth its name")
+            _tell(f"WARNING: fewer than {FEWEST} rounds give no reliable median")
         about = {peer.name: _about(peer) for peer in wanted}
         _measure(plan, about, BenchLoad(found.trellis, seconds, arguments.messages), arguments)
     return 0
 
 
 def _measure(
-    plan: Plan, about: dict[str, About], load: BenchLoad, arguments: argparse.Namespace
+    plan: RoundPlan, about: dict[str, About], load: BenchLoad, arguments: argparse.Namespace
 ) -> None:
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     output = arguments.output or ROOT / "benchmarks" / "results" / f"{today}-{arguments.name}.json"
@@ -227,7 +231,7 @@ def _measure(
         results.load = load.about()
         results.write(output)
 
-    # SIGTERM must not leave brokers behind: it unwinds like Ctrl-C.
+    # SIGTERM must stop the brokers: it unwinds like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     allow_files()
     calibrate(plan, load, _tell)
@@ -236,12 +240,15 @@ def _measure(
     if sys.stderr.isatty():
         print(file=sys.stderr)
     if not load.environment.get("generator_compiled"):
-        _tell("WARNING: the load tool is not compiled here; it may have been the slower side")
+        _tell(
+            "WARNING: the load tool is not compiled here; it may have been slower than the broker"
+        )
     for name, of in results.cells.items():
         for workload, cell in of.items():
             if cell.wrong or cell.failed:
                 _tell(
-                    f"{name}, {workload}: {'WRONG: ' + cell.wrong if cell.wrong else 'FAILED: ' + cell.failed}"
+                    f"{name}, {workload}: "
+                    f"{'WRONG: ' + cell.wrong if cell.wrong else 'FAILED: ' + cell.failed}"
                 )
     _tell(f"results: {output}")
 
@@ -253,44 +260,51 @@ def _report(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _skipped(peer: Peer) -> bool:
-    """Is it missing? Says so in one line; says too what else is to be known about it."""
+def _skipped(peer: PeerBroker) -> bool:
+    """Print what must be known about the peer; True if it is not installed."""
     missing = peer.missing()
     if missing or peer.warning():
         _tell(f"skipped: {peer.name}: {missing}" if missing else f"WARNING: {peer.warning()}")
     return bool(missing)
 
 
-def _about(peer: Peer) -> About:
+def _about(peer: PeerBroker) -> About:
     missing = peer.missing()
     if missing:
         return About(peer.title, floor=peer.floor, missing=missing)
     return About(peer.title, peer.version(), peer.settings, peer.floor, peer.warning())
 
 
-def length(plan: Plan, minutes: float) -> float:
-    """How many seconds each measurement may last for the run to take so long.
+def length(plan: RoundPlan, minutes: float) -> float:
+    """Return the length in seconds of each measurement so that the run takes this many minutes.
 
-    Raises ValueError when that is too short.
+    Raises ValueError if that is too short.
     """
     seconds = (minutes * 60 - plan.overhead) / max(1, plan.steps) / (1 + WARM)
     if seconds < SHORTEST:
         least = plan.overhead + plan.steps * SHORTEST * (1 + WARM)
         raise ValueError(
-            f"{minutes:g} minutes are too short for {plan.steps} measurements: {least / 60:.0f} at least, or fewer of them"
+            f"{minutes:g} minutes are too short for {plan.steps} measurements: {least / 60:.0f} at "
+            "least, or fewer of them"
         )
     return round(seconds, 1)
 
 
-def _estimate(plan: Plan, seconds: float, messages: int | None) -> str:
-    steps = f"{plan.steps} measurements: {len(plan.peers)} peers, {len(plan.cases)} workloads, {plan.rounds} rounds"
+def _estimate(plan: RoundPlan, seconds: float, messages: int | None) -> str:
+    steps = (
+        f"{plan.steps} measurements: {len(plan.peers)} peers, {len(plan.cases)} workloads, "
+        f"{plan.rounds} rounds"
+    )
     if messages:
         return f"{steps}, {messages:,} messages each"
-    return f"{steps}, {seconds:g} s each: about {duration(plan.overhead + plan.steps * seconds * (1 + WARM))}"
+    return (
+        f"{steps}, {seconds:g} s each: about "
+        f"{duration(plan.overhead + plan.steps * seconds * (1 + WARM))}"
+    )
 
 
 def _words() -> list[str]:
-    """Our arguments, without where on this machine things are."""
+    """Return the command's arguments without paths of this machine."""
     words, skipped = [], False
     for word in sys.argv[1:]:
         option, equals, _ = word.partition("=")
@@ -302,7 +316,7 @@ def _words() -> list[str]:
 
 
 def _over(line: str) -> None:
-    """Over the line before, on a terminal."""
+    """Replace the last line of a terminal."""
     print(
         f"\r{line[: shutil.get_terminal_size().columns - 1]}\x1b[K",
         end="",

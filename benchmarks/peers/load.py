@@ -1,4 +1,4 @@
-"""How is load put on a broker? By `trellis bench load`, one process for each measurement."""
+"""Puts load on a broker with `trellis bench load`, one process per measurement."""
 
 from __future__ import annotations
 
@@ -10,32 +10,30 @@ from typing import Any, Final
 from peers.peer import Running
 from peers.process import Failed
 from peers.results import Figures
-from peers.rounds import Wrong
+from peers.rounds import WrongAnswer
 from peers.workloads import Case
 
-#: Seconds that a measurement may take, beside the load, before it is given up: 100,000 bindings
-#: take their time.
+#: The seconds allowed for a measurement beside the load; creating 100,000 bindings takes long.
 PATIENCE: Final = 600.0
-#: Of the load tool's JSON.
+#: The version of the load tool's JSON.
 FORMAT: Final = 1
-#: What its errors about answers begin with; other errors say that there was none.
+#: The beginning of its errors about wrong answers; other errors mean that there was no answer.
 _WRONG: Final = "wrong answer at "
-#: What its errors have in common where messages did not come: with what QoS 0 allows them to lose,
-#: too.
+#: The common part of its errors about missing messages, including those that QoS 0 may lose.
 _MISSING: Final = "no progress for "
 
 
 class BenchLoad:
-    """`trellis bench load` for so many seconds, or so many messages."""
+    """Runs `trellis bench load` for a number of seconds or of messages."""
 
     def __init__(self, trellis: Path, seconds: float | None, messages: int | None) -> None:
         self._trellis = trellis
         self._effort = ["--messages", str(messages)] if messages else ["--seconds", f"{seconds:g}"]
-        #: What the load tool said of itself, with its first answer.
+        #: The load tool's description of itself, from its first answer.
         self.environment: dict[str, Any] = {}
 
     def about(self) -> dict[str, Any]:
-        """For the results: how it is called, and what it is."""
+        """Return the load tool's command and description, for the results."""
         known = ("trellis", "python", "generator_compiled")
         command = " ".join(["trellis", "bench", "load", "WORKLOAD", *self._effort, "--rounds", "1"])
         return {
@@ -44,6 +42,7 @@ class BenchLoad:
         }
 
     def measure(self, case: Case, broker: Running, rate: float | None) -> Figures:
+        """Run one measurement; return its figures."""
         name, *further = broker.load(case)
         command = [
             str(self._trellis),
@@ -77,7 +76,7 @@ class BenchLoad:
         except subprocess.TimeoutExpired:
             raise Failed(f"the load tool did not end within {PATIENCE:.0f} s") from None
         if not broker.alive:
-            raise Failed(f"the broker ended: {broker.said()}")
+            raise Failed(f"the broker ended unexpectedly: {broker.log_end()}")
         return self._read(done)
 
     def _read(self, done: subprocess.CompletedProcess[str]) -> Figures:
@@ -86,21 +85,25 @@ class BenchLoad:
         except ValueError:
             lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
             raise Failed(
-                f"the load tool gave no answer: {lines[-1].removeprefix('trellis: ')}"
+                f"the load tool gave no result: {lines[-1].removeprefix('trellis: ')}"
             ) from None
         if found["format"] != FORMAT:
-            raise Failed(f"the load tool writes format {found['format']}, and we read {FORMAT}")
+            raise Failed(
+                f"the load tool writes format {found['format']}, and format {FORMAT} is expected"
+            )
         self.environment = found["environment"]
         return figures(found["workloads"][0])
 
 
 def figures(result: dict[str, Any]) -> Figures:
-    """The one round of one workload in the load tool's JSON. Raises Wrong, Failed."""
+    """Return the figures in the load tool's JSON (one round of one workload). Raises Wrong,
+    Failed.
+    """
     error = result["error"] or ""
     if error.startswith(_WRONG):
-        raise Wrong(error.removeprefix(_WRONG))
+        raise WrongAnswer(error.removeprefix(_WRONG))
     if error.startswith(_MISSING):
-        raise Wrong(f"messages missing: {error}")
+        raise WrongAnswer(f"messages missing: {error}")
     if error:
         raise Failed(error)
     [measured] = result["rounds"]

@@ -1,4 +1,4 @@
-"""On which machine was it measured?"""
+"""Describes the machine on which figures were measured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def machine() -> dict[str, str]:
-    """What a figure depends on, as far as the system tells; no name of the machine or its owner."""
+    """Return the properties that figures depend on, without names of the machine or its owner."""
     return {
         "processor": _line("/proc/cpuinfo", "model name") or platform.machine(),
         "processors": str(
@@ -25,7 +25,7 @@ def machine() -> dict[str, str]:
 
 
 def busy() -> str:
-    """A warning where other work already runs here; else an empty string."""
+    """Return a warning if other work runs on the machine; else an empty string."""
     load = os.getloadavg()[0]
     if load < 0.5:
         return ""
@@ -40,7 +40,7 @@ def _text(path: str) -> str:
 
 
 def _line(path: str, name: str) -> str:
-    """The value of the first line `name: value`."""
+    """Return the value of the first line `name: value`."""
     for line in _text(path).splitlines():
         key, _, value = line.partition(":")
         if key.strip() == name:

@@ -1,4 +1,4 @@
-"""What is a peer? The base class of all of them, and what one is while it runs."""
+"""Defines the base class of all peers, and a running broker."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ SYSTEM: Final = ("/usr/sbin", "/usr/local/sbin")
 
 @dataclass(frozen=True)
 class Tools:
-    """Where programs are that no package manager put on PATH.
+    """The paths of programs that a package manager does not put on PATH.
 
-    `installed`: what `install.sh` made. `trellis`: the command of an installed broker, or none
-    found.
+    `installed` is the directory that `install.sh` fills; `trellis` is the command of an installed
+    broker, or None.
     """
 
     installed: Path = HERE / ".tools"
     trellis: Path | None = None
 
     def program(self, name: str) -> Path | None:
-        """The program `name`, ours first, then on PATH, then where servers are that are not on
-        everybody's.
+        """Return the path of a program, or None.
+
+        Programs installed by `install.sh` come first, then PATH, then directories of servers.
         """
         ours = self.installed / "bin" / name
         if ours.is_file():
@@ -40,69 +41,74 @@ class Tools:
 
 @dataclass
 class Running:
-    """A broker that has been started.
+    """A started broker.
 
-    Ports are on loopback, 0 means that it does not speak the protocol.
+    Its ports are on loopback; 0 means that it does not support the protocol.
     """
 
     amqp: int = 0
     mqtt: int = 0
-    login: str = ""  # `user:password@`, or nothing where anybody may come
+    login: str = ""  # `user:password@`, or empty if anonymous clients may connect
     children: list[Child] = field(default_factory=list)
-    #: The load tool's workload for a case, and flags of its own for that.
+    #: Return the load tool's workload for a case, and additional flags.
     load: Callable[[Case], list[str]] = lambda case: [case.workload.name]
 
     @property
     def amqp_url(self) -> str:
+        """The URL of the AMQP port."""
         return f"amqp://{self.login}{LOOPBACK}:{self.amqp}/%2F" if self.amqp else ""
 
     @property
     def mqtt_url(self) -> str:
+        """The URL of the MQTT port."""
         return f"mqtt://{self.login}{LOOPBACK}:{self.mqtt}" if self.mqtt else ""
 
     @property
     def roots(self) -> list[int]:
-        """The processes that we started; there may be others below them."""
+        """Return the started processes; they may have child processes."""
         return [child.pid for child in self.children]
 
     @property
     def alive(self) -> bool:
+        """True if all processes are running."""
         return all(child.alive for child in self.children)
 
-    def said(self) -> str:
-        return "\n".join(child.said() for child in self.children)
+    def log_end(self) -> str:
+        """Return the end of the processes' logs."""
+        return "\n".join(child.log_end() for child in self.children)
 
     def stop(self) -> None:
-        """End all its processes, the last one started first."""
+        """Stop all processes, the last one started first."""
         for child in reversed(self.children):
             child.stop()
 
 
-class Peer:
-    """One broker that we know how to start. Subclasses say how, in one file each."""
+class PeerBroker:
+    """A broker that can be started; each subclass, in a file of its own, defines how."""
 
     name: ClassVar[str]  # on the command line and in results
     title: ClassVar[str]  # in tables
     protocols: ClassVar[frozenset[str]] = frozenset()  # "amqp", "mqtt"
-    settings: ClassVar[tuple[str, ...]] = ()  # what differs from its defaults, and why
-    floor: ClassVar[bool] = False  # no broker, but what any broker must cost at least
+    settings: ClassVar[tuple[str, ...]] = ()  # settings that differ from its defaults, and why
+    floor: ClassVar[bool] = False  # not a broker, but a lower bound of any broker's cost
     highest_qos: ClassVar[int] = 2  # with MQTT
-    start_seconds: ClassVar[float] = 1.0  # what starting and ending it takes, about
+    start_seconds: ClassVar[float] = 1.0  # the approximate time of a start and stop
 
     def __init__(self, tools: Tools) -> None:
         self.tools = tools
 
     def missing(self) -> str:
-        """What is not installed, and what would install it; an empty string when nothing is
+        """Return what is not installed and how to install it; an empty string if nothing is
         missing.
         """
         raise NotImplementedError
 
     def version(self) -> str:
+        """Return the version of the broker and its runtime."""
         raise NotImplementedError
 
     def refusal(self, case: Case) -> str:
-        """Why it cannot do the workload; an empty string when it can."""
+        """Return why it cannot do the workload; an empty string if it can."""
         foreign = sorted(case.protocols - self.protocols)
         if foreign:
             return f"speaks no {' and no '.join(name.upper() for name in foreign)}"
@@ -111,19 +117,19 @@ class Peer:
         return ""
 
     def overhead(self, case: Case) -> float:
-        """About how many seconds a measurement takes beside its load: the load tool's start,
+        """Return the approximate seconds of a measurement beside its load: tool start and
         connections.
         """
         return 1.0 + 0.002 * case.workload.subscribers
 
     def warning(self) -> str:
-        """What whoever reads its figures must know first; mostly nothing."""
+        """Return a warning for readers of its figures, or an empty string."""
         return ""
 
     def start(self, directory: Path) -> Running:
-        """Start it with its files in `directory`, wait until it answers.
+        """Start the broker with its files in `directory` and wait until it answers.
 
-        Raises Failed; leaves no process then.
+        Raises Failed, after stopping all its processes.
         """
         running = Running()
         try:
@@ -134,11 +140,11 @@ class Peer:
         return running
 
     def launch(self, directory: Path, running: Running) -> None:
-        """Start its processes and fill in `running`, which ends them if this raises."""
+        """Start the processes and fill in `running`, which stops them if this raises."""
         raise NotImplementedError
 
     def found(self, program: str) -> Path:
-        """The program, which `missing` said to be there."""
+        """Return the path of a program whose presence `missing` has checked."""
         path = self.tools.program(program)
         if path is None:
             raise Failed(f"{program} is not installed")

@@ -1,6 +1,6 @@
-"""Which processes have we started, what do they use, and how do they end?
+"""Starts and stops processes and reads their resource usage.
 
-Linux only: what a process uses is read from /proc.
+Linux only: it reads /proc.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from pathlib import Path
 from typing import Final
 
 LOOPBACK: Final = "127.0.0.1"
-#: Seconds that a process may take to end after SIGTERM, before SIGKILL.
+#: Seconds between SIGTERM and SIGKILL.
 GRACE: Final = 10.0
-#: Open files of a process that we start.
+#: The limit of open files of a started process.
 FILES: Final = 65_536
-#: Lines of its log that are shown of a process which failed.
+#: Lines of a failed process's log that are shown.
 SHOWN: Final = 12
 
 
 class Failed(Exception):
-    """A process did not do what it was started for. Says which, and why."""
+    """A process failed; the text names it and the reason."""
 
 
 def allow_files() -> None:
-    """Let processes that we start have many connections, as far as the system allows."""
+    """Raise the limit of open files for started processes, as far as the system permits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # No more than this: Erlang sets aside memory for as many as there may be.
+    # Not higher: Erlang allocates memory for the permitted number of files.
     wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports on loopback that nobody listens on now."""
+    """Return unused ports on loopback."""
     listening = [socket.create_server((LOOPBACK, 0)) for _ in range(count)]
     ports = [int(each.getsockname()[1]) for each in listening]
     for each in listening:
@@ -47,7 +47,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _parents() -> dict[int, int]:
-    """Every process's parent."""
+    """Return every process's parent."""
     found = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -58,7 +58,7 @@ def _parents() -> dict[int, int]:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat that follow the name in parentheses: state, parent, ..."""
+    """Return the fields of /proc/PID/stat after the name in parentheses: state, parent, ..."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -66,12 +66,12 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def tree(root: int) -> list[int]:
-    """`root` and all processes below it."""
+    """Return `root` and all its descendants."""
     children: dict[int, list[int]] = {}
     for pid, parent in _parents().items():
         children.setdefault(parent, []).append(pid)
     found = [root]
-    for pid in found:  # grows while it is read
+    for pid in found:  # grows during the iteration
         found += children.get(pid, ())
     return found
 
@@ -79,7 +79,7 @@ def tree(root: int) -> list[int]:
 def first_words(
     command: Sequence[str | os.PathLike[str]], environment: Mapping[str, str] | None = None
 ) -> str:
-    """What a short command prints, stdout and stderr together. Raises Failed."""
+    """Return the output of a short command, stdout and stderr together. Raises Failed."""
     try:
         done = subprocess.run(
             command,
@@ -98,7 +98,7 @@ def first_words(
 
 
 class Child:
-    """A process that we started, with those below it. Its output goes to `log`."""
+    """A started process and its descendants. Its output goes to `log`."""
 
     def __init__(
         self,
@@ -111,8 +111,8 @@ class Child:
         self.log = directory / f"{self.name}.log"
         with self.log.open("wb") as log:
             try:
-                # A session of its own: Ctrl-C in the terminal reaches us, and we end our processes
-                # ourselves.
+                # A separate session: Ctrl-C in the terminal reaches this program, which stops its
+                # processes itself.
                 self._process = subprocess.Popen(
                     command,
                     cwd=directory,
@@ -127,30 +127,33 @@ class Child:
 
     @property
     def pid(self) -> int:
+        """The process id."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
+        """True if the process is running."""
         return self._process.poll() is None
 
-    def said(self) -> str:
-        """The end of its log."""
+    def log_end(self) -> str:
+        """Return the end of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-SHOWN:])
 
     def wait_until(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Return as soon as `ready()`. Raises Failed when the process ends, or after `seconds`."""
+        """Return as soon as `ready()`. Raises Failed if the process ends, or after `seconds`."""
         deadline = time.monotonic() + seconds
         while not ready():
             if not self.alive:
                 raise Failed(
-                    f"{self.name} ended with exit code {self._process.returncode}:\n{self.said()}"
+                    f"{self.name} ended with exit code {self._process.returncode}:\n"
+                    f"{self.log_end()}"
                 )
             if time.monotonic() > deadline:
-                raise Failed(f"{self.name} is not ready after {seconds:.0f} s:\n{self.said()}")
+                raise Failed(f"{self.name} is not ready after {seconds:.0f} s:\n{self.log_end()}")
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """End the process and whatever is below it: SIGTERM, and after GRACE seconds SIGKILL."""
+        """Stop the process and its descendants: SIGTERM, and after GRACE seconds SIGKILL."""
         below = [(pid, _birth(pid)) for pid in tree(self.pid)[1:]]
         if self.alive:
             self._process.terminate()
@@ -160,7 +163,7 @@ class Child:
                 self._process.kill()
                 self._process.wait()
         for pid, birth in below:
-            if birth and _birth(pid) == birth:  # the same process, not a later one with its number
+            if birth and _birth(pid) == birth:  # the same process, not a later one with its id
                 try:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
@@ -168,7 +171,7 @@ class Child:
 
 
 def _birth(pid: int) -> str:
-    """When the process began, in ticks since boot; empty if there is none."""
+    """Return the process's start time in ticks since boot; empty if it does not exist."""
     status = _stat(pid)
     return status[19] if status else ""
 
@@ -184,7 +187,7 @@ def _converses(port: int, words: bytes, answer: bytes) -> bool:
 
 
 def speaks_mqtt(port: int) -> bool:
-    """Does it accept an MQTT 3.1.1 client without a name and a password?"""
+    """True if the port accepts an MQTT 3.1.1 client without a user name and password."""
     name = b"ready"
     return _converses(
         port,
@@ -194,5 +197,7 @@ def speaks_mqtt(port: int) -> bool:
 
 
 def speaks_amqp(port: int) -> bool:
-    """Does it answer AMQP's protocol header with connection.start (AMQP 0-9-1 section 2.2.4)?"""
+    """True if the port answers AMQP's protocol header with connection.start (AMQP 0-9-1 section
+    2.2.4).
+    """
     return _converses(port, b"AMQP\x00\x00\x09\x01", b"\x01\x00\x00")

@@ -1,4 +1,4 @@
-"""How do results get into a document?"""
+"""Writes results into a document."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ END: Final = f"<!-- {RESULTS}:end -->"
 
 
 def report(results: Results, document: Path, charts: Path) -> list[Path]:
-    """Put tables and links to charts between the marks of the document, which is made if there is
-    none, and the charts into a folder. Returns what was written. Raises ValueError where the marks
-    are not once each, in order.
+    """Write tables and links to charts between the document's marks, and the charts into a
+    directory.
+
+    The document is created if it does not exist. Return the written files. Raises ValueError unless
+    each mark occurs once, in order.
     """
     pictures = {name: picture for name, picture in _pictures(results) if picture}
     paths = {name: charts / f"{name}.svg" for name in pictures}
@@ -37,7 +39,7 @@ def report(results: Results, document: Path, charts: Path) -> list[Path]:
 
 
 def _pictures(results: Results) -> Iterator[tuple[str, str]]:
-    """Name and SVG of each chart; empty where there is nothing to draw."""
+    """Iterate over the name and SVG of each chart; the SVG is empty if there is nothing to draw."""
     for family, title in FAMILIES.items():
         yield (
             family,
@@ -51,7 +53,7 @@ def _pictures(results: Results) -> Iterator[tuple[str, str]]:
 
 
 def between(document: str, words: str, name: str, part: str = RESULTS) -> str:
-    """The document with `words` in place of what stood between the marks of a part.
+    """Return the document with `words` between the marks of a part.
 
     Raises ValueError.
     """

@@ -1,4 +1,4 @@
-"""What does a run leave behind? The model of results/*.json, medians, and ratios."""
+"""The model of results/*.json: figures, medians and ratios of a run."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
-#: Of the file; one that says another number is refused.
+#: The version of the file format; other versions are rejected.
 FORMAT: Final = 1
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What one peer did in one workload, in one round; or medians of that."""
+    """The figures of one peer in one workload and one round; or medians of them."""
 
-    messages: int  # published
-    rate: float  # publications a second, by the clock on the wall
-    cpu: float  # microseconds of the broker's processor time a publication
-    resident: float  # octets of memory that the broker's processes hold after it
-    peak: float  # and at most meanwhile
+    messages: int  # published messages
+    rate: float  # publications per second of wall-clock time
+    cpu: float  # the broker's CPU time per publication, in microseconds
+    resident: float  # resident memory of the broker's processes after the workload, in bytes
+    peak: float  # the largest resident memory during the workload, in bytes
     p50: float | None = (
-        None  # latency from sending to receiving, in microseconds; None where it is not measured
+        None  # None  # latency from sending to receiving, in microseconds; None if not measured
     )
     p99: float | None = None
     p999: float | None = None
 
 
 @dataclass
-class Cell:
-    """One peer in one workload."""
+class ResultCell:
+    """The rounds of one peer in one workload."""
 
     rounds: list[Figures] = field(default_factory=list)
     unable: str = ""  # why it was not tried
-    wrong: str = ""  # what was wrong with its answer: then no figure of it counts
-    failed: str = ""  # why there is no answer: it ended, hung, refused
+    wrong: str = ""  # what was wrong with its answer; then none of its figures count
+    failed: str = ""  # why there is no answer: it ended, hung or refused
 
     @property
     def medians(self) -> Figures | None:
-        """Of each figure by itself; None where the peer has none that counts."""
+        """Return the median of each figure, or None if the peer has no valid figure."""
         return None if self.wrong or self.failed or not self.rounds else medians(self.rounds)
 
     @property
     def spread(self) -> float:
-        """How far the rounds' CPU is apart: (highest - lowest) / median."""
+        """Return the spread of the rounds' CPU: (highest - lowest) / median."""
         found = [each.cpu for each in self.rounds]
         middle = statistics.median(found) if found else 0
         return (max(found) - min(found)) / middle if middle else 0.0
@@ -60,32 +60,37 @@ class About:
     settings: tuple[str, ...] = ()
     floor: bool = False
     warning: str = ""
-    missing: str = ""  # what was not installed: then it has no cells
+    missing: str = ""  # what was not installed; then it has no cells
 
 
 @dataclass
 class Results:
-    """A run: who took part on which machine, and every round's figures by peer and workload."""
+    """A run: its peers, its machine, and every round's figures by peer and workload."""
 
     name: str
     date: str
     command: list[str]
     machine: dict[str, str]
-    rounds: int  # done
-    load: dict[str, Any]  # the load tool's command and what it says of itself
+    rounds: int  # completed rounds
+    load: dict[str, Any]  # the load tool's command and its description of itself
     peers: dict[str, About]
     workloads: dict[str, dict[str, Any]]  # name -> title, family, deliveries, half
-    cells: dict[str, dict[str, Cell]] = field(default_factory=dict)  # peer -> workload -> cell
+    cells: dict[str, dict[str, ResultCell]] = field(
+        default_factory=dict
+    )  # peer -> workload -> cell
 
-    def cell(self, peer: str, workload: str) -> Cell:
-        """The cell; an empty one is made where there is none yet."""
-        return self.cells.setdefault(peer, {}).setdefault(workload, Cell())
+    def cell(self, peer: str, workload: str) -> ResultCell:
+        """Return the cell, creating an empty one if there is none."""
+        return self.cells.setdefault(peer, {}).setdefault(workload, ResultCell())
 
     def median(self, peer: str, workload: str) -> Figures | None:
-        return self.cells.get(peer, {}).get(workload, Cell()).medians
+        """Return the medians of a cell, or None."""
+        return self.cells.get(peer, {}).get(workload, ResultCell()).medians
 
     def write(self, path: Path) -> None:
-        """Replace the file in one step, so that an interrupted run leaves its last whole round."""
+        """Replace the file atomically, so that an interrupted run leaves its last complete
+        round.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps({"format": FORMAT, **_plain(self)}, indent=1) + "\n")
@@ -93,17 +98,17 @@ class Results:
 
 
 def read(path: Path) -> Results:
-    """The results in a file. Raises ValueError where it holds none that we know."""
+    """Read results from a file. Raises ValueError if it has none in the known format."""
     found = json.loads(path.read_text())
     if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
-        raise ValueError(f"{path} holds no results of format {FORMAT}")
+        raise ValueError(f"{path} has no results of format {FORMAT}")
     found["peers"] = {
         name: About(**{**about, "settings": tuple(about["settings"])})
         for name, about in found["peers"].items()
     }
     found["cells"] = {
         peer: {
-            workload: Cell(
+            workload: ResultCell(
                 [_figures(each) for each in cell["rounds"]],
                 cell["unable"],
                 cell["wrong"],
@@ -117,7 +122,7 @@ def read(path: Path) -> Results:
 
 
 def _plain(results: Results) -> dict[str, Any]:
-    """For JSON: medians written beside the rounds, for whoever reads the file without us."""
+    """Return the results for JSON, with medians beside the rounds, for readers of the file."""
     plain = asdict(results)
     for peer, of in results.cells.items():
         for workload, cell in of.items():
@@ -132,7 +137,7 @@ def _figures(found: Mapping[str, Any]) -> Figures:
 
 
 def medians(rounds: Sequence[Figures]) -> Figures:
-    """The median of each figure by itself. A latency that not every round measured has none."""
+    """Return the median of each figure; a latency that some round did not measure has none."""
 
     def middle(values: Sequence[float | None]) -> float | None:
         known = [value for value in values if value is not None]
@@ -151,5 +156,5 @@ def medians(rounds: Sequence[Figures]) -> Figures:
 
 
 def ratio(theirs: float | None, ours: float | None) -> float | None:
-    """How many times ours theirs is; None where one of them is missing or nothing."""
+    """Return theirs divided by ours; None if one of them is missing or 0."""
     return theirs / ours if theirs and ours else None

@@ -1,14 +1,14 @@
-"""In which order is everything measured?
+"""Runs all measurements in interleaved order.
 
     for each round
         for each peer, beginning with another one each time
             start it
-            for each workload that it can do: measure, note
+            for each workload that it supports: measure, record
             stop it
         write the results so far
 
-A broker that gives a wrong answer, or none, is started afresh for its next workload, and does not
-do that one again.
+A broker that gives a wrong answer, or none, is restarted for its next workload, and does not repeat
+the failed one.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from peers.peer import Peer, Running
+from peers.peer import PeerBroker, Running
 from peers.process import Failed
 from peers.results import Figures, Results
 from peers.workloads import Case
 
-#: How often the reference is measured to find the rate of a paced workload.
+#: The number of measurements of the reference peer to find the rate of a paced workload.
 CALIBRATIONS = 3
 
 
-class Wrong(Exception):
-    """A broker's answer is wrong: lost, twice, out of order, changed. Says which."""
+class WrongAnswer(Exception):
+    """A broker's answer is wrong: messages lost, repeated, reordered or changed."""
 
 
 class Load(Protocol):
-    """What puts load on a running broker and checks its answers."""
+    """A tool that puts load on a running broker and checks its answers."""
 
     def measure(self, case: Case, broker: Running, rate: float | None) -> Figures:
-        """One round of the workload; at `rate` publications a second, else as fast as it goes.
+        """Run one round of the workload, at `rate` publications per second, or at full speed.
 
         Raises Wrong, Failed.
         """
@@ -45,34 +45,35 @@ class Load(Protocol):
 
 
 @dataclass
-class Plan:
-    """What is to be measured."""
+class RoundPlan:
+    """The measurements to run."""
 
-    peers: Sequence[Peer]
+    peers: Sequence[PeerBroker]
     cases: Sequence[Case]
     rounds: int
-    directory: Path  # temporary files go below it
-    #: Publications a second of workloads that are paced; filled in by `calibrate`.
+    directory: Path  # the parent of temporary directories
+    #: The rates of paced workloads in publications per second; filled in by `calibrate`.
     rates: dict[str, float] = field(default_factory=dict)
 
-    def able(self, peer: Peer) -> list[Case]:
+    def able(self, peer: PeerBroker) -> list[Case]:
+        """Return the workloads that the peer supports."""
         return [each for each in self.cases if not peer.refusal(each)]
 
     @property
     def steps(self) -> int:
-        """How many measurements there are in all, if nothing fails."""
+        """Return the number of measurements if none fails."""
         return self.rounds * sum(len(self.able(peer)) for peer in self.peers)
 
     @property
     def overhead(self) -> float:
-        """About how many seconds all that takes beside the load."""
+        """Return the approximate seconds of the run beside the load."""
         return self.rounds * sum(
             peer.start_seconds + sum(map(peer.overhead, self.able(peer))) for peer in self.peers
         )
 
 
-class Progress:
-    """Tells how far a run is: `tell` gets a line for every step."""
+class RoundProgress:
+    """Reports the progress of a run: `tell` is called with a line for every step."""
 
     def __init__(
         self, steps: int, tell: Callable[[str], None], clock: Callable[[], float] = time.monotonic
@@ -82,7 +83,7 @@ class Progress:
         self._began = clock()
 
     def step(self, what: str) -> None:
-        """A measurement begins."""
+        """Report that a measurement begins."""
         spent = self._clock() - self._began
         left = (
             f", about {duration(spent / self._done * (self._steps - self._done))} left"
@@ -93,19 +94,20 @@ class Progress:
         self._done += 1
 
     def skip(self, steps: int = 1) -> None:
-        """Measurements that will not be made."""
+        """Report measurements that will not be made."""
         self._steps -= steps
 
 
 def duration(seconds: float) -> str:
+    """Return a duration as text."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def calibrate(plan: Plan, load: Load, tell: Callable[[str], None]) -> None:
-    """Find the rates of paced workloads: half of what their reference does at full speed.
+def calibrate(plan: RoundPlan, load: Load, tell: Callable[[str], None]) -> None:
+    """Find the rates of paced workloads: half of their reference's rate at full speed.
 
-    Without it they are left out.
+    Workloads without a reference are left out.
     """
     paced = [each for each in plan.cases if each.half]
     left_out = set()
@@ -114,22 +116,28 @@ def calibrate(plan: Plan, load: Load, tell: Callable[[str], None]) -> None:
         mine = [each for each in paced if each.half == reference]
         if peer is None:
             tell(
-                f"without {reference} there is no half of its rate: {', '.join(each.name for each in mine)} left out"
+                f"without {reference} half of its rate is unknown: "
+                f"{', '.join(each.name for each in mine)} left out"
             )
             left_out |= {each.name for each in mine}
             continue
         try:
             _calibrate_with(peer, mine, plan, load, tell)
-        except (Failed, Wrong) as error:
+        except (Failed, WrongAnswer) as error:
             tell(
-                f"{peer.title} shows no rate ({_first_line(error)}): {', '.join(each.name for each in mine)} left out"
+                f"{peer.title} has no rate ({_first_line(error)}): "
+                f"{', '.join(each.name for each in mine)} left out"
             )
             left_out |= {each.name for each in mine if each.name not in plan.rates}
     plan.cases = [each for each in plan.cases if each.name not in left_out]
 
 
 def _calibrate_with(
-    peer: Peer, paced: Sequence[Case], plan: Plan, load: Load, tell: Callable[[str], None]
+    peer: PeerBroker,
+    paced: Sequence[Case],
+    plan: RoundPlan,
+    load: Load,
+    tell: Callable[[str], None],
 ) -> None:
     with tempfile.TemporaryDirectory(dir=plan.directory, prefix=f"{peer.name}-") as directory:
         broker = peer.start(Path(directory))
@@ -138,20 +146,25 @@ def _calibrate_with(
                 rates = sorted(load.measure(case, broker, None).rate for _ in range(CALIBRATIONS))
                 plan.rates[case.name] = rates[CALIBRATIONS // 2] / 2
                 tell(
-                    f"{case.name}: {plan.rates[case.name]:,.0f} messages a second, half of what {peer.title} does"
+                    f"{case.name}: {plan.rates[case.name]:,.0f} messages per second, half of "
+                    f"{peer.title}'s rate"
                 )
         finally:
             broker.stop()
 
 
 def measure_all(
-    plan: Plan, load: Load, results: Results, tell: Callable[[str], None], save: Callable[[], None]
+    plan: RoundPlan,
+    load: Load,
+    results: Results,
+    tell: Callable[[str], None],
+    save: Callable[[], None],
 ) -> None:
-    """Do the plan and note everything in `results`; `save` is called after each round."""
+    """Run the plan and record everything in `results`; call `save` after each round."""
     for peer in plan.peers:
         for case in plan.cases:
             results.cell(peer.name, case.name).unable = peer.refusal(case)
-    progress = Progress(plan.steps, tell)
+    progress = RoundProgress(plan.steps, tell)
     for number in range(plan.rounds):
         first = number % len(plan.peers)
         for peer in (*plan.peers[first:], *plan.peers[:first]):
@@ -171,7 +184,13 @@ class _Turn:
     """One peer in one round."""
 
     def __init__(
-        self, peer: Peer, plan: Plan, load: Load, results: Results, progress: Progress, where: str
+        self,
+        peer: PeerBroker,
+        plan: RoundPlan,
+        load: Load,
+        results: Results,
+        progress: RoundProgress,
+        where: str,
     ) -> None:
         self._peer, self._plan, self._load, self._results = peer, plan, load, results
         self._progress, self._where = progress, where
@@ -193,7 +212,7 @@ class _Turn:
                             self._load.measure(case, broker, self._plan.rates.get(case.name))
                         )
                         continue
-                    except Wrong as error:
+                    except WrongAnswer as error:
                         cell.wrong = _first_line(error)
                     except Failed as error:
                         cell.failed = _first_line(error)
@@ -203,7 +222,7 @@ class _Turn:
                 self._stop()
 
     def _started(self, directory: Path) -> Running:
-        """The broker as it runs, else a new one in this directory."""
+        """Return the running broker, or start a new one in this directory."""
         if self._broker is None:
             directory.mkdir()
             self._broker = self._peer.start(directory)

@@ -1,18 +1,18 @@
-"""How do results read as Markdown?"""
+"""Writes results as Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from peers.results import Cell, Figures, Results, ratio
+from peers.results import Figures, ResultCell, Results, ratio
 from peers.targets import lines as goals
 
-#: Whom the others are compared with.
+#: The peer that the others are compared with.
 OURS: Final = "trellis"
-#: The chart that is of no family.
+#: The chart that belongs to no family.
 LATENCY: Final = "latency"
-#: Who reaches this part of a rate has kept up with it.
+#: A peer that reaches this part of a rate has sustained it.
 KEPT_UP: Final = 0.95
 FAMILIES: Final = {
     "mqtt": "MQTT",
@@ -22,7 +22,7 @@ FAMILIES: Final = {
 
 
 def figure(value: float) -> str:
-    """Three digits that count, as people write them."""
+    """Return a figure with three significant digits."""
     if value >= 99.5:
         return f"{value:,.0f}"
     if value >= 9.95:
@@ -31,7 +31,7 @@ def figure(value: float) -> str:
 
 
 def times(value: float) -> str:
-    """A ratio; bold where it is our loss."""
+    """Return a ratio as text; bold if Trellis is slower."""
     digits = (
         f"{value:,.0f}" if value >= 9.95 else f"{value:.1f}" if value >= 1.05 else f"{value:.2f}"
     )
@@ -39,14 +39,15 @@ def times(value: float) -> str:
 
 
 def rows(header: Sequence[str], lines: Sequence[Sequence[str]], align: str = "---:") -> str:
-    """A Markdown table; the first column to the left, figures to the right."""
+    """Return a Markdown table, the first column left-aligned, the figures right."""
     rule = ["---"] + [align] * (len(header) - 1)
     return "\n".join("| " + " | ".join(line) + " |" for line in (header, rule, *lines))
 
 
 def page(results: Results, charts: Mapping[str, str]) -> str:
-    """All that the report says; `charts` has for a family, and for LATENCY, the chart's path as
-    seen from the document.
+    """Return the generated part of the document.
+
+    `charts` has the path of the chart for each family and for LATENCY, relative to the document.
     """
     return "\n\n".join(part for part in _parts(results, charts) if part) + "\n"
 
@@ -55,8 +56,11 @@ def _parts(results: Results, charts: Mapping[str, str]) -> Iterator[str]:
     yield _opening(results)
     reached = goals(results, OURS)
     if reached:
-        words = "Ours compared with theirs, medians of the same run."
-        yield f"### Targets\n\n{words}\n\n{rows(['workload', 'figure', 'target', 'measured'], reached, '---')}"
+        words = "Trellis compared with the others, medians of the same run."
+        yield (
+            f"### Targets\n\n{words}\n\n"
+            f"{rows(['workload', 'figure', 'target', 'measured'], reached, '---')}"
+        )
     for family, title in FAMILIES.items():
         names = [name for name, about in results.workloads.items() if about["family"] == family]
         peers = _measured(results, names)
@@ -65,11 +69,20 @@ def _parts(results: Results, charts: Mapping[str, str]) -> Iterator[str]:
         yield f"### {title}"
         if family in charts:
             yield f"![Broker CPU per published message, {title}]({charts[family]})"
-        yield f"Broker CPU, in microseconds per published message, and how many times ours it is.\n\n{_cpu(results, names, peers)}"
-        yield f"Publications per second, in thousands, by the clock on the wall (bold: more than ours).\n\n{_rates(results, names, peers)}"
+        yield (
+            "Broker CPU, in microseconds per published message, and its ratio to that of Trellis."
+            f"\n\n{_cpu(results, names, peers)}"
+        )
+        yield (
+            "Publications per second of wall-clock time, in thousands (bold: more than "
+            f"Trellis).\n\n{_rates(results, names, peers)}"
+        )
         latency = _latency(results, names, peers)
         if latency:
-            words = "p50 / p99 / p99.9 (bold: less than ours), and how much of the rate who did not keep up with it reached"
+            words = (
+                "p50 / p99 / p99.9 (bold: less than Trellis), and the part of the rate reached by "
+                "brokers that did not sustain it"
+            )
             yield f"Latency from sending to receiving, in microseconds: {words}.\n\n{latency}"
     if LATENCY in charts:
         yield f"### Latency\n\n![p99 of the latency]({charts[LATENCY]})"
@@ -83,7 +96,10 @@ def _opening(results: Results) -> str:
     warnings = [f"> **{about.warning}.**" for about in results.peers.values() if about.warning]
     machine = "; ".join(f"{name} {value}" for name, value in results.machine.items())
     lines = (
-        f"Measured on {results.date} with `{' '.join(results.command)}`: medians of {results.rounds} interleaved rounds.",
+        (
+            f"Measured on {results.date} with `{' '.join(results.command)}`: medians of "
+            f"{results.rounds} interleaved rounds."
+        ),
         f"Machine: {machine}. Noise: {_noise(results)}",
     )
     return "\n\n".join((*warnings, "\n".join(lines)))
@@ -97,16 +113,17 @@ def _noise(results: Results) -> str:
         if cell.medians and len(cell.rounds) > 1
     )
     if not spreads:
-        return "unknown, one round says nothing about it."
+        return "unknown, a single round does not show it."
     middle, wide = spreads[len(spreads) // 2], spreads[int(len(spreads) * 0.9)]
     return (
-        f"between the highest and the lowest round lie {middle:.0%} of the median in half of all cells, "
-        f"{wide:.0%} in nine of ten."
+        f"the difference between the highest and the lowest round is {middle:.0%} of the median in "
+        "half of all cells, "
+        f"and at most {wide:.0%} in nine of ten."
     )
 
 
 def _measured(results: Results, workloads: Sequence[str]) -> list[str]:
-    """The peers with something to say about one of these workloads, brokers before floors."""
+    """Return the peers with a result in one of these workloads, brokers before lower bounds."""
     found = [
         name
         for name in results.peers
@@ -133,7 +150,7 @@ def _grid(
 ) -> str:
     lines = []
     for workload in workloads:
-        cells = [results.cells.get(peer, {}).get(workload, Cell()) for peer in peers]
+        cells = [results.cells.get(peer, {}).get(workload, ResultCell()) for peer in peers]
         lines.append(
             [title_of(results, workload)]
             + [
@@ -145,7 +162,7 @@ def _grid(
 
 
 def title_of(results: Results, workload: str) -> str:
-    """With the rate, where it is paced."""
+    """Return a workload's title, with the rate if it is paced."""
     about = results.workloads[workload]
     return (
         f"{about['title']}: {about['rate']:,.0f} a second" if about["rate"] else str(about["title"])
@@ -153,7 +170,7 @@ def title_of(results: Results, workload: str) -> str:
 
 
 def _better(value: float | None, ours: float | None, sign: int = 1) -> str:
-    """A peer's figure; bold where it is better than ours, which is: less, or with sign -1 more."""
+    """Return a peer's figure, bold if it is better: less than Trellis, or with sign -1 more."""
     if value is None:
         return "-"
     return (
@@ -163,8 +180,8 @@ def _better(value: float | None, ours: float | None, sign: int = 1) -> str:
     )
 
 
-def _absent(cell: Cell) -> str:
-    """What stands where no figure can."""
+def _absent(cell: ResultCell) -> str:
+    """Return the text for a missing figure."""
     if cell.wrong:
         return "wrong"
     return "failed" if cell.failed else "-"
@@ -176,8 +193,11 @@ def _cpu(results: Results, workloads: Sequence[str], peers: Sequence[str]) -> st
         factor = ratio(found.cpu, ours.cpu if ours else None)
         if peer == OURS or factor is None:
             return figure(found.cpu)
-        # Nobody is expected to be below the floor, and above it is no loss.
-        return f"{figure(found.cpu)} · {f'{factor:.2f} ×' if results.peers[peer].floor else times(factor)}"
+        # A ratio to a lower bound is never shown as a loss.
+        return (
+            f"{figure(found.cpu)} · "
+            f"{f'{factor:.2f} ×' if results.peers[peer].floor else times(factor)}"
+        )
 
     return _grid(results, workloads, peers, show)
 
@@ -240,18 +260,25 @@ def _memory(results: Results) -> str:
                 ]
             )
     table = rows(["", "least", "most", "peak", "peak in"], lines)
-    words = "Resident memory of all processes of a broker, in MB: after the workloads (which follow each other in a round), and at most."
+    words = (
+        "Resident memory of all processes of a broker, in MB: after the workloads (which follow "
+        "each other in a round), and the peak."
+    )
     return f"{words}\n\n{table}"
 
 
 def _exceptions(results: Results) -> str:
-    """What was not measured, and why: one line each, the same reasons together."""
+    """Return what was not measured and why, one line per reason."""
     lines = [
         f"- {about.title}: not here, {about.missing}"
         for about in results.peers.values()
         if about.missing
     ]
-    for kind, before in (("wrong", "wrong answer"), ("failed", "no answer"), ("unable", "cannot")):
+    for kind, before in (
+        ("wrong", "wrong answer"),
+        ("failed", "no answer"),
+        ("unable", "cannot"),
+    ):
         for peer, of in results.cells.items():
             reasons: dict[str, list[str]] = {}
             for workload, cell in of.items():
@@ -265,7 +292,7 @@ def _exceptions(results: Results) -> str:
 
 
 def _where(why: str, workloads: Sequence[str]) -> str:
-    """Which workloads a reason is about; who does not speak a protocol does none of it."""
+    """Return the workloads of a reason; empty for a peer without the protocol."""
     return "" if why.startswith("speaks no ") else f" ({', '.join(workloads)})"
 
 

@@ -1,7 +1,7 @@
-"""What must Trellis reach beside the others? The project's targets, and whether a run shows them.
+"""The targets of Trellis in comparison with other brokers, checked against a run.
 
-A line is a figure of theirs divided by the same figure of ours. At a peer it must be at least
-`least`; at a floor, which nobody expects to beat, ours may be `most` times the floor.
+A target is a peer's figure divided by that of Trellis. For a broker the ratio must be at least
+`least`; for a lower bound, Trellis may cost at most `most` times as much.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from peers.results import Results, ratio
 
 
 class Goal(NamedTuple):
-    """`figure` is a field of Figures."""
+    """A target; `figure` names a field of Figures."""
 
     workload: str
     peer: str
@@ -44,8 +44,8 @@ _WORDS: Final = {"cpu": "CPU a message", "p99": "p99 of the latency"}
 
 
 def lines(results: Results, ours: str) -> list[list[str]]:
-    """For a table: workload, what is compared, the target, what was measured; without goals that
-    the run did not try.
+    """Return table rows (workload, comparison, target, measured) for targets that the run
+    measured.
     """
     return [line for goal in GOALS if (line := _line(results, ours, goal))]
 

@@ -1,7 +1,6 @@
-"""What is measured? The workloads of `trellis bench load`, and some of them once more at a moderate
-rate.
+"""Lists the workloads: those of `trellis bench load`, and some of them again at a moderate rate.
 
-What a workload asks of a broker is said by the load tool's own table; here it is only looked at.
+The load tool's own table defines what a workload does; this module only reads it.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from typing import Any, Final
 
 from trellis.bench.workloads import EVERYBODY, WORKLOADS, Workload
 
-#: Workloads that are measured again at half the rate that this peer reaches at full speed: there
-#: latency means something.
+#: Workloads that are repeated at half of this peer's full rate, where latency is meaningful.
 _HALVES: Final = {"mosquitto": ("mqtt-qos0", "mqtt-qos1", "mqtt-fan10"), "rabbitmq": ("amqp-ack",)}
 
 
@@ -27,11 +25,12 @@ class Case:
 
     @property
     def name(self) -> str:
+        """The name on the command line and in results."""
         return f"{self.workload.name}-half" if self.half else self.workload.name
 
     @property
     def title(self) -> str:
-        """In tables, below the name of its protocol."""
+        """Return the title in tables, below the name of its protocol."""
         text = self.workload.text
         text = (
             text.removeprefix("MQTT ").removeprefix("AMQP ") if len(self.protocols) == 1 else text
@@ -40,22 +39,24 @@ class Case:
 
     @property
     def protocols(self) -> frozenset[str]:
+        """The protocols that the workload uses."""
         return frozenset(self.workload.protocols)
 
     @property
     def family(self) -> str:
-        """The table and chart that it belongs to."""
+        """Return the family, which has a table and a chart."""
         return "crossing" if len(self.protocols) > 1 else self.workload.publish
 
     @property
     def qos(self) -> int:
-        """The highest, with MQTT."""
+        """Return the highest QoS, with MQTT."""
         return self.workload.qos if "mqtt" in self.protocols else 0
 
     @property
     def blind(self) -> bool:
-        """Could something do it that reads nothing? Every message to everybody, and nobody
-        acknowledges.
+        """True if a relay that reads nothing could do it.
+
+        Every message then goes to every subscriber, without acknowledgements.
         """
         workload = self.workload
         plain = (
@@ -68,7 +69,7 @@ class Case:
         return plain and workload.sharing == EVERYBODY and len(self.protocols) == 1
 
     def about(self, rate: float | None) -> dict[str, Any]:
-        """For the results."""
+        """Return the workload's description for the results."""
         return {
             "title": self.title,
             "family": self.family,
@@ -83,7 +84,7 @@ def _cases() -> dict[str, Case]:
     halves = [
         Case(WORKLOADS[name], reference) for reference, names in _HALVES.items() for name in names
     ]
-    cases[-1:-1] = halves  # the last workload leaves brokers with 10,000 connections to clear up
+    cases[-1:-1] = halves  # the last workload leaves the broker with 10,000 connections to close
     return {case.name: case for case in cases}
 
 
@@ -91,13 +92,13 @@ CASES: Final = _cases()
 
 
 def chosen(names: Iterable[str]) -> list[Case]:
-    """The cases with these names, in our order; all when there are none.
+    """Return the cases with these names, in the standard order; all cases if none are named.
 
-    Raises ValueError for a name nobody has.
+    Raises ValueError for an unknown name.
     """
     wanted = list(names) or list(CASES)
     for name in wanted:
         if name not in CASES:
             near = difflib.get_close_matches(name, CASES, 1, 0)
-            raise ValueError(f"no workload is called {name}; the nearest is {near[0]}")
+            raise ValueError(f"unknown workload {name}; the nearest is {near[0]}")
     return [case for name, case in CASES.items() if name in wanted]

@@ -1,23 +1,26 @@
-"""What does a broker cost at least? Octets in, the same octets out to every subscriber, and nothing
-looks at them.
+"""A blind relay, the lower bound of a broker's cost: sends received bytes unread to every
+subscriber.
 
     relay.py [--writer] [PORT]        serves on loopback, prints `ready PORT`; needs uvloop
 
-Two floors, with one way in:
+There are two lower bounds:
 
-    relay    each chunk that comes from a publisher goes to every subscriber through uvloop's transports, as in a broker
-    writer   the same chunk goes to the same sockets by one write(2) each, past the event loop: what the kernel alone costs
+    relay    each chunk from a publisher goes to every subscriber through uvloop's transports, as in
+             a broker
+    writer   the same chunk goes to the same sockets by one write(2) each, past the event loop: the
+             kernel's cost alone
 
-Only handshakes are answered, so that a load tool finds a broker. A connection goes through two
+Only handshakes are answered, so that a load tool accepts it as a broker. A connection has two
 states:
 
-    greeting   MQTT 3.1.1 and 5: CONNECT -> CONNACK, SUBSCRIBE -> SUBACK (the connection becomes a subscriber),
-               PINGREQ -> PINGRESP; a packet that is cut in two is waited for
-    blind      from its first PUBLISH on: chunks are passed on as they come, to all subscribers but the sender
+    greeting   MQTT 3.1.1 and 5: CONNECT -> CONNACK, SUBSCRIBE -> SUBACK (the connection becomes a
+               subscriber), PINGREQ -> PINGRESP; an incomplete packet is waited for
+    blind      from its first PUBLISH on: chunks are forwarded as they arrive, to all subscribers
+               except the sender
 
-So it can stand for a broker where every message goes to every subscriber with QoS 0, and where a
-chunk ends where a message ends (it does, as long as no publisher finds its socket full). Whoever
-measures must check the answers.
+The relay can stand in for a broker if every message goes to every subscriber with QoS 0 and every
+chunk ends at the end of a message (which is so while no publisher's socket is full). The measuring
+program must check the received messages.
 """
 
 from __future__ import annotations
@@ -31,40 +34,44 @@ from typing import cast
 import uvloop
 
 CONNECT, PUBLISH, SUBSCRIBE, PINGREQ, DISCONNECT = 1, 3, 8, 12, 14
-#: A client's last words, alone in a chunk: what a blind connection does not pass on.
+#: A DISCONNECT packet alone in a chunk, which a blind connection does not forward.
 _FAREWELLS = (b"\xe0\x00", b"\xc0\x00")
 
 
-class Connection(asyncio.Protocol):
-    """One client of the relay."""
+class RelayConnection(asyncio.Protocol):
+    """A client of the relay."""
 
-    def __init__(self, subscribers: list[Connection]) -> None:
+    def __init__(self, subscribers: list[RelayConnection]) -> None:
         self._subscribers = subscribers
         self._greeting: bytes | None = (
-            b""  # octets of the handshake not yet understood; None when blind
+            b""  # the part of the handshake not yet parsed; None when blind
         )
         self._level = 4
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
         self.transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, error: Exception | None) -> None:
+        """Remove the connection from the subscribers."""
         if self in self._subscribers:
             self._subscribers.remove(self)
 
     def data_received(self, data: bytes) -> None:
+        """Answer the handshake, or forward the data."""
         if self._greeting is not None:
             data = self._greet(self._greeting + data)
         if data and data not in _FAREWELLS:
             self.relay(data)
 
     def relay(self, data: bytes) -> None:
+        """Forward the data to all other subscribers."""
         for subscriber in self._subscribers:
             if subscriber is not self:
                 subscriber.transport.write(data)
 
     def _greet(self, data: bytes) -> bytes:
-        """Answer the packets of a handshake; what follows it."""
+        """Answer the packets of a handshake; return the data after them."""
         while len(data) >= 2:
             kind = data[0] >> 4
             if kind == PUBLISH:
@@ -96,13 +103,13 @@ class Connection(asyncio.Protocol):
             self.transport.close()
 
 
-class WritingConnection(Connection):
-    """The same, past the event loop."""
+class WritingConnection(RelayConnection):
+    """A client of the relay whose messages are written past the event loop."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        # Written past the transport, by its own descriptor: another one each would halve the
-        # clients that fit.
+        # Written by the transport's own descriptor: a duplicate for each socket would halve the
+        # number of clients.
         self._descriptor: int = transport.get_extra_info("socket").fileno()
 
     def relay(self, data: bytes) -> None:
@@ -111,7 +118,7 @@ class WritingConnection(Connection):
                 cast(WritingConnection, subscriber).send(data)
 
     def send(self, data: bytes) -> None:
-        """All of it, waiting where the socket is full: nothing else happens meanwhile."""
+        """Write all data, blocking while the socket is full."""
         while data:
             try:
                 data = data[os.write(self._descriptor, data) :]
@@ -120,13 +127,11 @@ class WritingConnection(Connection):
                 writable.register(self._descriptor, select.POLLOUT)
                 writable.poll()
             except OSError:
-                return  # it has gone; connection_lost will say so
+                return  # the client is gone; connection_lost follows
 
 
 def _length(data: bytes) -> tuple[int, int]:
-    """A packet's remaining length, and where it begins ([MQTT-1.5.5]); 0, 0 if that has not come
-    yet.
-    """
+    """Return a packet's remaining length and where it begins ([MQTT-1.5.5]); 0, 0 if incomplete."""
     length = 0
     for index in range(1, min(5, len(data))):
         length |= (data[index] & 127) << 7 * (index - 1)
@@ -136,8 +141,8 @@ def _length(data: bytes) -> tuple[int, int]:
 
 
 def _requested(body: bytes, level: int) -> list[int]:
-    """The QoS of every filter in a SUBSCRIBE."""
-    at = 3 + body[2] if level == 5 else 2  # no load tool sends 128 octets of properties
+    """Return the QoS of every filter in a SUBSCRIBE."""
+    at = 3 + body[2] if level == 5 else 2  # no load tool sends 128 bytes of properties
     found = []
     while at < len(body):
         at += 2 + int.from_bytes(body[at : at + 2])
@@ -146,8 +151,9 @@ def _requested(body: bytes, level: int) -> list[int]:
     return found
 
 
-async def serve(port: int, kind: type[Connection]) -> None:
-    subscribers: list[Connection] = []
+async def serve(port: int, kind: type[RelayConnection]) -> None:
+    """Serve until cancelled."""
+    subscribers: list[RelayConnection] = []
     server = await asyncio.get_running_loop().create_server(
         lambda: kind(subscribers), "127.0.0.1", port, backlog=4096
     )
@@ -156,15 +162,22 @@ async def serve(port: int, kind: type[Connection]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A blind relay: what a broker costs at least.")
+    """Parse the command line and serve."""
+    parser = argparse.ArgumentParser(
+        description="A blind relay: the lower bound of a broker's cost."
+    )
     parser.add_argument(
         "--writer", action="store_true", help="write to sockets past the event loop"
     )
     parser.add_argument(
-        "port", nargs="?", type=int, default=0, help="where to listen [a free port]"
+        "port",
+        nargs="?",
+        type=int,
+        default=0,
+        help="the port to listen on [a free port]",
     )
     arguments = parser.parse_args()
-    uvloop.run(serve(arguments.port, WritingConnection if arguments.writer else Connection))
+    uvloop.run(serve(arguments.port, WritingConnection if arguments.writer else RelayConnection))
 
 
 if __name__ == "__main__":

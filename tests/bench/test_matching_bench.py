@@ -481,7 +481,7 @@ def test_a_report_puts_tables_and_charts_into_a_document(tmp_path: Path) -> None
         "“CS-trie”",
         "route cache, trie",
         "`zipf-1.7`: ",
-        "### Who took part",
+        "### Contenders",
     ):
         assert wanted in text
     pictures = {path.name for path in (tmp_path / "page").iterdir()}

@@ -1,6 +1,4 @@
-"""Is `benchmarks/peers` right about what it measures? Its package is found in the folder
-`benchmarks`.
-"""
+"""Tests of `benchmarks/peers`, whose package is imported from the folder `benchmarks`."""
 
 import sys
 from pathlib import Path

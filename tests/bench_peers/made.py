@@ -1,12 +1,12 @@
-"""Results made up for tests: three peers, three workloads, a loss, a wrong answer, a peer that is
-missing.
+"""Made-up results for tests: three peers, three workloads, a loss, a wrong answer, and a peer that
+is not installed.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from peers.results import About, Cell, Figures, Results
+from peers.results import About, Figures, ResultCell, Results
 
 
 def figures(cpu: float, rate: float = 1000.0, **further: Any) -> Figures:
@@ -38,19 +38,19 @@ def results() -> Results:
     )
     made.cells = {
         "trellis": {
-            "mqtt-qos0": Cell([figures(0.1), figures(0.3), figures(0.2)]),
-            "mqtt-qos1": Cell([figures(4.0, p50=10.0, p99=30.0, p999=90.0)] * 3),
-            "amqp-auto": Cell([figures(0.25)] * 3),
+            "mqtt-qos0": ResultCell([figures(0.1), figures(0.3), figures(0.2)]),
+            "mqtt-qos1": ResultCell([figures(4.0, p50=10.0, p99=30.0, p999=90.0)] * 3),
+            "amqp-auto": ResultCell([figures(0.25)] * 3),
         },
         "mosquitto": {
-            "mqtt-qos0": Cell([figures(5.0, 2000.0)] * 3),
-            "mqtt-qos1": Cell([figures(2.0, p50=11.0, p99=20.0, p999=91.0)] * 3),
-            "amqp-auto": Cell(unable="speaks no AMQP"),
+            "mqtt-qos0": ResultCell([figures(5.0, 2000.0)] * 3),
+            "mqtt-qos1": ResultCell([figures(2.0, p50=11.0, p99=20.0, p999=91.0)] * 3),
+            "amqp-auto": ResultCell(unable="speaks no AMQP"),
         },
         "relay": {
-            "mqtt-qos0": Cell([figures(0.05)] * 3),
-            "mqtt-qos1": Cell([figures(0.05)], wrong="subscriber 0: message 7 came twice"),
-            "amqp-auto": Cell(failed="the broker ended"),
+            "mqtt-qos0": ResultCell([figures(0.05)] * 3),
+            "mqtt-qos1": ResultCell([figures(0.05)], wrong="subscriber 0: message 7 came twice"),
+            "amqp-auto": ResultCell(failed="the broker ended"),
         },
     }
     return made

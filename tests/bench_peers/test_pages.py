@@ -1,4 +1,4 @@
-"""What the benchmarks beside the peers write into the page."""
+"""Tests of the tables that the benchmarks beside `peers` write into docs/performance.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 REPORT = """
  50.00%;[kernel.kallsyms];[k] tcp_sendmsg
- 20.00%;trellis__mypyc.cpython-311-x86_64-linux-gnu.so;[.] CPyDef_amqp___connection___AmqpConnection____parse
+ 20.00%;trellis__mypyc.cpython-311.so;[.] CPyDef_amqp___connection___AmqpConnection____parse
  10.00%;libc.so.6;[.] __memmove_avx512_unaligned_erms
   5.00%;libpython3.11.so.1.0;[.] _Py_dict_lookup
   5.00%;libpython3.11.so.1.0;[.] _PyObject_Malloc
@@ -26,7 +26,7 @@ REPORT = """
         (
             "trellis__mypyc.cpython-311-x86_64-linux-gnu.so",
             "CPyBytesWriter_Write",
-            "copying octets",
+            "copying bytes",
         ),
         (
             "trellis__mypyc.cpython-311-x86_64-linux-gnu.so",
@@ -66,7 +66,7 @@ def test_the_table_of_memory_says_what_is_allowed_and_how_a_backlog_drains() -> 
             "command": "the command",
             "version": "1.0",
             "machine": {"processor": "one"},
-            "octets": {"queue": 710.4, "consumer": 328.0},
+            "bytes": {"queue": 710.4, "consumer": 328.0},
             "backlog": {"messages": 500, "empty": 10 * mib, "full": 110 * mib, "peak": 113 * mib},
         }
     )

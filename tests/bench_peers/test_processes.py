@@ -1,4 +1,4 @@
-"""Do processes that were started end, and with them those below? Do the floors relay what they get?"""
+"""Tests that started processes end with their descendants, and that the relays forward all data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from peers.brokers import PEERS
 from peers.command import tools
 from peers.load import BenchLoad
-from peers.peer import Peer, Tools
+from peers.peer import PeerBroker, Tools
 from peers.process import Child, Failed, free_ports, speaks_amqp, speaks_mqtt, tree
 from peers.workloads import CASES
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def gone(pid: int) -> bool:
-    """Has it ended? Whoever it was left to may not have collected it yet."""
+    """True if the process has ended; its new parent may not have reaped it yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -36,7 +36,7 @@ def test_a_child_ends_with_all_below_it(tmp_path: Path) -> None:
     child = Child(
         ["sh", "-c", "sleep 100 & sleep 100 & echo started; wait"], tmp_path, name="shell"
     )
-    child.wait_until(lambda: "started" in child.said(), 10)
+    child.wait_until(lambda: "started" in child.log_end(), 10)
     pids = tree(child.pid)
     assert len(pids) == 3
     child.stop()
@@ -69,13 +69,13 @@ def test_ports_are_free_and_differ() -> None:
 def relay(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[int]:
-    """The port of a floor."""
+    """Return the port of a relay."""
     program = ROOT / "benchmarks" / "relay" / "relay.py"
     child = Child(
         [sys.executable, program, *request.param], tmp_path_factory.mktemp("relay"), name="relay"
     )
-    child.wait_until(lambda: "ready" in child.said(), 20)
-    yield int(child.said().split()[1])
+    child.wait_until(lambda: "ready" in child.log_end(), 20)
+    yield int(child.log_end().split()[1])
     child.stop()
 
 
@@ -88,30 +88,29 @@ def say(port: int, words: bytes, answer: bytes) -> socket.socket:
 
 
 def receive(connection: socket.socket, size: int) -> bytes:
-    octets = b""
-    while len(octets) < size:
-        octets += connection.recv(size - len(octets))
-        assert octets
-    return octets
+    data = b""
+    while len(data) < size:
+        data += connection.recv(size - len(data))
+        assert data
+    return data
 
 
 CONNECT = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01a"
 SUBSCRIBE = b"\x82\x06\x00\x07\x00\x01#\x00"
 
 
-def test_octets_go_to_every_subscriber_but_the_sender(relay: int) -> None:
+def test_data_goes_to_every_subscriber_but_the_sender(relay: int) -> None:
     subscribers = [
         say(relay, CONNECT + SUBSCRIBE, b"\x20\x02\x00\x00\x90\x03\x00\x07\x00") for _ in range(2)
     ]
     publisher = say(relay, CONNECT, b"\x20\x02\x00\x00")
-    octets = b"\x30\x84\x80\x40" + os.urandom(
-        1 << 20
-    )  # more than a socket holds, and not even whole
-    publisher.sendall(octets)
-    assert all(receive(subscriber, len(octets)) == octets for subscriber in subscribers)
+    # more than a socket buffer holds, and incomplete
+    data = b"\x30\x84\x80\x40" + os.urandom(1 << 20)
+    publisher.sendall(data)
+    assert all(receive(subscriber, len(data)) == data for subscriber in subscribers)
     subscribers[0].sendall(b"\x30\x03\x00\x01a")
     assert receive(subscribers[1], 5) == b"\x30\x03\x00\x01a"
-    publisher.sendall(b"\xe0\x00")  # DISCONNECT is no message
+    publisher.sendall(b"\xe0\x00")  # DISCONNECT is not forwarded
     publisher.close()
     subscribers[1].sendall(b"\x30\x03\x00\x01b")
     assert receive(subscribers[0], 5) == b"\x30\x03\x00\x01b"
@@ -124,15 +123,17 @@ def test_a_handshake_may_come_in_pieces_and_as_mqtt_5(relay: int) -> None:
     subscribe = b"\x82\x0b\x00\x07\x00\x00\x01a\x01\x00\x01b\x02"
     with socket.create_connection(("127.0.0.1", relay), 5) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for octet in connect + subscribe:
-            client.sendall(bytes([octet]))
+        for byte in connect + subscribe:
+            client.sendall(bytes([byte]))
         assert receive(client, 5) == b"\x20\x03\x00\x00\x00"
         assert receive(client, 7) == b"\x90\x05\x00\x07\x00\x01\x02"
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", PEERS, ids=lambda kind: kind.name)
-def test_a_peer_that_is_installed_starts_answers_and_ends(kind: type[Peer], tmp_path: Path) -> None:
+def test_a_peer_that_is_installed_starts_answers_and_ends(
+    kind: type[PeerBroker], tmp_path: Path
+) -> None:
     found: Tools = tools(None)
     peer = kind(found)
     if peer.missing():

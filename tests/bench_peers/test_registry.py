@@ -1,4 +1,4 @@
-"""Does every peer say what it can do, what it cannot and why, and what is missing?"""
+"""Tests that every peer states what it supports, what not and why, and what is missing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from peers.brokers import NAMES, PEERS, chosen
 from peers.brokers.relay import shape
 from peers.command import main
-from peers.peer import Peer, Running, Tools
+from peers.peer import PeerBroker, Running, Tools
 from peers.workloads import CASES
 from peers.workloads import chosen as chosen_cases
 
@@ -18,14 +18,14 @@ from trellis.bench.workloads import WORKLOADS
 
 
 def refused(name: str) -> dict[str, str]:
-    """What a peer cannot do, and why."""
+    """Return the workloads that a peer does not support, with the reasons."""
     [peer] = chosen([name], Tools())
     return {case.name: why for case in CASES.values() if (why := peer.refusal(case))}
 
 
 @pytest.fixture
 def nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
-    """A machine on which nothing is installed."""
+    """A machine on which no peer is installed."""
     monkeypatch.setenv("PATH", str(tmp_path))
     for module in ("rabbitmq._SCRIPTS", "nats._DEBIAN", "aedes._PACKAGE"):
         monkeypatch.setattr(
@@ -87,7 +87,7 @@ def test_floors_do_only_what_needs_no_reading() -> None:
 
 
 @pytest.mark.parametrize("name", ["amqp-auto", "amqp-1k", "amqp-64k", "amqp-fan10"])
-def test_a_floor_of_amqp_relays_as_many_octets(name: str) -> None:
+def test_a_relay_forwards_packets_of_the_same_size_for_amqp(name: str) -> None:
     workload = WORKLOADS[name]
     stand_in, option, size = shape(CASES[name])
     assert option == "--size"
@@ -98,7 +98,7 @@ def test_a_floor_of_amqp_relays_as_many_octets(name: str) -> None:
     assert len(mqtt.publish("b000000/room/0000/temp", b"-" * int(size))) == len(publication)
 
 
-def test_names_that_nobody_has_are_refused_with_the_nearest() -> None:
+def test_unknown_names_are_rejected_with_the_nearest() -> None:
     with pytest.raises(ValueError, match="nearest is mosquitto"):
         chosen(["moskito"], Tools())
     with pytest.raises(ValueError, match="nearest is mqtt-qos0"):
@@ -115,7 +115,7 @@ def test_peers_and_workloads_keep_their_order() -> None:
 
 @pytest.mark.parametrize("peer", PEERS, ids=NAMES)
 def test_what_is_missing_is_one_line_that_names_what_installs_it(
-    peer: type[Peer], nothing: Tools
+    peer: type[PeerBroker], nothing: Tools
 ) -> None:
     line = peer(nothing).missing()
     assert "\n" not in line
@@ -134,14 +134,14 @@ def test_a_run_says_what_it_skips_and_goes_on(
         ["skipped", " mosquitto"],
         ["skipped", " nats"],
     ]
-    assert lines[2] == "peers: none of the peers is here, see above"
+    assert lines[2] == "peers: no chosen peer is installed, see above"
 
 
 def test_what_is_missing_is_fatal_where_it_is_required(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peers.brokers.mosquitto.Mosquitto.missing", lambda self: "")
-    monkeypatch.setattr("peers.brokers.nats.Nats.missing", lambda self: "nats is not installed")
+    monkeypatch.setattr("peers.brokers.mosquitto.MosquittoPeer.missing", lambda self: "")
+    monkeypatch.setattr("peers.brokers.nats.NatsPeer.missing", lambda self: "nats is not installed")
     assert main(["run", "--dry-run", "--peers", "mosquitto,nats"]) == 0
     assert main(["run", "--dry-run", "--peers", "mosquitto,nats", "--require"]) == 1
     assert "--require" in capsys.readouterr().err
@@ -150,7 +150,7 @@ def test_what_is_missing_is_fatal_where_it_is_required(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["run", "--peers", "nobody"],
+        ["run", "--peers", "unknown"],
         ["run", "--workloads", "nothing"],
         ["run", "--trellis", "/none"],
         ["report", "README.md"],

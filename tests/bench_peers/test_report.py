@@ -1,4 +1,4 @@
-"""Do tables and charts show what was measured, losses too?"""
+"""Tests that tables and charts show all results, losses included."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.bench_peers.made import figures, results
 
 
 def row(text: str, title: str, number: int = 0) -> list[str]:
-    """The cells of the table row with this title."""
+    """Return the cells of the table row with this title."""
     lines = [line for line in text.splitlines() if line.startswith(f"| {title} |")]
     return [cell.strip() for cell in lines[number].strip("|").split("|")][1:]
 
@@ -116,7 +116,7 @@ def test_a_warning_stands_first() -> None:
 
 def test_machine_versions_command_and_noise_are_said() -> None:
     text = page(results(), {})
-    said = (
+    log_end = (
         "2026-01-02",
         "`python benchmarks/peers run`",
         "processor one",
@@ -124,7 +124,7 @@ def test_machine_versions_command_and_noise_are_said() -> None:
         "- Trellis: its defaults",
         "Noise: ",
     )
-    assert [words for words in said if words not in text] == []
+    assert [words for words in log_end if words not in text] == []
 
 
 def test_a_chart_is_svg_with_the_shortest_bar_first() -> None:

@@ -1,4 +1,4 @@
-"""Are medians and ratios what they say, and does a results file say what was measured?"""
+"""Tests of medians, ratios and results files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from peers.results import Cell, Results, medians, ratio, read
+from peers.results import ResultCell, Results, medians, ratio, read
 
 from tests.bench_peers.made import figures, results
 
@@ -28,19 +28,19 @@ def test_a_latency_that_one_round_lacks_has_no_median() -> None:
 @pytest.mark.parametrize(
     "cell",
     [
-        Cell(),
-        Cell([figures(1.0)], wrong="lost a message"),
-        Cell([figures(1.0)], failed="ended"),
-        Cell(unable="speaks no AMQP"),
+        ResultCell(),
+        ResultCell([figures(1.0)], wrong="lost a message"),
+        ResultCell([figures(1.0)], failed="ended"),
+        ResultCell(unable="speaks no AMQP"),
     ],
 )
-def test_what_was_wrong_or_not_measured_has_no_medians(cell: Cell) -> None:
+def test_what_was_wrong_or_not_measured_has_no_medians(cell: ResultCell) -> None:
     assert cell.medians is None
 
 
 def test_the_spread_is_relative_to_the_median() -> None:
-    assert Cell([figures(8.0), figures(10.0), figures(13.0)]).spread == 0.5
-    assert Cell().spread == 0
+    assert ResultCell([figures(8.0), figures(10.0), figures(13.0)]).spread == 0.5
+    assert ResultCell().spread == 0
 
 
 @pytest.mark.parametrize(
@@ -73,4 +73,4 @@ def test_a_cell_is_made_when_it_is_asked_for() -> None:
     made: Results = results()
     made.cell("mosquitto", "new").failed = "hung"
     assert made.cells["mosquitto"]["new"].failed == "hung"
-    assert made.median("nobody", "mqtt-qos0") is None
+    assert made.median("unknown", "mqtt-qos0") is None

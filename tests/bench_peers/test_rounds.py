@@ -1,4 +1,4 @@
-"""Is everything measured in turn, and nothing that is wrong?"""
+"""Tests that all measurements are interleaved, and that wrong answers have no figure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import pytest
 from peers.brokers import chosen
 from peers.command import length
 from peers.load import figures as figures_of
-from peers.peer import Peer, Running, Tools
+from peers.peer import PeerBroker, Running, Tools
 from peers.process import Failed
 from peers.results import About, Figures, Results
-from peers.rounds import Plan, Progress, Wrong, calibrate, duration, measure_all
+from peers.rounds import RoundPlan, RoundProgress, WrongAnswer, calibrate, duration, measure_all
 from peers.workloads import CASES, Case
 
 from tests.bench_peers.made import figures
 
 
-class Made(Peer):
+class Made(PeerBroker):
     """A peer without a process."""
 
     protocols = frozenset({"mqtt"})
@@ -40,7 +40,7 @@ class Second(Made):
 
 
 class FakeLoad:
-    """Notes what it measures; fails as told."""
+    """A load tool that records its measurements and fails as configured."""
 
     def __init__(self, failures: dict[str, Exception] | None = None) -> None:
         self.failures = failures or {}
@@ -64,7 +64,7 @@ class Run:
         peers = [First(Tools()), Second(Tools())]
         for peer in peers:
             peer.begun = self.begun
-        self.plan = Plan(
+        self.plan = RoundPlan(
             peers, [CASES[name] for name in names or ("mqtt-qos0", "mqtt-qos1")], 3, directory
         )
         self.results = Results(
@@ -99,7 +99,7 @@ def test_what_a_peer_cannot_do_is_noted_and_not_tried(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "failure", [Wrong("a message came twice\nand more"), Failed("a message came twice")]
+    "failure", [WrongAnswer("a message came twice\nand more"), Failed("a message came twice")]
 )
 def test_a_wrong_answer_is_noted_once_and_the_broker_started_afresh(
     tmp_path: Path, failure: Exception
@@ -108,7 +108,7 @@ def test_a_wrong_answer_is_noted_once_and_the_broker_started_afresh(
     run.measure()
     cell = run.results.cell("first", "mqtt-qos0")
     assert (cell.wrong or cell.failed, cell.medians) == ("a message came twice", None)
-    assert bool(cell.wrong) == isinstance(failure, Wrong)
+    assert bool(cell.wrong) == isinstance(failure, WrongAnswer)
     assert [name for name, _ in run.load.measured].count("mqtt-qos0") == 2
     assert run.begun[:4] == ["first", "first", "second", "second"]
     assert len(run.results.cell("first", "mqtt-qos1").rounds) == 3
@@ -117,7 +117,7 @@ def test_a_wrong_answer_is_noted_once_and_the_broker_started_afresh(
 def test_a_broker_that_does_not_start_fails_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def launch(self: Peer, directory: Path, running: Running) -> None:
+    def launch(self: PeerBroker, directory: Path, running: Running) -> None:
         raise Failed("first ended with exit code 1:\nport in use")
 
     monkeypatch.setattr(First, "launch", launch)
@@ -138,7 +138,7 @@ def test_a_paced_workload_runs_at_half_of_the_reference(
     assert run.load.measured == [("mqtt-qos0-half", None)] * 3 + [("mqtt-qos0-half", 100.0)] * 6
 
 
-@pytest.mark.parametrize("load", [FakeLoad(), FakeLoad({"mqtt-qos0-half": Wrong("lost")})])
+@pytest.mark.parametrize("load", [FakeLoad(), FakeLoad({"mqtt-qos0-half": WrongAnswer("lost")})])
 def test_without_its_reference_a_paced_workload_is_left_out(
     tmp_path: Path, load: FakeLoad, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,7 +154,7 @@ def test_without_its_reference_a_paced_workload_is_left_out(
 def test_progress_tells_how_much_is_left() -> None:
     lines: list[str] = []
     times = iter([0.0, 0.0, 10.0, 20.0])
-    progress = Progress(4, lines.append, lambda: next(times))
+    progress = RoundProgress(4, lines.append, lambda: next(times))
     progress.step("a")
     progress.step("b")
     progress.skip()
@@ -174,7 +174,7 @@ def test_durations(seconds: float, shown: str) -> None:
 
 
 def test_a_run_is_made_to_fit(tmp_path: Path) -> None:
-    plan = Plan(chosen(["mosquitto"], Tools()), [CASES["mqtt-qos0"]], 5, tmp_path)
+    plan = RoundPlan(chosen(["mosquitto"], Tools()), [CASES["mqtt-qos0"]], 5, tmp_path)
     assert plan.steps == 5
     assert length(plan, 1) == pytest.approx((60 - plan.overhead) / 5 / 1.2, abs=0.1)
     with pytest.raises(ValueError, match="too short"):
@@ -196,15 +196,19 @@ ANSWER = {
 
 def test_the_load_tools_answer_becomes_figures() -> None:
     assert figures_of(ANSWER) == Figures(1000, 2000.0, 4.0, 5_000_000, 6_000_000, 10.0, 20.0, 30.0)
-    untimed = {**ANSWER, "rounds": [{**ANSWER["rounds"][0], "latency": None}]}  # type: ignore[index]  # it is a list
+    first = ANSWER["rounds"][0]  # type: ignore[index]  # it is a list
+    untimed = {**ANSWER, "rounds": [{**first, "latency": None}]}
     assert figures_of(untimed).p99 is None
 
 
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        ("wrong answer at subscriber 0: a message came again or late: expected 3, got 2", Wrong),
-        ("no progress for 10 s: subscriber 0 waits for 3 of 400 messages", Wrong),
+        (
+            "wrong answer at subscriber 0: a message came again or late: expected 3, got 2",
+            WrongAnswer,
+        ),
+        ("no progress for 10 s: subscriber 0 waits for 3 of 400 messages", WrongAnswer),
         ("subscriber 0: the broker closed the connection", Failed),
     ],
 )

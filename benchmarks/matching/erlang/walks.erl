@@ -35,8 +35,8 @@ expected(Line) ->
     [[binary_to_integer(Each) || Each <- Row] || Row <- Found].
 
 lines(Line, Key) ->
-    {ok, Octets} = file:read_file(text(Line, Key)),
-    [binary:copy(Each) || Each <- binary:split(Octets, <<"\n">>, [global])].
+    {ok, Data} = file:read_file(text(Line, Key)),
+    [binary:copy(Each) || Each <- binary:split(Data, <<"\n">>, [global])].
 
 do(_, <<"about">>, _) -> ["{\"version\": \"Erlang/OTP ", erlang:system_info(otp_release), "\"}"];
 do(Name, Kind, Line) when Kind =:= <<"workload">>; Kind =:= <<"memory">> ->
@@ -124,14 +124,14 @@ memory(Name, Line) ->
     Patterns = lines(Line, "patterns"),
     Copies = (60000 + length(Patterns) - 1) div length(Patterns),
     Tables = [new(Name) || _ <- lists:seq(1, Copies)],
-    Empty = lists:sum([octets(Table) || Table <- Tables]),
+    Empty = lists:sum([memory(Table) || Table <- Tables]),
     Numbered = lists:zip(Patterns, lists:seq(0, length(Patterns) - 1)),
     [[add(Table, P, N) || {P, N} <- Numbered] || Table <- Tables],
-    Full = lists:sum([octets(Table) || Table <- Tables]),
+    Full = lists:sum([memory(Table) || Table <- Tables]),
     [free(Table) || Table <- Tables],
     io_lib:format("{\"octets\": ~f}", [(Full - Empty) / (Copies * length(Patterns))]).
 
-octets({_, A, B}) -> (ets:info(A, memory) + ets:info(B, memory)) * erlang:system_info(wordsize).
+memory({_, A, B}) -> (ets:info(A, memory) + ets:info(B, memory)) * erlang:system_info(wordsize).
 
 free({_, A, B}) -> ets:delete(A), ets:delete(B), erase().
 

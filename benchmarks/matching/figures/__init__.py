@@ -1,6 +1,6 @@
-"""What becomes of the figures of `trellis bench matching`: tables and charts in docs/matching.md.
+"""Turns the figures of `trellis bench matching` into the tables and charts of docs/matching.md.
 
-`articles` has what the articles say, `targets` what was to be reached, `charts` the pictures, drawn
-by `benchmarks/peers/chart.py`, `page` the tables; `benchmarks/matching/report.py` puts them into
-the document.
+`articles` has the figures printed in the articles, `targets` the targets, `charts` the charts
+(drawn by `benchmarks/peers/chart.py`), `page` the tables; `benchmarks/matching/report.py` writes
+them into the document.
 """

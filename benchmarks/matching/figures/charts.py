@@ -1,6 +1,4 @@
-"""Which pictures are there? Bars on a logarithmic scale, as article 1 has them for latencies and
-memory.
-"""
+"""Draws the charts: bars on a logarithmic scale, as in article 1, for latencies and memory."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ _MATCHES: Final = ("tp", "iot", "adv")
 
 
 def charts(results: MatchingResults) -> Iterator[tuple[str, str, str]]:
-    """Name, title and SVG of each that has anything to show."""
+    """Iterate over the name, title and SVG of each chart that has figures."""
     for name, title, unit, panels in _all(results):
         picture = chart(panels, title, unit)
         if picture:
@@ -31,11 +29,11 @@ def _all(results: MatchingResults) -> Iterator[tuple[str, str, str, list[Panel]]
         yield (
             f"lookup-{workload}",
             f"Lookups: {workload}",
-            "nanoseconds a lookup",
+            "nanoseconds per lookup",
             _panels(results, keys, "lookup"),
         )
     memory = [key for workload in _MATCHES for key in _keys(results, workload, "memory")]
-    yield "memory", "Memory", "octets a subscription", _panels(results, memory, "octets")
+    yield "memory", "Memory", "bytes per subscription", _panels(results, memory, "octets")
     yield (
         "article",
         "Article 1: cold and with 1,000 subscriptions",
@@ -62,7 +60,7 @@ def _all(results: MatchingResults) -> Iterator[tuple[str, str, str, list[Panel]]
     yield (
         "churn",
         "Publications while subscriptions change",
-        "nanoseconds a publication",
+        "nanoseconds per publication",
         _panels(
             results, [key for key, case in results.cases.items() if case.part == "churn"], "publish"
         ),
@@ -70,7 +68,7 @@ def _all(results: MatchingResults) -> Iterator[tuple[str, str, str, list[Panel]]
     yield (
         "attack",
         "Patterns made to be slow",
-        "nanoseconds a lookup",
+        "nanoseconds per lookup",
         _panels(results, _keys(results, "attack", "workload"), "lookup"),
     )
 

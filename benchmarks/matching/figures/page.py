@@ -1,4 +1,4 @@
-"""How do the results read as Markdown? Tables between the marks of docs/matching.md."""
+"""Writes the results as Markdown: the tables between the marks of docs/matching.md."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _GROWING = {
 _FURTHER = {
     "subscribe": "to subscribe",
     "unsubscribe": "to unsubscribe",
-    "any": "to learn whether anyone matches",
-    "first": "a lookup when topics come for the first time",
-    "load": "a subscription of the whole load",
+    "any": "to find out if any subscriber matches",
+    "first": "the first lookup of each topic",
+    "load": "a subscription while loading all",
 }
 
 
 def page(results: MatchingResults, pictures: Mapping[str, tuple[str, str]]) -> str:
-    """All of it; `pictures` has title and path by name."""
+    """Return the generated part; `pictures` has title and path by name."""
     return "\n\n".join(part for part in _parts(results, pictures) if part) + "\n"
 
 
@@ -38,9 +38,15 @@ def _parts(results: MatchingResults, pictures: Mapping[str, tuple[str, str]]) ->
         if keys:
             yield f"### {title}"
             yield _picture(pictures, f"lookup-{workload}")
-            yield f"Nanoseconds a lookup (after the topics were looked up once).\n\n{_by_size(results, keys, 'lookup')}"
-            yield f"Octets a subscription.\n\n{_by_size(results, _keys(results, workload, 'memory'), 'octets')}"
-            yield "<details><summary>Subscribing, first lookups, whether anyone matches</summary>"
+            yield (
+                "Nanoseconds per lookup (after each topic was looked up once).\n\n"
+                f"{_by_size(results, keys, 'lookup')}"
+            )
+            yield (
+                "Bytes per subscription.\n\n"
+                f"{_by_size(results, _keys(results, workload, 'memory'), 'octets')}"
+            )
+            yield "<details><summary>Subscribing, first lookups, testing for any match</summary>"
             for name, words in _FURTHER.items():
                 yield f"Nanoseconds {words}.\n\n{_by_size(results, keys, name)}"
             yield "</details>"
@@ -48,13 +54,14 @@ def _parts(results: MatchingResults, pictures: Mapping[str, tuple[str, str]]) ->
         yield "### Article 1"
         yield _picture(pictures, "article")
         yield _article(results)
-        yield f"All that was measured, cold and hot, in nanoseconds.\n\n{_article_all(results)}"
+        yield f"All measurements, cold and hot, in nanoseconds.\n\n{_article_all(results)}"
     yield _picture(pictures, "memory")
     threads = [key for key, case in results.cases.items() if case.part == "threads"]
     if threads:
         yield "### Threads: articles 1 and 2"
         yield (
-            "Milliseconds until all workers have done 1,000 operations each: `50/50 N`, half of N workers subscribe and half look up; "
+            "Milliseconds until all workers have done 1,000 operations each: `50/50 N`, half of N "
+            "workers subscribe and half look up; "
             "`90/10 N`, each of N subscribes one time in ten; `1:3 N`, N subscribe and 3 N look up."
         )
         for name in ("threads-50", "threads-90", "threads-1-1", "threads-1-3"):
@@ -64,10 +71,13 @@ def _parts(results: MatchingResults, pictures: Mapping[str, tuple[str, str]]) ->
     if churn:
         yield "### Cached answers while subscriptions change"
         yield _picture(pictures, "churn")
-        yield "Nanoseconds a publication, with its share of the changes."
+        yield "Nanoseconds per publication, including its share of the changes."
         for workload in dict.fromkeys(results.cases[key].workload for key in churn):
             keys = [key for key in churn if results.cases[key].workload == workload]
-            yield f"`{workload}`: {results.cases[keys[0]].text}\n\n{_variants(results, keys, 'publish')}"
+            yield (
+                f"`{workload}`: "
+                f"{results.cases[keys[0]].text}\n\n{_variants(results, keys, 'publish')}"
+            )
     attack = _keys(results, "attack", "workload")
     if attack:
         yield "### Patterns made to be slow"
@@ -76,12 +86,13 @@ def _parts(results: MatchingResults, pictures: Mapping[str, tuple[str, str]]) ->
             f"- `{results.cases[key].workload}`: {results.cases[key].text}" for key in attack
         )
         yield (
-            "Nanoseconds a lookup. The topic of each of the first four is looked up and timed alone, which adds about 400 ns.\n\n"
+            "Nanoseconds per lookup. The topic of each of the first four is looked up and timed "
+            "alone, which adds about 400 ns.\n\n"
             + _table(results, {results.cases[key].workload: key for key in attack}, "lookup")
         )
     yield from _one_filter(results)
     yield from _claims(results)
-    yield f"### Who took part\n\n{_contenders(results)}"
+    yield f"### Contenders\n\n{_contenders(results)}"
 
 
 def _opening(results: MatchingResults) -> str:
@@ -102,16 +113,18 @@ def _opening(results: MatchingResults) -> str:
         else f"in {len(runs)} runs, all contenders of a case in the same one"
     )
     before = f"{min(loads):.1f} to {max(loads):.1f}" if len(loads) > 1 else f"{loads[0]:.1f}"
-    said = (
+    measured = (
         f"Measured on {about['time'][:10]} {how}: medians of {counts} interleaved rounds.\n"
-        f"Machine: {about['cpus']} × {about['cpu']}, {about['kernel']}, {about['python']}, load before {before}. "
-        f"Of every figure of ours and of PyPI's, {results.loop_ns:.0f} ns are the harness's loop; it is not subtracted.\n"
+        f"Machine: {about['cpus']} × {about['cpu']}, {about['kernel']}, {about['python']}, load "
+        f"before {before}. "
+        f"Of every figure of Trellis and of PyPI's packages, {results.loop_ns:.0f} ns are the "
+        "harness's loop; it is not subtracted.\n"
         f"Noise: {_noise(results)}"
     )
     if len(runs) == 1:
-        return said
+        return measured
     return (
-        f"{said}\n\n<details><summary>The commands</summary>\n\n"
+        f"{measured}\n\n<details><summary>The commands</summary>\n\n"
         + "".join(f"    {run}\n" for run in runs)
         + "\n</details>"
     )
@@ -125,9 +138,12 @@ def _noise(results: MatchingResults) -> str:
         if "lookup" in cell.medians and len(cell.rounds) > 1
     )
     if not spreads:
-        return "a single round says nothing of it."
+        return "a single round does not show it."
     middle, high = spreads[len(spreads) // 2], spreads[len(spreads) * 9 // 10]
-    return f"(highest - lowest) / median of the rounds' lookups is {middle:.0%} in the middle and below {high:.0%} in nine of ten cells."
+    return (
+        f"(highest - lowest) / median of the rounds' lookups has a median of {middle:.0%} over all "
+        f"cells, and is below {high:.0%} in nine of ten."
+    )
 
 
 def _keys(results: MatchingResults, part: str, kind: str) -> list[str]:
@@ -198,9 +214,11 @@ def _article(results: MatchingResults) -> str:
                     ]
                 )
     words = (
-        "In quotation marks what the article prints (Go, a 2.6 GHz Core i7), below each what does the same here. Nanoseconds; hot "
-        "means 1,000 subscriptions; the last column is matches a second on `tp` with 1,000. The article subscribes and unsubscribes "
-        "one subscription again and again, here each is new."
+        "In quotation marks the figure printed in the article (Go, a 2.6 GHz Core i7), below each "
+        "the equivalent here. Nanoseconds; hot "
+        "means 1,000 subscriptions; the last column is matches per second on `tp` with 1,000. The "
+        "article repeats one subscription; "
+        "here each is new."
     )
     return f"{words}\n\n" + rows(
         [
@@ -228,7 +246,7 @@ def _article_all(results: MatchingResults) -> str:
         "hot subscribe",
         "unsubscribe",
         "lookup",
-        "B a subscription",
+        "bytes per subscription",
     ]
     lines = []
     for name, about in results.contenders.items():
@@ -265,14 +283,14 @@ def _one_filter(results: MatchingResults) -> Iterator[str]:
             "subscribe",
             "unsubscribe",
             "load, each",
-            "B a subscriber",
+            "bytes per subscriber",
         ][: 5 + len(memory)],
         lines,
     )
 
 
 def _claims(results: MatchingResults) -> Iterator[str]:
-    """What articles 1, 3, 4 and 5 claim, beside the same here."""
+    """Iterate over the claims of articles 1, 3, 4 and 5, each with the result here."""
 
     def lookup(name: str, workload: str, count: int) -> float | None:
         return results.median(name, f"{workload} {workload} {count} workload", "lookup")
@@ -280,7 +298,7 @@ def _claims(results: MatchingResults) -> Iterator[str]:
     def over(above: float | None, below: float | None) -> str:
         return f"{figure(above / below)} ×" if above and below else "not measured"
 
-    def octets(name: str, key: str) -> float | None:
+    def memory_of(name: str, key: str) -> float | None:
         return results.median(name, key, "octets")
 
     split = "splitting tp 1000 splitting"
@@ -291,7 +309,7 @@ def _claims(results: MatchingResults) -> Iterator[str]:
         [
             "1",
             "the optimized bitmap takes 4.5 × less memory than the inverted one",
-            over(octets("bitmap-fixed", hot), octets("bitmap", hot))
+            over(memory_of("bitmap-fixed", hot), memory_of("bitmap", hot))
             + " (the article's 1,000 subscriptions, one topic known)",
         ],
         [
@@ -301,12 +319,12 @@ def _claims(results: MatchingResults) -> Iterator[str]:
         ],
         [
             "4",
-            "10 µs a message at 10,000 requests",
+            "10 µs per message at 10,000 requests",
             f"{at_10k / 1e3:.1f} µs (`bitmap`, tp)" if at_10k else "not measured",
         ],
         [
             "4",
-            "to learn whether anyone matches is cheaper than who",
+            "testing for any match is cheaper than a lookup",
             over(
                 lookup("bitmap", "iot", 10_000),
                 results.median("bitmap", "iot iot 10000 workload", "any"),
@@ -325,7 +343,9 @@ def _claims(results: MatchingResults) -> Iterator[str]:
             "a DFA needs no backtracking and more memory than the trie",
             over(lookup("trie", "iot", 10_000), lookup("dfa", "iot", 10_000))
             + " as fast, "
-            + over(octets("dfa", "iot iot 10000 memory"), octets("trie", "iot iot 10000 memory"))
+            + over(
+                memory_of("dfa", "iot iot 10000 memory"), memory_of("trie", "iot iot 10000 memory")
+            )
             + " the memory at first (iot 10k)",
         ],
     ]

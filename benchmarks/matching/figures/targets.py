@@ -1,4 +1,4 @@
-"""What was to be reached, and was it? Bounds beside figures of the same run."""
+"""The targets for the matchers, compared with figures of the same run."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from trellis.bench.matching.results import MatchingResults
 
 
-class Target(NamedTuple):
-    """A bound, in words, and what was measured; `met` is None where a figure is missing."""
+class TargetResult(NamedTuple):
+    """A target in words, its bound and the measured value; `met` is None if a figure is missing."""
 
     what: str
     bound: str
@@ -22,7 +22,7 @@ _HOT: Final = {"tp": (0.35, 0.35, 0.5, 0.25), "iot": (0.9, 0.8, 0.65, 0.25)}
 
 
 def size(count: int) -> str:
-    """1,000 as 1k."""
+    """Return a count as text: 1,000 as 1k."""
     return (
         f"{count // 1_000_000}M"
         if count >= 1_000_000
@@ -32,8 +32,8 @@ def size(count: int) -> str:
     )
 
 
-def targets(results: MatchingResults) -> Iterator[Target]:
-    """All of them, in their order. The interpreted `trie` is `trie-py` where a run has it."""
+def targets(results: MatchingResults) -> Iterator[TargetResult]:
+    """Iterate over all targets. The interpreted `trie` is `trie-py`, if the run has it."""
     compiled = (
         ", compiled" in results.contenders["trie"].version
         if "trie" in results.contenders
@@ -65,16 +65,16 @@ def targets(results: MatchingResults) -> Iterator[Target]:
     yield from _others(results, native)
 
 
-def _others(results: MatchingResults, native: str) -> Iterator[Target]:
+def _others(results: MatchingResults, native: str) -> Iterator[TargetResult]:
     ours, theirs = (
         results.median(name, "iot iot 1000000 memory", "octets") for name in ("shapes", "nats")
     )
     yield _made(
-        "`shapes`, B a subscription, iot 1M, × NATS",
+        "`shapes`, bytes per subscription, iot 1M, × NATS",
         0.4,
         ours / theirs if ours and theirs else None,
     )
-    yield _made("`shapes`, B a subscription, iot 1M", 210, ours)
+    yield _made("`shapes`, bytes per subscription, iot 1M", 210, ours)
     for workload, words in (("zipf-1", "Zipf's law"), ("zipf-1.7", "Zipf's law with 1.7")):
         key = next(
             (
@@ -93,7 +93,7 @@ def _others(results: MatchingResults, native: str) -> Iterator[Target]:
             ours / theirs if ours and theirs else None,
         )
     load = results.median(native or "trie", "iot iot 1000000 workload", "load")
-    yield _made("s of processor time to load 1M iot patterns", 3.0, load / 1e3 if load else None)
+    yield _made("s of CPU time to load 1M iot patterns", 3.0, load / 1e3 if load else None)
     worst = [
         value
         for name in (native or "trie", "shapes", "auto", "dfa", "bitmap")
@@ -117,7 +117,7 @@ def _ratio(
     peer: str,
     bound: float,
     title: str,
-) -> Target:
+) -> TargetResult:
     key = f"{workload} {workload} {count} workload"
     ours, theirs = results.median(name, key, "lookup"), results.median(peer, key, "lookup")
     about = results.contenders.get(peer)
@@ -125,8 +125,8 @@ def _ratio(
     return _made(what, bound, ours / theirs if ours and theirs else None)
 
 
-def _made(what: str, bound: float, found: float | None) -> Target:
-    return Target(
+def _made(what: str, bound: float, found: float | None) -> TargetResult:
+    return TargetResult(
         what,
         f"≤ {bound:g}",
         "-" if found is None else f"{found:.3g}",

@@ -135,7 +135,7 @@ func (i *inode) tidy(parent *inode, key string) bool {
 	return true
 }
 
-// clean replaces the branch whose I-node is a tomb by one without it, or by none where nobody subscribed.
+// clean replaces the branch whose I-node is a tomb by one without it, or by none where there are no subscribers.
 func (i *inode) clean(key string) {
 	for {
 		now := i.main.Load()

@@ -107,13 +107,13 @@ func able(name, pattern string) bool {
 }
 
 func lines(path string) []string {
-	octets, err := os.ReadFile(path)
+	data, err := os.ReadFile(path)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	// Each line is a string of its own, as if it had come off a wire.
-	found := strings.Split(string(octets), "\n")
+	found := strings.Split(string(data), "\n")
 	for i := range found {
 		found[i] = strings.Clone(found[i])
 	}

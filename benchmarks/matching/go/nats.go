@@ -72,8 +72,8 @@ func (m *natsOf[T]) Match(topic string) int { return len(m.found(topic)) }
 func (m *natsOf[T]) Each(topic string, found func(uint64)) {
 	for _, entry := range m.found(topic) {
 		var number uint64
-		for i, octet := range *(*[]byte)(unsafe.Add(unsafe.Pointer(entry), m.sid)) {
-			number |= uint64(octet) << (8 * i)
+		for i, b := range *(*[]byte)(unsafe.Add(unsafe.Pointer(entry), m.sid)) {
+			number |= uint64(b) << (8 * i)
 		}
 		found(number)
 	}

@@ -1,5 +1,5 @@
-"""The route cache while subscriptions change: exact invalidation beside clearing everything, and
-beside NATS's scan.
+"""Compares invalidation strategies of a route cache while subscriptions change: exact, clearing
+everything, and NATS's scan.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ import random
 import time
 from functools import partial
 
-from rounds import Work, devices, machine, told
+from rounds import Work, devices, machine, time_ways
 
 from matching import AMQP, Matcher, create
 from matching.cache import RouteCache
 
 
 class Cleared:
-    """Any change empties the cache."""
+    """A cache that any change empties."""
 
     def __init__(self, source: Matcher[int], most: int) -> None:
         self.source = source
@@ -23,6 +23,7 @@ class Cleared:
         self.answers: dict[str, tuple[int, ...]] = {}
 
     def find(self, topic: str) -> tuple[int, ...]:
+        """Return the subscribers of a topic."""
         answer = self.answers.get(topic)
         if answer is None:
             answer = tuple(self.source.match(topic))
@@ -32,11 +33,12 @@ class Cleared:
         return answer
 
     def changed(self, pattern: str) -> None:
+        """Handle a change of this pattern's subscribers."""
         self.answers.clear()
 
 
 class Scanned(Cleared):
-    """NATS: 1,024 answers, and a pattern that changes is compared with each of their topics."""
+    """NATS's cache: 1,024 answers; a changed pattern is compared with each of their topics."""
 
     def changed(self, pattern: str) -> None:
         for topic in [topic for topic in self.answers if AMQP.matches(pattern, topic)]:
@@ -44,31 +46,33 @@ class Scanned(Cleared):
 
 
 class Exact:
-    """Ours."""
+    """The cache of `matching`, with exact invalidation."""
 
     def __init__(self, source: Matcher[int], most: int) -> None:
         self.cache: RouteCache[int] = RouteCache(source, most)
         self.find = self.cache.find
 
     def changed(self, pattern: str) -> None:
+        """Handle a change of this pattern's subscribers."""
         self.cache.invalidate(pattern, AMQP)
 
 
 class Uncached:
-    """Nothing is kept."""
+    """No cache."""
 
     def __init__(self, source: Matcher[int]) -> None:
         self.find = source.match
 
     def changed(self, pattern: str) -> None:
-        """Nothing to drop."""
+        """Do nothing: no answers are stored."""
 
 
 def publish(
     cache: Cleared | Exact | Uncached, topics: list[str], patterns: list[str], every: int
 ) -> int:
-    """Publish, and change a subscription (the source has it already, or has it no more) once in
-    `every` times.
+    """Publish, and change a subscription once per `every` publications.
+
+    The source has the subscription already, or no longer.
     """
     dice = random.Random(1)
     for number, topic in enumerate(topics):
@@ -79,6 +83,7 @@ def publish(
 
 
 def main() -> None:
+    """Run all comparisons."""
     machine()
     patterns, topics = devices(10_000)
     dice = random.Random(1)
@@ -94,7 +99,7 @@ def main() -> None:
     )
     dice.shuffle(topics)
     print(
-        f"{len(topics):,} topics; nanoseconds a publication, those of its share of changes included"
+        f"{len(topics):,} topics; nanoseconds per publication, including its share of the changes"
     )
     drawn = {
         "zipf": [
@@ -113,8 +118,8 @@ def main() -> None:
                     ("exact", Exact(source, 65_536)),
                 )
             }
-            told(f"{name}, a change in {every or 'never'}", ways)
-    print("the longest that one change holds the loop, 65,536 topics kept")
+            time_ways(f"{name}, a change in {every or 'never'}", ways)
+    print("the longest time that one change holds the loop, with 65,536 cached topics")
     for pattern in (
         "site.s1.device.d1.#",
         "site.s1.#",
@@ -130,7 +135,8 @@ def main() -> None:
         start = time.perf_counter_ns()
         cache.invalidate(pattern, AMQP)
         print(
-            f"    {pattern:24} {(time.perf_counter_ns() - start) / 1e6:.2f} ms, {cache.dropped:,} dropped"
+            f"    {pattern:24} {(time.perf_counter_ns() - start) / 1e6:.2f} ms, {cache.dropped:,} "
+            "dropped"
         )
 
 

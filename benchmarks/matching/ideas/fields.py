@@ -1,5 +1,5 @@
-"""Field matching (article 4): four algorithms on 100 to 100,000 requests of one to four criteria
-each.
+"""Compares the header-matching algorithms (article 4) on 100 to 100,000 requests of one to four
+criteria each.
 """
 
 from __future__ import annotations
@@ -7,14 +7,15 @@ from __future__ import annotations
 import random
 from functools import partial
 
-from rounds import Work, machine, told
+from rounds import Work, machine, time_ways
 
 from matching.fields import NAMES, Fields, HeadersMatcher, create
 
 
 def market(size: int) -> tuple[list[Fields], list[Fields]]:
-    """Requests of one to four of twelve fields, some values far commoner than others, a tenth
-    `any`; messages have 3 to 8.
+    """Return requests of one to four of twelve fields, and messages with 3 to 8 fields.
+
+    Some values are far more common than others; a tenth of the requests are `any`.
     """
     dice = random.Random(5)
 
@@ -37,7 +38,7 @@ def market(size: int) -> tuple[list[Fields], list[Fields]]:
 
 
 def traders(size: int) -> tuple[list[Fields], list[Fields]]:
-    """Everybody wants one market, and an own account."""
+    """Return requests for one common market and a separate account each."""
     requests: list[Fields] = [{"market": "forex", "account": number} for number in range(size)]
     return requests, [
         {"market": "forex", "account": number * 7 % (2 * size), "price": 1.5}
@@ -46,12 +47,14 @@ def traders(size: int) -> tuple[list[Fields], list[Fields]]:
 
 
 def ask(matcher: HeadersMatcher[int], messages: list[Fields]) -> int:
+    """Look up all messages; return their number."""
     for message in messages:
         matcher.match(message)
     return len(messages)
 
 
 def main() -> None:
+    """Run all comparisons."""
     machine()
     for workload in (market, traders):
         for size in (100, 1_000, 10_000, 100_000):
@@ -68,7 +71,7 @@ def main() -> None:
                 assert answers == expected, name
                 ways[name] = partial(ask, matcher, some[:200] or messages[:2])
             found = sum(map(len, expected)) / len(expected)
-            told(f"{workload.__name__} {size:,}, {found:.1f} found", ways)
+            time_ways(f"{workload.__name__} {size:,}, {found:.1f} found", ways)
 
 
 if __name__ == "__main__":

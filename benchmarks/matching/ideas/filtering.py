@@ -1,5 +1,5 @@
-"""Filtering (article 4): does anybody want it? Left to right, 64 at a time, wildcards first; and
-without the needless.
+"""Compares ways to find out if any pattern matches (filtering, article 4): left to right, 64
+patterns at a time, wildcards first, and without redundant patterns.
 """
 
 from __future__ import annotations
@@ -7,15 +7,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from rounds import Work, devices, machine, three_words, told
-from structure import Node, planted
+from rounds import Work, devices, machine, three_words, time_ways
+from structure import PlainNode, planted
 
 from matching import AMQP, Matcher, create
 from matching.covers import redundant
 
 
 class Blocks:
-    """The article's bitmaps over so many patterns at a time; patterns end in `#` or have none."""
+    """The article's bitmaps over `width` patterns at a time; a pattern may only end in `#`."""
 
     def __init__(self, patterns: list[str], width: int) -> None:
         self.blocks: list[tuple[list[dict[str, int]], list[int], list[int], list[int]]] = []
@@ -23,6 +23,7 @@ class Blocks:
             self.blocks.append(_rows(patterns[begin : begin + width]))
 
     def any(self, topic: str) -> bool:
+        """True if any pattern matches."""
         words = topic.split(".")
         for named, free, end, rest in self.blocks:
             agreed = -1
@@ -59,19 +60,19 @@ def _rows(patterns: list[str]) -> tuple[list[dict[str, int]], list[int], list[in
 
 
 def wildcards_first(patterns: list[str]) -> list[str]:
-    """The article's order: who has most wildcards is likeliest to match."""
+    """Return the article's order: patterns with most wildcards are most likely to match."""
     return sorted(patterns, key=lambda pattern: (-pattern.count("#"), -pattern.count("*")))
 
 
 def fewest_words_first(patterns: list[str]) -> list[str]:
-    """Another order: who asks for fewest words is likeliest to match."""
+    """Return another order: patterns with fewest words are most likely to match."""
     return sorted(
         patterns, key=lambda pattern: sum(word not in ("*", "#") for word in pattern.split("."))
     )
 
 
-def any_walk(node: Node, words: list[str], at: int, wildcard_first: bool) -> bool:
-    """Whether somebody is there, in a plain trie."""
+def any_walk(node: PlainNode, words: list[str], at: int, wildcard_first: bool) -> bool:
+    """True if any pattern in the plain trie matches."""
     if node.many:
         return True
     if at == len(words):
@@ -83,18 +84,20 @@ def any_walk(node: Node, words: list[str], at: int, wildcard_first: bool) -> boo
 
 
 def ask(wanted: Callable[[str], object], topics: list[str]) -> int:
+    """Look up all topics; return their number."""
     for topic in topics:
         wanted(topic)
     return len(topics)
 
 
 def main() -> None:
+    """Run all comparisons."""
     machine()
     for workload in (three_words, devices):
         for size in (1_000, 10_000):
             patterns, topics = workload(size)
             patterns = list(dict.fromkeys(patterns))
-            # Of the topics, half are wanted by somebody here.
+            # Half of the topics match some pattern.
             topics = [
                 topic + (".no.body" if number % 2 and workload is three_words else "")
                 for number, topic in enumerate(topics)
@@ -124,10 +127,10 @@ def main() -> None:
                 ).any
             root = planted(patterns)
 
-            def word_first(topic: str, root: Node = root) -> bool:
+            def word_first(topic: str, root: PlainNode = root) -> bool:
                 return any_walk(root, topic.split("."), 0, False)
 
-            def wildcard_first(topic: str, root: Node = root) -> bool:
+            def wildcard_first(topic: str, root: PlainNode = root) -> bool:
                 return any_walk(root, topic.split("."), 0, True)
 
             tried["walk word first"] = word_first
@@ -139,9 +142,10 @@ def main() -> None:
                 name: partial(ask, wanted, topics[:500]) for name, wanted in tried.items()
             }
             print(
-                f"wanted {sum(expected) / len(expected):.2f}, {len(stay)} of {len(patterns)} patterns stay"
+                f"wanted {sum(expected) / len(expected):.2f}, {len(stay)} of {len(patterns)} "
+                "patterns stay"
             )
-            told(f"{workload.__name__} {size:,}", ways)
+            time_ways(f"{workload.__name__} {size:,}", ways)
 
 
 if __name__ == "__main__":

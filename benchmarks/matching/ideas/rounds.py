@@ -1,7 +1,8 @@
-"""How the ideas are timed, and what they are tried on.
+"""Times the ideas, and makes their patterns and topics.
 
-python benchmarks/matching/ideas/fields.py        any of the scripts; PYTHONPATH says which
-matching/ is measured
+    python benchmarks/matching/ideas/fields.py
+
+Every script runs like this; PYTHONPATH decides which `matching` is measured.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ Work = Callable[[], int]
 
 
 def timed(ways: Mapping[str, Work], rounds: int = 5) -> dict[str, float]:
-    """Nanoseconds of processor time an operation: medians of interleaved rounds.
+    """Return nanoseconds of CPU time per operation: medians of interleaved rounds.
 
-    Each way returns its operations.
+    Each way returns its number of operations.
     """
     samples: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
@@ -31,7 +32,7 @@ def timed(ways: Mapping[str, Work], rounds: int = 5) -> dict[str, float]:
     return {name: statistics.median(some) for name, some in samples.items()}
 
 
-def told(title: str, ways: Mapping[str, Work], rounds: int = 5) -> dict[str, float]:
+def time_ways(title: str, ways: Mapping[str, Work], rounds: int = 5) -> dict[str, float]:
     """Time the ways and print a line."""
     medians = timed(ways, rounds)
     print(
@@ -43,14 +44,16 @@ def told(title: str, ways: Mapping[str, Work], rounds: int = 5) -> dict[str, flo
 
 
 def machine() -> None:
-    """Say what is measured."""
+    """Print what is measured."""
     compiled = not str(matching.trie.__file__).endswith(".py")
     print(f"Python {sys.version.split()[0]}, matching {'compiled' if compiled else 'interpreted'}")
 
 
 def three_words(size: int) -> tuple[list[str], list[str]]:
-    """Article 1's throughput test: three words, about a sixth of the patterns with one `*`; each
-    topic has a subscriber.
+    """Return the patterns and topics of article 1's throughput test.
+
+    Topics have three words; about a sixth of the patterns have one `*`; each topic has a
+    subscriber.
     """
     dice = random.Random(42)
     letters = max(10, round(10 * (size / 1000) ** (1 / 3)))
@@ -72,7 +75,7 @@ def three_words(size: int) -> tuple[list[str], list[str]]:
 
 
 def devices(size: int) -> tuple[list[str], list[str]]:
-    """Sites with devices that measure: wildcards in every pattern."""
+    """Return patterns and topics of sites with measuring devices: every pattern has a wildcard."""
     dice = random.Random(42)
     sites = max(4, size // 250)
     values = ["temp", "hum", "volt", "rpm", "state", "alarm", "gps", "batt"]

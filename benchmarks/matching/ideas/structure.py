@@ -1,5 +1,5 @@
-"""Ideas about the structure: rolled-up branches, a Bloom filter in front (article 2), splitting
-once (5), factor 3 (3).
+"""Tries ideas about the structure: rolled-up branches and a Bloom filter (article 2), splitting
+once (article 5), factor 3 (article 3).
 """
 
 from __future__ import annotations
@@ -8,29 +8,31 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from rounds import Work, devices, machine, three_words, told
+from rounds import Work, devices, machine, three_words, time_ways
 
 from matching import AMQP, Matcher, create
 
 
-class Node:
-    """A trie's node; `tail` are the words that follow the edge's first without a choice, when
-    branches are rolled up.
+class PlainNode:
+    """A trie node.
+
+    With rolled-up branches, `tail` are the words after the edge's first word that have no
+    alternative.
     """
 
     __slots__ = ("children", "found", "many", "one", "tail")
 
     def __init__(self) -> None:
-        self.children: dict[str, Node] = {}
-        self.one: Node | None = None
+        self.children: dict[str, PlainNode] = {}
+        self.one: PlainNode | None = None
         self.many: list[int] = []
         self.found: list[int] = []
         self.tail: list[str] = []
 
 
-def planted(patterns: list[str]) -> Node:
-    """A plain trie; `#` stands last."""
-    root = Node()
+def planted(patterns: list[str]) -> PlainNode:
+    """Return a plain trie; `#` may only be last."""
+    root = PlainNode()
     for number, pattern in enumerate(patterns):
         node = root
         for word in pattern.split("."):
@@ -38,17 +40,17 @@ def planted(patterns: list[str]) -> Node:
                 node.many.append(number)
                 break
             if word == "*":
-                node.one = node.one or Node()
+                node.one = node.one or PlainNode()
                 node = node.one
             else:
-                node = node.children.setdefault(word, Node())
+                node = node.children.setdefault(word, PlainNode())
         else:
             node.found.append(number)
     return root
 
 
-def rolled(node: Node) -> Node:
-    """The same with every chain of nodes that only pass one word on as one edge."""
+def rolled(node: PlainNode) -> PlainNode:
+    """Return the trie with each chain of single children as one edge."""
     while len(node.children) == 1 and node.one is None and not node.many and not node.found:
         ((word, child),) = node.children.items()
         child.tail = [*node.tail, word]
@@ -59,7 +61,8 @@ def rolled(node: Node) -> Node:
     return node
 
 
-def plain_walk(node: Node, words: list[str], at: int, found: list[int]) -> None:
+def plain_walk(node: PlainNode, words: list[str], at: int, found: list[int]) -> None:
+    """Append the subscribers found in the plain trie."""
     while True:
         found += node.many
         if at == len(words):
@@ -77,7 +80,8 @@ def plain_walk(node: Node, words: list[str], at: int, found: list[int]) -> None:
         node = child
 
 
-def rolled_walk(node: Node, words: list[str], at: int, found: list[int]) -> None:
+def rolled_walk(node: PlainNode, words: list[str], at: int, found: list[int]) -> None:
+    """Append the subscribers found in the rolled-up trie."""
     while True:
         if node.tail:
             end = at + len(node.tail)
@@ -100,27 +104,32 @@ def rolled_walk(node: Node, words: list[str], at: int, found: list[int]) -> None
         node = child
 
 
-def size(node: Node) -> tuple[int, int]:
-    """Nodes, and octets of them and their containers (of words nothing: both tries name the same)."""
-    nodes, octets = 1, sys.getsizeof(node)
-    octets += sum(
+def size(node: PlainNode) -> tuple[int, int]:
+    """Return the number of nodes, and the bytes of them and their containers.
+
+    Words are not counted: both tries share them.
+    """
+    nodes, total = 1, sys.getsizeof(node)
+    total += sum(
         sys.getsizeof(part) for part in (node.children, node.many, node.found, node.tail) if part
     )
     for child in [*node.children.values(), *([node.one] if node.one else [])]:
         more, others = size(child)
-        nodes, octets = nodes + more, octets + others
-    return nodes, octets
+        nodes, total = nodes + more, total + others
+    return nodes, total
 
 
 def walk(
-    how: Callable[[Node, list[str], int, list[int]], None], root: Node, topics: list[str]
+    how: Callable[[PlainNode, list[str], int, list[int]], None], root: PlainNode, topics: list[str]
 ) -> int:
+    """Look up all topics with a walk; return their number."""
     for topic in topics:
         how(root, topic.split("."), 0, [])
     return len(topics)
 
 
 def roll_up() -> None:
+    """Compare the plain and the rolled-up trie."""
     deep = [
         f"org.example.plant.line{number % 97}.cell.robot.arm{number}.joint.temperature.celsius"
         for number in range(10_000)
@@ -137,12 +146,13 @@ def roll_up() -> None:
             plain_walk(plain, topic.split("."), 0, both[0])
             rolled_walk(roll, topic.split("."), 0, both[1])
             assert sorted(both[0]) == sorted(both[1])
-        (nodes, octets), (fewer, less) = size(plain), size(roll)
+        (nodes, total), (fewer, less) = size(plain), size(roll)
         count = len(patterns)
         print(
-            f"rolled up, {name}: nodes {nodes:,} -> {fewer:,}, octets a pattern {octets / count:.0f} -> {less / count:.0f}"
+            f"rolled up, {name}: nodes {nodes:,} -> {fewer:,}, bytes per pattern "
+            f"{total / count:.0f} -> {less / count:.0f}"
         )
-        told(
+        time_ways(
             "    lookup",
             {
                 "plain": partial(walk, plain_walk, plain, topics),
@@ -152,8 +162,9 @@ def roll_up() -> None:
 
 
 class Bloom:
-    """Two bits for each literal pair of first words; patterns that begin with a wildcard switch it
-    off for all.
+    """A Bloom filter with two bits for each literal pair of first words.
+
+    A pattern that begins with a wildcard disables it for all topics.
     """
 
     def __init__(self, patterns: list[str], bits: int = 1 << 18) -> None:
@@ -167,11 +178,13 @@ class Bloom:
             self.field[mark & self.mask] = self.field[mark >> 20 & self.mask] = 1
 
     def may(self, topic: str) -> bool:
+        """True if some pattern may match the topic."""
         mark = hash(".".join(topic.split(".", 2)[:2]))
         return self.field[mark & self.mask] == 1 and self.field[mark >> 20 & self.mask] == 1
 
 
 def bloom() -> None:
+    """Compare a trie with a Bloom filter in front of it."""
     patterns = [pattern for pattern in devices(10_000)[0] if pattern.startswith("site.s")]
     filtered = Bloom(patterns)
     assert not filtered.open
@@ -199,15 +212,16 @@ def bloom() -> None:
                     matcher.match(topic)
             return len(some)
 
-        told(f"Bloom filter, {name}", {"trie": alone, "filter, then trie": behind})
+        time_ways(f"Bloom filter, {name}", {"trie": alone, "filter, then trie": behind})
     wild = devices(10_000)[0]
     print(
-        f"    with all patterns the filter is {'off: some begin with a wildcard' if Bloom(wild).open else 'on'}"
+        "    with all patterns the filter is "
+        f"{'off: some begin with a wildcard' if Bloom(wild).open else 'on'}"
     )
 
 
 def words_match(wanted: list[str], words: list[str]) -> bool:
-    """For patterns whose `#` is last."""
+    """True if the words match; `#` may only be last."""
     for at, want in enumerate(wanted):
         if want == "#":
             return True
@@ -217,6 +231,7 @@ def words_match(wanted: list[str], words: list[str]) -> bool:
 
 
 def split_once() -> None:
+    """Compare splitting topics each time with splitting them once."""
     for name, (patterns, topics) in {
         "three words": three_words(1_000),
         "devices": devices(1_000),
@@ -257,10 +272,12 @@ def split_once() -> None:
             "bitmap": partial(asked, bitmap),
             "trie": partial(asked, trie),
         }
-        medians = told(f"1,000 {name}", ways)
+        medians = time_ways(f"1,000 {name}", ways)
         print(
-            f"    splitting once: factor {medians['split each time'] / medians['split once']:.2f}; bitmap beside one by one: factor "
-            f"{medians['split each time'] / medians['bitmap']:.0f}, beside one by one and split once: "
+            f"    splitting once: factor {medians['split each time'] / medians['split once']:.2f}; "
+            "bitmap beside one by one: factor "
+            f"{medians['split each time'] / medians['bitmap']:.0f}, beside one by one and split "
+            "once: "
             f"{medians['split once'] / medians['bitmap']:.0f}"
         )
     for size_ in (10_000,):
@@ -280,10 +297,11 @@ def split_once() -> None:
                     return len(topics)
 
                 ways[algorithm] = asked_all
-            told(f"{size_:,} {name}", ways)
+            time_ways(f"{size_:,} {name}", ways)
 
 
 def main() -> None:
+    """Run all comparisons."""
     machine()
     roll_up()
     bloom()

@@ -1,4 +1,4 @@
-"""Which peers are there?"""
+"""Lists the peers."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ import difflib
 from collections.abc import Iterable
 from typing import Final
 
-from peers.brokers.aedes import Aedes
-from peers.brokers.amqtt import Amqtt
-from peers.brokers.mochi import Mochi
-from peers.brokers.mosquitto import Mosquitto
-from peers.brokers.nats import DebianNats, Nats
-from peers.brokers.rabbitmq import RabbitMQ
-from peers.brokers.relay import Relay, Writer
-from peers.brokers.trellis import Trellis
-from peers.peer import Peer, Tools
+from peers.brokers.aedes import AedesPeer
+from peers.brokers.amqtt import AmqttPeer
+from peers.brokers.mochi import MochiPeer
+from peers.brokers.mosquitto import MosquittoPeer
+from peers.brokers.nats import DebianNatsPeer, NatsPeer
+from peers.brokers.rabbitmq import RabbitMQPeer
+from peers.brokers.relay import RelayPeer, WriterPeer
+from peers.brokers.trellis import TrellisPeer
+from peers.peer import PeerBroker, Tools
 
 #: In the order of tables and charts.
-PEERS: Final[tuple[type[Peer], ...]] = (
-    Trellis,
-    Mosquitto,
-    RabbitMQ,
-    Nats,
-    DebianNats,
-    Mochi,
-    Aedes,
-    Amqtt,
-    Relay,
-    Writer,
+PEERS: Final[tuple[type[PeerBroker], ...]] = (
+    TrellisPeer,
+    MosquittoPeer,
+    RabbitMQPeer,
+    NatsPeer,
+    DebianNatsPeer,
+    MochiPeer,
+    AedesPeer,
+    AmqttPeer,
+    RelayPeer,
+    WriterPeer,
 )
 NAMES: Final = tuple(peer.name for peer in PEERS)
 
 
-def chosen(names: Iterable[str], tools: Tools) -> list[Peer]:
-    """The peers with these names, in our order; all when there are none.
+def chosen(names: Iterable[str], tools: Tools) -> list[PeerBroker]:
+    """Return the peers with these names, in the standard order; all peers if none are named.
 
-    Raises ValueError for a name nobody has.
+    Raises ValueError for an unknown name.
     """
     wanted = list(names) or list(NAMES)
     for name in wanted:
         if name not in NAMES:
             near = difflib.get_close_matches(name, NAMES, 1, 0)
-            raise ValueError(f"no peer is called {name}; the nearest is {near[0]}")
+            raise ValueError(f"unknown peer {name}; the nearest is {near[0]}")
     return [peer(tools) for peer in PEERS if peer.name in wanted]

@@ -1,27 +1,33 @@
-"""How do we run aedes, a library of which node/aedes.js makes a broker?"""
+"""Runs aedes, a library from which node/aedes.js makes a broker."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from peers.peer import HERE, Peer, Running
+from peers.peer import HERE, PeerBroker, Running
 from peers.process import LOOPBACK, Child, first_words, free_ports, speaks_mqtt
 
 _PACKAGE = HERE / "node" / "node_modules" / "aedes" / "package.json"
 
 
-class Aedes(Peer):
+class AedesPeer(PeerBroker):
+    """The MQTT broker aedes on Node."""
+
     name = "aedes"
     title = "aedes"
     protocols = frozenset({"mqtt"})
     settings = (
-        "in memory, Nagle's delay off, 65,535 unacknowledged messages with QoS 2 (1,000 by default), nobody logs in",
+        (
+            "in memory, Nagle's delay off, 65,535 unacknowledged messages with QoS 2 (1,000 by "
+            "default), anonymous clients"
+        ),
     )
 
     def missing(self) -> str:
+        """Return what is not installed."""
         if self.tools.program("node") is None:
-            return "node is not on PATH, and aedes runs on it"
+            return "node is not on PATH, and aedes needs it"
         return (
             ""
             if _PACKAGE.is_file()
@@ -29,12 +35,14 @@ class Aedes(Peer):
         )
 
     def version(self) -> str:
+        """Return the versions of aedes and Node."""
         version = json.loads(_PACKAGE.read_text())["version"]
         return (
             f"{version} on Node {first_words([self.found('node'), '--version']).removeprefix('v')}"
         )
 
     def launch(self, directory: Path, running: Running) -> None:
+        """Start the broker."""
         [running.mqtt] = free_ports(1)
         program, environment = HERE / "node" / "aedes.js", {"NODE_ENV": "production"}
         child = Child(

@@ -1,10 +1,10 @@
-"""How do we run amqtt's own broker?"""
+"""Runs amqtt's own broker."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from peers.peer import HERE, Peer, Running
+from peers.peer import HERE, PeerBroker, Running
 from peers.process import Child, first_words, free_ports, speaks_mqtt
 
 _VERSION = """\
@@ -14,15 +14,21 @@ print(version("amqtt"), "on Python", platform.python_version(), "and uvloop", ve
 """
 
 
-class Amqtt(Peer):
+class AmqttPeer(PeerBroker):
+    """The MQTT broker amqtt on Python."""
+
     name = "amqtt"
     title = "amqtt"
     protocols = frozenset({"mqtt"})
     settings = (
-        "on uvloop (asyncio's own loop by default), without its plugins for logs and $SYS, nobody logs in",
+        (
+            "on uvloop (asyncio's own loop by default), without its plugins for logs and $SYS, "
+            "anonymous clients"
+        ),
     )
 
     def missing(self) -> str:
+        """Return what is not installed."""
         return (
             ""
             if self._python.exists()
@@ -30,9 +36,11 @@ class Amqtt(Peer):
         )
 
     def version(self) -> str:
+        """Return the versions of amqtt, Python and uvloop."""
         return first_words([self._python, "-c", _VERSION])
 
     def launch(self, directory: Path, running: Running) -> None:
+        """Start the broker."""
         [running.mqtt] = free_ports(1)
         child = Child(
             [self._python, "-P", HERE / "amqtt_serve.py", str(running.mqtt)],

@@ -1,28 +1,37 @@
-"""How do we run mochi-mqtt, a library of which go/main.go makes a broker?"""
+"""Runs mochi-mqtt, a library from which go/main.go makes a broker."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
-from peers.peer import Peer, Running
+from peers.peer import PeerBroker, Running
 from peers.process import LOOPBACK, Child, first_words, free_ports, speaks_mqtt
 
-#: Go collects garbage when the heap has doubled; when it is five times as large, a message costs a
-#: quarter less or better.
+#: Go collects garbage when the heap has doubled. If it may grow to five times its size, a message
+#: costs at least a quarter less.
 GO: Final = {"GOGC": "400"}
 
 
-class Mochi(Peer):
+class MochiPeer(PeerBroker):
+    """The MQTT broker mochi-mqtt on Go."""
+
     name = "mochi"
     title = "mochi-mqtt"
     protocols = frozenset({"mqtt"})
     settings = (
-        "network buffers of 64 KiB (2 KiB by default), 131,072 messages may wait for a client (it drops beyond)",
-        "the largest window of unacknowledged messages, no $SYS messages, log of errors only, nobody logs in; `GOGC=400`",
+        (
+            "network buffers of 64 KiB (2 KiB by default), 131,072 queued messages per client (it "
+            "drops more)"
+        ),
+        (
+            "the largest window of unacknowledged messages, no $SYS messages, log of errors only, "
+            "anonymous clients; `GOGC=400`"
+        ),
     )
 
     def missing(self) -> str:
+        """Return what is not installed."""
         return (
             ""
             if self.tools.program("mochi")
@@ -30,9 +39,11 @@ class Mochi(Peer):
         )
 
     def version(self) -> str:
+        """Return the version of mochi-mqtt."""
         return first_words([self.found("mochi"), "--version"])
 
     def launch(self, directory: Path, running: Running) -> None:
+        """Start the broker."""
         [running.mqtt] = free_ports(1)
         child = Child(
             [self.found("mochi"), "--address", f"{LOOPBACK}:{running.mqtt}"], directory, GO

@@ -1,11 +1,11 @@
-"""How do we run mosquitto?"""
+"""Runs mosquitto."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from peers.peer import Peer, Running
+from peers.peer import PeerBroker, Running
 from peers.process import LOOPBACK, Child, Failed, first_words, free_ports, speaks_mqtt
 
 _CONFIGURATION = """\
@@ -22,16 +22,26 @@ log_dest stderr
 """
 
 
-class Mosquitto(Peer):
+class MosquittoPeer(PeerBroker):
+    """The MQTT broker mosquitto."""
+
     name = "mosquitto"
     title = "mosquitto"
     protocols = frozenset({"mqtt"})
     settings = (
-        "`max_queued_messages 0`, `max_inflight_messages 0`: it drops nothing, and waits for no acknowledgement",
-        "`set_tcp_nodelay true`, `persistence false`, `sys_interval 0`, log of errors only, nobody logs in",
+        (
+            "`max_queued_messages 0`, `max_inflight_messages 0`: it drops no message, and waits "
+            "for no "
+            "acknowledgement"
+        ),
+        (
+            "`set_tcp_nodelay true`, `persistence false`, `sys_interval 0`, log of errors only, "
+            "anonymous clients"
+        ),
     )
 
     def missing(self) -> str:
+        """Return what is not installed."""
         return (
             ""
             if self.tools.program("mosquitto")
@@ -39,13 +49,15 @@ class Mosquitto(Peer):
         )
 
     def version(self) -> str:
-        said = first_words([self.found("mosquitto"), "-h"])
-        match = re.search(r"mosquitto version (\S+)", said)
+        """Return the version of mosquitto."""
+        output = first_words([self.found("mosquitto"), "-h"])
+        match = re.search(r"mosquitto version (\S+)", output)
         if match is None:
-            raise Failed(f"mosquitto -h says no version: {said[:80]}")
+            raise Failed(f"mosquitto -h prints no version: {output[:80]}")
         return match[1]
 
     def launch(self, directory: Path, running: Running) -> None:
+        """Start the broker."""
         [running.mqtt] = free_ports(1)
         configuration = directory / "mosquitto.conf"
         configuration.write_text(_CONFIGURATION.format(port=running.mqtt, host=LOOPBACK))

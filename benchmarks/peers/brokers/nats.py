@@ -1,11 +1,11 @@
-"""How do we run NATS, with its MQTT?"""
+"""Runs NATS with its MQTT support."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from peers.brokers.mochi import GO
-from peers.peer import Peer, Running
+from peers.peer import PeerBroker, Running
 from peers.process import LOOPBACK, Child, Failed, first_words, free_ports, speaks_mqtt
 
 _DEBIAN = Path("/usr/sbin/nats-server")
@@ -21,19 +21,27 @@ mqtt {{ listen: "{host}:{mqtt}", max_ack_pending: 16384, consumer_memory_storage
 """
 
 
-class Nats(Peer):
-    """The current NATS server, made by `go install`."""
+class NatsPeer(PeerBroker):
+    """The current NATS server, installed by `go install`."""
 
     name = "nats"
     title = "NATS"
     protocols = frozenset({"mqtt"})
     settings = (
-        "JetStream on (its MQTT needs it, and keeps QoS 1 and 2 in files), `consumer_memory_storage true`",
-        "`max_ack_pending 16384` (1,024 by default; a session may have 65,535 in all): it waits for no acknowledgement",
+        (
+            "JetStream on (its MQTT requires it, and stores QoS 1 and 2 in files), "
+            "`consumer_memory_storage true`"
+        ),
+        (
+            "`max_ack_pending 16384` (1,024 by default; a session may have 65,535 in all): it "
+            "waits "
+            "for no acknowledgement"
+        ),
         "`max_pending 1GB`, `write_deadline 60s`: it does not drop a slow consumer; `GOGC=400`",
     )
 
     def missing(self) -> str:
+        """Return what is not installed."""
         if self._program() is not None:
             return ""
         return (
@@ -41,10 +49,12 @@ class Nats(Peer):
         )
 
     def version(self) -> str:
-        said = first_words([self._there(), "--version"])
-        return said.rpartition(" v")[2] or said
+        """Return the version of NATS."""
+        log_end = first_words([self._there(), "--version"])
+        return log_end.rpartition(" v")[2] or log_end
 
     def launch(self, directory: Path, running: Running) -> None:
+        """Start the broker."""
         running.mqtt, nats = free_ports(2)
         configuration = directory / "nats.conf"
         configuration.write_text(
@@ -65,12 +75,12 @@ class Nats(Peer):
         return program
 
 
-class DebianNats(Nats):
-    """The NATS server that Debian has."""
+class DebianNatsPeer(NatsPeer):
+    """The NATS server in Debian."""
 
     name = "nats-debian"
     title = "NATS (Debian)"
-    highest_qos = 1  # QoS 2 came with 2.10
+    highest_qos = 1  # QoS 2 was added in 2.10
 
     def missing(self) -> str:
         return (

@@ -1,4 +1,4 @@
-"""How do we run RabbitMQ, beside whichever RabbitMQ the machine may run already?"""
+"""Runs RabbitMQ, independently of any other RabbitMQ on the machine."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from peers.peer import Peer, Running
+from peers.peer import PeerBroker, Running
 from peers.process import LOOPBACK, Child, first_words, free_ports, speaks_amqp, speaks_mqtt
 from peers.workloads import Case
 
-#: Debian's command on PATH wants to be root and becomes the user rabbitmq; these are the scripts
-#: beneath it.
+#: Debian's command on PATH requires root and changes to the user rabbitmq; these are the scripts
+#: that it calls.
 _SCRIPTS: Final = "/usr/lib/rabbitmq/bin"
 
 _CONFIGURATION: Final = """\
@@ -33,24 +33,37 @@ disk_free_limit.absolute = 50MB
 vm_memory_high_watermark.relative = 0.6
 """
 
-#: Says its release, and how it runs: jit, or emu where there is no compiler for the processor.
-_ERLANG: Final = 'io:format("~s (~s)", [erlang:system_info(otp_release), erlang:system_info(emu_flavor)]), halt().'
+#: Prints its release and how it runs: jit, or emu if there is no compiler for the processor.
+_ERLANG: Final = (
+    'io:format("~s (~s)", '
+    "[erlang:system_info(otp_release), erlang:system_info(emu_flavor)]), halt()."
+)
 
 
-class RabbitMQ(Peer):
+class RabbitMQPeer(PeerBroker):
+    """RabbitMQ with its MQTT plugin."""
+
     name = "rabbitmq"
     title = "RabbitMQ"
     protocols = frozenset({"amqp", "mqtt"})
     start_seconds = 8.0
-    highest_qos = 1  # it grants QoS 1 to who asks for 2
+    highest_qos = 1  # it grants QoS 1 when a client requests 2
     settings = (
-        "`+sbwt none` (and for the dirty schedulers): its schedulers do not spin while they wait, which would count as CPU",
-        "plugin `rabbitmq_mqtt` only, `collect_statistics none`, log of errors only, Nagle's delay off, `mqtt.prefetch 1000`",
+        (
+            "`+sbwt none` (and for the dirty schedulers): its schedulers do not spin while they "
+            "wait, "
+            "which would count as CPU"
+        ),
+        (
+            "plugin `rabbitmq_mqtt` only, `collect_statistics none`, log of errors only, Nagle's "
+            "delay "
+            "off, `mqtt.prefetch 1000`"
+        ),
     )
 
     def overhead(self, case: Case) -> float:
-        # Measured: a binding takes 1.2 ms together with its deletion, an MQTT connection about 10
-        # ms.
+        """Return the approximate seconds of a measurement beside its load."""
+        # Measured: a binding takes 1.2 ms including its removal, an MQTT connection about 10 ms.
         return (
             super().overhead(case)
             + 0.0012 * case.workload.bindings
@@ -58,6 +71,7 @@ class RabbitMQ(Peer):
         )
 
     def missing(self) -> str:
+        """Return what is not installed."""
         if self._script("rabbitmq-server") is None:
             return "RabbitMQ is not installed (apt-get install rabbitmq-server)"
         if self.tools.program("epmd") is None:
@@ -65,11 +79,16 @@ class RabbitMQ(Peer):
         return ""
 
     def version(self) -> str:
+        """Return the versions of RabbitMQ and Erlang."""
         server = os.path.realpath(self._script("rabbitmq-server") or "")
         match = re.search(r"rabbitmq_server-([\d.]+)", server)
-        return f"{match[1] if match else 'unknown'} on Erlang {first_words([self.found('erl'), '-noshell', '-eval', _ERLANG])}"
+        return (
+            f"{match[1] if match else 'unknown'} on Erlang "
+            f"{first_words([self.found('erl'), '-noshell', '-eval', _ERLANG])}"
+        )
 
     def launch(self, directory: Path, running: Running) -> None:
+        """Start epmd and the broker."""
         running.amqp, running.mqtt, names, distribution = free_ports(4)
         running.login = "guest:guest@"
         (directory / "rabbitmq.conf").write_text(
@@ -78,7 +97,7 @@ class RabbitMQ(Peer):
         (directory / "enabled_plugins").write_text("[rabbitmq_mqtt].\n")
         (directory / "empty.conf").write_text("")
         environment = {
-            "HOME": str(directory),  # Erlang keeps its cookie there
+            "HOME": str(directory),  # Erlang stores its cookie there
             "ERL_EPMD_PORT": str(names),
             "ERL_EPMD_ADDRESS": LOOPBACK,
             "RABBITMQ_NODENAME": f"trellis-bench-{running.amqp}@localhost",
@@ -92,10 +111,13 @@ class RabbitMQ(Peer):
             "RABBITMQ_LOG_BASE": str(directory / "log"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "enabled_plugins"),
             "RABBITMQ_PID_FILE": str(directory / "rabbitmq.pid"),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none -kernel inet_dist_use_interface {127,0,0,1}",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
+                "+sbwt none +sbwtdcpu none +sbwtdio none -kernel inet_dist_use_interface "
+                "{127,0,0,1}"
+            ),
         }
-        # Erlang starts a name server of its own where none answers, and nobody would end that one:
-        # so ours comes first.
+        # Erlang starts a name server if none answers, and it would outlive the broker: so this one
+        # is started first.
         epmd = Child(
             [self.found("epmd"), "-port", str(names), "-address", LOOPBACK], directory, name="epmd"
         )

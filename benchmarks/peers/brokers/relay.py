@@ -1,4 +1,4 @@
-"""How do we run the floors: benchmarks/relay, which passes octets on unread?"""
+"""Runs the lower bounds: benchmarks/relay, which forwards bytes unread."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import re
 from pathlib import Path
 from typing import ClassVar
 
-from peers.peer import ROOT, Peer, Running
+from peers.peer import ROOT, PeerBroker, Running
 from peers.process import Child, Failed, first_words, speaks_mqtt
 from peers.workloads import Case
 from trellis.bench import amqp, mqtt
 
-_VERSION = "import platform, uvloop; print('uvloop', uvloop.__version__, 'on Python', platform.python_version())"
+_VERSION = (
+    "import platform, uvloop; print('uvloop', uvloop.__version__, 'on Python', "
+    "platform.python_version())"
+)
 _PROGRAM = ROOT / "benchmarks" / "relay" / "relay.py"
 
 
-#: For an AMQP workload the one of MQTT that has its shape.
+#: For each AMQP workload, the MQTT workload of the same shape.
 _SHAPES: dict[str, str] = {
     "amqp-fan10": "mqtt-fan10",
     "amqp-50pub": "mqtt-50pub",
@@ -24,55 +27,65 @@ _SHAPES: dict[str, str] = {
 
 
 def shape(case: Case) -> list[str]:
-    """The load tool's words for a case. It takes only deliveries for deliveries, and those an AMQP
-    broker has to write: so for AMQP it sends the relay MQTT messages that are as long as the
-    workload's publications, from and to as many.
+    """Return the load tool's arguments for a case.
+
+    The relay only forwards, and an AMQP delivery must be written by the broker. For an AMQP
+    workload the relay therefore gets MQTT messages of the same size and number, from and to as many
+    clients.
     """
     workload = case.workload
     if workload.publish == "mqtt":
         return [workload.name]
     names = "bench-000000", "b000000.room.0000.temp"
-    octets = len(amqp.publish(*names, b"-" * workload.size, 131_072))
-    return [_SHAPES.get(workload.name, "mqtt-qos0"), "--size", str(mqtt_body(names[1], octets))]
+    size = len(amqp.publish(*names, b"-" * workload.size, 131_072))
+    return [_SHAPES.get(workload.name, "mqtt-qos0"), "--size", str(mqtt_body(names[1], size))]
 
 
-def mqtt_body(topic: str, octets: int) -> int:
-    """How large the body of a QoS 0 PUBLISH is that has so many octets in all."""
-    size = octets - len(mqtt.publish(topic, b""))
-    while len(mqtt.publish(topic, b"-" * size)) > octets:  # a longer packet has a longer length
+def mqtt_body(topic: str, total: int) -> int:
+    """Return the body size of a QoS 0 PUBLISH packet of this total size, in bytes."""
+    size = total - len(mqtt.publish(topic, b""))
+    # a longer packet has a longer length field
+    while len(mqtt.publish(topic, b"-" * size)) > total:
         size -= 1
     return size
 
 
-class Relay(Peer):
-    """Every chunk through uvloop's transports to every subscriber."""
+class RelayPeer(PeerBroker):
+    """The blind relay: forwards every chunk through uvloop's transports to every subscriber."""
 
     name = "relay"
     title = "blind relay"
     protocols = frozenset({"mqtt"})
     settings: ClassVar[tuple[str, ...]] = (
-        "uvloop; octets in, the same octets out to every subscriber, unread; only handshakes are answered",
-        "for AMQP workloads it gets MQTT packets that are as long as the publications",
+        "uvloop; received bytes go unread to every subscriber; only handshakes are answered",
+        "for AMQP workloads it gets MQTT packets of the same size",
     )
     floor = True
     flags: ClassVar[tuple[str, ...]] = ()
 
     def missing(self) -> str:
+        """Return what is not installed."""
         return (
             ""
             if self._python()
-            else "uvloop is not installed beside Trellis (make run installs both into .run; else --trellis COMMAND)"
+            else (
+                "uvloop is not installed beside Trellis (`make run` installs both into .run; or "
+                "give --trellis COMMAND)"
+            )
         )
 
     def version(self) -> str:
+        """Return the versions of uvloop and Python."""
         return first_words([self._there(), "-c", _VERSION])
 
     def refusal(self, case: Case) -> str:
+        """Return why it cannot do the workload."""
         if not case.blind:
             return "would have to read what it relays"
         return ""
 
     def launch(self, directory: Path, running: Running) -> None:
+        """Start the relay."""
         child = Child([self._there(), _PROGRAM, *self.flags], directory, name=self.name)
         running.children.append(child)
         ports: list[int] = []
@@ -90,7 +103,7 @@ class Relay(Peer):
         child.wait_until(lambda: speaks_mqtt(running.mqtt), 10)
 
     def _python(self) -> Path | None:
-        """The Python that runs Trellis: it has uvloop."""
+        """Return the Python that runs Trellis: it has uvloop."""
         if self.tools.trellis is None:
             return None
         python = self.tools.trellis.parent / "python"
@@ -103,10 +116,10 @@ class Relay(Peer):
         return python
 
 
-class Writer(Relay):
-    """Every chunk by one send(2) to every subscriber's socket."""
+class WriterPeer(RelayPeer):
+    """The blind writer: sends every chunk by one send(2) to every subscriber's socket."""
 
     name = "writer"
     title = "blind writer"
-    settings = ("as the blind relay, but by one send(2) for each subscriber, past the event loop",)
+    settings = ("as the blind relay, but by one send(2) per subscriber, past the event loop",)
     flags = ("--writer",)

@@ -1,4 +1,4 @@
-"""How do we run Trellis?"""
+"""Runs Trellis."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from peers.peer import Peer, Running
+from peers.peer import PeerBroker, Running
 from peers.process import Child, Failed, first_words
 
 _FLAGS = (
@@ -27,34 +27,44 @@ _FLAGS = (
 )
 
 
-class Trellis(Peer):
+class TrellisPeer(PeerBroker):
+    """Trellis, installed with `make run`."""
+
     name = "trellis"
     title = "Trellis"
     protocols = frozenset({"amqp", "mqtt"})
-    settings = ("its defaults, on free ports; log of warnings only",)
-    #: Further flags, for whoever measures one of its features.
+    settings = ("default settings, on free ports; log of warnings only",)
+    #: Additional flags, to measure a feature.
     flags: tuple[str, ...] = ()
 
     def missing(self) -> str:
+        """Return what is not installed."""
         if self.tools.trellis is None:
             return (
-                "Trellis is not installed (make run installs it into .run; else --trellis COMMAND)"
+                "Trellis is not installed (`make run` installs it into .run; or give --trellis "
+                "COMMAND)"
             )
         return ""
 
     def version(self) -> str:
+        """Return the version of Trellis and its runtime."""
         facts = self._facts()
         compiled = "compiled" if facts["compiled"] else "NOT COMPILED"
-        return f"{facts['version']}, {compiled}, on Python {facts['python']} and uvloop {facts['uvloop']}"
+        return (
+            f"{facts['version']}, {compiled}, on Python {facts['python']} and uvloop "
+            f"{facts['uvloop']}"
+        )
 
     def warning(self) -> str:
+        """Return a warning if Trellis is not compiled."""
         return (
             ""
             if self._facts()["compiled"]
-            else "Trellis is NOT COMPILED here: its figures say nothing about the product"
+            else "Trellis is NOT COMPILED here: its figures do not represent the product"
         )
 
     def launch(self, directory: Path, running: Running) -> None:
+        """Start the broker."""
         child = Child(
             [self._program, "serve", "--data-dir", str(directory / "data"), *_FLAGS, *self.flags],
             directory,
@@ -81,11 +91,11 @@ class Trellis(Peer):
         return self.tools.trellis
 
     def _facts(self) -> dict[str, Any]:
-        said = first_words([self._program, "version", "--json"])
+        output = first_words([self._program, "version", "--json"])
         try:
-            facts = json.loads(said)
+            facts = json.loads(output)
         except ValueError:
             facts = None
         if not isinstance(facts, dict):
-            raise Failed(f"{self._program} version --json says no JSON object: {said[-200:]}")
+            raise Failed(f"{self._program} version --json printed no JSON object: {output[-200:]}")
         return facts
