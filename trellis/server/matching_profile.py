@@ -67,7 +67,8 @@ def read(path: str, allowed: tuple[str, ...]) -> MatchingProfile | None:
     if profile.format != FORMAT:
         raise SettingsError(
             f"matcher.profile: {path} has format {profile.format}, "
-            f"and this version knows {FORMAT}; write it anew with this version's `trellis pipeline advise`"
+            f"and this version knows {FORMAT}; "
+            "write it anew with this version's `trellis pipeline advise`"
         )
     for each in profile.exchanges:
         if each.matcher is not None and each.matcher not in allowed:
