@@ -287,7 +287,8 @@ def test_interrupt_ends_quietly(
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"), [("\n", "no password given"), ("\udcff\n", "the password must be UTF-8 text")]
+    ("typed", "said"),
+    [("\n", "no password given"), ("\udcff\n", "the password must be UTF-8 text")],
 )
 def test_what_is_no_password_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, typed: str, said: str

@@ -10,8 +10,9 @@ import pamqp.commands as spec
 import pytest
 from pamqp.header import ContentHeader
 
-from tests.clients import Amqp, World, mqtt_publish
+from tests.clients import Amqp, World, marshal, mqtt_publish
 from tests.streams.tables import rows_of, stream
+from tests.wire.amqp.speech import frame, method, short, split
 
 
 def declare(client: Amqp, name: str = "s", **arguments: Any) -> list[Any]:
@@ -96,6 +97,29 @@ def test_a_delivery_is_what_was_published_with_its_offset_beside_its_headers() -
     assert [
         (one.exchange, one.routing_key, one.delivery_tag, one.redelivered) for one in deliveries
     ] == [("", "s", 1, False), ("", "s", 2, False)]
+
+
+@pytest.mark.parametrize("keys", [[b"k\xff"], [b"k\xff", b"k"], [b"k", b"\xfe", b"\xff"]])
+def test_a_routing_key_that_is_not_utf8_is_delivered_as_it_was_published(
+    keys: list[bytes],
+) -> None:
+    """The stream stores such keys in a column of their own, which may have a value in every row."""
+    world = World()
+    client = world.amqp()
+    declare(client)
+    client.send(spec.Queue.Bind(queue="s", exchange="amq.fanout", routing_key=""))
+    for key in keys:
+        arguments = b"\0\0" + short("amq.fanout") + short(key) + b"\0"
+        header = frame(2, 1, b"\0\x3c\0\0" + bytes(8) + b"\0\0")
+        client.connection.receive_data(method(1, 60, 40, arguments) + header)
+    client.send(spec.Basic.Qos(prefetch_count=100))
+    start = spec.Basic.Consume(queue="s", arguments={"x-stream-offset": "first"})
+    client.connection.receive_data(marshal(1, start))
+    frames = split(client.read_bytes())
+    deliveries = [one.payload for one in frames if one.payload.startswith(b"\0\x3c\0\x3c")]
+    assert [payload.partition(b"amq.fanout")[2] for payload in deliveries] == [
+        short(key) for key in keys
+    ]
 
 
 def test_acks_are_credit_and_nothing_comes_back() -> None:

@@ -70,9 +70,9 @@ class AmqpStreamConsumer(QueueStreamReader):
         self._body_head = b"\x03" + channel
         #: Flags and properties as the last row had them, and what is written before and behind its
         #: offset.
-        self._said = b""
+        self._last_properties = b""
         self._before = b""
-        self._behind = b""
+        self._after = b""
 
     def serve(self, batch: BatchView, row: i64) -> i64:
         """Hot path."""
@@ -80,7 +80,7 @@ class AmqpStreamConsumer(QueueStreamReader):
         pool = consumer.pool
         outlet = consumer.outlet
         unacked = self._unacked
-        octets = batch.data
+        data = batch.data
         exchange_ends: i64 = batch.buffer_start(_EXCHANGE + 1)
         exchange_data: i64 = batch.buffer_start(_EXCHANGE + 2)
         topic_ends: i64 = batch.buffer_start(_TOPIC + 1)
@@ -89,7 +89,6 @@ class AmqpStreamConsumer(QueueStreamReader):
         header_data: i64 = batch.buffer_start(_HEADER + 2)
         body_ends: i64 = batch.buffer_start(_BODY + 1)
         body_data: i64 = batch.buffer_start(_BODY + 2)
-        odd = not batch.has_no_nulls("routing_key")
         method = self._method
         overhead: i64 = len(method) + 11
         rows: i64 = batch.rows
@@ -98,26 +97,26 @@ class AmqpStreamConsumer(QueueStreamReader):
             if consumer.credit <= 0 or pool is not None and pool.credit <= 0 or not outlet.open():
                 break
             at: i64 = 4 * row
-            start: i64 = header_data + i64(read_i32_le(octets, header_ends + at))
-            stop: i64 = header_data + i64(read_i32_le(octets, header_ends + at + 4))
-            said = octets[start + _FIXED : stop]
-            if said != self._said:
-                self._learn(said)
-            before, behind = self._before, self._behind
-            size: i64 = _FIXED + len(before) + 8 + len(behind)
+            start: i64 = header_data + i64(read_i32_le(data, header_ends + at))
+            stop: i64 = header_data + i64(read_i32_le(data, header_ends + at + 4))
+            properties = data[start + _FIXED : stop]
+            if properties != self._last_properties:
+                self._split_at_offset(properties)
+            before, after = self._before, self._after
+            size: i64 = _FIXED + len(before) + 8 + len(after)
             if size > self._room:
                 row += 1  # This client's frames are too small for the properties: it is not told.
                 continue
-            exchange = octets[
-                exchange_data + i64(read_i32_le(octets, exchange_ends + at)) : exchange_data
-                + i64(read_i32_le(octets, exchange_ends + at + 4))
+            exchange = data[
+                exchange_data + i64(read_i32_le(data, exchange_ends + at)) : exchange_data
+                + i64(read_i32_le(data, exchange_ends + at + 4))
             ]
-            key = octets[
-                topic_data + i64(read_i32_le(octets, topic_ends + at)) : topic_data
-                + i64(read_i32_le(octets, topic_ends + at + 4))
+            key = data[
+                topic_data + i64(read_i32_le(data, topic_ends + at)) : topic_data
+                + i64(read_i32_le(data, topic_ends + at + 4))
             ]
-            if odd and not batch.is_null("routing_key", row):
-                key = batch.text("routing_key", row)
+            if not batch.is_null("routing_key", row):
+                key = batch.text("routing_key", row)  # It is not UTF-8; `topic` only resembles it.
             if len(key) > 255:
                 key = key[:255]
             offset: i64 = batch.base + row
@@ -137,21 +136,21 @@ class AmqpStreamConsumer(QueueStreamReader):
             out.append(u8(FRAME_END))
             out.write(self._header_head)
             write_i32_be(out, i32(size))
-            out.write(octets[start : start + _FIXED])
+            out.write(data[start : start + _FIXED])
             out.write(before)
             write_i64_be(out, offset)
-            out.write(behind)
+            out.write(after)
             out.append(u8(FRAME_END))
-            start = body_data + i64(read_i32_le(octets, body_ends + at))
-            stop = body_data + i64(read_i32_le(octets, body_ends + at + 4))
+            start = body_data + i64(read_i32_le(data, body_ends + at))
+            stop = body_data + i64(read_i32_le(data, body_ends + at + 4))
             if stop - start < LARGE_BODY and stop - start <= self._room:
                 if stop > start:
                     out.write(self._body_head)
                     write_i32_be(out, i32(stop - start))
-                    out.write(octets[start:stop])
+                    out.write(data[start:stop])
                     out.append(u8(FRAME_END))
             else:
-                self._write_large(octets, start, stop)
+                self._write_large(data, start, stop)
             row += 1
         if row > first:
             self._tally.delivered_manual += row - first
@@ -159,42 +158,42 @@ class AmqpStreamConsumer(QueueStreamReader):
                 outlet.touch()
         return row - first
 
-    def _write_large(self, octets: bytes, start: i64, stop: i64) -> None:
+    def _write_large(self, data: bytes, start: i64, stop: i64) -> None:
         """A body in as many frames as it needs, not copied into the buffer."""
         outlet = self.consumer.outlet
         while start < stop:
             end: i64 = min(start + self._room, stop)
             outlet.out.write(self._body_head)
             write_i32_be(outlet.out, i32(end - start))
-            outlet.attach(octets[start:end])
+            outlet.attach(data[start:end])
             outlet.out.append(u8(FRAME_END))
             start = end
 
-    def _learn(self, said: bytes) -> None:
+    def _split_at_offset(self, properties: bytes) -> None:
         """Where the offset goes among these properties."""
-        self._said = said
-        self._before, self._behind = with_offset(said)
+        self._last_properties = properties
+        self._before, self._after = with_offset(properties)
 
     def fail(self, reason: str) -> None:
         self._connection.close_channel(self._number, AmqpError(406, reason), _CONSUME)
 
 
-def with_offset(said: bytes) -> tuple[bytes, bytes]:
+def with_offset(properties: bytes) -> tuple[bytes, bytes]:
     """Flags and properties with the header x-stream-offset, last of the headers: what comes before
     its value, and behind.
     """
-    flags = int.from_bytes(said[:2], "big")
+    flags = int.from_bytes(properties[:2], "big")
     before: list[bytes] = []
     table = b""
     at = 2
-    for name, kind, octets in split_properties(said):
+    for name, kind, data in split_properties(properties):
         if kind == "table":
-            table = octets[4:]
+            table = data[4:]
         elif name not in ("content_type", "content_encoding"):
             break
         else:
-            before.append(octets)
-        at += len(octets)
+            before.append(data)
+        at += len(data)
     table += _OFFSET
     head = (
         (flags | _HEADERS).to_bytes(2, "big")
@@ -202,10 +201,12 @@ def with_offset(said: bytes) -> tuple[bytes, bytes]:
         + (len(table) + 8).to_bytes(4, "big")
         + table
     )
-    return head, said[at:]
+    return head, properties[at:]
 
 
-def check(queue: StreamQueue, vhost: VirtualHost, no_ack: bool, limited: bool) -> None:
+def check_stream_consumer(
+    queue: StreamQueue, vhost: VirtualHost, no_ack: bool, limited: bool
+) -> None:
     """Raises AmqpError for what a stream does not do, in RabbitMQ's words.
 
     `limited`: there is a prefetch count.
@@ -217,7 +218,7 @@ def check(queue: StreamQueue, vhost: VirtualHost, no_ack: bool, limited: bool) -
         raise AmqpError(540, f"automatic acknowledgement not supported by stream {thing}")
 
 
-def begin(queue: StreamQueue, vhost: VirtualHost, wanted: object) -> i64:
+def first_offset(queue: StreamQueue, vhost: VirtualHost, wanted: object) -> i64:
     """The offset at which a consumer begins. Raises PreconditionFailed, AmqpError."""
     now_us = i64(vhost.agenda.wall * 1_000_000)
     try:

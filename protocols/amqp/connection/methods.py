@@ -18,7 +18,7 @@ from broker.routing.topic_rules import check_binding
 from broker.stream.queue import StreamQueue
 from protocols.amqp.channel.channel import Channel
 from protocols.amqp.channel.consumer import AmqpConsumer
-from protocols.amqp.channel.streaming import AmqpStreamConsumer, begin, check
+from protocols.amqp.channel.streaming import AmqpStreamConsumer, check_stream_consumer, first_offset
 from protocols.amqp.codec.contents import DIRECT
 from protocols.amqp.errors import AmqpError
 
@@ -243,7 +243,7 @@ def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
     queue = _queue(channel, method.queue, "read")
     tag = _tag(channel, method)
     if isinstance(queue, StreamQueue):
-        check(
+        check_stream_consumer(
             queue, channel.vhost, method.no_ack, receiver.prefetch > 0 or receiver.pool is not None
         )
     taken = any(
@@ -265,7 +265,7 @@ def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
             f"queue '{queue.name}' in vhost '{channel.vhost.name}' in exclusive use: it has a single active consumer"
         )
     offset = (
-        begin(queue, channel.vhost, (method.arguments or {}).get("x-stream-offset"))
+        first_offset(queue, channel.vhost, (method.arguments or {}).get("x-stream-offset"))
         if isinstance(queue, StreamQueue)
         else 0
     )
