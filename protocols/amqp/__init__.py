@@ -1,6 +1,33 @@
-"""AMQP 0-9-1. Reading order: errors, tables, frames, properties, contents, consumer, confirms,
-client, channel, methods, handshake, connection, front.
+"""The AMQP 0-9-1 front end.
 
-pamqp knows the methods and writes those that come rarely; publish, deliver, ack and contents are
-handled in octets.
+Reading order: errors, options; codec/ (frames, tables, properties, contents, assembly); channel/
+(consumer, receiver, confirms, publisher, channel); connection/ (states, handshake, closing,
+channels, methods, connection); front.
+
+    AmqpFront --> AmqpConnection --> Channel --> ChannelPublisher --> VirtualHost.publish
+                  |- Handshake              `--> ChannelReceiver  --> Queue.subscribe, settle
+                  |- Closing                     `- AmqpConsumer <--- Queue
+                  `- ChannelTable
+
+codec/ converts between bytes and values and keeps no state of a client. channel/ does what happens
+on one channel: publish, consume, settle, confirm, transact. connection/ divides the input into
+frames and decides on which channel a method happens. Imports run from connection/ to channel/ to
+codec/; a channel uses its connection through channel/connection_interface.py.
+
+Theory of operation
+- The three methods of a running message do not become objects. AmqpConnection._parse handles
+  basic.publish with its content, and basic.ack, in place; AmqpConsumer writes basic.deliver byte by
+  byte. pamqp lists the other methods, and writes them.
+- A content is relayed as one slice of the input, with all its frames. `Frames` is the encoding of a
+  content; each pair of channel number and frame_max has one such object, so a consumer sees by
+  `is` if it can send the slice as it is, or needs it in other frames (codec/contents.py).
+- Routes are cached under the bytes of exchange and routing key in basic.publish. The plan of a
+  route tells if the fast path may be taken; all else goes to ChannelPublisher.publish.
+- Replies and confirms keep their order. A reply to a method that changes durable definitions waits
+  for the store, and its connection is stalled meanwhile (Connection.reply_when_durable). Confirms
+  wait without a stall (channel/confirms.py).
+- Errors are exceptions (AmqpError, or BrokerError from the core) that end the channel or the
+  connection. All ways to close are in one table: connection/closing.py.
+- The parts of a connection do not refer back to it, or only until they are closed, so that a closed
+  connection is freed without the garbage collector.
 """

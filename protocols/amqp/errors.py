@@ -1,5 +1,6 @@
-"""How refusals reach an AMQP peer: soft ones close the channel, hard ones the connection (section
-4.2.8).
+"""Errors for AMQP clients: a soft error closes the channel, a hard one the connection.
+
+(AMQP 0-9-1, section 4.2.8.)
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _CODES: Final[dict[type[BrokerError], int]] = {
 
 
 class AmqpError(Exception):
-    """A reply code and text; `hard` ones end the connection."""
+    """An error for a client: reply code and text. A `hard` one closes the connection."""
 
     def __init__(self, code: int, explanation: str) -> None:
         super().__init__(explanation)
@@ -58,5 +59,5 @@ class AmqpError(Exception):
 
 
 def from_broker(error: BrokerError) -> AmqpError:
-    """The core's refusal in AMQP's words."""
+    """Return the AMQP error for an error of the broker."""
     return AmqpError(_CODES[type(error)], str(error))

@@ -1,4 +1,4 @@
-"""The AMQP front end."""
+"""The AMQP front end: makes the connections of AMQP 0-9-1 clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from protocols.front import Front
 
 
 class AmqpFront(Front):
-    """Lets AMQP 0-9-1 clients in."""
+    """The AMQP front end of one broker."""
 
     def __init__(self, broker: Broker, options: AmqpOptions | None = None) -> None:
         super().__init__("amqp091", broker)
@@ -23,5 +23,5 @@ class AmqpFront(Front):
 
     @property
     def channels(self) -> int:
-        """Channels open now."""
+        """Number of open channels."""
         return int(self.tally.channels_opened - self.tally.channels_closed)

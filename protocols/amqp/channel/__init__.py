@@ -1,1 +1,1 @@
-"""AMQP channels: publishing, consumers, confirms, transactions."""
+"""AMQP channels: publishing, consuming, confirms, transactions."""

@@ -1,8 +1,10 @@
-"""Publisher confirms: the longest ready prefix, in the order of publishing.
+"""Publisher confirms: basic.ack and basic.nack for publications, in the order of publishing.
 
-published   1  2  3  4  5  6          each number is confirmed exactly once; a run of acks is one
-frame pending           3t    5n            t waits for a ticket, n is a nack; 1, 2 may go, 4 and 6
-wait for 3
+    published   1  2  3  4  5  6
+    pending           3t    5n      t waits for its ticket (the store), n is to be refused
+
+Here 1 and 2 can be confirmed, with one frame; 4, 5 and 6 wait for 3. Each publication is confirmed
+exactly once, and never before an earlier one.
 """
 
 from __future__ import annotations
@@ -33,9 +35,10 @@ class Pending:
 
 
 class Confirms(Waiter):
-    """Of one channel in confirm mode.
+    """The confirms of one channel in confirm mode.
 
-    The hot loop counts `published` up; everything without a Pending is ready.
+    `published` is the number of the last publication; AmqpConnection._publish increments it. A
+    publication without a Pending is ready.
     """
 
     def __init__(self, outlet: Outlet, tally: FrontCounters, channel: i64) -> None:
@@ -52,8 +55,9 @@ class Confirms(Waiter):
         self._head = b"\x01" + int(channel).to_bytes(2, "big") + b"\x00\x00\x00\x0d\x00\x3c\x00"
 
     def add(self, ticket: Ticket | None, refused: bool) -> None:
-        """The next publication: it waits for the ticket if that is outstanding, and is nacked if
-        refused.
+        """Add the next publication.
+
+        Its confirm waits while its ticket is outstanding; a refused one gets a basic.nack.
         """
         self.published += 1
         waits = ticket is not None and ticket.outstanding > 0
@@ -79,7 +83,7 @@ class Confirms(Waiter):
         return ticket
 
     def flush(self) -> None:
-        """Confirm whatever may be: one frame for a run of acks."""
+        """Send the confirms that are ready, with one frame for consecutive acks."""
         pending = self._pending
         done = 0
         for entry in pending:
@@ -97,15 +101,16 @@ class Confirms(Waiter):
 
     @property
     def waiting(self) -> int:
-        """Publications that are not confirmed yet."""
+        """Number of publications that are not confirmed yet."""
         return int(self.published - self._confirmed)
 
     def settled(self) -> None:
+        """Send the confirms that waited for a ticket."""
         if self._pending:
             self.flush()
 
     def close(self) -> None:
-        """The channel is gone: nobody wants to hear more."""
+        """Drop the confirms that are due: the channel has closed."""
         self._pending.clear()
         self._run_ticket = None  # It refers back to this object.
         self._confirmed = self.published

@@ -1,4 +1,8 @@
-"""basic.consume: how a queue's messages become basic.deliver on a channel."""
+"""An AMQP consumer: writes the messages of a queue as basic.deliver on its channel.
+
+The credit of a consumer is its prefetch count minus its outstanding deliveries. The queue delivers
+to consumers with credit only (broker/queues/consumer.py).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from protocols.amqp.codec.frames import FRAME_END
 from protocols.tally import FrontCounters
 from protocols.window import Window
 
-#: Credit of a consumer that never runs out of it.
+#: Credit of a consumer without a prefetch count.
 UNLIMITED: Final[i64] = 1 << 40
 
 _DELIVER: Final = b"\x00\x3c\x00\x3c"
@@ -33,9 +37,10 @@ class ConsumerOwner:
 
 
 class AmqpConsumer(Consumer):
-    """One consumer tag, or (for basic.get) a consumer for one message that its queue does not know.
+    """One consumer of a queue; with an empty tag, the consumer of one message for basic.get.
 
-    Writes ``frame header, class and method, tag | delivery tag | redelivered, address``.
+    It writes ``frame header, class and method, tag | delivery tag | redelivered, address``, and
+    then the content.
     """
 
     def __init__(
@@ -69,7 +74,7 @@ class AmqpConsumer(Consumer):
         self._channel = b"\x01" + int(frames.channel).to_bytes(2, "big")
 
     def deliver(self, message: Message, sequence: i64) -> None:
-        """Hot path."""
+        """Write a message that is delivered for the first time. Hot path."""
         number: i64
         if self.no_ack:
             number = self._unacked.skip()
@@ -91,7 +96,7 @@ class AmqpConsumer(Consumer):
         self._write(delivery.message, number, 1)
 
     def _hold(self, delivery: Delivery) -> i64:
-        """Keep the delivery until it is settled; returns its tag."""
+        """Keep the delivery until it is settled; return its delivery tag."""
         self.credit -= 1
         if self.pool is not None:
             self.pool.credit -= 1
@@ -104,7 +109,7 @@ class AmqpConsumer(Consumer):
         if message.encoding is not self.frames:
             content = content_for(message, self.frames)
             if not content:
-                self._leave_unsaid(number)
+                self._skip_unrepresentable(number)
                 return
         outlet = self.outlet
         out = outlet.out
@@ -124,16 +129,17 @@ class AmqpConsumer(Consumer):
         if not outlet.dirty:
             outlet.touch()
 
-    def _leave_unsaid(self, number: i64) -> None:
-        """This client's frames are too small for the message's properties: it is not told, and its
-        delivery tag goes unused.
+    def _skip_unrepresentable(self, number: i64) -> None:
+        """Drop a delivery whose properties do not fit into a frame of this client.
+
+        Its delivery tag remains unused.
         """
         delivery = self._unacked.take(number)
         if delivery is not None:
             _release_credit(self).unrepresentable(delivery.message)
 
     def retune(self, prefetch: i64) -> None:
-        """Another prefetch count for a consumer that is at work."""
+        """Change the prefetch count of a running consumer."""
         if not self.no_ack:
             self.credit += (prefetch or UNLIMITED) - (self.prefetch or UNLIMITED)
             self.prefetch = prefetch

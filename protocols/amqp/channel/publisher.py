@@ -253,7 +253,8 @@ class ChannelPublisher:
                 self._count(REFUSED)
                 raise AmqpError(
                     406,
-                    f"user_id property set to '{user.decode(errors='replace')}' but authenticated user was '{name}'",
+                    f"user_id property set to '{user.decode(errors='replace')}' "
+                    f"but authenticated user was '{name}'",
                 )
         if present & EXPIRATION:
             expiration = short_property(message.content, EXPIRATION)
@@ -261,7 +262,8 @@ class ChannelPublisher:
                 self._count(REFUSED)
                 raise AmqpError(
                     406,
-                    f"invalid expiration '{expiration.decode(errors='replace')}': not a number of milliseconds",
+                    f"invalid expiration '{expiration.decode(errors='replace')}': "
+                    "not a number of milliseconds",
                 )
             message.expires = self._vhost.agenda.now + int(expiration)
 

@@ -1,10 +1,11 @@
-"""Consuming a stream: rows become basic.deliver, as they came but for one header, x-stream-offset.
+"""Consuming a stream: each row becomes a basic.deliver with one more header, x-stream-offset.
 
     deliver      frame, method, tag | delivery tag | 0, exchange, key
-    header       frame, class, weight, size | flags and properties up to the headers' end, "x-stream-offset" l | offset | the rest
+    header       frame, class, weight, size | properties before | offset | properties after
     body         frames
 
-What does not change from row to row is kept from the last one that looked the same.
+The properties are copied from the row. They are split where the offset belongs, at the end of the
+headers, and the two parts are kept for the next rows that have the same properties.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from protocols.amqp.codec.properties import split_properties
 from protocols.amqp.errors import AmqpError
 from protocols.window import Window
 
-#: The header that says where a message stands, and its type: a signed number of 8 octets.
+#: Name and type of the header for the offset: a signed number of 8 bytes.
 _OFFSET: Final = b"\x0fx-stream-offsetl"
 _DELIVER: Final = b"\x00\x3c\x00\x3c"
 _CONSUME: Final[i64] = 60 << 16 | 20
-#: Octets of class, weight and size.
+#: Size of class, weight and body size, in bytes.
 _FIXED: Final[i64] = 12
 _HEADERS: Final = 1 << 13
-#: Of a delivery from a stream only its place counts.
+#: Message of all deliveries from streams: settling one needs its offset only.
 _NOTHING: Final = Message(Address("", ""), b"", PLAIN, 0)
 
 _EXCHANGE: Final[i64] = FIRST_BUFFER["exchange"]
@@ -47,7 +48,7 @@ _BODY: Final[i64] = FIRST_BUFFER["body"]
 
 
 class AmqpStreamConsumer(QueueStreamReader):
-    """One consumer tag on a stream."""
+    """The reader of a stream for one AMQP consumer."""
 
     def __init__(
         self,
@@ -68,14 +69,13 @@ class AmqpStreamConsumer(QueueStreamReader):
         self._method_head = b"\x01" + channel
         self._header_head = b"\x02" + channel
         self._body_head = b"\x03" + channel
-        #: Flags and properties as the last row had them, and what is written before and behind its
-        #: offset.
+        #: Flags and properties of the last row, and their parts before and after the offset.
         self._last_properties = b""
         self._before = b""
         self._after = b""
 
     def serve(self, batch: BatchView, row: i64) -> i64:
-        """Hot path."""
+        """Deliver rows of a batch while the consumer has credit. Hot path."""
         consumer = self.consumer
         pool = consumer.pool
         outlet = consumer.outlet
@@ -105,7 +105,8 @@ class AmqpStreamConsumer(QueueStreamReader):
             before, after = self._before, self._after
             size: i64 = _FIXED + len(before) + 8 + len(after)
             if size > self._room:
-                row += 1  # This client's frames are too small for the properties: it is not told.
+                # The properties do not fit into a frame of this client: it does not get the row.
+                row += 1
                 continue
             exchange = data[
                 exchange_data + i64(read_i32_le(data, exchange_ends + at)) : exchange_data
@@ -159,7 +160,7 @@ class AmqpStreamConsumer(QueueStreamReader):
         return row - first
 
     def _write_large(self, data: bytes, start: i64, stop: i64) -> None:
-        """A body in as many frames as it needs, not copied into the buffer."""
+        """Write a body in as many frames as it needs, without copying it."""
         outlet = self.consumer.outlet
         while start < stop:
             end: i64 = min(start + self._room, stop)
@@ -170,7 +171,7 @@ class AmqpStreamConsumer(QueueStreamReader):
             start = end
 
     def _split_at_offset(self, properties: bytes) -> None:
-        """Where the offset goes among these properties."""
+        """Split the properties of the next rows where the offset belongs."""
         self._last_properties = properties
         self._before, self._after = with_offset(properties)
 
@@ -179,8 +180,9 @@ class AmqpStreamConsumer(QueueStreamReader):
 
 
 def with_offset(properties: bytes) -> tuple[bytes, bytes]:
-    """Flags and properties with the header x-stream-offset, last of the headers: what comes before
-    its value, and behind.
+    """Return flags and properties with the header x-stream-offset, without its value.
+
+    The two parts are what comes before and after the value; the header is the last of the headers.
     """
     flags = int.from_bytes(properties[:2], "big")
     before: list[bytes] = []
@@ -207,9 +209,9 @@ def with_offset(properties: bytes) -> tuple[bytes, bytes]:
 def check_stream_consumer(
     queue: StreamQueue, vhost: VirtualHost, no_ack: bool, limited: bool
 ) -> None:
-    """Raises AmqpError for what a stream does not do, in RabbitMQ's words.
+    """Refuse a consumer that a stream cannot serve, in RabbitMQ's words. Raises AmqpError.
 
-    `limited`: there is a prefetch count.
+    `limited` is True if the consumer has a prefetch count.
     """
     thing = f"queue '{queue.name}' in vhost '{vhost.name}'"
     if not limited:
@@ -219,7 +221,10 @@ def check_stream_consumer(
 
 
 def first_offset(queue: StreamQueue, vhost: VirtualHost, wanted: object) -> i64:
-    """The offset at which a consumer begins. Raises PreconditionFailed, AmqpError."""
+    """Return the offset at which a consumer begins. Raises PreconditionFailed and AmqpError.
+
+    `wanted` is the argument x-stream-offset.
+    """
     now_us = i64(vhost.agenda.wall * 1_000_000)
     try:
         return resolve_offset(

@@ -16,7 +16,7 @@ import pamqp.constants
 import pamqp.frame
 from mypy_extensions import i64
 
-from protocols.amqp.codec.tables import read_name, read_bytes, read_table
+from protocols.amqp.codec.tables import read_bytes, read_name, read_table
 from protocols.amqp.errors import AmqpError
 
 METHOD: Final[i64] = 1

@@ -16,10 +16,10 @@ from typing import Final
 
 from broker.messages.message import Properties
 from protocols.amqp.codec.tables import (
-    read_timestamp,
-    read_name,
     read_bytes,
+    read_name,
     read_table,
+    read_timestamp,
     without_entries,
     write_entry,
     write_table,

@@ -1,1 +1,1 @@
-"""AMQP connections: handshake, life cycle and the table of methods."""
+"""AMQP connections: frames, handshake, closing, and the table of channel methods."""

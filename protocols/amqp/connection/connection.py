@@ -37,7 +37,7 @@ from protocols.amqp.channel.channel import Channel
 from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.publisher import MANDATORY, ChannelPublisher
 from protocols.amqp.codec.assembly import Assembly
-from protocols.amqp.codec.contents import content_end, slow_path_reasons, property_flags
+from protocols.amqp.codec.contents import content_end, property_flags, slow_path_reasons
 from protocols.amqp.codec.frames import (
     ACCESS_REQUEST,
     ACCESS_REQUEST_OK,
@@ -56,7 +56,7 @@ from protocols.amqp.codec.frames import (
 from protocols.amqp.connection import states
 from protocols.amqp.connection.channels import ChannelTable
 from protocols.amqp.connection.closing import Closing
-from protocols.amqp.connection.handshake import GREETING, Handshake
+from protocols.amqp.connection.handshake import Handshake
 from protocols.amqp.connection.methods import METHODS
 from protocols.amqp.errors import AmqpError, from_broker
 from protocols.amqp.options import AmqpOptions
@@ -149,7 +149,8 @@ class AmqpConnection(ConnectionInterface):
             length: i64 = i64(read_i32_be(data, position + 3))
             if length < 0 or length > self.frame_max - OVERHEAD:
                 self._fail_framing(
-                    f"frame of {length & 0xFFFF_FFFF} bytes; the most is {self.frame_max - OVERHEAD}"
+                    f"frame of {length & 0xFFFF_FFFF} bytes; "
+                    f"the most is {self.frame_max - OVERHEAD}"
                 )
                 return size
             end: i64 = position + length + OVERHEAD
@@ -157,7 +158,7 @@ class AmqpConnection(ConnectionInterface):
                 self.need = end - position
                 break
             if data[end - 1] != FRAME_END:
-                self._fail_framing("frame does not end with octet 206")
+                self._fail_framing("frame does not end with byte 206")
                 return size
             if head & 0xFFFF != number:
                 number = head & 0xFFFF
@@ -376,7 +377,7 @@ class AmqpConnection(ConnectionInterface):
         self.closing.close(self, "protocol_error", error, self.current_method)
 
     def _fail_framing(self, text: str) -> None:
-        """Close a connection whose input cannot be divided into frames; ignore all further input."""
+        """Close a connection whose input cannot be divided into frames; ignore further input."""
         self.current_method = 0
         self.closing.unreadable = True
         self.fail_connection(AmqpError(501, text))

@@ -1,8 +1,8 @@
-"""The handshake: protocol header, login, tuning (AMQP 0-9-1, 2.2.4 and 4.2). states.py has its steps.
+"""The handshake: protocol header, login, tuning (AMQP 0-9-1, sections 2.2.4 and 4.2).
 
-A Handshake handles the client's methods, and keeps their outcome: the client's properties, its user
-and identity, and the limits that both sides have agreed on. The connection is a parameter of its
-methods, so that the two do not form a cycle of references.
+states.py has the table of its steps. A Handshake handles the client's methods, and keeps their
+outcome: the client's properties, its user and identity, and the limits that both sides have agreed
+on. The connection is a parameter of its methods, so that the two do not form a cycle of references.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class Handshake:
         self.client = ClientProperties({})
         #: Mechanism of the login, as the client named it.
         self.mechanism = ""
-        #: User name: as the client gave it until the login is accepted, then as the identity has it.
+        #: User name: first as the client gave it, and once the login is accepted, as the identity
+        #: has it.
         self.user = ""
         #: None until the login is accepted.
         self.identity: Identity | None = None
@@ -160,7 +161,8 @@ class Handshake:
         """Return the error for a refused login."""
         return AmqpError(
             403,
-            f"Login was refused using authentication mechanism {self.mechanism}. For details see the broker logfile.",
+            f"Login was refused using authentication mechanism {self.mechanism}. "
+            "For details see the broker logfile.",
         )
 
     # -- tuning, virtual host
@@ -198,7 +200,7 @@ class Handshake:
     # -- changed permissions of a running connection
 
     def _on_update_secret(self, connection: ConnectionInterface, method: Any) -> None:
-        """Have a new token or password checked, which the client sends before the old one expires."""
+        """Have a new token or password of the client checked, before the old one expires."""
         peer = self._peer
         login = Credentials(self.user, method.new_secret, "/", peer.address, peer.local)
         connection.stall()
@@ -279,7 +281,7 @@ def _as_bytes(value: object) -> bytes:
 
 
 def negotiate(wanted: int, offered: int, name: str, least: int) -> i64:
-    """Return the limit that the client wants, or the offered one if it wants 0. Raises AmqpError."""
+    """Return the limit that the client wants, or the offered one if that is 0. Raises AmqpError."""
     if wanted == 0:
         return offered
     if offered and wanted > offered:

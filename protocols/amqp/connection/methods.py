@@ -1,6 +1,8 @@
-"""What each rare method does.
+"""The methods on a channel: METHODS maps each name to its handler.
 
-A table from method name to handler; the hot ones are in `connection`.
+A handler checks permissions, calls the virtual host or a side of the channel, and replies. It
+raises AmqpError, or BrokerError from the core; AmqpConnection then closes the channel or itself.
+AmqpConnection handles basic.publish, and nearly every basic.ack, without this table.
 """
 
 from __future__ import annotations
@@ -24,55 +26,59 @@ from protocols.amqp.errors import AmqpError
 
 Handler = Callable[[Channel, Any], None]
 
-#: Clients that set the prefetch count of consumers already at work (amqp.md, clients and their
-#: habits).
+#: Products whose basic.qos also changes the prefetch count of running consumers (docs/amqp.md,
+#: clients and their habits).
 RETUNING_CLIENTS: Final = ("py-amqp",)
-#: The highest and, below 0, the lowest priority of a consumer.
+#: Highest priority of a consumer; the lowest is its negative.
 PRIORITY_MAX: Final = 1 << 31
-_DIRECT: Final = DIRECT.decode()
+_REPLY_QUEUE: Final = DIRECT.decode()
 
 
 # -- exchanges
 
 
 def exchange_declare(channel: Channel, method: spec.Exchange.Declare) -> None:
+    """Declare an exchange, or check that it exists (passive)."""
     name, vhost = method.exchange, channel.vhost
-    _no_default(name)
+    _refuse_default_exchange(name)
     if method.passive:
         vhost.reply_when_durable(vhost.exchange(name), channel.ticket)
     else:
         arguments = method.arguments or {}
         if name not in vhost.exchanges and name.startswith("amq."):
             raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
-        _may(channel, "configure", "exchange", name)
+        _require(channel, "configure", "exchange", name)
         alternate = arguments.get("alternate-exchange")
         if isinstance(alternate, str):
-            _may(channel, "read", "exchange", name)
-            _may(channel, "write", "exchange", alternate)
+            _require(channel, "read", "exchange", name)
+            _require(channel, "write", "exchange", alternate)
         options = ExchangeOptions(method.durable, method.auto_delete, method.internal, arguments)
         vhost.declare_exchange(name, method.exchange_type, options, channel.ticket)
     _reply(channel, method, spec.Exchange.DeclareOk())
 
 
 def exchange_delete(channel: Channel, method: spec.Exchange.Delete) -> None:
-    _no_default(method.exchange)
+    """Delete an exchange."""
+    _refuse_default_exchange(method.exchange)
     if method.exchange.startswith("amq."):
         raise AccessRefused(
-            f"deletion of system exchange '{method.exchange}' in vhost '{channel.vhost.name}' not allowed"
+            f"deletion of system exchange '{method.exchange}' in vhost '{channel.vhost.name}' "
+            "not allowed"
         )
-    _may(channel, "configure", "exchange", method.exchange)
+    _require(channel, "configure", "exchange", method.exchange)
     channel.vhost.delete_exchange(method.exchange, method.if_unused, channel.ticket)
     _reply(channel, method, spec.Exchange.DeleteOk())
 
 
 def exchange_bind(channel: Channel, method: spec.Exchange.Bind) -> None:
+    """Bind an exchange to another one."""
     vhost = channel.vhost
-    _no_default(method.destination)
-    _no_default(method.source)
-    _may(channel, "write", "exchange", method.destination)
-    _may(channel, "read", "exchange", method.source)
+    _refuse_default_exchange(method.destination)
+    _refuse_default_exchange(method.source)
+    _require(channel, "write", "exchange", method.destination)
+    _require(channel, "read", "exchange", method.source)
     destination = vhost.exchange(method.destination)
-    _may_hear(channel, method.source, method.routing_key)
+    _check_binding(channel, method.source, method.routing_key)
     vhost.bind(
         method.source,
         Binding(method.routing_key, destination, arguments=method.arguments),
@@ -82,11 +88,12 @@ def exchange_bind(channel: Channel, method: spec.Exchange.Bind) -> None:
 
 
 def exchange_unbind(channel: Channel, method: spec.Exchange.Unbind) -> None:
+    """Remove a binding between exchanges; one that does not exist is no error."""
     vhost = channel.vhost
-    _no_default(method.destination)
-    _no_default(method.source)
-    _may(channel, "write", "exchange", method.destination)
-    _may(channel, "read", "exchange", method.source)
+    _refuse_default_exchange(method.destination)
+    _refuse_default_exchange(method.source)
+    _require(channel, "write", "exchange", method.destination)
+    _require(channel, "read", "exchange", method.source)
     destination = vhost.exchanges.get(method.destination)
     if destination is not None:
         vhost.unbind(
@@ -103,15 +110,16 @@ def exchange_unbind(channel: Channel, method: spec.Exchange.Unbind) -> None:
 
 
 def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
+    """Declare a queue, or check that it exists (passive)."""
     vhost = channel.vhost
     owner = channel.connection
-    if _is_direct(method.queue):
-        if method.queue != _DIRECT and method.queue not in vhost.replies:
+    if _is_reply_queue(method.queue):
+        if method.queue != _REPLY_QUEUE and method.queue not in vhost.replies:
             raise NotFound(f"no queue '{method.queue}' in vhost '{vhost.name}'")
         _reply(channel, method, spec.Queue.DeclareOk(method.queue, 0, 1))
         return
     if method.passive:
-        queue = vhost.queue(method.queue or _last(channel), owner)
+        queue = vhost.queue(method.queue or _last_queue(channel), owner)
         queue.touch()
         vhost.reply_when_durable(queue, channel.ticket)
     else:
@@ -119,17 +127,16 @@ def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
             raise AccessRefused(f"queue name '{method.queue}' contains reserved prefix 'amq.*'")
         name = method.queue or f"amq.gen-{owner.front.broker.new_id()}"
         arguments: Mapping[str, object] = method.arguments or {}
-        if (
-            not method.queue and arguments.get("x-queue-type") == "stream"
-        ):  # It lasts, and nobody would find it again.
+        # A stream outlives its clients, which would not know its generated name.
+        if not method.queue and arguments.get("x-queue-type") == "stream":
             raise PreconditionFailed(
                 "Cannot declare a server-named queue for type rabbit_stream_queue"
             )
-        _may(channel, "configure", "queue", name)
+        _require(channel, "configure", "queue", name)
         dead_letter_exchange = arguments.get("x-dead-letter-exchange")
         if isinstance(dead_letter_exchange, str):
-            _may(channel, "read", "queue", name)
-            _may(channel, "write", "exchange", dead_letter_exchange)
+            _require(channel, "read", "queue", name)
+            _require(channel, "write", "exchange", dead_letter_exchange)
         queue = vhost.declare_queue(
             name,
             method.durable,
@@ -148,9 +155,10 @@ def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
 
 
 def queue_bind(channel: Channel, method: spec.Queue.Bind) -> None:
+    """Bind a queue to an exchange."""
     name, key = _binding(channel, method)
     queue = channel.vhost.queue(name, channel.connection)
-    _may_hear(channel, method.exchange, key)
+    _check_binding(channel, method.exchange, key)
     channel.vhost.bind(
         method.exchange, Binding(key, queue, arguments=method.arguments), channel.ticket
     )
@@ -158,6 +166,7 @@ def queue_bind(channel: Channel, method: spec.Queue.Bind) -> None:
 
 
 def queue_unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
+    """Remove a binding of a queue; one that does not exist is no error."""
     name, key = _binding(channel, method)
     if name in channel.vhost.queues:
         queue = channel.vhost.queue(name, channel.connection)
@@ -170,29 +179,34 @@ def queue_unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
 
 
 def _binding(channel: Channel, method: spec.Queue.Bind | spec.Queue.Unbind) -> tuple[str, str]:
-    """The queue and the key that are meant, when the identity may touch both ends."""
-    _no_default(method.exchange)
-    name = method.queue or _last(channel)
-    _may(channel, "write", "queue", name)
-    _may(channel, "read", "exchange", method.exchange)
-    # Section 1.7.2.3: no queue and no key means the last queue, under its own name.
+    """Return the names of the queue and of the routing key of a binding, if the user may change it.
+
+    Raises AccessRefused or NotFound.
+    """
+    _refuse_default_exchange(method.exchange)
+    name = method.queue or _last_queue(channel)
+    _require(channel, "write", "queue", name)
+    _require(channel, "read", "exchange", method.exchange)
+    # Without queue and key, the last queue is bound under its own name (section 1.7.2.3).
     return name, method.routing_key or ("" if method.queue else name)
 
 
 def queue_purge(channel: Channel, method: spec.Queue.Purge) -> None:
-    queue = _queue(channel, method.queue, "read")
+    """Remove all ready messages of a queue."""
+    queue = _permitted_queue(channel, method.queue, "read")
     if isinstance(queue, StreamQueue):
         raise AmqpError(
             540,
-            f"queue.purge not supported by stream queue '{queue.name}' in vhost '{channel.vhost.name}': retention "
-            "(x-max-age, x-max-length-bytes) removes what is old",
+            f"queue.purge not supported by stream queue '{queue.name}' in vhost "
+            f"'{channel.vhost.name}': retention (x-max-age, x-max-length-bytes) removes old rows",
         )
     _reply(channel, method, spec.Queue.PurgeOk(queue.purge()))
 
 
 def queue_delete(channel: Channel, method: spec.Queue.Delete) -> None:
-    name = method.queue or _last(channel)
-    _may(channel, "configure", "queue", name)
+    """Delete a queue; one that does not exist is no error."""
+    name = method.queue or _last_queue(channel)
+    _require(channel, "configure", "queue", name)
     purged = 0
     if name in channel.vhost.queues or name in channel.vhost.inboxes:
         queue = channel.vhost.queue(name, channel.connection)
@@ -209,6 +223,7 @@ def queue_delete(channel: Channel, method: spec.Queue.Delete) -> None:
 
 
 def basic_qos(channel: Channel, method: spec.Basic.Qos) -> None:
+    """Set the prefetch count of later consumers, or one for the whole channel (global)."""
     receiver = channel.receiver
     if method.prefetch_size:
         raise AmqpError(540, f"prefetch_size!=0 ({method.prefetch_size})")
@@ -222,11 +237,13 @@ def basic_qos(channel: Channel, method: spec.Basic.Qos) -> None:
     _reply(channel, method, spec.Basic.QosOk())
 
 
-def _is_direct(name: str) -> bool:
-    return name == _DIRECT or name.startswith(_DIRECT + ".")
+def _is_reply_queue(name: str) -> bool:
+    """True for the name of a direct reply queue."""
+    return name == _REPLY_QUEUE or name.startswith(_REPLY_QUEUE + ".")
 
 
 def _consume_replies(channel: Channel, method: spec.Basic.Consume, tag: str) -> None:
+    """Start the consumer of direct replies. Raises PreconditionFailed."""
     if not method.no_ack:
         raise PreconditionFailed("reply consumer cannot acknowledge")
     if channel.receiver.replies is not None:
@@ -236,21 +253,22 @@ def _consume_replies(channel: Channel, method: spec.Basic.Consume, tag: str) -> 
 
 
 def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
-    if method.queue == _DIRECT:
-        _consume_replies(channel, method, _tag(channel, method))
+    """Start a consumer."""
+    if method.queue == _REPLY_QUEUE:
+        _consume_replies(channel, method, _new_consumer_tag(channel, method))
         return
     receiver = channel.receiver
-    queue = _queue(channel, method.queue, "read")
-    tag = _tag(channel, method)
+    queue = _permitted_queue(channel, method.queue, "read")
+    tag = _new_consumer_tag(channel, method)
     if isinstance(queue, StreamQueue):
         check_stream_consumer(
             queue, channel.vhost, method.no_ack, receiver.prefetch > 0 or receiver.pool is not None
         )
-    taken = any(
+    in_exclusive_use = any(
         isinstance(consumer, AmqpConsumer) and consumer.exclusive
         for consumer in queue.consumers + queue.standby
     )
-    if taken or method.exclusive and queue.consumer_count:
+    if in_exclusive_use or method.exclusive and queue.consumer_count:
         raise AccessRefused(
             f"queue '{queue.name}' in vhost '{channel.vhost.name}' in exclusive use"
         )
@@ -258,11 +276,12 @@ def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
     if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > PRIORITY_MAX:
         raise PreconditionFailed(
             f"invalid arg 'x-priority' for queue '{queue.name}' in vhost '{channel.vhost.name}': "
-            f"{priority!r} is no number up to {PRIORITY_MAX}"
+            f"{priority!r} is not a number up to {PRIORITY_MAX}"
         )
     if method.exclusive and queue.arguments.single_active_consumer:
         raise AccessRefused(
-            f"queue '{queue.name}' in vhost '{channel.vhost.name}' in exclusive use: it has a single active consumer"
+            f"queue '{queue.name}' in vhost '{channel.vhost.name}' in exclusive use: "
+            "it has a single active consumer"
         )
     offset = (
         first_offset(queue, channel.vhost, (method.arguments or {}).get("x-stream-offset"))
@@ -275,10 +294,11 @@ def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
         queue.attach(AmqpStreamConsumer(consumer, offset, channel.connection, receiver.unacked))
 
 
-def _tag(channel: Channel, method: spec.Basic.Consume) -> str:
-    most = channel.vhost.limits.channel_consumers
-    if 0 < most <= len(channel.receiver.consumers):
-        raise NotAllowed(f"reached maximum ({most}) of consumers per channel")
+def _new_consumer_tag(channel: Channel, method: spec.Basic.Consume) -> str:
+    """Return the tag of a new consumer, generated if the client gives none. Raises NotAllowed."""
+    limit = channel.vhost.limits.channel_consumers
+    if 0 < limit <= len(channel.receiver.consumers):
+        raise NotAllowed(f"reached maximum ({limit}) of consumers per channel")
     tag = method.consumer_tag or f"amq.ctag-{channel.connection.front.broker.new_id()}"
     if tag in channel.receiver.consumers:
         raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")
@@ -286,33 +306,40 @@ def _tag(channel: Channel, method: spec.Basic.Consume) -> str:
 
 
 def basic_cancel(channel: Channel, method: spec.Basic.Cancel) -> None:
+    """End a consumer."""
     channel.receiver.cancel(method.consumer_tag or "")
     _reply(channel, method, spec.Basic.CancelOk(method.consumer_tag))
 
 
 def basic_get(channel: Channel, method: spec.Basic.Get) -> None:
-    queue = _queue(channel, method.queue, "read")
+    """Fetch one message from a queue."""
+    queue = _permitted_queue(channel, method.queue, "read")
     if isinstance(queue, StreamQueue):
         raise AmqpError(
             540,
-            f"basic.get not supported by stream queues queue '{queue.name}' in vhost '{channel.vhost.name}'",
+            f"basic.get not supported by stream queues queue '{queue.name}' in vhost "
+            f"'{channel.vhost.name}'",
         )
     channel.receiver.get(queue, method.no_ack)
 
 
 def basic_ack(channel: Channel, method: spec.Basic.Ack) -> None:
+    """Acknowledge deliveries."""
     channel.receiver.ack(method.delivery_tag, method.multiple)
 
 
 def basic_nack(channel: Channel, method: spec.Basic.Nack) -> None:
+    """Requeue or reject deliveries."""
     channel.receiver.nack(method.delivery_tag, method.multiple, method.requeue)
 
 
 def basic_reject(channel: Channel, method: spec.Basic.Reject) -> None:
+    """Requeue or reject one delivery."""
     channel.receiver.nack(method.delivery_tag or 0, False, method.requeue)
 
 
 def basic_recover(channel: Channel, method: spec.Basic.Recover) -> None:
+    """Requeue all outstanding deliveries."""
     basic_recover_async(channel, method)
     _reply(channel, method, spec.Basic.RecoverOk())
 
@@ -320,32 +347,38 @@ def basic_recover(channel: Channel, method: spec.Basic.Recover) -> None:
 def basic_recover_async(
     channel: Channel, method: spec.Basic.Recover | spec.Basic.RecoverAsync
 ) -> None:
+    """Requeue all outstanding deliveries, without a reply."""
     if not method.requeue:
         raise AmqpError(540, "requeue=false")
     channel.receiver.recover()
 
 
 def confirm_select(channel: Channel, method: spec.Confirm.Select) -> None:
+    """Enter confirm mode."""
     channel.select_confirms()
     _reply(channel, method, spec.Confirm.SelectOk())
 
 
 def tx_select(channel: Channel, method: spec.Tx.Select) -> None:
+    """Enter transaction mode."""
     channel.select()
     channel.reply(spec.Tx.SelectOk())
 
 
 def tx_commit(channel: Channel, method: spec.Tx.Commit) -> None:
+    """Commit the transaction."""
     channel.commit()
     channel.reply(spec.Tx.CommitOk())
 
 
 def tx_rollback(channel: Channel, method: spec.Tx.Rollback) -> None:
+    """Roll the transaction back."""
     channel.rollback()
     channel.reply(spec.Tx.RollbackOk())
 
 
 def channel_flow(channel: Channel, method: spec.Channel.Flow) -> None:
+    """Accept channel.flow with active=true, which changes nothing."""
     if not method.active:
         raise AmqpError(540, "active=false")
     channel.reply(spec.Channel.FlowOk(True))
@@ -379,34 +412,39 @@ METHODS: Final[dict[str, Handler]] = {
 
 
 def _reply(channel: Channel, method: Any, reply: Any) -> None:
+    """Send the reply to a method, unless the client wants none (nowait)."""
     if not getattr(method, "nowait", False):
         channel.reply(reply)
 
 
-def _last(channel: Channel) -> str:
-    """The queue that a method means when it names none."""
+def _last_queue(channel: Channel) -> str:
+    """Return the queue for a method that names none: the last declared. Raises NotFound."""
     if not channel.last_queue:
         raise NotFound("no previously declared queue")
     return channel.last_queue
 
 
-def _queue(channel: Channel, name: str, operation: str) -> Queue:
-    """The queue that is meant, when the identity may do this with it: names are told to nobody
-    else.
+def _permitted_queue(channel: Channel, name: str, operation: str) -> Queue:
+    """Return a queue by name, or the last declared one, if the user has a permission on it.
+
+    The permission is checked first, so that a user without it does not learn which queues exist.
     """
-    name = name or _last(channel)
-    _may(channel, operation, "queue", name)
+    name = name or _last_queue(channel)
+    _require(channel, operation, "queue", name)
     return channel.vhost.queue(name, channel.connection)
 
 
-def _no_default(exchange: str) -> None:
+def _refuse_default_exchange(exchange: str) -> None:
+    """Raise AccessRefused for the default exchange, whose name is empty."""
     if not exchange:
         raise AccessRefused("operation not permitted on the default exchange")
 
 
-def _may(channel: Channel, operation: str, kind: str, name: str) -> None:
+def _require(channel: Channel, operation: str, kind: str, name: str) -> None:
+    """Raise AccessRefused unless the user has a permission: configure, write or read."""
     channel.identity.may(operation, kind, name, channel.vhost.name)
 
 
-def _may_hear(channel: Channel, source: str, key: str) -> None:
+def _check_binding(channel: Channel, source: str, key: str) -> None:
+    """Raise AccessRefused unless the user may read the topics that a binding selects."""
     check_binding(channel.identity, channel.vhost.exchange(source), key, channel.vhost.name)

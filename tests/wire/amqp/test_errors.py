@@ -175,7 +175,7 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
     (
         spec.Basic.Consume(queue="q", arguments={"x-priority": "high"}),
         406,
-        f"PRECONDITION_FAILED - invalid arg 'x-priority' for queue 'q' in vhost '/': 'high' is no number up to {1 << 31}",
+        f"PRECONDITION_FAILED - invalid arg 'x-priority' for queue 'q' in vhost '/': 'high' is not a number up to {1 << 31}",
         60,
         20,
     ),
@@ -721,7 +721,7 @@ def test_a_hard_error_ends_the_connection_and_gives_back_what_it_held(
         (frame(1, 1, bytes(131_065)), "frame of 131065 bytes; the most is 131064"),
         (b"\x01\0\1\xff\xff\xff\xff" + bytes(50), "frame of 4294967295 bytes; the most is 131064"),
         (b"\x01\0\1\x80\0\0\0" + bytes(50), "frame of 2147483648 bytes; the most is 131064"),
-        (method(1, 50, 10, bytes(40))[:-1] + b"\xcd", "frame does not end with octet 206"),
+        (method(1, 50, 10, bytes(40))[:-1] + b"\xcd", "frame does not end with byte 206"),
     ],
 )
 def test_what_follows_a_broken_frame_is_not_heard_however_it_is_cut(
