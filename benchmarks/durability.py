@@ -84,7 +84,7 @@ def lone_confirms(running: Running, directory: Path) -> dict[str, list[float]]:
     finally:
         os.close(descriptor)
     client.ask(amqp.queue_delete(QUEUE), amqp.QUEUE_DELETE_OK)
-    client.leave()
+    client.disconnect()
     return found
 
 
@@ -98,7 +98,7 @@ def fill(running: Running, count: int) -> None:
         while confirmed < last:
             arguments = client.answer((60, 80))
             confirmed = int.from_bytes(arguments[:8], "big")
-    client.leave()
+    client.disconnect()
 
 
 def drain(running: Running, count: int) -> None:
@@ -119,7 +119,7 @@ def drain(running: Running, count: int) -> None:
             sys.exit(
                 f"durability: received message {int.from_bytes(body[7:15])} instead of {number}"
             )
-    client.leave()
+    client.disconnect()
 
 
 def measure(trellis: Path, count: int) -> dict[str, Any]:

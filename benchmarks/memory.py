@@ -39,7 +39,7 @@ from peers.report import between  # noqa: E402
 from trellis.bench import amqp, mqtt  # noqa: E402
 from trellis.bench.client import AmqpClient, MqttClient  # noqa: E402
 from trellis.bench.processes import Processes  # noqa: E402
-from trellis.bench.target import Target, parse  # noqa: E402
+from trellis.bench.target import BrokerTarget, parse  # noqa: E402
 
 #: Bytes of a message's body, and messages of a backlog.
 BODY: Final = bytes(100)
@@ -63,20 +63,20 @@ class RoundTripClient(MqttClient):
 class DetachedClient(RoundTripClient):
     """A client that opens a persistent session and disconnects at once."""
 
-    def __init__(self, target: Target, name: str) -> None:
+    def __init__(self, target: BrokerTarget, name: str) -> None:
         self.sock = target.connect()
         self.target, self.where, self._held = target, name, b""
         self.send(mqtt.packet(0x10, mqtt.string("MQTT") + b"\x04\x00\x00\x00" + mqtt.string(name)))
         self.read(4, "CONNACK")
         self.subscribe(f"site/{name}/+", 1)
-        self.leave()
+        self.disconnect()
 
 
 class MeasuredBroker(NamedTuple):
     """A running broker for one subject, and the clients connected to it."""
 
-    amqp: Target
-    mqtt: Target
+    amqp: BrokerTarget
+    mqtt: BrokerTarget
     processes: Processes
     pids: list[int]
     clients: list[MqttClient | AmqpClient]
@@ -195,9 +195,9 @@ def consumers(broker: MeasuredBroker, first: int, last: int) -> None:
     client = broker.amqp_client()
     client.ask(amqp.queue_declare("work"), amqp.QUEUE_DECLARE_OK)
     for number in range(first, last):
-        tag = amqp.short(f"consumer-{number}")
+        tag = amqp.short_string(f"consumer-{number}")
         client.ask(
-            amqp.frame(1, 1, b"\x00\x3c\x00\x14\0\0" + amqp.short("work") + tag + b"\x02\0\0\0\0"),
+            amqp.frame(1, 1, b"\x00\x3c\x00\x14\0\0" + amqp.short_string("work") + tag + b"\x02\0\0\0\0"),
             amqp.CONSUME_OK,
         )
 

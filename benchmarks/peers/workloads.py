@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from trellis.bench.workloads import EVERYBODY, WORKLOADS, Workload
+from trellis.bench.workloads import ALL, WORKLOADS, Workload
 
 #: Workloads that are repeated at half of this peer's full rate, where latency is meaningful.
 _HALVES: Final = {"mosquitto": ("mqtt-qos0", "mqtt-qos1", "mqtt-fan10"), "rabbitmq": ("amqp-ack",)}
@@ -66,7 +66,7 @@ class Case:
             and not workload.bindings
             and not workload.headers
         )
-        return plain and workload.sharing == EVERYBODY and len(self.protocols) == 1
+        return plain and workload.sharing == ALL and len(self.protocols) == 1
 
     def about(self, rate: float | None) -> dict[str, Any]:
         """Return the workload's description for the results."""

@@ -1,6 +1,4 @@
-"""An MQTT broker with a fault: the smallest thing that a generator can publish through, broken on
-purpose.
-"""
+"""A minimal MQTT broker with a deliberate fault, for tests of the load generator."""
 
 from __future__ import annotations
 
@@ -9,18 +7,18 @@ import socketserver
 import threading
 from types import TracebackType
 
-from trellis.bench.target import Target
+from trellis.bench.target import BrokerTarget
 
 CONNACK = b"\x20\x02\x00\x00"
 
 
 class FaultyBroker:
-    """A context. `fault` is what it does wrong:
+    """A running broker, as a context manager. `fault` is its fault:
 
-    silent      it passes nothing on                    greedy     it acknowledges nothing
-    stutter     it passes the 20th message on twice     forgetful  it does not pass the 20th on
-    garbled     it changes the 20th                     leaving    it closes every connection at the
-    20th deaf        it reads no more after the first
+    silent      forwards no message                     greedy     acknowledges nothing
+    stutter     forwards the 20th message twice         forgetful  does not forward the 20th message
+    garbled     changes the 20th message                deaf       reads nothing after the first one
+    leaving     closes all connections at the 20th message
     """
 
     def __init__(self, fault: str = "") -> None:
@@ -36,7 +34,7 @@ class FaultyBroker:
 
             def server_bind(self) -> None:
                 if fault == "deaf":
-                    # Accepted sockets inherit it: what is not read soon stays with the sender.
+                    # Accepted sockets inherit the size, so unread data stays with the sender.
                     self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
                 super().server_bind()
 
@@ -49,8 +47,8 @@ class FaultyBroker:
         )
 
     @property
-    def target(self) -> Target:
-        return Target("mqtt", "127.0.0.1", self._server.server_address[1], None, None)
+    def target(self) -> BrokerTarget:
+        return BrokerTarget("mqtt", "127.0.0.1", self._server.server_address[1], None, None)
 
     def __enter__(self) -> FaultyBroker:
         self._thread.start()
@@ -69,7 +67,7 @@ class FaultyBroker:
 
 
 class Peer(socketserver.StreamRequestHandler):
-    """One client."""
+    """The connection of a client."""
 
     def __init__(
         self,
@@ -80,26 +78,27 @@ class Peer(socketserver.StreamRequestHandler):
     ) -> None:
         self._broker = broker
         broker.peers.append(self)
-        super().__init__(request, client_address, server)  # type: ignore[arg-type]  # typeshed has no name for it
+        # typeshed has no public type for a request.
+        super().__init__(request, client_address, server)  # type: ignore[arg-type]
 
     def handle(self) -> None:
         try:
             while packet := self._packet():
                 self._heard(packet)
         except (OSError, ValueError, IndexError):
-            pass  # The client has gone.
+            pass  # The client has disconnected.
         if self in self._broker.subscribers:
             self._broker.subscribers.remove(self)
 
     def _packet(self) -> bytes:
-        """A whole packet; empty at the end."""
+        """Return a whole packet, b"" at the end of the connection."""
         head, length, shift = self.rfile.read(1), 0, 0
         while head:
-            octet = self.rfile.read(1)
-            head += octet
-            length |= (octet[0] & 127) << shift
+            byte = self.rfile.read(1)
+            head += byte
+            length |= (byte[0] & 127) << shift
             shift += 7
-            if octet[0] < 128:
+            if byte[0] < 128:
                 return head + self.rfile.read(length)
         return b""
 
@@ -108,7 +107,7 @@ class Peer(socketserver.StreamRequestHandler):
         if kind == 1:
             self.wfile.write(CONNACK)
         elif kind == 8:
-            broker.subscribers.append(self)  # Before it is told, or the first message may miss it.
+            broker.subscribers.append(self)  # Before the SUBACK, so that it gets the first message.
             self.wfile.write(b"\x90\x03" + packet[2:4] + packet[-1:])
         elif kind == 3:
             broker.seen += 1

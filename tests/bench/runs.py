@@ -1,4 +1,4 @@
-"""How tests of the bench run a workload: small, in this process, against the brokers they name."""
+"""Runs of small workloads in the process of the tests, against given brokers."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from tests.broker import BrokerProcess
 from trellis.bench.processes import Processes
 from trellis.bench.report import Result
 from trellis.bench.run import BenchOptions, run
-from trellis.bench.target import Target
+from trellis.bench.target import BrokerTarget
 from trellis.bench.workloads import WORKLOADS, Workload
 from trellis.progress import ProgressLine
 
 
-def targets(broker: BrokerProcess) -> dict[str, Target]:
+def targets(broker: BrokerProcess) -> dict[str, BrokerTarget]:
     return {
-        "amqp": Target("amqp", broker.amqp.host, broker.amqp.port, "guest", "guest"),
-        "mqtt": Target("mqtt", broker.mqtt.host, broker.mqtt.port, None, None),
+        "amqp": BrokerTarget("amqp", broker.amqp.host, broker.amqp.port, "guest", "guest"),
+        "mqtt": BrokerTarget("mqtt", broker.mqtt.host, broker.mqtt.port, None, None),
     }
 
 
 def small(name: str) -> Workload:
-    """The workload with so few connections and bindings that a test can have them."""
+    """Return a workload with few connections and bindings."""
     workload = WORKLOADS[name]
     return replace(
         workload,
@@ -43,13 +43,13 @@ def small_options(
     rounds: int = 1,
     patience: float = 10.0,
 ) -> BenchOptions:
-    """Without waiting long for what should not come."""
+    """Return options of a short run."""
     return BenchOptions(messages, seconds, rate, size, rounds, patience, settle=0.01)
 
 
 def ran(
     workload: Workload,
-    where: dict[str, Target],
+    where: dict[str, BrokerTarget],
     options: BenchOptions | None = None,
     pids: list[int] | None = None,
 ) -> Result:
@@ -64,7 +64,7 @@ def ran(
 
 
 def held(broker: BrokerProcess, kind: str) -> list[dict[str, Any]]:
-    """The queues, exchanges or bindings that are left of a bench."""
+    """Return the queues, exchanges or bindings that a bench left at the broker."""
     address = broker.addresses["http"]
     request = urllib.request.Request(
         f"http://{address.host}:{address.port}/api/trellis/{kind}",

@@ -1,4 +1,4 @@
-"""Whatever a broker loses, repeats, reorders or changes is found, and told with what was expected."""
+"""Lost, repeated, reordered and changed messages are found, and errors name the expected one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trellis.bench import amqp, mqtt
 from trellis.bench.amqp_readers import AmqpPublisher, BenchAmqpConsumer
-from trellis.bench.check import Competing, Ordered, Pile, Receipts, Script, body
+from trellis.bench.check import Competing, CompetingCounts, Ordered, Receipts, TrafficPlan, body
 from trellis.bench.encoding import BenchEncoding, BenchNames
 from trellis.bench.errors import BenchError, WrongAnswer
 from trellis.bench.mqtt_readers import MqttPublisher, MqttSubscriber
@@ -24,15 +24,15 @@ SIZE = 24
 NAMES = BenchNames(replace(WORKLOADS["mqtt-qos0"], size=SIZE), "0")
 
 
-def script(publishers: int = 1, sent: int = 3 * RING) -> Script:
-    made = Script(publishers, RING, SIZE, False)
+def script(publishers: int = 1, sent: int = 3 * RING) -> TrafficPlan:
+    made = TrafficPlan(publishers, RING, SIZE, False)
     for published in made.published:
         published.send(sent, 0)
     return made
 
 
 class Mqtt:
-    """A QoS 0 or 1 subscriber, and the packets for it."""
+    """A subscriber with QoS 0 or 1, and the packets for it."""
 
     def __init__(
         self, qos: int = 0, known: bool = True, publishers: int = 1, sent: int = 3 * RING
@@ -44,7 +44,7 @@ class Mqtt:
         stream, lap = encoding.stream(0, 1) if known else (b"", 0)
         checker = Ordered("subscriber 0", self.script)
         self.reader = MqttSubscriber(
-            checker, encoding.topics(), qos, stream, lap, encoding.packet("mqtt", qos)
+            checker, encoding.topics(), qos, stream, lap, encoding.packet_size("mqtt", qos)
         )
 
     def packet(self, message: int, publisher: int = 0) -> bytes:
@@ -57,7 +57,7 @@ class Mqtt:
 
 
 class Amqp:
-    """A consumer of a queue of its own, and the deliveries for it."""
+    """A consumer of its own queue, and the deliveries for it."""
 
     def __init__(self, sent: int = 3 * RING) -> None:
         workload = replace(WORKLOADS["amqp-auto"], size=SIZE)
@@ -82,11 +82,11 @@ class Amqp:
 def delivery(tag: int, exchange: str, key: str, content: bytes, redelivered: bool = False) -> bytes:
     deliver = (
         b"\0\x3c\0\x3c"
-        + amqp.short("bench")
+        + amqp.short_string("bench")
         + tag.to_bytes(8, "big")
         + bytes([redelivered])
-        + amqp.short(exchange)
-        + amqp.short(key)
+        + amqp.short_string(exchange)
+        + amqp.short_string(key)
     )
     header = b"\0\x3c\0\0" + len(content).to_bytes(8, "big") + b"\0\0"
     return amqp.frame(1, 1, deliver) + amqp.frame(2, 1, header) + amqp.frame(3, 1, content)
@@ -108,38 +108,38 @@ any_kind = pytest.mark.parametrize(
 
 
 @any_kind
-@given(data=st.data())
+@given(choice=st.data())
 @settings(max_examples=25, deadline=None)
-def test_right_answers_are_taken_in_chunks_of_any_size(
-    kind: Callable[[], Mqtt | Amqp], data: st.DataObject
+def test_correct_messages_are_accepted_in_chunks_of_any_size(
+    kind: Callable[[], Mqtt | Amqp], choice: st.DataObject
 ) -> None:
     flow = kind()
-    octets = b"".join(flow.packet(message) for message in range(2 * RING + 3))
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(octets)), max_size=12), "cuts"))
-    for start, stop in pairwise([0, *cuts, len(octets)]):
-        flow.reader.heard(octets[start:stop], 0)
+    data = b"".join(flow.packet(message) for message in range(2 * RING + 3))
+    cuts = sorted(choice.draw(st.lists(st.integers(0, len(data)), max_size=12), "cuts"))
+    for start, stop in pairwise([0, *cuts, len(data)]):
+        flow.reader.receive(data[start:stop], 0)
     assert flow.reader.count() == 2 * RING + 3
     assert flow.reader.rest == b""
 
 
 @any_kind
-def test_right_answers_are_taken_octet_by_octet(kind: Callable[[], Mqtt | Amqp]) -> None:
+def test_correct_messages_are_accepted_byte_by_byte(kind: Callable[[], Mqtt | Amqp]) -> None:
     flow = kind()
-    for octet in b"".join(flow.packet(message) for message in range(3)):
-        flow.reader.heard(bytes([octet]), 0)
+    for byte in b"".join(flow.packet(message) for message in range(3)):
+        flow.reader.receive(bytes([byte]), 0)
     assert flow.reader.count() == 3
 
 
 @any_kind
-@given(data=st.data())
+@given(choice=st.data())
 @settings(max_examples=60, deadline=None)
 def test_lost_repeated_and_reordered_messages_are_found(
-    kind: Callable[[], Mqtt | Amqp], data: st.DataObject
+    kind: Callable[[], Mqtt | Amqp], choice: st.DataObject
 ) -> None:
     flow = kind()
     messages = list(range(RING + 8))
-    at = data.draw(st.integers(0, RING + 5), "at")
-    harm = data.draw(st.sampled_from(["lose", "repeat", "swap"]), "harm")
+    at = choice.draw(st.integers(0, RING + 5), "at")
+    harm = choice.draw(st.sampled_from(["lose", "repeat", "swap"]), "harm")
     if harm == "lose":
         del messages[at]
     elif harm == "repeat":
@@ -147,35 +147,35 @@ def test_lost_repeated_and_reordered_messages_are_found(
     else:
         messages[at], messages[at + 1] = messages[at + 1], messages[at]
     with pytest.raises(WrongAnswer, match="subscriber 0") as caught:
-        flow.reader.heard(b"".join(flow.packet(message) for message in messages), 0)
+        flow.reader.receive(b"".join(flow.packet(message) for message in messages), 0)
     assert f"expected message {at + (harm == 'repeat')} of publisher 0" in str(caught.value)
 
 
 @any_kind
-@given(data=st.data())
+@given(choice=st.data())
 @settings(max_examples=60, deadline=None)
-def test_one_changed_octet_is_found(kind: Callable[[], Mqtt | Amqp], data: st.DataObject) -> None:
+def test_one_changed_byte_is_found(kind: Callable[[], Mqtt | Amqp], choice: st.DataObject) -> None:
     flow = kind()
-    octets = bytearray(b"".join(flow.packet(message) for message in range(4)))
-    bodies = [at for at in range(len(octets)) if octets[at : at + SIZE - 8] == flow.script.filler]
-    place = data.draw(st.sampled_from(bodies), "body") + data.draw(
-        st.integers(-8, SIZE - 9), "octet"
+    data = bytearray(b"".join(flow.packet(message) for message in range(4)))
+    bodies = [at for at in range(len(data)) if data[at : at + SIZE - 8] == flow.script.filler]
+    place = choice.draw(st.sampled_from(bodies), "body") + choice.draw(
+        st.integers(-8, SIZE - 9), "byte"
     )
-    octets[place] ^= data.draw(st.integers(1, 255), "flipped")
+    data[place] ^= choice.draw(st.integers(1, 255), "flipped")
     with pytest.raises(WrongAnswer, match=r"subscriber 0: .*: expected .*, got "):
-        flow.reader.heard(bytes(octets), 0)
+        flow.reader.receive(bytes(data), 0)
 
 
 @any_kind
-def test_message_that_was_never_sent_is_found(kind: Callable[[], Mqtt | Amqp]) -> None:
+def test_message_that_was_never_sent_is_an_error(kind: Callable[[], Mqtt | Amqp]) -> None:
     flow = kind()
     flow.script.published[0].count = 2
     with pytest.raises(WrongAnswer, match="expected no more than 2, got another"):
-        flow.reader.heard(b"".join(flow.packet(message) for message in range(3)), 0)
+        flow.reader.receive(b"".join(flow.packet(message) for message in range(3)), 0)
 
 
 @pytest.mark.parametrize(
-    ("octets", "problem"),
+    ("data", "problem"),
     [
         (
             mqtt.publish(NAMES.topic(1), body(0, 0, Mqtt().script.filler)),
@@ -196,18 +196,18 @@ def test_message_that_was_never_sent_is_found(kind: Callable[[], Mqtt | Amqp]) -
             mqtt.publish(NAMES.topic(0), body(0, 900, Mqtt().script.filler)),
             "number in a body of publisher 0: expected number 0, got 900",
         ),
-        (b"\x62\x02\x00\x01", "packet of type 6, which nobody waits for"),
+        (b"\x62\x02\x00\x01", "an unexpected packet of type 6"),
         (b"\x30\x01\x00", "without a topic"),
-        (b"\x30\xff\xff\xff\xff\x01", "remaining length of more than four octets"),
+        (b"\x30\xff\xff\xff\xff\x01", "remaining length of more than four bytes"),
     ],
 )
-def test_mqtt_answers_that_are_wrong_otherwise(octets: bytes, problem: str) -> None:
+def test_other_wrong_mqtt_packets(data: bytes, problem: str) -> None:
     with pytest.raises(BenchError, match=problem):
-        Mqtt().reader.heard(octets, 0)
+        Mqtt().reader.receive(data, 0)
 
 
 @pytest.mark.parametrize(
-    ("octets", "problem"),
+    ("data", "problem"),
     [
         (delivery(2, "bench-0", NAMES.key(0), b""), "delivery tag: expected 1, got 2"),
         (
@@ -226,7 +226,7 @@ def test_mqtt_answers_that_are_wrong_otherwise(octets: bytes, problem: str) -> N
             delivery(1, "bench-0", NAMES.key(0), body(0, 0, Amqp().script.filler), True),
             "redelivered",
         ),
-        (amqp.frame(3, 1, b"12"), "frame of type 3, which may not come here"),
+        (amqp.frame(3, 1, b"12"), "an unexpected frame of type 3"),
         (
             amqp.frame(1, 1, b"\0\x14\0\x28\x01\x9c\x04gone\0\0\0\0"),
             "the broker closed the channel: 412 gone",
@@ -235,71 +235,71 @@ def test_mqtt_answers_that_are_wrong_otherwise(octets: bytes, problem: str) -> N
             amqp.frame(1, 1, b"\0\x3c\0\x32\x01\x38\x08NO_ROUTE\0\0"),
             "the broker returned a message: 312 NO_ROUTE",
         ),
-        (amqp.frame(1, 1, b"\0\x3c\0\x1f"), "sent method 60.31, which nobody waits for"),
+        (amqp.frame(1, 1, b"\0\x3c\0\x1f"), "sent method 60.31 unexpectedly"),
         (amqp.frame(8, 0, b"")[:-1] + b"\0", "without a frame end"),
-        (b"\x01\0\1\xff\xff\xff\xff\0", "4294967295 octets"),
+        (b"\x01\0\1\xff\xff\xff\xff\0", "4294967295 bytes"),
     ],
 )
-def test_amqp_answers_that_are_wrong_otherwise(octets: bytes, problem: str) -> None:
+def test_other_wrong_amqp_frames(data: bytes, problem: str) -> None:
     with pytest.raises(BenchError, match=problem):
-        Amqp().reader.heard(octets, 0)
+        Amqp().reader.receive(data, 0)
 
 
-def test_publishers_are_told_apart() -> None:
+def test_publishers_are_distinguished() -> None:
     flow = Mqtt(known=False, publishers=3)
-    flow.reader.heard(
+    flow.reader.receive(
         b"".join(flow.packet(number, publisher) for number in range(5) for publisher in (2, 0, 1)),
         0,
     )
     assert flow.reader.count() == 15
     with pytest.raises(WrongAnswer, match="expected message 5 of publisher 1, got message 6"):
-        flow.reader.heard(flow.packet(6, 1), 0)
+        flow.reader.receive(flow.packet(6, 1), 0)
 
 
-def test_first_difference_is_looked_for_in_the_packet_that_had_begun() -> None:
+def test_first_difference_is_located_in_an_incomplete_packet() -> None:
     flow = Mqtt()
     right, wrong = flow.packet(0), bytearray(flow.packet(0))
-    flow.reader.heard(right[:-1], 0)
-    assert "octets" in flow.reader.open()
+    flow.reader.receive(right[:-1], 0)
+    assert "bytes" in flow.reader.pending()
     wrong[-1] ^= 1
     with pytest.raises(
         WrongAnswer,
-        match="octet 23 of the body of message 0 of publisher 0: expected 0x30, got 0x31",
+        match="byte 23 of the body of message 0 of publisher 0: expected 0x30, got 0x31",
     ):
-        flow.reader.heard(bytes(wrong[-1:]), 0)
+        flow.reader.receive(bytes(wrong[-1:]), 0)
 
 
-def test_other_topics_of_the_stream_are_the_business_of_others() -> None:
+def test_subscriber_ignores_messages_on_topics_of_others() -> None:
     made = script()
     checker = Ordered("subscriber 3", made, 3, 16)
     for number in (3, 19, 35, 51, 3):
-        checker.took(0, number, 0)
+        checker.accept(0, number, 0)
     with pytest.raises(WrongAnswer, match="expected message 83 of publisher 0, got message 99"):
-        checker.took(0, 35, 0)
+        checker.accept(0, 35, 0)
 
 
 def test_competing_consumers_receive_each_message_once_and_in_order() -> None:
     made = script(sent=RING + 4)
-    pile = Pile(made)
+    pile = CompetingCounts(made)
     one, other = (Competing(f"subscriber {index}", made, pile) for index in range(2))
     for number in range(RING + 2):
-        (one if number % 3 else other).took(0, number % RING, 0)
+        (one if number % 3 else other).accept(0, number % RING, 0)
     assert one.received + other.received == RING + 2
     with pytest.raises(WrongAnswer, match=r"a message came again: .*, got message 5"):
-        other.took(0, 5, 0)
-    one.took(0, 3, 0)
+        other.accept(0, 5, 0)
+    one.accept(0, 3, 0)
     with pytest.raises(
         WrongAnswer, match="overtaken: expected one after message 67 of publisher 0, got message 66"
     ):
-        one.took(0, 2, 0)
+        one.accept(0, 2, 0)
     with pytest.raises(WrongAnswer, match="publisher in a body"):
-        one.took(1, 2, 0)
+        one.accept(1, 2, 0)
     with pytest.raises(WrongAnswer, match="number in a body"):
-        one.took(0, RING, 0)
+        one.accept(0, RING, 0)
 
 
 @pytest.mark.parametrize(
-    ("qos", "octets", "problem"),
+    ("qos", "data", "problem"),
     [
         (1, b"\x40\x02\x00\x01\x40\x02\x00\x01", "PUBACK of a message that was not sent"),
         (
@@ -318,31 +318,31 @@ def test_competing_consumers_receive_each_message_once_and_in_order() -> None:
         (0, b"\xd0\x00", "no acknowledgement of QoS 0"),
     ],
 )
-def test_wrong_acknowledgements_are_found(qos: int, octets: bytes, problem: str) -> None:
+def test_wrong_acknowledgements_are_errors(qos: int, data: bytes, problem: str) -> None:
     with pytest.raises(BenchError, match=problem):
-        MqttPublisher("publisher 0", script(sent=4), 0, qos).heard(octets, 0)
+        MqttPublisher("publisher 0", script(sent=4), 0, qos).receive(data, 0)
 
 
-def test_exactly_once_takes_two_answers_a_message() -> None:
+def test_qos_2_takes_two_answers_per_message() -> None:
     reader = MqttPublisher("publisher 0", script(sent=4), 0, 2)
-    reader.heard(b"\x50\x02\x00\x01\x50\x02\x00\x02\x70\x02", 0)
+    reader.receive(b"\x50\x02\x00\x01\x50\x02\x00\x02\x70\x02", 0)
     assert reader.out.getvalue() == b"\x62\x02\x00\x01\x62\x02\x00\x02"
-    reader.heard(b"\x00\x02\x70\x02\x00\x01", 0)
+    reader.receive(b"\x00\x02\x70\x02\x00\x01", 0)
     assert reader.count() == 2 and reader.steps() == 4
 
 
-def test_exactly_once_subscriber_waits_for_releases() -> None:
+def test_qos_2_subscriber_waits_for_pubrels() -> None:
     flow = Mqtt(qos=2, known=False)
-    flow.reader.heard(flow.packet(0) + flow.packet(1), 0)
-    assert flow.reader.open() == "2 PUBRELs"
-    flow.reader.heard(b"\x62\x02\x00\x01\x62\x02\x00\x02", 0)
-    assert flow.reader.open() == ""
+    flow.reader.receive(flow.packet(0) + flow.packet(1), 0)
+    assert flow.reader.pending() == "2 PUBRELs"
+    flow.reader.receive(b"\x62\x02\x00\x01\x62\x02\x00\x02", 0)
+    assert flow.reader.pending() == ""
     assert (
         flow.reader.out.getvalue()
         == b"\x50\x02\x00\x01\x50\x02\x00\x02\x70\x02\x00\x01\x70\x02\x00\x02"
     )
     with pytest.raises(WrongAnswer, match="PUBRELs: expected no more than 2, got 3"):
-        flow.reader.heard(b"\x62\x02\x00\x03", 0)
+        flow.reader.receive(b"\x62\x02\x00\x03", 0)
 
 
 def confirm(tag: int, multiple: bool = False, nack: bool = False) -> bytes:
@@ -353,20 +353,20 @@ def confirm(tag: int, multiple: bool = False, nack: bool = False) -> bytes:
     )
 
 
-def test_confirms_may_come_in_any_order_but_once() -> None:
+def test_confirms_may_come_in_any_order_but_only_once() -> None:
     reader: BenchReader = AmqpPublisher("publisher 0", script(sent=10), 0)
-    reader.heard(confirm(2) + confirm(5) + confirm(3, multiple=True) + confirm(4), 0)
+    reader.receive(confirm(2) + confirm(5) + confirm(3, multiple=True) + confirm(4), 0)
     assert reader.count() == 5
     with pytest.raises(
         WrongAnswer, match="confirm of a message that has one: expected one of 5 to 9, got 4"
     ):
-        reader.heard(confirm(5), 0)
+        reader.receive(confirm(5), 0)
     with pytest.raises(WrongAnswer, match="confirm of a message that was not sent"):
-        reader.heard(confirm(11, multiple=True), 0)
+        reader.receive(confirm(11, multiple=True), 0)
     with pytest.raises(
         WrongAnswer, match=r"confirm of message 5: expected basic\.ack, got basic\.nack"
     ):
-        reader.heard(confirm(6, nack=True), 0)
+        reader.receive(confirm(6, nack=True), 0)
 
 
 @given(st.permutations(range(12)))

@@ -1,4 +1,4 @@
-"""The command: what it prints, what it writes, and how it ends."""
+"""The command `trellis bench load`: its output, its JSON and its exit codes."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def assert_shape(found: dict[str, object], shape: dict[str, Any]) -> None:
     assert not [name for name, value in found.items() if not isinstance(value, shape[name])]
 
 
-def test_json_keeps_its_shape(
+def test_json_keeps_its_fields(
     broker: BrokerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "load.json"
@@ -166,7 +166,7 @@ def test_json_on_standard_output_has_no_table_and_no_password(
     assert report["workloads"][0]["rounds"][0]["broker"] is None
 
 
-def test_wrong_answers_end_with_1_and_others_are_measured(
+def test_wrong_answers_end_with_1_and_other_workloads_are_measured(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with FaultyBroker("stutter") as broker:
@@ -193,7 +193,7 @@ def test_wrong_answers_end_with_1_and_others_are_measured(
     assert "mqtt-qos0" in printed.out and "mqtt-pingpong" not in printed.out
 
 
-def test_nobody_there_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_broker_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "load", "--mqtt", "mqtt://127.0.0.1:1", "--rounds", "1"]) == 1
     printed = capsys.readouterr()
     assert (
@@ -220,7 +220,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ["--mqtt", "http://host"],
-            '--mqtt: must be such as mqtt://USER:PASSWORD@HOST:PORT, got "http://host"',
+            '--mqtt: must be a URL such as mqtt://USER:PASSWORD@HOST:PORT, got "http://host"',
         ),
         (["--size", "7"], "argument --size: must be a whole number of at least 8"),
         (["--rate", "nan"], "argument --rate: must be a number of at least 0.001"),
@@ -242,14 +242,13 @@ def test_wrong_arguments_end_with_2(
     assert problem in printed and printed.count("\n") == 1
 
 
-def test_bench_alone_helps(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_without_a_tool_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench"]) == 2
     assert "load" in capsys.readouterr().out
 
 
 def test_ctrl_c_leaves_nothing_behind(broker: BrokerProcess) -> None:
-    # What a shell runs in the background, these tests perhaps, ignores Ctrl-C, and so would its
-    # children.
+    # A process in the background of a shell ignores Ctrl-C, and so do its children.
     process = subprocess.Popen(
         [sys.executable, "-m", "trellis", *command(broker, "amqp-fan10", "--seconds", "600")],
         stdout=subprocess.PIPE,
@@ -277,9 +276,7 @@ def test_progress_is_shown_on_a_terminal_only() -> None:
         progress.tick(50)
         progress.end()
     shown = ""
-    while not shown.endswith(
-        "\r\x1b[K"
-    ):  # a terminal gives what it has, and an error when there is no more
+    while not shown.endswith("\r\x1b[K"):  # A read from a terminal without output would block.
         shown += os.read(leader, 10_000).decode()
     os.close(leader)
     assert "mqtt-qos0 1/3  connecting" in shown

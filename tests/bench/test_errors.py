@@ -1,7 +1,8 @@
-"""Every error is one line that says what, where, and what was expected or what to do."""
+"""Every error is one line with connection, problem, and the expected value or the remedy."""
 
 from __future__ import annotations
 
+import re
 import socket
 import socketserver
 import threading
@@ -15,10 +16,16 @@ from tests.bench.faulty import FaultyBroker
 from tests.bench.runs import held, ran, small, small_options, targets
 from tests.broker import BrokerProcess
 from trellis.bench.errors import BenchError, Unreachable
-from trellis.bench.target import DEFAULTS, Target, parse
+from trellis.bench.target import DEFAULTS, BrokerTarget, parse
 
-AGAIN = "wrong answer at subscriber 0: a message came again or late: expected message 20 of publisher 0, got message 19"
-LOST = "wrong answer at subscriber 0: a message was lost or overtaken: expected message 19 of publisher 0, got message 20"
+AGAIN = (
+    "wrong answer at subscriber 0: a message came again or late: "
+    "expected message 20 of publisher 0, got message 19"
+)
+LOST = (
+    "wrong answer at subscriber 0: a message was lost or overtaken: "
+    "expected message 19 of publisher 0, got message 20"
+)
 
 
 @pytest.mark.parametrize(
@@ -41,11 +48,14 @@ LOST = "wrong answer at subscriber 0: a message was lost or overtaken: expected 
         (
             "garbled",
             "mqtt-qos0",
-            "wrong answer at subscriber 0: octet 99 of the body of message 19 of publisher 0: expected 0x7c, got 0x21",
+            (
+                "wrong answer at subscriber 0: byte 99 of the body of message 19 of publisher 0: "
+                "expected 0x7c, got 0x21"
+            ),
         ),
     ],
 )
-def test_faults_of_a_broker_are_told(fault: str, name: str, error: str) -> None:
+def test_faults_of_a_broker_are_reported(fault: str, name: str, error: str) -> None:
     with FaultyBroker(fault) as broker:
         result = ran(
             small(name), {"mqtt": broker.target}, small_options(messages=2_000, patience=0.2)
@@ -54,20 +64,20 @@ def test_faults_of_a_broker_are_told(fault: str, name: str, error: str) -> None:
     assert result.median is None
 
 
-def test_broker_that_works_passes() -> None:
+def test_broker_without_fault_passes() -> None:
     with FaultyBroker() as broker:
         for name in ("mqtt-qos0", "mqtt-qos1", "mqtt-pingpong"):
             assert ran(small(name), {"mqtt": broker.target}).error is None
 
 
-def test_broker_that_leaves_is_told() -> None:
+def test_broker_that_closes_connections_is_reported() -> None:
     with FaultyBroker("leaving") as broker:
         result = ran(small("mqtt-qos0"), {"mqtt": broker.target})
     assert result.error is not None and ": the broker closed the connection" in result.error
 
 
-def test_broker_that_does_not_read_is_told() -> None:
-    # 8 MB in flight are more than sockets hold.
+def test_broker_that_does_not_read_is_reported() -> None:
+    # Sockets cannot buffer 8 MB in flight.
     with FaultyBroker("deaf") as broker:
         result = ran(
             small("mqtt-qos1"),
@@ -75,16 +85,17 @@ def test_broker_that_does_not_read_is_told() -> None:
             small_options(messages=100, size=1 << 20, patience=0.2),
         )
     assert result.error is not None
-    assert result.error.startswith(
-        "no progress for 0.2 s: publisher 0 waits for the broker to read ("
+    assert re.match(
+        r"no progress for 0.2 s: publisher 0 waits for the broker to read \d+ more bytes",
+        result.error,
     )
 
 
-def test_nobody_there() -> None:
+def test_missing_broker() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(Unreachable) as caught:
-        ran(small("mqtt-qos0"), {"mqtt": Target("mqtt", "127.0.0.1", port, None, None)})
+        ran(small("mqtt-qos0"), {"mqtt": BrokerTarget("mqtt", "127.0.0.1", port, None, None)})
     assert str(caught.value) == (
         f"cannot connect to mqtt://127.0.0.1:{port} (Connection refused); start the broker there, "
         "or give --mqtt mqtt://USER:PASSWORD@HOST:PORT"
@@ -107,7 +118,7 @@ def test_refused_login(broker: BrokerProcess, name: str, refusal: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_broker_says_why_it_closes(broker: BrokerProcess) -> None:
+def test_reason_of_a_closed_channel_is_reported(broker: BrokerProcess) -> None:
     where = {"amqp": targets(broker)["amqp"]._replace(vhost="nowhere")}
     result = ran(small("amqp-auto"), where)
     assert result.error is not None
@@ -118,7 +129,7 @@ def test_broker_says_why_it_closes(broker: BrokerProcess) -> None:
 
 
 def test_failure_leaves_nothing_behind(broker: BrokerProcess) -> None:
-    where = targets(broker) | {"mqtt": Target("mqtt", "127.0.0.1", 1, None, None)}
+    where = targets(broker) | {"mqtt": BrokerTarget("mqtt", "127.0.0.1", 1, None, None)}
     with pytest.raises(Unreachable):
         ran(replace(small("amqp-fan10"), publish="mqtt"), where)
     assert not held(broker, "queues") and not held(broker, "exchanges")
@@ -185,7 +196,7 @@ def test_too_many_connections_for_the_limit_of_files(broker: BrokerProcess) -> N
     workload = replace(small("mqtt-qos0"), subscribers=1 << 40)
     result = ran(workload, targets(broker))
     assert result.error is not None
-    assert "open files" in result.error and "raise that with ulimit -n" in result.error
+    assert "open files" in result.error and "raise it with ulimit -n" in result.error
 
 
 @pytest.mark.parametrize(
@@ -193,17 +204,17 @@ def test_too_many_connections_for_the_limit_of_files(broker: BrokerProcess) -> N
     [
         (
             "amqp://ann:se%40cret@host:1234/a%2Fb",
-            Target("amqp", "host", 1234, "ann", "se@cret", "a/b"),
+            BrokerTarget("amqp", "host", 1234, "ann", "se@cret", "a/b"),
         ),
-        ("amqp://host", Target("amqp", "host", 5672, "guest", "guest", "/")),
-        ("amqp://host/", Target("amqp", "host", 5672, "guest", "guest", "/")),
-        ("amqp://host/%2F", Target("amqp", "host", 5672, "guest", "guest", "/")),
-        ("amqp://[::1]:99/v", Target("amqp", "::1", 99, "guest", "guest", "v")),
-        ("mqtt://host", Target("mqtt", "host", 1883, None, None)),
-        ("mqtt://ann:x@host:9/", Target("mqtt", "host", 9, "ann", "x")),
+        ("amqp://host", BrokerTarget("amqp", "host", 5672, "guest", "guest", "/")),
+        ("amqp://host/", BrokerTarget("amqp", "host", 5672, "guest", "guest", "/")),
+        ("amqp://host/%2F", BrokerTarget("amqp", "host", 5672, "guest", "guest", "/")),
+        ("amqp://[::1]:99/v", BrokerTarget("amqp", "::1", 99, "guest", "guest", "v")),
+        ("mqtt://host", BrokerTarget("mqtt", "host", 1883, None, None)),
+        ("mqtt://ann:x@host:9/", BrokerTarget("mqtt", "host", 9, "ann", "x")),
     ],
 )
-def test_targets(url: str, target: Target) -> None:
+def test_targets(url: str, target: BrokerTarget) -> None:
     assert parse(target.protocol, url) == target
 
 
@@ -231,9 +242,11 @@ def assert_matches(pattern: str, text: str) -> None:
 
 
 @contextmanager
-def answering(*answers: bytes) -> Iterator[Target]:
-    """A server that gives each connection one answer for whatever it says, the next for the next,
-    and then reads no more until the test is over; without answers it closes at once."""
+def answering(*answers: bytes) -> Iterator[BrokerTarget]:
+    """A server that sends one of the given answers on each connection, in order.
+
+    It reads nothing after that. Without answers it closes each connection at once.
+    """
     done = threading.Event()
 
     class Handler(socketserver.BaseRequestHandler):
@@ -251,7 +264,7 @@ def answering(*answers: bytes) -> Iterator[Target]:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
-            yield Target("mqtt", "127.0.0.1", server.server_address[1], None, None)
+            yield BrokerTarget("mqtt", "127.0.0.1", server.server_address[1], None, None)
         finally:
             done.set()
             server.shutdown()

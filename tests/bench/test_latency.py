@@ -1,4 +1,4 @@
-"""The histogram's percentiles are those of the durations, to 0.4 %."""
+"""Percentiles of the histogram equal those of the durations within 0.4 %."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from trellis.cli import main
 
 BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 
-#: A peer whose algorithm is its argument.
+#: A peer whose argument is its behaviour.
 PEER = """
 import json, sys, time
 for line in sys.stdin:
@@ -59,14 +59,16 @@ for line in sys.stdin:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder of peers: what they do is their name."""
+    """A folder of peers, whose names are their behaviour."""
     (tmp_path / "peer.py").write_text(PEER)
     entries = [
-        f'[[peer]]\nname = "{name}"\ntitle = "{name}"\ncommand = ["{sys.executable}", "peer.py", "{name}"]\nmissing = ""\n'
+        f'[[peer]]\nname = "{name}"\ntitle = "{name}"\nmissing = ""\n'
+        f'command = ["{sys.executable}", "peer.py", "{name}"]\n'
         for name in ("right", "wrong", "unable", "ends", "babbles", "sleeps")
     ]
     entries.append(
-        '[[peer]]\nname = "absent"\ntitle = "absent"\ncommand = ["not-there"]\nmissing = "install it"\n'
+        '[[peer]]\nname = "absent"\ntitle = "absent"\ncommand = ["not-there"]\n'
+        'missing = "install it"\n'
     )
     (tmp_path / "peers.toml").write_text("\n".join(entries))
     return tmp_path
@@ -84,7 +86,7 @@ def filled(patterns: list[str]) -> Any:
 
 
 class Forgetful:
-    """Subscribes only every second time."""
+    """A matcher that ignores every second subscription."""
 
     def __init__(self) -> None:
         self._matcher: Any = create("trie", AMQP)
@@ -106,7 +108,7 @@ class Forgetful:
 
 
 @pytest.mark.parametrize("each", [*GROWING, *ZIPF, THREADS], ids=lambda each: each.name)
-def test_words_are_the_same_every_time_and_as_many_as_asked_for(each: Any) -> None:
+def test_words_are_repeatable_and_as_many_as_requested(each: Any) -> None:
     words = each.words(300)
     assert words == each.words(300)
     assert len(words.patterns) == 300 and len(words.further) >= 1_000 and words.topics
@@ -116,14 +118,14 @@ def test_words_are_the_same_every_time_and_as_many_as_asked_for(each: Any) -> No
 
 
 @pytest.mark.parametrize("each", [*ATTACKS, ONE_FILTER], ids=lambda each: each.name)
-def test_patterns_of_one_size_are_so_many_and_valid(each: Any) -> None:
+def test_workloads_of_one_size_have_that_many_valid_patterns(each: Any) -> None:
     words = each.words(each.size)
     assert len(words.patterns) == each.size
     for pattern in (*words.patterns, *words.further):
         AMQP.check(pattern)
 
 
-def test_a_digest_does_not_know_the_order_but_who_is_missing_and_who_is_there_twice() -> None:
+def test_a_digest_ignores_order_but_shows_missing_and_repeated_subscribers() -> None:
     found = answers(lambda _: [1, 2, 3], ["a", "b"])
     assert found == answers(lambda _: [3, 1, 2], ["a", "b"]) and found[:2] == (2, 6)
     for other in ([1, 2], [1, 2, 3, 3], [1, 2, 4]):
@@ -140,7 +142,7 @@ def test_answers_are_compared_topic_count_by_topic_count() -> None:
         check(match, ["a.b", "c"], [expected[0], MatchAnswers(2, 9, 7)])
 
 
-def test_a_call_takes_time_and_the_first_pass_comes_to_every_topic_once() -> None:
+def test_a_call_takes_time_and_the_first_pass_has_every_topic_once() -> None:
     seen: list[str] = []
     done, first = first_pass(seen.append, [str(number) for number in range(500)], 60)
     assert done == 500 and seen == [str(number) for number in range(500)] and first > 0
@@ -148,13 +150,13 @@ def test_a_call_takes_time_and_the_first_pass_comes_to_every_topic_once() -> Non
     assert per_call(len, ["abc"], 0.001) > 0
 
 
-def test_subscribing_leaves_things_as_they_were() -> None:
+def test_measuring_subscriptions_leaves_the_matcher_unchanged() -> None:
     matcher = filled(["a.#"])
     together, back = pairs(matcher, ["a.b", "a.c"], 1, 0.001)
     assert together > 0 and back > 0 and list(matcher.subscriptions()) == [("a.#", 0)]
 
 
-def test_a_workload_is_wrong_when_something_is_not_found() -> None:
+def test_a_missing_subscriber_makes_a_workload_wrong() -> None:
     words = GROWING[0].words(50)
     expected = [answers(filled(words.patterns).match, words.topics[:20])]
     figures = workload(
@@ -194,7 +196,9 @@ def test_publications_are_measured_with_and_without_changes() -> None:
 
 
 @pytest.mark.parametrize(("readers", "writers", "mixed"), [(2, 1, 0), (0, 0, 2)])
-def test_threads_that_lose_a_subscription_are_told(readers: int, writers: int, mixed: int) -> None:
+def test_a_subscription_lost_between_threads_is_an_error(
+    readers: int, writers: int, mixed: int
+) -> None:
     words = THREADS.words(20)
     matcher = LockedMatcher(create("trie", AMQP))
     assert (
@@ -214,15 +218,15 @@ def test_threads_that_lose_a_subscription_are_told(readers: int, writers: int, m
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
-def test_memory_is_what_the_matchers_hold() -> None:
+def test_memory_is_that_of_the_matchers() -> None:
     """Asked in a process of its own, as the benchmark does: another one has memory to spare, and
     grows by nothing.
     """
     asked = """
 from matching import AMQP, create
-from trellis.bench.matching.memory import octets
+from trellis.bench.matching.memory import subscription_size
 words = "\\n".join(f"a.b{number}.*" for number in range(30_000)).encode()
-print(octets(lambda: create("trie", AMQP), words))
+print(subscription_size(lambda: create("trie", AMQP), words))
 """
     answer = subprocess.run(
         [sys.executable, "-c", asked], check=True, capture_output=True, text=True, timeout=60
@@ -249,11 +253,11 @@ def test_peers_are_those_of_the_folder(folder: Path) -> None:
     assert [each.name for each in found if each.missing] == ["absent"]
     assert found[0].command[1] == str(folder / "peer.py")
     (folder / "peers.toml").write_text("[[peer]]\nname = 'x'\n")
-    with pytest.raises(ValueError, match="is no list of peers"):
+    with pytest.raises(ValueError, match="is not a list of peers"):
         peers(folder)
 
 
-def test_a_contender_may_be_slow_end_or_babble(folder: Path) -> None:
+def test_a_contender_may_be_slow_end_or_give_invalid_answers(folder: Path) -> None:
     request = {"kind": "workload"}
     with RunningContender(peer(folder, "right")) as process:
         assert process.ask(request, 30) == {"lookup": 1.0, "octets": 2.0}
@@ -281,7 +285,7 @@ def test_ours_run_interpreted_beside_compiled() -> None:
         assert "interpreted" in process.ask({"kind": "about"}, 60)["version"]
         assert process.ask(
             {"kind": "dance"} | dict.fromkeys(("patterns", "topics", "further"), __file__), 60
-        ) == {"unable": "knows no request 'dance'"}
+        ) == {"unable": "unknown request 'dance'"}
 
 
 def test_a_run_leaves_tables_and_json(
@@ -408,7 +412,7 @@ def test_parts_and_contenders_are_listed(folder: Path, capsys: pytest.CaptureFix
     [
         (["iott"], "unknown part iott; the nearest is iot"),
         (["--algorithms", "tire"], "unknown algorithm tire; the nearest is trie"),
-        (["--peers", "/no/such/folder"], "--peers: /no/such/folder/peers.toml is no list of peers"),
+        (["--peers", "/no/such/folder"], "--peers: /no/such/folder/peers.toml is not a list of peers"),
         (["--sizes", "10,x"], 'argument --sizes: must be a whole number of at least 1, got "x"'),
         (["--rounds", "0"], 'argument --rounds: must be a whole number of at least 1, got "0"'),
         (
@@ -429,7 +433,7 @@ def test_wrong_arguments_end_with_2(
     assert problem in printed and printed.count("\n") == 1
 
 
-def test_nobody_here_ends_with_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_usable_contender_ends_with_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "matching", "--algorithms", "absent", "--peers", str(folder)]) == 1
     assert "none of these can run here: install it" in capsys.readouterr().err
 

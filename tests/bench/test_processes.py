@@ -1,4 +1,4 @@
-"""CPU and memory of processes are what /proc says."""
+"""CPU time and memory of processes equal those in /proc."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_cpu_of_all_threads_is_counted() -> None:
         burn(0.001)
     over.set()
     thread.join()
-    # The thread has come and gone.
+    # The thread has ended.
     assert me.cpu().since(before).seconds >= 0.1
 
 
@@ -86,5 +86,5 @@ def test_process_that_is_not_there() -> None:
     child.wait()
     with pytest.raises(Unreachable, match=f"process {child.pid} has ended"):
         gone.cpu()
-    with pytest.raises(Unreachable, match=f"there is no process {child.pid}; give the broker's"):
+    with pytest.raises(Unreachable, match=f"there is no process {child.pid}; give a process of the broker"):
         Processes([child.pid])

@@ -9,7 +9,7 @@ from tests.broker import BrokerProcess
 from trellis.bench.processes import Processes
 from trellis.bench.report import rows
 from trellis.bench.run import run
-from trellis.bench.workloads import EVERYBODY, WORKLOADS
+from trellis.bench.workloads import ALL, WORKLOADS
 from trellis.progress import ProgressLine
 
 
@@ -20,9 +20,7 @@ def test_workload_gets_right_answers_and_leaves_nothing(broker: BrokerProcess, n
     assert result.error is None and result.median is not None
     measured = result.rounds[0]
     assert measured.messages == 400
-    assert measured.deliveries == 400 * (
-        workload.subscribers if workload.sharing == EVERYBODY else 1
-    )
+    assert measured.deliveries == 400 * (workload.subscribers if workload.sharing == ALL else 1)
     assert (
         measured.octets_out > 400 * workload.size
         and measured.octets_in > measured.deliveries * workload.size

@@ -1,11 +1,9 @@
-"""AMQP 0-9-1 octets that are not in the hot path: the methods a load generator says, and the
-answers it understands.
+"""AMQP 0-9-1 methods that the load generator sends and reads outside the measured loop.
 
     frame    type(1) channel(2) length(4) payload(length) 0xCE
     method   class(2) method(2) arguments
 
-Written for this tool and apart from the broker's own front end: what checks the broker may not
-share its mistakes.
+This code is written apart from the broker's front end, so that the two share no mistakes.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from typing import Final
 from trellis.bench.errors import BenchError
 
 Method = tuple[int, int]
-#: No headers, no arguments.
+#: An empty table of headers or arguments.
 NONE: Final[Mapping[str, str]] = {}
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
@@ -40,11 +38,11 @@ METHOD_FRAME: Final = 1
 HEADER_FRAME: Final = 2
 BODY_FRAME: Final = 3
 HEARTBEAT_FRAME: Final = 8
-#: What a frame adds to its payload.
+#: Bytes that a frame adds to its payload.
 OVERHEAD: Final = 8
 
-#: Which answer each request wants, in words for errors.
-WORDS: Final[dict[Method, str]] = {
+#: Names of methods in errors.
+METHOD_NAMES: Final[dict[Method, str]] = {
     START: "connection.start",
     TUNE: "connection.tune",
     OPEN_OK: "connection.open-ok",
@@ -63,20 +61,23 @@ WORDS: Final[dict[Method, str]] = {
 }
 
 
-def words(method: Method) -> str:
-    return WORDS.get(method, f"method {method[0]}.{method[1]}")
+def method_name(method: Method) -> str:
+    """Return the name of a method, such as `connection.tune`."""
+    return METHOD_NAMES.get(method, f"method {method[0]}.{method[1]}")
 
 
-def short(text: str) -> bytes:
-    octets = text.encode()
-    return bytes([len(octets)]) + octets
+def short_string(text: str) -> bytes:
+    """Encode a short string: its length in one byte, then the text."""
+    data = text.encode()
+    return bytes([len(data)]) + data
 
 
-def _long(octets: bytes) -> bytes:
-    return len(octets).to_bytes(4, "big") + octets
+def _long(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + data
 
 
 def frame(kind: int, channel: int, payload: bytes) -> bytes:
+    """Encode a frame."""
     return bytes([kind]) + channel.to_bytes(2, "big") + _long(payload) + b"\xce"
 
 
@@ -93,88 +94,117 @@ _NO_TABLE: Final = _long(b"")
 
 def _table(fields: Mapping[str, str]) -> bytes:
     return _long(
-        b"".join(short(name) + b"S" + _long(value.encode()) for name, value in fields.items())
+        b"".join(
+            short_string(name) + b"S" + _long(value.encode()) for name, value in fields.items()
+        )
     )
 
 
 def start_ok(user: str, password: str) -> bytes:
-    """SASL PLAIN. The capability makes a refused login an answer instead of a closed connection."""
-    capability = short("authentication_failure_close") + b"t\x01"
+    """Encode connection.start-ok with SASL PLAIN.
+
+    With its capability, a refused login is answered with connection.close.
+    """
+    capability = short_string("authentication_failure_close") + b"t\x01"
     properties = (
-        short("product")
+        short_string("product")
         + b"S"
         + _long(b"trellis bench load")
-        + short("capabilities")
+        + short_string("capabilities")
         + b"F"
         + _long(capability)
     )
     response = b"\0" + user.encode() + b"\0" + password.encode()
     return _method(
-        0, (10, 11), _long(properties) + short("PLAIN") + _long(response) + short("en_US")
+        0,
+        (10, 11),
+        _long(properties) + short_string("PLAIN") + _long(response) + short_string("en_US"),
     )
 
 
 def tune_ok(channel_max: int, frame_max: int) -> bytes:
-    """Without heartbeats: a stalled broker is found by the generator itself."""
+    """Encode connection.tune-ok without heartbeats: the generator detects a stalled broker."""
     return _method(
         0, (10, 31), channel_max.to_bytes(2, "big") + frame_max.to_bytes(4, "big") + b"\0\0"
     )
 
 
 def connection_open(vhost: str) -> bytes:
-    return _method(0, (10, 40), short(vhost) + b"\0\0")
+    """Encode connection.open."""
+    return _method(0, (10, 40), short_string(vhost) + b"\0\0")
 
 
 def connection_close() -> bytes:
-    return _method(0, CLOSE, (200).to_bytes(2, "big") + short("done") + b"\0\0\0\0")
+    """Encode connection.close."""
+    return _method(0, CLOSE, (200).to_bytes(2, "big") + short_string("done") + b"\0\0\0\0")
 
 
 def channel_open() -> bytes:
+    """Encode channel.open for channel 1, as all methods below."""
     return _method(1, (20, 10), b"\0")
 
 
 def exchange_declare(name: str, kind: str) -> bytes:
-    return _method(1, (40, 10), b"\0\0" + short(name) + short(kind) + b"\0" + _NO_TABLE)
+    """Encode exchange.declare."""
+    return _method(
+        1, (40, 10), b"\0\0" + short_string(name) + short_string(kind) + b"\0" + _NO_TABLE
+    )
 
 
 def exchange_delete(name: str) -> bytes:
-    return _method(1, (40, 20), b"\0\0" + short(name) + b"\0")
+    """Encode exchange.delete."""
+    return _method(1, (40, 20), b"\0\0" + short_string(name) + b"\0")
 
 
 def queue_declare(
     name: str, passive: bool = False, auto_delete: bool = False, durable: bool = False
 ) -> bytes:
-    """For any connection."""
+    """Encode queue.declare of a queue that is not exclusive."""
     return _method(
         1,
         (50, 10),
-        b"\0\0" + short(name) + bytes([passive | durable << 1 | auto_delete << 3]) + _NO_TABLE,
+        b"\0\0"
+        + short_string(name)
+        + bytes([passive | durable << 1 | auto_delete << 3])
+        + _NO_TABLE,
     )
 
 
 def queue_bind(queue: str, exchange: str, key: str, arguments: Mapping[str, str] = NONE) -> bytes:
+    """Encode queue.bind."""
     return _method(
         1,
         (50, 20),
-        b"\0\0" + short(queue) + short(exchange) + short(key) + b"\0" + _table(arguments),
+        b"\0\0"
+        + short_string(queue)
+        + short_string(exchange)
+        + short_string(key)
+        + b"\0"
+        + _table(arguments),
     )
 
 
 def queue_delete(name: str) -> bytes:
-    return _method(1, (50, 40), b"\0\0" + short(name) + b"\0")
+    """Encode queue.delete."""
+    return _method(1, (50, 40), b"\0\0" + short_string(name) + b"\0")
 
 
 def qos(prefetch: int) -> bytes:
+    """Encode basic.qos."""
     return _method(1, (60, 10), b"\0\0\0\0" + prefetch.to_bytes(2, "big") + b"\0")
 
 
 def consume(queue: str, no_ack: bool) -> bytes:
+    """Encode basic.consume."""
     return _method(
-        1, (60, 20), b"\0\0" + short(queue) + short("bench") + bytes([no_ack << 1]) + _NO_TABLE
+        1,
+        (60, 20),
+        b"\0\0" + short_string(queue) + short_string("bench") + bytes([no_ack << 1]) + _NO_TABLE,
     )
 
 
 def confirm_select() -> bytes:
+    """Encode confirm.select."""
     return _method(1, (85, 10), b"\0")
 
 
@@ -186,58 +216,63 @@ def publish(
     persistent: bool = False,
     headers: Mapping[str, str] = NONE,
 ) -> bytes:
-    """basic.publish, a header that says content type, delivery mode and these headers, and the body
-    in as many frames as it takes.
+    """Encode a message: basic.publish, the content header, and the body in frames.
+
+    The content header has a content type, a delivery mode and `headers`.
     """
     flags, table = (b"\xb0\x00", _table(headers)) if headers else (b"\x90\x00", b"")
-    properties = flags + short("application/octet-stream") + table + bytes([2 if persistent else 1])
+    properties = (
+        flags + short_string("application/octet-stream") + table + bytes([2 if persistent else 1])
+    )
     header = frame(HEADER_FRAME, 1, b"\0\x3c\0\0" + len(body).to_bytes(8, "big") + properties)
     part = frame_max - OVERHEAD
     bodies = b"".join(
         frame(BODY_FRAME, 1, body[at : at + part]) for at in range(0, len(body), part)
     )
-    return _method(1, (60, 40), b"\0\0" + short(exchange) + short(key) + b"\0") + header + bodies
+    return (
+        _method(1, (60, 40), b"\0\0" + short_string(exchange) + short_string(key) + b"\0")
+        + header
+        + bodies
+    )
 
 
 def read_method(payload: bytes) -> tuple[Method, bytes]:
-    """A method frame's payload as the method and its arguments. Raises BenchError."""
+    """Return the method and its arguments in a method frame's payload. Raises BenchError."""
     if len(payload) < 4:
         raise BenchError("the broker sent a method frame that is cut off")
     return (int.from_bytes(payload[:2], "big"), int.from_bytes(payload[2:4], "big")), payload[4:]
 
 
 def read_server(arguments: bytes) -> str:
-    """Product and version out of connection.start's server properties, as far as they are there."""
+    """Return product and version from the server properties of connection.start."""
     return " ".join(
         value for name in ("product", "version") if (value := _string_field(arguments, name))
     )
 
 
 def _string_field(table: bytes, name: str) -> str:
-    """The value of a long string in a table, found by its octets: nothing else of the table is of
-    interest.
-    """
-    _, found, after = table.partition(short(name) + b"S")
+    """Return a long string in an encoded table, found by searching for its name; "" if missing."""
+    _, found, after = table.partition(short_string(name) + b"S")
     size = int.from_bytes(after[:4], "big") if found else 0
     return after[4 : 4 + size].decode(errors="replace")
 
 
 def read_queue_depth(arguments: bytes) -> int:
-    """How many messages wait, out of queue.declare-ok."""
+    """Return the number of messages from queue.declare-ok."""
     at = 1 + arguments[0]
     return int.from_bytes(arguments[at : at + 4], "big")
 
 
 def broker_closed(where: str, payload: bytes) -> BenchError:
-    """The error for a method that nobody asked for: most often the broker's reason to close."""
+    """Return the error for an unexpected method, which is most often a close with its reason."""
     method, arguments = read_method(payload)
     if method in (CLOSE, CHANNEL_CLOSE, RETURN) and len(arguments) >= 3:
         code = int.from_bytes(arguments[:2], "big")
         text = arguments[3 : 3 + arguments[2]].decode(errors="replace")
-        did = {
+        action = {
             CLOSE: "closed the connection",
             CHANNEL_CLOSE: "closed the channel",
             RETURN: "returned a message",
         }[method]
-        return BenchError(f"{where}: the broker {did}: {code} {text}")
-    return BenchError(f"{where}: the broker sent {words(method)}, which nobody waits for")
+        return BenchError(f"{where}: the broker {action}: {code} {text}")
+    return BenchError(f"{where}: the broker sent {method_name(method)} unexpectedly")

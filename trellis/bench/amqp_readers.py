@@ -1,12 +1,15 @@
-"""AMQP as the generator hears it: deliveries at a consumer, confirms at a publisher. Hot path.
+"""AMQP readers of the load generator: deliveries at a consumer, confirms at a publisher.
 
-    frame      type(1) channel(2) length(4) payload(length) 0xCE                               4.2.3
-    deliver    class(2) method(2) consumer tag(1+n) delivery tag(8) redelivered(1) exchange(1+n) routing key(1+n)
+Hot path. The layout of frames (AMQP 0-9-1, section 4.2.3):
+
+    frame      type(1) channel(2) length(4) payload(length) 0xCE
+    deliver    class(2) method(2) consumer tag(1+n) delivery tag(8) redelivered(1)
+               exchange(1+n) routing key(1+n)
     header     class(2) weight(2) body size(8) property flags(2) ...
-    body       octets, in as many frames as it takes
+    body       bytes of the body, in one or more frames
 
-A delivery is method, header, bodies: `_left` is -2 where a method may come, -1 where a header must,
-else the octets that are missing.
+A delivery is method, header, bodies. `_left` is -2 if a method may come, -1 if a header must
+come, else the number of missing bytes of the body.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from librt.strings import read_i32_be, read_i64_be, write_i64_be
 from mypy_extensions import i64
 
 from trellis.bench.amqp import broker_closed
-from trellis.bench.check import MARK, Checker, Receipts, Script
+from trellis.bench.check import HEADER_SIZE, Checker, Receipts, TrafficPlan
 from trellis.bench.errors import BenchError, WrongAnswer
 from trellis.bench.reader import BenchReader
 
@@ -28,58 +31,60 @@ _HEARTBEAT: Final[i64] = 8
 _DELIVER: Final[i64] = 60 << 16 | 60
 _ACK: Final[i64] = 60 << 16 | 80
 _NACK: Final[i64] = 60 << 16 | 120
-#: No frame is larger; the brokers we know offer 131,072 at most.
+#: Largest frame accepted, in bytes; known brokers offer at most 131,072.
 _FRAME_MAX: Final[i64] = 1 << 24
 _IDLE: Final[i64] = -2
 _NAMED: Final[i64] = -1
 
-#: basic.ack up to its delivery tag; behind that come `multiple` and the frame's end.
+#: basic.ack up to its delivery tag; `multiple` and the frame end follow.
 _ACK_HEAD: Final = b"\x01\x00\x01\x00\x00\x00\x0d\x00\x3c\x00\x50"
 
 
 class BenchAmqpReader(BenchReader):
-    """Cuts octets into frames; the two below know what may be in them."""
+    """Splits received data into frames, which the subclasses read."""
 
-    def heard(self, data: bytes, now: i64) -> None:
-        octets = self.rest + data if self.rest else data
-        end: i64 = len(octets)
+    def receive(self, data: bytes, now: i64) -> None:
+        data = self.rest + data if self.rest else data
+        end: i64 = len(data)
         at: i64 = 0
         while end - at >= 8:
-            size = i64(read_i32_be(octets, at + 3))
+            size = i64(read_i32_be(data, at + 3))
             if size < 0 or size > _FRAME_MAX:
                 raise BenchError(
-                    f"{self.where}: the broker sent a frame that says it has {size & 0xFFFFFFFF} octets"
+                    f"{self.where}: the broker sent a frame of {size & 0xFFFFFFFF} bytes, "
+                    f"more than {_FRAME_MAX}"
                 )
             stop: i64 = at + 8 + size
             if stop > end:
                 break
-            if octets[stop - 1] != 0xCE:
+            if data[stop - 1] != 0xCE:
                 raise BenchError(f"{self.where}: the broker sent a frame without a frame end")
-            self.frame(octets, octets[at], at + 7, stop - 1, now)
+            self.frame(data, data[at], at + 7, stop - 1, now)
             at = stop
-        self.rest = octets[at:]
+        self.rest = data[at:]
 
-    def frame(self, octets: bytes, kind: i64, at: i64, end: i64, now: i64) -> None:
-        """A whole frame of this type, with its payload from `at` to `end`."""
+    def frame(self, data: bytes, kind: i64, at: i64, end: i64, now: i64) -> None:
+        """Read a frame of type `kind`, whose payload is `data[at:end]`."""
         raise NotImplementedError
 
-    def unexpected(self, octets: bytes, kind: i64, at: i64, end: i64) -> BenchError:
-        """The error for a frame that may not come."""
+    def unexpected(self, data: bytes, kind: i64, at: i64, end: i64) -> BenchError:
+        """Return the error for a frame that must not come here."""
         if kind == _METHOD:
-            return broker_closed(self.where, octets[at:end])
-        return BenchError(
-            f"{self.where}: the broker sent a frame of type {kind}, which may not come here"
-        )
+            return broker_closed(self.where, data[at:end])
+        return BenchError(f"{self.where}: the broker sent an unexpected frame of type {kind}")
 
 
 class BenchAmqpConsumer(BenchAmqpReader):
-    """Hears deliveries on channel 1. `names` are exchange and routing key, as short strings, by
-    number modulo their count; every message is acknowledged if `acks`."""
+    """Reads the deliveries of one consumer on channel 1, and acknowledges them if `acks`.
+
+    `names` holds exchange and routing key as short strings. Message n has the names at index
+    n modulo their count.
+    """
 
     def __init__(self, checker: Checker, names: list[bytes], acks: bool) -> None:
         super().__init__(checker.where)
         self.checker = checker
-        # An octet that says "not redelivered" stands before the names.
+        # In a delivery, a zero byte (not redelivered) stands before the names.
         self._names = [b"\0" + name for name in names]
         self._acks = acks
         self._tag: i64 = 0
@@ -89,16 +94,16 @@ class BenchAmqpConsumer(BenchAmqpReader):
         self._number: i64 = 0
         self._steps: i64 = 0
 
-    def frame(self, octets: bytes, kind: i64, at: i64, end: i64, now: i64) -> None:
+    def frame(self, data: bytes, kind: i64, at: i64, end: i64, now: i64) -> None:
         self._steps += 1
         if kind == _BODY and self._left > 0:
-            self._heard_body(octets, at, end, now)
+            self._read_body(data, at, end, now)
         elif kind == _HEADER and self._left == _NAMED and end - at >= 14:
-            left: i64 = read_i64_be(octets, at + 4)
+            left: i64 = read_i64_be(data, at + 4)
             if left != self.checker.script.size:
                 raise WrongAnswer(
                     self.where,
-                    f"size of the body of {self.checker.expects()}",
+                    f"size of the body of {self.checker.expected()}",
                     self.checker.script.size,
                     left,
                 )
@@ -107,53 +112,55 @@ class BenchAmqpConsumer(BenchAmqpReader):
             kind == _METHOD
             and self._left == _IDLE
             and end - at >= 16
-            and read_i32_be(octets, at) == _DELIVER
+            and read_i32_be(data, at) == _DELIVER
         ):
-            self._heard_deliver(octets, at, end)
+            self._read_deliver(data, at, end)
         elif kind != _HEARTBEAT:
-            raise self.unexpected(octets, kind, at, end)
+            raise self.unexpected(data, kind, at, end)
 
-    def _heard_deliver(self, octets: bytes, at: i64, end: i64) -> None:
-        length: i64 = octets[at + 4]
+    def _read_deliver(self, data: bytes, at: i64, end: i64) -> None:
+        length: i64 = data[at + 4]
         place: i64 = at + 5 + length
         if place + 9 > end:
             raise BenchError(f"{self.where}: the broker sent a basic.deliver that is cut off")
-        tag: i64 = read_i64_be(octets, place)
+        tag: i64 = read_i64_be(data, place)
         self._tag += 1
         if tag != self._tag:
             raise WrongAnswer(self.where, "delivery tag", self._tag, tag)
-        self._named = octets[place + 8 : end]
+        self._named = data[place + 8 : end]
         self._left = _NAMED
 
-    def _heard_body(self, octets: bytes, at: i64, end: i64, now: i64) -> None:
+    def _read_body(self, data: bytes, at: i64, end: i64, now: i64) -> None:
         checker = self.checker
         size: i64 = checker.script.size
         done: i64 = size - self._left
         self._left -= end - at
         if self._left < 0:
             raise WrongAnswer(
-                self.where, f"octets of the body of {checker.expects()}", size, size - self._left
+                self.where, f"bytes of the body of {checker.expected()}", size, size - self._left
             )
         if done == 0:
-            if end - at < MARK:
+            if end - at < HEADER_SIZE:
                 raise BenchError(
-                    f"{self.where}: the broker cut a body of {size} octets into frames of {end - at}"
+                    f"{self.where}: the broker split a body of {size} bytes "
+                    f"into frames of {end - at}"
                 )
-            self._publisher = i64(read_i32_be(octets, at))
-            self._number = i64(read_i32_be(octets, at + 4))
-            checker.check_filler(octets, at + MARK, end, 0)
+            self._publisher = i64(read_i32_be(data, at))
+            self._number = i64(read_i32_be(data, at + 4))
+            checker.check_filler(data, at + HEADER_SIZE, end, 0)
         else:
-            checker.check_filler(octets, at, end, done - MARK)
+            checker.check_filler(data, at, end, done - HEADER_SIZE)
         if self._left > 0:
             return
         self._left = _IDLE
-        checker.took(self._publisher, self._number, now)
-        # `took` has bounded the number.
+        checker.accept(self._publisher, self._number, now)
+        # `accept` has checked the bounds of the number.
         wanted = self._names[self._number % len(self._names)]
         if self._named != wanted:
             raise WrongAnswer(
                 self.where,
-                f"redelivered, exchange and routing key of message {self._number} of publisher {self._publisher}",
+                f"redelivered, exchange and routing key of message {self._number} "
+                f"of publisher {self._publisher}",
                 wanted,
                 self._named,
             )
@@ -169,33 +176,35 @@ class BenchAmqpConsumer(BenchAmqpReader):
     def steps(self) -> i64:
         return self._steps
 
-    def open(self) -> str:
-        return super().open() if self._left == _IDLE else f"the rest of {self.checker.expects()}"
+    def pending(self) -> str:
+        return (
+            super().pending() if self._left == _IDLE else f"the rest of {self.checker.expected()}"
+        )
 
 
 class AmqpPublisher(BenchAmqpReader):
-    """Hears confirms: the delivery tag is the message's number in all plus one."""
+    """Reads the confirms of one publisher. The delivery tag of message n (from 0) is n + 1."""
 
-    def __init__(self, where: str, script: Script, index: i64) -> None:
+    def __init__(self, where: str, script: TrafficPlan, index: i64) -> None:
         super().__init__(where)
         self._confirmed = Receipts(where, "confirm", script.published[index])
 
-    def frame(self, octets: bytes, kind: i64, at: i64, end: i64, now: i64) -> None:
-        if kind == _METHOD and end - at == 13 and read_i32_be(octets, at) == _ACK:
-            message: i64 = read_i64_be(octets, at + 4) - 1
-            if octets[at + 12] & 1:
+    def frame(self, data: bytes, kind: i64, at: i64, end: i64, now: i64) -> None:
+        if kind == _METHOD and end - at == 13 and read_i32_be(data, at) == _ACK:
+            message: i64 = read_i64_be(data, at + 4) - 1
+            if data[at + 12] & 1:
                 self._confirmed.settle_to(message)
             else:
                 self._confirmed.settle(message)
-        elif kind == _METHOD and end - at == 13 and read_i32_be(octets, at) == _NACK:
+        elif kind == _METHOD and end - at == 13 and read_i32_be(data, at) == _NACK:
             raise WrongAnswer(
                 self.where,
-                f"confirm of message {read_i64_be(octets, at + 4) - 1}",
+                f"confirm of message {read_i64_be(data, at + 4) - 1}",
                 "basic.ack",
                 "basic.nack",
             )
         elif kind != _HEARTBEAT:
-            raise self.unexpected(octets, kind, at, end)
+            raise self.unexpected(data, kind, at, end)
 
     def count(self) -> i64:
         return self._confirmed.count

@@ -1,14 +1,14 @@
-"""Is what a subscriber received what was published: all of it, once, in order, unchanged?
+"""Checks that a subscriber receives every published message, once, in order and unchanged.
 
-A message's body begins with its publisher and its number, four octets each; the rest, the filler,
-is the same in all:
+The body of a message begins with the numbers of its publisher and of itself, four bytes each. The
+rest, the filler, is the same in all messages:
 
     body    publisher(4)  number(4)  filler ...
 
-Numbers go round: 0 .. ring - 1, 0 .. A publisher has at most `ring` messages under way, so that
-where each message goes to one checker the next number is known and compared: whatever else comes is
-lost, repeated, out of order or changed. Consumers that compete for a queue share a `Pile`, which
-knows how often each number has come. Compiled: Hot path, 15 ns a message.
+Message n has the number n modulo `ring`. A publisher has at most `ring` messages in flight, so a
+checker knows the next number, and any other one shows a lost, repeated, reordered or changed
+message. Consumers that compete for one queue share a `CompetingCounts`, which counts how often
+each number has come. Compiled. Hot path: 15 ns per message.
 """
 
 from __future__ import annotations
@@ -20,27 +20,30 @@ from mypy_extensions import i64
 from trellis.bench.errors import WrongAnswer
 from trellis.bench.latency import Histogram
 
-#: Octets of publisher and number: no body is smaller.
-MARK: Final = 8
-#: From this many octets on, comparing in place is cheaper than comparing a copy.
+#: Bytes of publisher and number, and so the smallest body.
+HEADER_SIZE: Final = 8
+#: Bytes from which comparing in place is cheaper than comparing a copy.
 _LARGE: Final[i64] = 2_048
 
 
 def filler(size: int) -> bytes:
-    """What follows the mark in a body of `size` octets: of a period that no power of two shares, so
-    that shifts show.
+    """Return the filler of a body of `size` bytes.
+
+    Its period of 93 bytes divides no power of two, so that a shifted block differs.
     """
     pattern = bytes(range(33, 126))
-    return (pattern * (size // len(pattern) + 1))[: size - MARK]
+    return (pattern * (size // len(pattern) + 1))[: size - HEADER_SIZE]
 
 
 def body(publisher: int, number: int, rest: bytes) -> bytes:
+    """Return the body of a message with the filler `rest`."""
     return publisher.to_bytes(4, "big") + number.to_bytes(4, "big") + rest
 
 
 class PublishedMessages:
-    """How many messages one publisher has begun to send; `times` has for each number when it left,
-    where that is asked for.
+    """The messages that one publisher has begun to send: their count, and their times if `timed`.
+
+    `times` holds the send time in ns by number.
     """
 
     def __init__(self, ring: i64, timed: bool) -> None:
@@ -48,7 +51,7 @@ class PublishedMessages:
         self.times = [0] * int(ring) if timed else []
 
     def send(self, count: i64, at: i64) -> None:
-        """The next `count` messages leave at this time, in ns."""
+        """Count the next `count` messages, sent at `at` in ns."""
         if self.times:
             ring: i64 = len(self.times)
             end: i64 = self.count + count
@@ -59,8 +62,8 @@ class PublishedMessages:
             self.count += count
 
 
-class Script:
-    """What is published in a run, and how long it took to arrive if `timed`."""
+class TrafficPlan:
+    """The messages of a run, and their latencies if `timed`."""
 
     def __init__(self, publishers: i64, ring: i64, size: i64, timed: bool) -> None:
         self.ring = ring
@@ -71,88 +74,86 @@ class Script:
         self.latency = Histogram()
 
 
-class Order:
-    """Where one subscriber is with one publisher: how far in all, and the number that comes next."""
+class PublisherPosition:
+    """The next message of one publisher at one subscriber: its index and its number."""
 
     def __init__(self, published: PublishedMessages, first: i64) -> None:
         self.published = published
-        self.upto: i64 = first
+        self.message: i64 = first
         self.next: i64 = first
 
 
 class Checker:
-    """Checks what one subscriber receives; `where` names it in errors."""
+    """Base class of checkers of one subscriber, which `where` names in errors."""
 
-    def __init__(self, where: str, script: Script) -> None:
+    def __init__(self, where: str, script: TrafficPlan) -> None:
         self.where = where
         self.script = script
         self.received: i64 = 0
 
-    def took(self, publisher: i64, number: i64, now: i64) -> None:
-        """A message has come whole, at this time in ns. Raises WrongAnswer."""
+    def accept(self, publisher: i64, number: i64, now: i64) -> None:
+        """Check the number of a message received at `now` in ns. Raises WrongAnswer."""
         raise NotImplementedError
 
-    def took_run(self, count: i64, now: i64) -> None:
-        """So many more messages of the only publisher have come, octet for octet.
+    def accept_next(self, count: i64, now: i64) -> None:
+        """Count `count` expected messages of the only publisher, whose bytes were compared.
 
         Raises WrongAnswer.
         """
         raise NotImplementedError
 
-    def expects(self) -> str:
-        """What comes next."""
+    def expected(self) -> str:
+        """Return a phrase for the next message."""
         raise NotImplementedError
 
-    def check_body(self, octets: bytes, at: i64, end: i64) -> None:
-        """A whole body: its size and its filler. Raises WrongAnswer."""
+    def check_body(self, data: bytes, at: i64, end: i64) -> None:
+        """Check the size and filler of the body `data[at:end]`. Raises WrongAnswer."""
         if end - at != self.script.size:
             raise WrongAnswer(self.where, "size of a body", self.script.size, end - at)
-        self.check_filler(octets, at + MARK, end, 0)
+        self.check_filler(data, at + HEADER_SIZE, end, 0)
 
-    def check_filler(self, octets: bytes, at: i64, end: i64, offset: i64) -> None:
-        """A part of the filler, from this offset on. Raises WrongAnswer."""
+    def check_filler(self, data: bytes, at: i64, end: i64, offset: i64) -> None:
+        """Check `data[at:end]`, the part of the filler from `offset`. Raises WrongAnswer."""
         wanted = self.script.filler
         size: i64 = end - at
         if size != len(wanted):
             wanted = wanted[offset : offset + size]
         same: bool
         if size < _LARGE:
-            same = octets[at:end] == wanted
+            same = data[at:end] == wanted
         else:
-            same = size == len(wanted) and octets.startswith(wanted, at)
+            same = size == len(wanted) and data.startswith(wanted, at)
         if not same:
-            self._differs(octets[at:end], wanted, offset)
+            self._mismatch(data[at:end], wanted, offset)
 
-    def _differs(self, got: bytes, wanted: bytes, offset: i64) -> None:
-        for place, octet in enumerate(wanted):
-            if place >= len(got) or got[place] != octet:
+    def _mismatch(self, got: bytes, wanted: bytes, offset: i64) -> None:
+        for place, byte in enumerate(wanted):
+            if place >= len(got) or got[place] != byte:
                 seen = f"{got[place]:#04x}" if place < len(got) else "nothing"
                 raise WrongAnswer(
                     self.where,
-                    f"octet {place + offset + MARK} of the body of {self.expects()}",
-                    f"{octet:#04x}",
+                    f"byte {place + offset + HEADER_SIZE} of the body of {self.expected()}",
+                    f"{byte:#04x}",
                     seen,
                 )
         raise WrongAnswer(
             self.where,
-            f"body of {self.expects()}",
-            f"{len(wanted) + offset} octets after the mark",
+            f"body of {self.expected()}",
+            f"{len(wanted) + offset} bytes after the numbers",
             "more",
         )
 
 
 class Ordered(Checker):
-    """Receives every `step`-th message of each publisher, from the one with the number `first` on,
-    in order.
-    """
+    """Expects every `step`-th message of each publisher in order, starting with number `first`."""
 
-    def __init__(self, where: str, script: Script, first: i64 = 0, step: i64 = 1) -> None:
+    def __init__(self, where: str, script: TrafficPlan, first: i64 = 0, step: i64 = 1) -> None:
         super().__init__(where, script)
         self._step = step
         self._ring = script.ring
-        self._orders = [Order(published, first) for published in script.published]
+        self._orders = [PublisherPosition(published, first) for published in script.published]
 
-    def took(self, publisher: i64, number: i64, now: i64) -> None:
+    def accept(self, publisher: i64, number: i64, now: i64) -> None:
         if publisher < 0 or publisher >= len(self._orders):
             raise WrongAnswer(
                 self.where, "publisher in a body", f"one of {len(self._orders)}", publisher
@@ -160,14 +161,14 @@ class Ordered(Checker):
         order = self._orders[publisher]
         if number != order.next:
             raise self._wrong(publisher, number)
-        if order.upto >= order.published.count:
+        if order.message >= order.published.count:
             raise WrongAnswer(
                 self.where,
                 f"messages of publisher {publisher}",
                 f"no more than {order.published.count}",
                 "another",
             )
-        order.upto += self._step
+        order.message += self._step
         order.next += self._step
         if order.next >= self._ring:
             order.next -= self._ring
@@ -175,18 +176,18 @@ class Ordered(Checker):
         if self.script.timed:
             self.script.latency.add(now - order.published.times[number])
 
-    def took_run(self, count: i64, now: i64) -> None:
+    def accept_next(self, count: i64, now: i64) -> None:
         order = self._orders[0]
         if self.script.timed:
             left: i64 = count
             while left > 0:
-                self.took(0, order.next, now)
+                self.accept(0, order.next, now)
                 left -= 1
             return
-        order.upto += count * self._step
-        order.next = order.upto % self._ring
+        order.message += count * self._step
+        order.next = order.message % self._ring
         self.received += count
-        if order.upto - self._step >= order.published.count:
+        if order.message - self._step >= order.published.count:
             raise WrongAnswer(
                 self.where,
                 "messages of publisher 0",
@@ -194,15 +195,15 @@ class Ordered(Checker):
                 "another",
             )
 
-    def expects(self) -> str:
+    def expected(self) -> str:
         if len(self._orders) > 1:
             return f"one of {len(self._orders)} publishers"
-        return f"message {self._orders[0].upto} of publisher 0"
+        return f"message {self._orders[0].message} of publisher 0"
 
     def _wrong(self, publisher: i64, number: i64) -> WrongAnswer:
         order = self._orders[publisher]
         ahead: i64 = (number - order.next) % self._ring
-        got: i64 = order.upto + ahead
+        got: i64 = order.message + ahead
         if number < 0 or number >= self._ring:
             return WrongAnswer(
                 self.where,
@@ -215,30 +216,26 @@ class Ordered(Checker):
             what = "a message came again or late"
             got -= self._ring
         return WrongAnswer(
-            self.where, what, f"message {order.upto} of publisher {publisher}", f"message {got}"
+            self.where, what, f"message {order.message} of publisher {publisher}", f"message {got}"
         )
 
 
-class Pile:
-    """What the consumers of one queue have received together: for every publisher how often each
-    number has come.
-    """
+class CompetingCounts:
+    """Counts of each publisher's numbers, received by all consumers of one queue together."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: TrafficPlan) -> None:
         self.laps = [[0] * int(script.ring) for _ in script.published]
 
 
 class Competing(Checker):
-    """Receives some messages of a queue, in order; the others that share the pile receive the rest,
-    each once.
-    """
+    """Expects some messages of a queue in order; consumers that share `counts` get the others."""
 
-    def __init__(self, where: str, script: Script, pile: Pile) -> None:
+    def __init__(self, where: str, script: TrafficPlan, counts: CompetingCounts) -> None:
         super().__init__(where, script)
-        self._pile = pile
+        self._counts = counts
         self._last = [-1] * len(script.published)
 
-    def took(self, publisher: i64, number: i64, now: i64) -> None:
+    def accept(self, publisher: i64, number: i64, now: i64) -> None:
         script = self.script
         if publisher < 0 or publisher >= len(script.published):
             raise WrongAnswer(
@@ -251,7 +248,7 @@ class Competing(Checker):
                 f"less than {script.ring}",
                 number,
             )
-        laps = self._pile.laps[publisher]
+        laps = self._counts.laps[publisher]
         published = script.published[publisher]
         message: i64 = laps[number] * script.ring + number
         if message >= published.count:
@@ -275,32 +272,32 @@ class Competing(Checker):
         if script.timed:
             script.latency.add(now - published.times[number])
 
-    def expects(self) -> str:
-        return "a queue that others share"
+    def expected(self) -> str:
+        return "a shared queue"
 
 
 class Receipts:
-    """Which of a publisher's messages the broker has acknowledged, by number in all; `kind` is what
-    it calls that.
-    """
+    """Acknowledgements of a publisher's messages; `kind` is their name, such as PUBACK."""
 
     def __init__(self, where: str, kind: str, published: PublishedMessages) -> None:
         self.where = where
         self.kind = kind
-        #: All below have one, and so have some above.
+        #: The first message without a receipt; some messages behind it may have one.
         self.first: i64 = 0
         self._early: set[int] = set()
         self._published = published
 
     @property
     def count(self) -> i64:
+        """Number of acknowledged messages."""
         return self.first + len(self._early)
 
     def has(self, message: i64) -> bool:
+        """Return True if a message is acknowledged."""
         return message < self.first or int(message) in self._early
 
     def settle(self, message: i64) -> None:
-        """One receipt. Raises WrongAnswer."""
+        """Record the receipt of one message. Raises WrongAnswer."""
         if message >= self._published.count or message < self.first:
             raise self._wrong(message)
         if message != self.first:
@@ -313,7 +310,7 @@ class Receipts:
             self._advance()
 
     def settle_to(self, message: i64) -> None:
-        """A receipt for this message and all before it. Raises WrongAnswer."""
+        """Record the receipt of a message and all before it. Raises WrongAnswer."""
         if message >= self._published.count or message < self.first:
             raise self._wrong(message)
         self.first = message + 1

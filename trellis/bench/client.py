@@ -1,6 +1,4 @@
-"""Logins, subscriptions and declarations: what happens before and after a run, one question and
-answer after another.
-"""
+"""Blocking MQTT and AMQP clients, for logins, subscriptions and declarations around a run."""
 
 from __future__ import annotations
 
@@ -10,18 +8,18 @@ from typing import Final
 
 from trellis.bench import amqp, mqtt
 from trellis.bench.errors import BenchError, Unreachable
-from trellis.bench.target import TIMEOUT, BenchConversation, Target
+from trellis.bench.target import TIMEOUT, BenchConversation, BrokerTarget
 
-#: Largest frame we say we take, in octets.
+#: Largest AMQP frame that the client offers to accept, in bytes.
 FRAME_MAX: Final = 131_072
-#: Bindings that are asked for before their answers are read.
+#: Bindings that are requested before their answers are read.
 _BINDS: Final = 500
 
 
 class MqttClient(BenchConversation):
-    """A connection that has logged in."""
+    """An MQTT connection after its login."""
 
-    def __init__(self, target: Target, where: str) -> None:
+    def __init__(self, target: BrokerTarget, where: str) -> None:
         super().__init__(target, where)
         try:
             self.send(mqtt.connect(f"bench{os.urandom(8).hex()}", target.user, target.password))
@@ -31,14 +29,14 @@ class MqttClient(BenchConversation):
             if answer[3] in mqtt.LOGIN_REFUSALS:
                 raise self.refused(mqtt.REFUSALS[answer[3]])
             if answer[3]:
-                raise Unreachable(
-                    f"{target} refused CONNECT: {mqtt.REFUSALS.get(answer[3], f'return code {answer[3]}')}"
-                )
+                reason = mqtt.REFUSALS.get(answer[3], f"return code {answer[3]}")
+                raise Unreachable(f"{target} refused CONNECT: {reason}")
         except BaseException:
             self.close()
             raise
 
     def subscribe(self, topic_filter: str, qos: int) -> None:
+        """Subscribe to a filter. Raises BenchError if the broker grants another QoS."""
         self.send(mqtt.subscribe(topic_filter, qos))
         answer = self.read(5, "SUBACK")
         if answer[:4] != bytes([mqtt.SUBACK, 3, 0, 1]):
@@ -53,18 +51,18 @@ class MqttClient(BenchConversation):
             )
             raise BenchError(f"{self.where}: {self.target} {granted}")
 
-    def leave(self) -> None:
-        """Say goodbye and close."""
-        _say(self, mqtt.DISCONNECT)
+    def disconnect(self) -> None:
+        """Close the connection as the protocol demands."""
+        _send_and_close(self, mqtt.DISCONNECT)
 
 
 class AmqpClient(BenchConversation):
-    """A connection that has logged in, with channel 1 open.
+    """An AMQP connection after its login, with channel 1 open.
 
-    `server` is what the broker says it is.
+    `server` is product and version as the broker reports them.
     """
 
-    def __init__(self, target: Target, where: str) -> None:
+    def __init__(self, target: BrokerTarget, where: str) -> None:
         super().__init__(target, where)
         try:
             self._login()
@@ -82,13 +80,13 @@ class AmqpClient(BenchConversation):
             raise Unreachable(
                 f"{target} answered the protocol header with {start.hex()}; is it AMQP?"
             )
-        self._held = start + self._held
+        self._unread = start + self._unread
         self.server = amqp.read_server(self.answer(amqp.START))
         self.send(amqp.start_ok(target.user or "", target.password or ""))
         try:
             tune = self.answer(amqp.TUNE)
         except BenchError as error:
-            # Refused with connection.close 403, or just closed, as the standard says (2.2.4).
+            # The broker sends connection.close 403 or only closes (AMQP 0-9-1, section 2.2.4).
             raise self.refused(str(error).partition(": ")[2]) from None
         channel_max, frame_max = int.from_bytes(tune[:2], "big"), int.from_bytes(tune[2:6], "big")
         self.frame_max = min(frame_max or FRAME_MAX, FRAME_MAX)
@@ -97,28 +95,27 @@ class AmqpClient(BenchConversation):
         self.ask(amqp.channel_open(), amqp.CHANNEL_OPEN_OK)
 
     def ask(self, request: bytes, method: amqp.Method, timeout: float = TIMEOUT) -> bytes:
-        """The arguments of the answer to a request. Raises BenchError."""
+        """Send a request and return the arguments of its answer. Raises BenchError."""
         self.send(request)
         return self.answer(method, timeout)
 
     def answer(self, method: amqp.Method, timeout: float = TIMEOUT) -> bytes:
-        """The arguments of the method that comes next, which must be this one.
-
-        Raises BenchError.
-        """
-        awaited = amqp.words(method)
+        """Return the arguments of the next method, which must be `method`. Raises BenchError."""
+        awaited = amqp.method_name(method)
         while True:
             head = self.read(7, awaited, timeout)
             payload = self.read(int.from_bytes(head[3:7], "big") + 1, awaited, timeout)
             if payload[-1] != 0xCE:
                 raise BenchError(
-                    f"{self.where}: {self.target} sent a frame without a frame end; waited for {awaited}"
+                    f"{self.where}: {self.target} sent a frame without a frame end; "
+                    f"waited for {awaited}"
                 )
             if head[0] == amqp.HEARTBEAT_FRAME:
                 continue
             if head[0] != amqp.METHOD_FRAME:
                 raise BenchError(
-                    f"{self.where}: {self.target} sent a frame of type {head[0]}; waited for {awaited}"
+                    f"{self.where}: {self.target} sent a frame of type {head[0]}; "
+                    f"waited for {awaited}"
                 )
             got, arguments = amqp.read_method(payload[:-1])
             if got == method:
@@ -126,7 +123,7 @@ class AmqpClient(BenchConversation):
             raise amqp.broker_closed(self.where, payload[:-1])
 
     def bind(self, wanted: list[tuple[str, str, Mapping[str, str]]], exchange: str) -> None:
-        """Bind these queues with these keys and arguments, some hundred at a time."""
+        """Bind queues with keys and arguments to an exchange, up to 500 in one send."""
         for at in range(0, len(wanted), _BINDS):
             some = wanted[at : at + _BINDS]
             self.send(
@@ -139,21 +136,21 @@ class AmqpClient(BenchConversation):
                 self.answer(amqp.QUEUE_BIND_OK)
 
     def depth(self, queue: str) -> int:
-        """How many messages wait in a queue."""
+        """Return the number of messages in a queue."""
         return amqp.read_queue_depth(
             self.ask(amqp.queue_declare(queue, passive=True), amqp.QUEUE_DECLARE_OK)
         )
 
-    def leave(self) -> None:
-        """Say goodbye and close."""
-        _say(self, amqp.connection_close())
+    def disconnect(self) -> None:
+        """Close the connection as the protocol demands."""
+        _send_and_close(self, amqp.connection_close())
 
 
-def _say(client: BenchConversation, goodbye: bytes) -> None:
-    """Whether it is heard does not matter any more."""
+def _send_and_close(client: BenchConversation, request: bytes) -> None:
+    """Send a closing request if the socket accepts it, and close."""
     try:
         client.sock.setblocking(False)
-        client.sock.send(goodbye)
+        client.sock.send(request)
     except OSError:
         pass
     client.close()

@@ -1,20 +1,18 @@
-"""What can go wrong in a bench: every error is one line that says what, where, and what to do or
-what was expected.
-"""
+"""Errors of a bench, in one line: connection, problem, and the expected value or the remedy."""
 
 from __future__ import annotations
 
 
 class BenchError(Exception):
-    """One workload cannot be done; others may."""
+    """A failure of one workload; others can still run."""
 
 
 class Unreachable(BenchError):
-    """No broker answers there, or it refuses the login: no workload can be done."""
+    """No broker answers, or it refuses the login: no workload can run."""
 
 
 class WrongAnswer(BenchError):
-    """The broker lost, changed, repeated or reordered something."""
+    """The broker lost, changed, repeated or reordered a message or an acknowledgement."""
 
-    def __init__(self, where: str, what: str, expected: object, got: object) -> None:
-        super().__init__(f"wrong answer at {where}: {what}: expected {expected}, got {got}")
+    def __init__(self, where: str, subject: str, expected: object, got: object) -> None:
+        super().__init__(f"wrong answer at {where}: {subject}: expected {expected}, got {got}")

@@ -1,12 +1,11 @@
-"""The load generator's loop: send what the window allows, hear what comes, until all has gone all
-the way. Hot path.
+"""The load generator's loop: sends as much as the window allows and receives until all is done.
 
     publishers --batch--> broker --> subscribers
-        ^                                |            in flight: begun, and not yet received by all who must (nor
-        +-------- window -----------------+            acknowledged to the publisher, where the broker does that)
+        ^                                |        in flight: sent, but not yet received by all its
+        +-------- window -----------------+        subscribers, or not acknowledged to its publisher
 
-One thread, raw non-blocking sockets, epoll; nothing is encoded, and no object is made for a
-message.
+Hot path: one thread, non-blocking sockets and epoll. Messages are encoded before, and no object is
+created for a message.
 """
 
 from __future__ import annotations
@@ -24,59 +23,64 @@ from trellis.bench.line import BenchConnection
 
 _READ: Final = 1  # EPOLLIN, and POLLIN
 _WRITE: Final = 4  # EPOLLOUT, and POLLOUT
-#: ns between two looks at whether anything moves at all; the caller is told then, too.
+#: ns between two checks of the progress, which is then reported to the caller.
 _TICK: Final[i64] = 100_000_000
-#: A paced message that leaves later than this, in ns, is counted from when it was due: a stalled
-#: broker cannot hide that.
+#: ns of delay from which the latency of a paced message counts from its due time, so that a stalled
+#: broker cannot hide its delay.
 _LATE: Final[i64] = 1_000_000
 
 
 class Flow:
-    """How messages go: how many a publisher sends at once, how many may be in flight, whether each
-    subscriber gets every message (else each message goes to one), whether the broker acknowledges
-    to publishers.
+    """Rules for sending: messages in one send, and messages in flight.
+
+    `to_all` is true if each subscriber gets every message, false if each message goes to one
+    subscriber. `acknowledged` is true if the broker acknowledges messages to publishers.
     """
 
-    def __init__(self, batch: i64, window: i64, everybody: bool, acknowledged: bool) -> None:
+    def __init__(self, batch: i64, window: i64, to_all: bool, acknowledged: bool) -> None:
         self.batch = batch
         self.window = window
-        self.everybody = everybody
+        self.to_all = to_all
         self.acknowledged = acknowledged
 
 
 class Poller:
-    """Which sockets have something to read or take more: epoll, and poll where there is none."""
+    """Waits for sockets with epoll, or with poll on systems without epoll."""
 
     def __init__(self) -> None:
         self._epoll = sys.platform == "linux"
         self._poll: Any = select.epoll() if sys.platform == "linux" else select.poll()
 
     def add(self, fd: int) -> None:
+        """Watch a socket for input."""
         self._poll.register(fd, _READ)
 
     def writable(self, fd: int, wanted: bool) -> None:
-        """Tell when this one takes more, or no longer."""
+        """Watch a socket for room to send as well if `wanted`."""
         self._poll.modify(fd, _READ | _WRITE if wanted else _READ)
 
     def wait(self, ns: i64) -> list[tuple[int, int]]:
-        """File descriptors and what they are ready for; after so many ns an empty list."""
+        """Return ready file descriptors with their events, none after `ns` nanoseconds."""
         if not self._epoll:
             return self._poll.poll(int(ns // 1_000_000))  # type: ignore[no-any-return]
         if 0 < ns < 5_000_000:
-            # epoll counts in ms; select on the one descriptor of epoll does not.
+            # epoll waits whole milliseconds. select on the descriptor of epoll is finer.
             select.select([self._poll], [], [], float(ns) / 1e9)
             ns = 0
         return self._poll.poll(float(ns) / 1e9)  # type: ignore[no-any-return]
 
     def close(self) -> None:
+        """Close the descriptor of epoll."""
         if sys.platform == "linux":
             self._poll.close()
 
 
 class Generator:
-    """Drives publishers and subscribers. `tick` is told every 0.1 s how many messages have gone all
-    the way since `run` began; it must not be compiled, so that Ctrl-C is heard. After `patience`
-    seconds without progress it gives up.
+    """Drives the publishers and subscribers of a run.
+
+    `tick` is called every 0.1 s with the number of messages delivered since `run` began. It must
+    not be compiled, so that Python can handle Ctrl-C. After `patience` seconds without progress the
+    run fails.
     """
 
     def __init__(
@@ -96,7 +100,7 @@ class Generator:
         self._lines = {line.fd: line for line in publishers + subscribers}
         for fd in self._lines:
             self._poller.add(fd)
-        #: Messages begun, and known to have gone all the way, since the beginning.
+        #: Messages sent, and messages known to be delivered, since the beginning.
         self.started: i64 = 0
         self.done: i64 = 0
         self._slow: i64 = 0
@@ -109,9 +113,10 @@ class Generator:
         self._moved_at: i64 = 0
 
     def run(self, messages: i64, seconds: float, rate: float) -> None:
-        """Publish so many messages, or (if 0) for so many seconds; `rate` a second, or (if 0) as
-        many as the window allows. Returns when every one has been received and acknowledged. Raises
-        WrongAnswer, BenchError.
+        """Publish `messages`, or for `seconds` if it is 0, and wait until all are delivered.
+
+        `rate` is in messages per second; 0 is as many as the window allows. Raises WrongAnswer,
+        BenchError.
         """
         began: i64 = time.perf_counter_ns()
         now: i64 = began
@@ -123,7 +128,7 @@ class Generator:
         interval: float = 1e9 / rate if rate > 0 else 0.0
         while True:
             if now >= self._next_tick:
-                self._look(now)
+                self._check_progress(now)
             if messages == 0 and now >= end:
                 self._goal = self.started
                 end = now + (1 << 62)
@@ -133,28 +138,30 @@ class Generator:
                     wait = self._publish_due(now, began, interval)
                 elif self._publish(now):
                     wait = 0
-            if self.started >= self._goal and self._reached(self.started) and not self._owed():
+            if (
+                self.started >= self._goal
+                and self._delivered(self.started)
+                and not self._has_pending()
+            ):
                 break
-            self._hear(wait)
+            self._poll(wait)
             now = time.perf_counter_ns()
 
     def linger(self, seconds: float) -> None:
-        """Hear whatever still comes, for so long: a message more than there should be raises
-        WrongAnswer.
-        """
+        """Receive for `seconds` longer. Raises WrongAnswer if another message comes."""
         end: i64 = time.perf_counter_ns() + int(seconds * 1e9)
         while True:
             left: i64 = end - time.perf_counter_ns()
             if left <= 0:
                 return
-            self._hear(left)
+            self._poll(left)
 
     def close(self) -> None:
-        """Let go of the poller; the sockets are not ours."""
+        """Close the poller. The sockets belong to the caller."""
         self._poller.close()
 
     def _publish(self, now: i64) -> bool:
-        """Every publisher's next batch, as far as the window goes. Is there room for more?"""
+        """Send a batch of each publisher within the window; return True if more can be sent."""
         flow = self._flow
         lines = self.publishers
         count: i64 = len(lines)
@@ -164,7 +171,7 @@ class Generator:
             tried += 1
             line = lines[self._turn]
             size: i64 = min(flow.batch, self._goal - self.started)
-            if size <= 0 or not self._reached(self.started + size - flow.window):
+            if size <= 0 or not self._delivered(self.started + size - flow.window):
                 return False
             self._turn += 1
             if self._turn == count:
@@ -178,13 +185,13 @@ class Generator:
         return more
 
     def _publish_due(self, now: i64, began: i64, interval: float) -> i64:
-        """The messages that are due. Returns the ns until the next one is, a tick at most."""
+        """Send the messages that are due; return ns until the next one is due, at most _TICK."""
         flow = self._flow
         due: i64 = self._due_at(began, interval)
         touched: list[BenchConnection] = []
         while due <= now and self.started < self._goal:
             line = self.publishers[self._turn]
-            if line.blocked or not self._reached(self.started + 1 - flow.window):
+            if line.blocked or not self._delivered(self.started + 1 - flow.window):
                 break
             self._turn += 1
             if self._turn == len(self.publishers):
@@ -198,7 +205,7 @@ class Generator:
         return min(due - now, _TICK) if due > now else _TICK
 
     def _due_at(self, began: i64, interval: float) -> i64:
-        """When the message that is next is due."""
+        """Return the time at which the next message is due."""
         return began + i64(float(self.started - self._base) * interval)
 
     def _start(self, line: BenchConnection, count: i64, at: i64) -> None:
@@ -209,14 +216,12 @@ class Generator:
 
     def _send(self, line: BenchConnection) -> None:
         blocked = line.blocked
-        line.push()
+        line.send()
         if line.blocked != blocked:
             self._poller.writable(line.fd, line.blocked)
 
-    def _hear(self, wait: i64) -> None:
-        """Wait at most so many ns, then read from whoever has something and send to whoever takes
-        it.
-        """
+    def _poll(self, wait: i64) -> None:
+        """Wait at most `wait` ns, then read from and send to the sockets that are ready."""
         events = self._poller.wait(wait)
         if not events:
             return
@@ -225,22 +230,22 @@ class Generator:
             line = self._lines[fd]
             if ready & _WRITE:
                 line.blocked = False
-                line.push()
+                line.send()
                 if not line.blocked:
                     self._poller.writable(fd, False)
             if ready & ~_WRITE:
                 blocked = line.blocked
-                line.hear(now)
+                line.read(now)
                 if line.blocked and not blocked:
                     self._poller.writable(fd, True)
 
-    def _reached(self, wanted: i64) -> bool:
-        """Have at least so many messages gone all the way?"""
+    def _delivered(self, wanted: i64) -> bool:
+        """Return True if at least `wanted` messages have been delivered."""
         if self.done >= wanted:
             return True
         done: i64 = self.started
-        if self._flow.everybody:
-            # Most often the one that was slowest is still behind.
+        if self._flow.to_all:
+            # The subscriber that was slowest before is most often still behind.
             slow: i64 = self._slow
             if slow < len(self.subscribers) and self.subscribers[slow].reader.count() < wanted:
                 return False
@@ -262,22 +267,21 @@ class Generator:
         self.done = done
         return done >= wanted
 
-    def _owed(self) -> bool:
-        """Is anything under way that is no message?"""
+    def _has_pending(self) -> bool:
+        """Return True if other packets or frames than messages are missing or unsent."""
         for line in self._lines.values():
-            if line.unsent() > 0 or line.reader.open():
+            if line.unsent() > 0 or line.reader.pending():
                 return True
         return False
 
-    def _look(self, now: i64) -> None:
-        """Tell the caller; has anything moved since the last look?"""
+    def _check_progress(self, now: i64) -> None:
+        """Report the progress. Raises BenchError after `patience` without any."""
         self._next_tick = now + _TICK
         steps: i64 = self.started
         for line in self._lines.values():
             steps += line.reader.steps() - line.unsent()
-        # Where messages leave at a slow rate, and all that left have arrived, nothing moves, and
-        # rightly.
-        resting = self._reached(self.started) and self.started < self._goal
+        # At a slow rate, all messages may be delivered and the next one not yet due.
+        resting = self._delivered(self.started) and self.started < self._goal
         if steps != self._steps or resting:
             self._steps = steps
             self._moved_at = now
@@ -288,18 +292,23 @@ class Generator:
         self._tick(int(self.done - self._base))
 
     def _missing(self) -> str:
-        """Who waits for what: what the broker was asked to do and did not."""
+        """Return a phrase for the first connection that waits, and for what."""
         for line in self.publishers + self.subscribers:
             if line.blocked:
-                return f"{line.reader.where} waits for the broker to read ({line.unsent()} octets left)"
+                return (
+                    f"{line.reader.where} waits for the broker to read {line.unsent()} more bytes"
+                )
         behind = [line.reader for line in self.subscribers if line.reader.count() < self.started]
-        if self._flow.everybody and behind:
+        if self._flow.to_all and behind:
             reader = behind[0]
             others = f", and {len(behind) - 1} others wait" if len(behind) > 1 else ""
-            return f"{reader.where} waits for {self.started - reader.count()} of {self.started} messages{others}"
+            left = self.started - reader.count()
+            return f"{reader.where} waits for {left} of {self.started} messages{others}"
         received: i64 = sum(line.reader.count() for line in self.subscribers)
-        if received < self.started and not self._flow.everybody:
-            return f"{len(self.subscribers)} subscribers wait for {self.started - received} of {self.started} messages"
+        if received < self.started and not self._flow.to_all:
+            left = self.started - received
+            readers = len(self.subscribers)
+            return f"{readers} subscribers wait for {left} of {self.started} messages"
         for line in self.publishers:
             feed = line.feed
             if (
@@ -307,8 +316,9 @@ class Generator:
                 and feed is not None
                 and line.reader.count() < feed.published.count
             ):
-                return f"{line.reader.where} waits for {feed.published.count - line.reader.count()} confirms"
+                left = feed.published.count - line.reader.count()
+                return f"{line.reader.where} waits for {left} confirms"
         for line in self.publishers + self.subscribers:
-            if line.reader.open():
-                return f"{line.reader.where} waits for {line.reader.open()}"
+            if line.reader.pending():
+                return f"{line.reader.where} waits for {line.reader.pending()}"
         return "nothing is missing"

@@ -1,6 +1,6 @@
-"""How long did messages take? A histogram whose buckets are at most 0.4 % wide.
+"""A histogram of latencies, whose buckets are at most 0.4 % wide.
 
-A duration below 256 ns has a bucket of its own; above, each power of two is cut into 256 buckets:
+Each duration below 256 ns has a bucket of its own. Above, each power of two has 256 buckets:
 
     ns         0 .. 255 | 256 .. 511 | 512, 514 .. 1022 | 1024, 1028 .. 2044 | ...
     bucket     0 .. 255 | 256 .. 511 | 512     ..   767 |  768     ..   1023 | ...
@@ -14,14 +14,14 @@ from typing import Final
 
 from mypy_extensions import i64
 
-#: Buckets of one power of two, and of all: what takes longer than 2 ** 47 ns, a day and a half, is
-#: in the last.
+#: Buckets of one power of two, and of all. The last bucket also counts durations above 2 ** 47 ns,
+#: which is a day and a half.
 _PER_POWER: Final[i64] = 256
 _BUCKETS: Final[i64] = 10_240
 
 
 class Histogram:
-    """Durations in ns. `maximum` is exact, and so is `total`."""
+    """Counts of durations in ns. `maximum` and `total` are exact."""
 
     def __init__(self) -> None:
         self._counts = [0] * int(_BUCKETS)
@@ -30,7 +30,7 @@ class Histogram:
         self.maximum: i64 = 0
 
     def add(self, duration: i64) -> None:
-        """One more; a clock that ran backwards counts as 0."""
+        """Count a duration; a negative one counts as 0."""
         value: i64 = duration if duration > 0 else 0
         self.count += 1
         self.total += value
@@ -46,9 +46,7 @@ class Histogram:
         self._counts[index] += 1
 
     def percentile(self, share: float) -> int:
-        """The least duration that at least this share (0 to 1) of all do not exceed, in ns; 0 when
-        there are none.
-        """
+        """Return a percentile in ns; `share` is 0.99 for the 99th. 0 if nothing was counted."""
         if self.count == 0:
             return 0
         rank = max(1.0, share * float(self.count))
@@ -61,7 +59,7 @@ class Histogram:
 
 
 def _highest(index: int) -> int:
-    """The longest duration that falls into this bucket."""
+    """Return the longest duration in a bucket."""
     if index < 512:
         return index
     power = index // 256 - 1

@@ -1,10 +1,10 @@
-"""One socket: what it still has to send, and the reader that hears it. Hot path.
+"""A running connection: its socket, its reader and its unsent data. Hot path.
 
-A publisher's messages are encoded once, as many as its numbers, and sent round and round out of one
-piece of memory:
+The messages of a publisher are encoded once, one for each number, and sent again and again from one
+buffer, a lap:
 
     lap      | packet 0 | packet 1 | ... | packet ring-1 |        all of one size
-                              ^ at                    ^ target    counted in octets over all laps
+                              ^ at                    ^ target    bytes, counted over all laps
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from trellis.bench.reader import CHUNK, BenchReader
 
 
 class PublishFeed:
-    """A publisher's encoded messages, and how far they have been sent.
+    """The encoded messages of a publisher, and the number of bytes sent.
 
-    `lap` is all of them, `packet` the size of one.
+    `lap` holds all messages, each of `packet` bytes.
     """
 
     def __init__(self, lap: bytes, packet: i64, published: PublishedMessages) -> None:
@@ -33,15 +33,15 @@ class PublishFeed:
         self.target: i64 = 0
 
     def start(self, count: i64, now: i64) -> None:
-        """The next `count` messages are to leave; their time is `now`."""
+        """Let the next `count` messages be sent, and record `now` as their time."""
         self.target += count * self.packet
         self.published.send(count, now)
 
 
 class BenchConnection:
-    """A connection that is set up.
+    """A connection after its login, with a non-blocking socket.
 
-    Nothing here waits: `blocked` says that the socket takes no more for now.
+    `blocked` is true while the socket accepts no more data.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class BenchConnection:
         self.blocked = False
         self.sends: i64 = 0
         self.receives: i64 = 0
-        self.octets_in: i64 = 0
-        self.octets_out: i64 = 0
+        self.bytes_in: i64 = 0
+        self.bytes_out: i64 = 0
         self._left = memoryview(b"")
 
-    def hear(self, now: i64) -> None:
-        """Read once, check it, and answer. Raises WrongAnswer, BenchError."""
+    def read(self, now: i64) -> None:
+        """Receive once, check the data, and send answers. Raises WrongAnswer, BenchError."""
         try:
             data = self.sock.recv(CHUNK)
         except BlockingIOError:
@@ -72,17 +72,15 @@ class BenchConnection:
         if not data:
             raise BenchError(f"{self.reader.where}: the broker closed the connection")
         self.receives += 1
-        self.octets_in += len(data)
-        self.reader.heard(data, now)
+        self.bytes_in += len(data)
+        self.reader.receive(data, now)
         if len(self.reader.out) > 0 and not self.blocked:
-            self.push()
+            self.send()
 
-    def push(self) -> None:
-        """Send what there is: the rest of answers, then messages, then answers, which may not stand
-        inside a message.
-        """
+    def send(self) -> None:
+        """Send answers begun before, then messages, then new answers, never inside a message."""
         while len(self._left) > 0:
-            sent = self._send(self._left)
+            sent = self._send_data(self._left)
             if self.blocked:
                 return
             self._left = self._left[sent:]
@@ -91,31 +89,31 @@ class BenchConnection:
             while feed.at < feed.target:
                 start: i64 = feed.at % feed.lap
                 stop: i64 = min(start + feed.target - feed.at, feed.lap)
-                feed.at += self._send(feed.packets[start:stop])
+                feed.at += self._send_data(feed.packets[start:stop])
                 if self.blocked:
                     return
         out = self.reader.out
         if len(out) > 0:
             self._left = memoryview(out.getvalue())
             out.truncate(0)
-            self.push()
+            self.send()
 
-    def _send(self, octets: memoryview) -> int:
+    def _send_data(self, data: memoryview) -> int:
         try:
-            sent = self.sock.send(octets)
+            sent = self.sock.send(data)
         except BlockingIOError:
             self.blocked = True
             return 0
         except OSError:
-            # It is gone; what it had to say about that can still be read, and says more.
+            # The connection is closed. Reading from it gives the reason.
             self.blocked = True
             return 0
         self.sends += 1
-        self.octets_out += sent
+        self.bytes_out += sent
         return sent
 
     def unsent(self) -> i64:
-        """Octets that the socket has not taken."""
+        """Return the number of bytes that the socket has not accepted yet."""
         waiting: i64 = len(self._left) + len(self.reader.out)
         feed = self.feed
         return waiting if feed is None else waiting + feed.target - feed.at

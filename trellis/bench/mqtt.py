@@ -1,8 +1,6 @@
-"""MQTT 3.1.1 octets that are not in the hot path: the packets a load generator says, and the
-answers it understands.
+"""MQTT 3.1.1 packets that the load generator sends and reads outside the measured loop.
 
-Written for this tool and apart from the broker's own front end: what checks the broker may not
-share its mistakes.
+This code is written apart from the broker's front end, so that the two share no mistakes.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from typing import Final
 CONNACK: Final = 0x20
 SUBACK: Final = 0x90
 
-#: Return codes of CONNACK, 3.2.2.3.
+#: Return codes of CONNACK (MQTT 3.1.1, section 3.2.2.3).
 REFUSALS: Final = {
     1: "unacceptable protocol version",
     2: "identifier rejected",
@@ -20,39 +18,44 @@ REFUSALS: Final = {
     4: "bad user name or password",
     5: "not authorised",
 }
-#: Those that another user could mend.
+#: Return codes of a refused login.
 LOGIN_REFUSALS: Final = (4, 5)
 
 
 def string(text: str) -> bytes:
-    octets = text.encode()
-    return len(octets).to_bytes(2, "big") + octets
+    """Encode a string: its length in two bytes, then the text."""
+    data = text.encode()
+    return len(data).to_bytes(2, "big") + data
 
 
 def remaining_length(length: int) -> bytes:
-    octets = b""
+    """Encode a remaining length in one to four bytes."""
+    data = b""
     while length >= 128:
-        octets += bytes([length & 127 | 128])
+        data += bytes([length & 127 | 128])
         length >>= 7
-    return octets + bytes([length])
+    return data + bytes([length])
 
 
 def packet(first: int, rest: bytes) -> bytes:
+    """Encode a packet with this first byte."""
     return bytes([first]) + remaining_length(len(rest)) + rest
 
 
 def connect(client_id: str, user: str | None, password: str | None) -> bytes:
-    """A clean session without keep-alive."""
+    """Encode CONNECT for a clean session without keep-alive."""
     flags = 2 | (user is not None) << 7 | (password is not None) << 6
     login = b"".join(string(text) for text in (user, password) if text is not None)
     return packet(0x10, string("MQTT") + bytes([4, flags, 0, 0]) + string(client_id) + login)
 
 
 def subscribe(topic_filter: str, qos: int) -> bytes:
+    """Encode SUBSCRIBE with one topic filter."""
     return packet(0x82, b"\x00\x01" + string(topic_filter) + bytes([qos]))
 
 
 def publish(topic: str, body: bytes, qos: int = 0, packet_id: int = 0) -> bytes:
+    """Encode PUBLISH."""
     return packet(
         0x30 | qos << 1, string(topic) + (packet_id.to_bytes(2, "big") if qos else b"") + body
     )

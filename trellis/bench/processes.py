@@ -1,9 +1,8 @@
-"""What does the broker use? CPU time and memory of processes, from /proc.
+"""CPU time and memory of the broker's processes, read from /proc.
 
-CPU is the sum over all threads of /proc/PID/task/TID/schedstat, in ns of user and system time
-together. Threads that end during a measurement take their figure with them: /proc/PID/stat still
-knows it, but in ticks of 10 ms, so it counts only where it says more. The share of system time is
-always that of /proc/PID/stat.
+CPU time is the sum over all threads of /proc/PID/task/TID/schedstat, user and system time together,
+in ns. The figure of a thread is lost when it ends. /proc/PID/stat still includes it, in ticks of
+10 ms, and is used if it is greater. The share of system time is always that of /proc/PID/stat.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from trellis.bench.errors import Unreachable
 
 _PROC: Final = Path("/proc")
 _TICK: Final = os.sysconf("SC_CLK_TCK")
-#: ns that ticks may exceed ns without saying that a thread has come and gone.
+#: ns by which ticks may exceed schedstat without a thread having ended.
 _ROUNDING: Final = 30_000_000
 _KIB: Final = 1024
 #: Columns of /proc/PID/stat, counted behind the command's closing parenthesis.
@@ -24,14 +23,14 @@ _PARENT, _USER, _SYSTEM = 1, 11, 12
 
 
 class Cpu(NamedTuple):
-    """CPU time used so far: ns of each thread, and ticks of user and system time of each process."""
+    """CPU time used so far: ns of each thread, and ticks of user and of system time."""
 
     threads: dict[tuple[int, int], int]
     user: int
     system: int
 
     def since(self, before: Cpu) -> Spent:
-        """What was used between two of them."""
+        """Return the CPU time used since `before`."""
         ns = sum(after - before.threads.get(thread, 0) for thread, after in self.threads.items())
         user, system = self.user - before.user, self.system - before.system
         ticked = round((user + system) / _TICK * 1e9)
@@ -45,32 +44,30 @@ class Cpu(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """Seconds of CPU, user and system together, and the share of system time (0 to 1)."""
+    """CPU time in seconds, user and system together, and the share of system time (0 to 1)."""
 
     seconds: float
     system_share: float
 
 
 class Memory(NamedTuple):
-    """Resident memory in octets: now, and at most since `reset_peak`."""
+    """Resident memory in bytes: the present value, and the peak since `reset_peak`."""
 
     now: int
     peak: int
 
 
 class Processes:
-    """The broker's processes; with `children` also those below them, looked up anew for every
-    figure.
-    """
+    """The broker's processes, and with `children` all their child processes at each reading."""
 
     def __init__(self, pids: list[int], children: bool = False) -> None:
         if pids and not (_PROC / "self" / "stat").exists():
             raise Unreachable(
-                "--pid: CPU and memory of processes are read from /proc, which is not here"
+                "--pid: CPU time and memory are read from /proc, which this system lacks"
             )
         for pid in pids:
             if not (_PROC / str(pid)).exists():
-                raise Unreachable(f"--pid: there is no process {pid}; give the broker's")
+                raise Unreachable(f"--pid: there is no process {pid}; give a process of the broker")
         self._roots = pids
         self._children = children
 
@@ -79,6 +76,7 @@ class Processes:
 
     @property
     def pids(self) -> list[int]:
+        """The process numbers."""
         if not self._children:
             return list(self._roots)
         below: dict[int, list[int]] = {}
@@ -86,12 +84,12 @@ class Processes:
             if entry.name.isdigit() and (columns := _stat(entry)):
                 below.setdefault(int(columns[_PARENT]), []).append(int(entry.name))
         found = list(self._roots)
-        for pid in found:  # grows while it is walked
+        for pid in found:  # The list grows in the loop.
             found += [child for child in below.get(pid, ()) if child not in found]
         return found
 
     def cpu(self) -> Cpu:
-        """Raises Unreachable when one of the processes has ended."""
+        """Return the CPU time used so far. Raises Unreachable if a given process has ended."""
         threads: dict[tuple[int, int], int] = {}
         user = system = 0
         for pid in self.pids:
@@ -109,7 +107,7 @@ class Processes:
         return Cpu(threads, user, system)
 
     def reset_peak(self) -> None:
-        """Measure the peak from now on, where that is allowed (proc(5), clear_refs)."""
+        """Reset the peak of memory if the system allows it (proc(5), clear_refs)."""
         for pid in self.pids:
             try:
                 (_PROC / str(pid) / "clear_refs").write_text("5")
@@ -117,7 +115,7 @@ class Processes:
                 pass
 
     def memory(self) -> Memory:
-        """Pages that processes share count for each of them."""
+        """Return the memory. Pages shared by processes count for each of them."""
         now = peak = 0
         for pid in self.pids:
             for line in _read(_PROC / str(pid) / "status").splitlines():
@@ -129,7 +127,7 @@ class Processes:
 
 
 def _read(path: Path) -> str:
-    """A file of /proc; empty when its process or thread is gone."""
+    """Return a file of /proc, "" if its process or thread has ended."""
     try:
         return path.read_text(errors="replace")
     except OSError:
@@ -144,5 +142,5 @@ def _entries(path: Path) -> list[Path]:
 
 
 def _stat(process: Path) -> list[str]:
-    """The columns behind the command, which may hold blanks and parentheses itself."""
+    """Return the columns behind the command, which may itself hold blanks and parentheses."""
     return _read(process / "stat").rpartition(")")[2].split()

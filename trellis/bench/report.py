@@ -1,4 +1,4 @@
-"""What was measured: the records that JSON has, their medians, and the rows of the table."""
+"""Results of `trellis bench load`: the records in JSON, their medians, and the table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import trellis
 from trellis.bench import generator
 from trellis.bench.latency import Histogram
 
-#: Grows when a field goes or changes its meaning; new fields may come without.
+#: Version of the JSON. It grows when a field is removed or changes its meaning.
 FORMAT: Final = 1
 _MIB: Final = 1024 * 1024
 
@@ -26,7 +26,7 @@ Cell = str | int | float | bool | None
 
 @dataclass
 class Latency:
-    """From just before the send to the arrival, in microseconds."""
+    """Times from just before the send to the receipt, in microseconds."""
 
     count: int
     mean: float
@@ -38,7 +38,7 @@ class Latency:
 
 @dataclass
 class BrokerReport:
-    """What the broker's processes used: CPU in seconds, resident memory in octets."""
+    """Use of the broker's processes: CPU time in seconds, resident memory in bytes."""
 
     cpu: float
     system_share: float
@@ -49,9 +49,10 @@ class BrokerReport:
 
 @dataclass
 class Round:
-    """One measurement, raw.
+    """The figures of one round.
 
-    `seconds` is wall time; `sends` and `receives` are system calls of the generator.
+    `seconds` is wall time, `sends` and `receives` count system calls of the generator, `octets_out`
+    and `octets_in` bytes that it sent and received.
     """
 
     messages: int
@@ -68,8 +69,11 @@ class Round:
 
 @dataclass
 class Median:
-    """Over the rounds, each figure by itself. CPU is in microseconds a message that was published;
-    `broker_spread` is (highest - lowest) / median of it."""
+    """The median of each figure over the rounds.
+
+    CPU time is in microseconds per published message, and `broker_spread` is its (highest - lowest)
+    / median. `octet_rate` is in bytes per second.
+    """
 
     rate: float
     delivery_rate: float
@@ -85,7 +89,7 @@ class Median:
 
 @dataclass
 class Result:
-    """A workload with what it was made of, its rounds, and an error if it failed."""
+    """A workload with its parameters, its rounds, and an error if it failed."""
 
     name: str
     text: str
@@ -106,8 +110,11 @@ class Result:
 
 @dataclass
 class Environment:
-    """Where, when and how it was measured. `load` is the machine's load average of the last minute,
-    before the first workload; `servers` is what the brokers say they are."""
+    """Time, command and machine of a run.
+
+    `load` is the load average of the last minute before the first workload. `servers` holds product
+    and version of the brokers as they report them.
+    """
 
     time: str
     command: str
@@ -125,7 +132,7 @@ class Environment:
 
 @dataclass
 class BenchReport:
-    """A whole run."""
+    """The results of a run."""
 
     environment: Environment
     workloads: list[Result]
@@ -133,7 +140,7 @@ class BenchReport:
 
 
 def latency_of(histogram: Histogram) -> Latency | None:
-    """None when nothing was timed."""
+    """Return the latency of a round, None if it was not measured."""
     count = int(histogram.count)
     if not count:
         return None
@@ -144,7 +151,7 @@ def latency_of(histogram: Histogram) -> Latency | None:
 
 
 def median_of(rounds: Sequence[Round]) -> Median:
-    """`rounds` are one at least."""
+    """Return the medians of one or more rounds."""
     found = Median(
         rate=median(one.messages / one.seconds for one in rounds),
         delivery_rate=median(one.deliveries / one.seconds for one in rounds),
@@ -174,24 +181,24 @@ def median_of(rounds: Sequence[Round]) -> Median:
 
 
 def heading(found: Environment) -> str:
-    """The environment in one line, for people."""
+    """Return the environment in one line."""
     compiled = (
         "compiled"
         if found.generator_compiled
-        else "NOT compiled, so it may be slower than the broker"
+        else "NOT compiled, and perhaps slower than the broker"
     )
     brokers = ", ".join(
         f"{url} ({found.servers[name]})" if name in found.servers else url
         for name, url in found.targets.items()
     )
     return (
-        f"{brokers}; generator {found.trellis} {compiled}, {found.python}, {found.kernel}, {found.cpus} x {found.cpu}, "
-        f"load {found.load:g}"
+        f"{brokers}; generator {found.trellis} {compiled}, {found.python}, {found.kernel}, "
+        f"{found.cpus} x {found.cpu}, load {found.load:g}"
     )
 
 
 def rows(results: Sequence[Result]) -> list[dict[str, Cell]]:
-    """A row for each workload that was measured; columns that no workload has are left out."""
+    """Return a row for each measured workload, without figures that were not measured."""
     made: list[dict[str, Cell]] = []
     for result in results:
         found = result.median
@@ -229,16 +236,16 @@ def rows(results: Sequence[Result]) -> list[dict[str, Cell]]:
 
 
 def _digits(value: float) -> float:
-    """Three significant digits, or the whole number."""
+    """Round to three significant digits, or to a whole number from 100."""
     return round(value) if value >= 100 else float(f"{value:.3g}")
 
 
-def _mib(octets: int | None) -> float | None:
-    return None if octets is None else round(octets / _MIB, 1)
+def _mib(size: int | None) -> float | None:
+    return None if size is None else round(size / _MIB, 1)
 
 
 def environment(command: Sequence[str], targets: dict[str, str]) -> Environment:
-    """This machine, now. Passwords in the command's URLs become asterisks."""
+    """Return the present environment. Passwords in URLs of the command are masked."""
     return Environment(
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         command=re.sub(r"(//[^/:@\s]*):[^@\s]*@", r"\1:***@", shlex.join(command)),

@@ -1,6 +1,4 @@
-"""Runs workloads: builds the scene, warms up, measures rounds, and holds every answer to what it
-must be.
-"""
+"""Runs a workload: builds its scene, warms up, and measures and checks the rounds."""
 
 from __future__ import annotations
 
@@ -12,22 +10,24 @@ from typing import Final
 from trellis.bench.errors import BenchError, Unreachable, WrongAnswer
 from trellis.bench.latency import Histogram
 from trellis.bench.processes import Processes
-from trellis.progress import ProgressLine
 from trellis.bench.report import BrokerReport, Result, Round, latency_of, median_of
 from trellis.bench.scene import Scene
-from trellis.bench.target import Target
+from trellis.bench.target import BrokerTarget
 from trellis.bench.workloads import Workload
+from trellis.progress import ProgressLine
 
-#: The part of a round that warms up before the first, in messages or in seconds.
+#: Length of the warm-up as a share of a round.
 _WARM: Final = 0.2
 
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """How to run workloads: `messages` a round, or (if 0) `seconds`; `rate` messages a second, or
-    (if 0) as many as go; bodies of `size` octets, or (if 0) the workload's. After `patience`
-    seconds without progress a round fails. For `settle` seconds after it nothing more may come, and
-    the broker finishes what it is charged for.
+    """Options of a run.
+
+    A round publishes `messages`, or for `seconds` if that is 0. `rate` is in messages per second, 0
+    for as many as the window allows. `size` of a body is in bytes, 0 for that of the workload. A
+    round fails after `patience` seconds without progress. For `settle` seconds after it no message
+    may come, and the broker's CPU time still counts.
     """
 
     messages: int = 0
@@ -42,23 +42,22 @@ class BenchOptions:
 def run(
     workload: Workload,
     options: BenchOptions,
-    targets: dict[str, Target],
+    targets: dict[str, BrokerTarget],
     processes: Processes,
     progress: ProgressLine,
     servers: dict[str, str],
 ) -> Result:
-    """The workload's result, with its error if it failed.
+    """Run a workload and return its result, with the error if it failed.
 
-    Raises Unreachable when others cannot succeed either.
+    Raises Unreachable if no other workload can succeed either.
     """
     if options.size:
         workload = replace(workload, size=options.size)
-    # One message in flight: its way is the measurement. A rate: what comes late matters.
+    # Latency is measured for one message in flight, and at a given rate.
     timed = workload.window == 1 or options.rate > 0
     result = _result(workload, options)
     progress.begin(workload.name)
-    # What a run makes is freed by counting; looking for cycles would only make it stop now and
-    # then.
+    # A run creates no reference cycles. Collecting garbage would only interrupt it.
     gc.disable()
     try:
         with Scene(workload, targets, timed, progress, options.patience) as scene:
@@ -105,11 +104,11 @@ def _result(workload: Workload, options: BenchOptions) -> Result:
 
 
 def _measure(scene: Scene, options: BenchOptions, processes: Processes) -> Round:
-    """One round."""
+    """Measure one round."""
     generator, lines = scene.running, scene.publishers + scene.subscribers
     scene.script.latency = Histogram()
     processes.reset_peak()
-    rss, cpu, before = processes.memory(), processes.cpu(), _figures(scene)
+    rss, cpu, before = processes.memory(), processes.cpu(), _counters(scene)
     own, began = time.process_time(), time.perf_counter()
     generator.run(options.messages, options.seconds, options.rate)
     seconds, spent = time.perf_counter() - began, time.process_time() - own
@@ -121,11 +120,11 @@ def _measure(scene: Scene, options: BenchOptions, processes: Processes) -> Round
             used.seconds, used.system_share, rss.now, after.now, max(after.peak, rss.now, after.now)
         )
     scene.check_queues()
-    messages, deliveries, sends, receives, octets_out, octets_in = (
-        now - then for now, then in zip(_figures(scene), before, strict=True)
+    messages, deliveries, sends, receives, bytes_out, bytes_in = (
+        now - then for now, then in zip(_counters(scene), before, strict=True)
     )
-    # The checkers have compared every message; this counts what all of them took.
-    wanted = messages * (scene.workload.subscribers if scene.everybody else 1)
+    # The checkers have compared every message. This compares their total.
+    wanted = messages * (scene.workload.subscribers if scene.to_all else 1)
     if deliveries != wanted:
         raise WrongAnswer(
             f"{len(lines)} connections", "messages received in all", wanted, deliveries
@@ -134,8 +133,8 @@ def _measure(scene: Scene, options: BenchOptions, processes: Processes) -> Round
         messages,
         deliveries,
         seconds,
-        octets_out,
-        octets_in,
+        bytes_out,
+        bytes_in,
         sends,
         receives,
         spent,
@@ -144,14 +143,14 @@ def _measure(scene: Scene, options: BenchOptions, processes: Processes) -> Round
     )
 
 
-def _figures(scene: Scene) -> tuple[int, ...]:
-    """Messages, deliveries, sends, receives, octets out and in, since the scene began."""
+def _counters(scene: Scene) -> tuple[int, ...]:
+    """Return messages, deliveries, sends, receives, bytes sent and bytes received so far."""
     lines = scene.publishers + scene.subscribers
     return (
         int(scene.running.started),
         sum(int(line.reader.count()) for line in scene.subscribers),
         sum(int(line.sends) for line in lines),
         sum(int(line.receives) for line in lines),
-        sum(int(line.octets_out) for line in lines),
-        sum(int(line.octets_in) for line in lines),
+        sum(int(line.bytes_out) for line in lines),
+        sum(int(line.bytes_in) for line in lines),
     )

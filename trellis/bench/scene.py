@@ -1,7 +1,4 @@
-"""What a workload needs at the broker: connections, queues, subscriptions, bindings.
-
-Built before a run, gone after it.
-"""
+"""The connections, queues, subscriptions and bindings of a workload, removed after its run."""
 
 from __future__ import annotations
 
@@ -13,47 +10,47 @@ from typing import Final
 
 from trellis.bench import amqp
 from trellis.bench.amqp_readers import AmqpPublisher, BenchAmqpConsumer
-from trellis.bench.check import Checker, Competing, Ordered, Pile, Script
+from trellis.bench.check import Checker, Competing, CompetingCounts, Ordered, TrafficPlan
 from trellis.bench.client import FRAME_MAX, AmqpClient, MqttClient
-from trellis.bench.encoding import BenchEncoding, BenchNames, is_known, part, sizes
+from trellis.bench.encoding import BenchEncoding, BenchNames, is_predictable, numbers_of, sizes
 from trellis.bench.errors import BenchError, Unreachable, WrongAnswer
 from trellis.bench.generator import Flow, Generator
 from trellis.bench.line import BenchConnection, PublishFeed
 from trellis.bench.mqtt_readers import MqttPublisher, MqttSubscriber
-from trellis.progress import ProgressLine
 from trellis.bench.reader import BenchReader
-from trellis.bench.target import Target
-from trellis.bench.workloads import COMPETING, EVERYBODY, TOPICS, Workload
+from trellis.bench.target import BrokerTarget
+from trellis.bench.workloads import ALL, COMPETING, TOPICS, Workload
+from trellis.progress import ProgressLine
 
-#: Bindings that match nothing are spread over queues: some brokers take long to delete a queue with
-#: many.
+#: Bindings of one queue. Some brokers take long to delete a queue with many bindings.
 _BINDINGS_OF_A_QUEUE: Final = 1_000
-#: File descriptors beside those of the workload's connections.
+#: File descriptors besides those of the workload's connections.
 _OTHER_FILES: Final = 50
 #: Seconds that deleting a queue may take.
 _DELETE_TIMEOUT: Final = 120.0
 
 
 class Scene:
-    """A context: what is built inside is taken away at its end, whatever happens.
+    """A context manager that builds the objects of a workload and removes them at its end.
 
-    `timed` keeps latencies; `patience` is how many seconds without progress are too long."""
+    `timed` measures latencies. After `patience` seconds without progress a run fails.
+    """
 
     def __init__(
         self,
         workload: Workload,
-        targets: dict[str, Target],
+        targets: dict[str, BrokerTarget],
         timed: bool,
         progress: ProgressLine,
         patience: float,
     ) -> None:
         self.workload = workload
         self.window, self.batch, ring = sizes(workload)
-        self.script = Script(workload.publishers, ring, workload.size, timed)
+        self.script = TrafficPlan(workload.publishers, ring, workload.size, timed)
         self.generator: Generator | None = None
         self.publishers: list[BenchConnection] = []
         self.subscribers: list[BenchConnection] = []
-        #: What the AMQP broker says it is, and the seconds that the other bindings took.
+        #: Product and version of the AMQP broker, and the seconds that the other bindings took.
         self.server = ""
         self.bind_seconds = 0.0
         self._ring = ring
@@ -62,7 +59,7 @@ class Scene:
         self._patience = patience
         self._names = BenchNames(workload, os.urandom(3).hex())
         self._clients: list[AmqpClient | MqttClient] = []
-        self._steward: AmqpClient | None = None
+        self._control: AmqpClient | None = None
         self._queues: list[str] = []
         self._exchanges: list[str] = []
 
@@ -83,21 +80,21 @@ class Scene:
         self._clear()
 
     @property
-    def everybody(self) -> bool:
-        """Does each subscriber get every message?"""
-        return self.workload.sharing == EVERYBODY
+    def to_all(self) -> bool:
+        """True if each subscriber gets every message."""
+        return self.workload.sharing == ALL
 
     @property
     def running(self) -> Generator:
-        """The generator of a scene that has been built."""
+        """The generator of a built scene."""
         assert self.generator is not None
         return self.generator
 
     def check_queues(self) -> None:
-        """Nothing may wait in them any more. Raises WrongAnswer."""
+        """Check that all queues are empty. Raises WrongAnswer."""
         for queue in self._queues:
-            assert self._steward is not None
-            depth = self._steward.depth(queue)
+            assert self._control is not None
+            depth = self._control.depth(queue)
             if depth:
                 raise WrongAnswer(f"queue {queue}", "messages left over", 0, depth)
 
@@ -106,19 +103,19 @@ class Scene:
         _allow_files(workload)
         self._progress.say("connecting")
         if "amqp" in workload.protocols:
-            self._steward = AmqpClient(self._targets["amqp"], "control connection")
-            self.server = self._steward.server
+            self._control = AmqpClient(self._targets["amqp"], "control connection")
+            self.server = self._control.server
             if not self._names.crossing:
                 self._exchanges.append(self._names.exchange)
                 kind = "headers" if workload.headers else "topic"
-                self._steward.ask(
+                self._control.ask(
                     amqp.exchange_declare(self._names.exchange, kind), amqp.EXCHANGE_DECLARE_OK
                 )
         encoding = BenchEncoding(
             workload,
             self._names,
             self._ring,
-            self._steward.frame_max if self._steward else FRAME_MAX,
+            self._control.frame_max if self._control else FRAME_MAX,
         )
         checkers = self._checkers()
         if workload.consume == "mqtt":
@@ -129,7 +126,7 @@ class Scene:
         self._bind_others()
         self._progress.say("running")
         acknowledged = workload.confirms if workload.publish == "amqp" else workload.qos > 0
-        flow = Flow(self.batch, self.window, self.everybody, acknowledged)
+        flow = Flow(self.batch, self.window, self.to_all, acknowledged)
         self.generator = Generator(
             self.publishers, self.subscribers, flow, self._progress.tick, self._patience
         )
@@ -138,28 +135,29 @@ class Scene:
         workload = self.workload
         names = [f"subscriber {index}" for index in range(workload.subscribers)]
         if workload.sharing == COMPETING:
-            pile = Pile(self.script)
+            pile = CompetingCounts(self.script)
             return [Competing(name, self.script, pile) for name in names]
         return [
-            Ordered(name, self.script, *part(workload, index)) for index, name in enumerate(names)
+            Ordered(name, self.script, *numbers_of(workload, index))
+            for index, name in enumerate(names)
         ]
 
     def _subscribe(self, checkers: list[Checker], encoding: BenchEncoding) -> None:
         workload, names = self.workload, self._names
         topics, packet, known = (
             encoding.topics(),
-            encoding.packet("mqtt", workload.qos),
-            is_known(workload),
+            encoding.packet_size("mqtt", workload.qos),
+            is_predictable(workload),
         )
         stream, lap = encoding.stream(0, 1) if known else (b"", 0)
         for index, checker in enumerate(checkers):
             client = MqttClient(self._targets["mqtt"], checker.where)
             self._clients.append(client)
-            if workload.sharing == EVERYBODY:
+            if workload.sharing == ALL:
                 client.subscribe(names.topic_filter, workload.qos)
             else:
                 client.subscribe(names.topic(index), workload.qos)
-                stream, lap = encoding.stream(*part(workload, index)) if known else (b"", 0)
+                stream, lap = encoding.stream(*numbers_of(workload, index)) if known else (b"", 0)
             reader = MqttSubscriber(checker, topics, workload.qos, stream, lap, packet)
             self.subscribers.append(BenchConnection(client.sock, reader))
 
@@ -212,20 +210,20 @@ class Scene:
         return client, AmqpPublisher(where, self.script, index)
 
     def _bind_others(self) -> None:
-        """The bindings that match nothing, and how long they took."""
-        count, steward, names = self.workload.bindings, self._steward, self._names
-        if not count or steward is None:
+        """Make the bindings that match no message, and measure the time."""
+        count, control, names = self.workload.bindings, self._control, self._names
+        if not count or control is None:
             return
         queues = [
             f"{names.queue}-other-{index}" for index in range(-(-count // _BINDINGS_OF_A_QUEUE))
         ]
         for queue in queues:
             self._queues.append(queue)
-            steward.ask(amqp.queue_declare(queue), amqp.QUEUE_DECLARE_OK)
+            control.ask(amqp.queue_declare(queue), amqp.QUEUE_DECLARE_OK)
         began = time.perf_counter()
         for at, queue in zip(range(0, count, _BINDINGS_OF_A_QUEUE), queues, strict=True):
             numbers = range(at, min(at + _BINDINGS_OF_A_QUEUE, count))
-            steward.bind(
+            control.bind(
                 [
                     (queue, "", names.other_wanted(number))
                     if self.workload.headers
@@ -238,16 +236,17 @@ class Scene:
         self.bind_seconds = time.perf_counter() - began
 
     def _clear(self) -> None:
-        """Close all, and delete what was declared, over a new connection: the others may be in the
-        middle of anything.
+        """Close all connections, and delete what was declared over a new connection.
+
+        The old connections may be in the middle of a message.
         """
         self._progress.say("cleaning up")
         if self.generator is not None:
             self.generator.close()
         for client in self._clients:
-            client.leave()
-        if self._steward is not None:
-            self._steward.leave()
+            client.disconnect()
+        if self._control is not None:
+            self._control.disconnect()
         if self._queues or self._exchanges:
             self._delete([amqp.queue_delete(name) for name in self._queues], amqp.QUEUE_DELETE_OK)
             self._delete(
@@ -255,23 +254,23 @@ class Scene:
             )
 
     def _delete(self, requests: list[bytes], answer: amqp.Method) -> None:
-        """One after another.
+        """Send requests one after another.
 
-        A queue that went with its consumer is an error to some brokers, which close the channel.
+        Some brokers close the channel if an auto-delete queue is gone already.
         """
-        steward: AmqpClient | None = None
+        control: AmqpClient | None = None
         for request in requests:
             try:
-                steward = steward or AmqpClient(self._targets["amqp"], "control connection")
-                steward.ask(request, answer, _DELETE_TIMEOUT)
+                control = control or AmqpClient(self._targets["amqp"], "control connection")
+                control.ask(request, answer, _DELETE_TIMEOUT)
             except Unreachable:
                 return
             except BenchError:
-                if steward is not None:
-                    steward.close()
-                    steward = None
-        if steward is not None:
-            steward.leave()
+                if control is not None:
+                    control.close()
+                    control = None
+        if control is not None:
+            control.disconnect()
 
 
 def _allow_files(workload: Workload) -> None:
@@ -282,6 +281,7 @@ def _allow_files(workload: Workload) -> None:
         return
     if hard != resource.RLIM_INFINITY and hard < wanted:
         raise BenchError(
-            f"{workload.name} needs {wanted} open files, and {hard} are allowed; raise that with ulimit -n"
+            f"{workload.name} needs {wanted} open files, but the limit is {hard}; "
+            "raise it with ulimit -n"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

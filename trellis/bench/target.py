@@ -1,6 +1,4 @@
-"""Where the broker is: amqp://user:password@host:port/vhost or mqtt://user:password@host:port, and
-how to reach it.
-"""
+"""URLs of brokers, such as amqp://user:password@host:port/vhost, and connections to them."""
 
 from __future__ import annotations
 
@@ -10,13 +8,13 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from trellis.bench.errors import BenchError, Unreachable
 
-#: Seconds without an octet from a broker that is asked something.
+#: Seconds to wait for an answer of a broker.
 TIMEOUT: Final = 10.0
 PORTS: Final = {"amqp": 5672, "mqtt": 1883}
 
 
-class Target(NamedTuple):
-    """A broker's listener. Without a user an MQTT client is anonymous."""
+class BrokerTarget(NamedTuple):
+    """A listener of a broker, and the login. An MQTT client without a user is anonymous."""
 
     protocol: str
     host: str
@@ -30,34 +28,35 @@ class Target(NamedTuple):
         return f"{self.protocol}://{host}:{self.port}"
 
     @property
-    def shape(self) -> str:
-        """What a URL for this protocol looks like."""
+    def url_example(self) -> str:
+        """The flag with the form of a URL, for errors."""
         return f"--{self.protocol} {self.protocol}://USER:PASSWORD@HOST:PORT" + (
             "/VHOST" if self.protocol == "amqp" else ""
         )
 
     def connect(self) -> socket.socket:
-        """A connected socket with TIMEOUT. Raises Unreachable."""
+        """Return a connected socket with a timeout. Raises Unreachable."""
         try:
             sock = socket.create_connection((self.host, self.port), TIMEOUT)
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__
             raise Unreachable(
-                f"cannot connect to {self} ({reason}); start the broker there, or give {self.shape}"
+                f"cannot connect to {self} ({reason}); start the broker there, "
+                f"or give {self.url_example}"
             ) from None
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
 
 
-#: `trellis serve` with its defaults.
+#: The listeners of `trellis serve` with default settings.
 DEFAULTS: Final = {
-    "amqp": Target("amqp", "127.0.0.1", PORTS["amqp"], "guest", "guest"),
-    "mqtt": Target("mqtt", "127.0.0.1", PORTS["mqtt"], None, None),
+    "amqp": BrokerTarget("amqp", "127.0.0.1", PORTS["amqp"], "guest", "guest"),
+    "mqtt": BrokerTarget("mqtt", "127.0.0.1", PORTS["mqtt"], None, None),
 }
 
 
-def parse(protocol: str, url: str) -> Target:
-    """The target that a URL names. Raises ValueError, which says what is wrong."""
+def parse(protocol: str, url: str) -> BrokerTarget:
+    """Return the target that a URL names. Raises ValueError with the problem."""
     default = DEFAULTS[protocol]
     parts = urlsplit(url)
     port = _port(parts)
@@ -68,7 +67,7 @@ def parse(protocol: str, url: str) -> Target:
         or parts.fragment
         or (protocol == "mqtt" and parts.path.strip("/"))
     ):
-        raise ValueError(f"must be such as {default.shape.partition(' ')[2]}")
+        raise ValueError(f"must be a URL such as {default.url_example.partition(' ')[2]}")
     user = unquote(parts.username) if parts.username is not None else default.user
     password = (
         unquote(parts.password)
@@ -77,9 +76,9 @@ def parse(protocol: str, url: str) -> Target:
         if parts.username is None
         else ""
     )
-    # AMQP URIs: no path is the default virtual host, and so is, by common use, a lone slash.
+    # In AMQP URIs a missing path means the default virtual host. A lone slash commonly does too.
     vhost = unquote(parts.path[1:]) or "/"
-    return Target(protocol, parts.hostname, port or PORTS[protocol], user, password, vhost)
+    return BrokerTarget(protocol, parts.hostname, port or PORTS[protocol], user, password, vhost)
 
 
 def _port(parts: SplitResult) -> int | None:
@@ -90,51 +89,58 @@ def _port(parts: SplitResult) -> int | None:
 
 
 class BenchConversation:
-    """A connection that is being set up: blocking, with a timeout. `where` names it in errors."""
+    """A blocking connection for requests and answers. `where` names it in errors."""
 
-    def __init__(self, target: Target, where: str) -> None:
+    def __init__(self, target: BrokerTarget, where: str) -> None:
         self.target = target
         self.where = where
         self.sock = target.connect()
-        self._held = b""
+        self._unread = b""
 
-    def send(self, octets: bytes) -> None:
+    def send(self, data: bytes) -> None:
+        """Send data. Raises BenchError if the broker does not read."""
         try:
-            self.sock.sendall(octets)
+            self.sock.sendall(data)
         except TimeoutError:
             raise BenchError(
-                f"{self.where}: {self.target} takes no octets for {TIMEOUT:g} s"
+                f"{self.where}: {self.target} reads nothing for {TIMEOUT:g} s"
             ) from None
         except OSError:
-            pass  # What it said before it closed comes with the next read.
+            pass  # The connection is closed. The next read returns the reason.
 
     def read(self, size: int, awaited: str, timeout: float = TIMEOUT) -> bytes:
-        """Exactly so many octets. Raises BenchError, which says what was awaited."""
+        """Return the next `size` bytes. Raises BenchError, which names the `awaited` packet."""
         self.sock.settimeout(timeout)
-        while len(self._held) < size:
+        while len(self._unread) < size:
             try:
                 data = self.sock.recv(65_536)
             except TimeoutError:
                 raise BenchError(
-                    f"{self.where}: no answer from {self.target} for {timeout:g} s; waited for {awaited}"
+                    f"{self.where}: no answer from {self.target} for {timeout:g} s; "
+                    f"waited for {awaited}"
                 ) from None
             except OSError as error:
                 raise self.closed(awaited, error.strerror or str(error)) from None
             if not data:
                 raise self.closed(awaited, "end of stream")
-            self._held += data
-        octets, self._held = self._held[:size], self._held[size:]
-        return octets
+            self._unread += data
+        found, self._unread = self._unread[:size], self._unread[size:]
+        return found
 
     def closed(self, awaited: str, reason: str) -> BenchError:
+        """Return the error for a connection that the broker closed."""
         return BenchError(
             f"{self.where}: {self.target} closed the connection ({reason}); waited for {awaited}"
         )
 
     def refused(self, reason: str) -> Unreachable:
+        """Return the error for a refused login."""
         user = self.target.user
-        who = "an anonymous client" if user is None else f"user {user}"
-        return Unreachable(f"{self.target} refused {who} ({reason}); give {self.target.shape}")
+        client = "an anonymous client" if user is None else f"user {user}"
+        return Unreachable(
+            f"{self.target} refused {client} ({reason}); give {self.target.url_example}"
+        )
 
     def close(self) -> None:
+        """Close the socket."""
         self.sock.close()

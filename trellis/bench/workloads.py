@@ -1,10 +1,9 @@
-"""Which workloads are there? A table: one line of it is all that a new one takes, as long as its
-fields can say it.
+"""The table of workloads. A new workload is a new entry, as far as the fields can describe it.
 
-A message goes from `publishers` to `subscribers`, each a connection of its own, and its topic is
-one of `topics` in turn. Who gets it is said by `sharing`:
+Messages go from `publishers` to `subscribers`, each of which has its own connection. Their topics
+alternate between `topics`. `sharing` decides the receivers of a message:
 
-    EVERYBODY   every subscriber: MQTT by a wildcard filter, AMQP by a queue each, bound by a wildcard key
+    ALL         every subscriber, by an MQTT wildcard filter or an AMQP queue with a wildcard key
     TOPICS      the one subscriber of its topic
     COMPETING   one of the consumers of the one queue
 """
@@ -14,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-EVERYBODY: Final = "everybody"
+ALL: Final = "everybody"
 TOPICS: Final = "topics"
 COMPETING: Final = "competing"
 
@@ -23,7 +22,7 @@ KIB: Final = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """`publish` and `consume` are "mqtt" or "amqp"."""
+    """A workload. `publish` and `consume` are "mqtt" or "amqp"."""
 
     name: str
     text: str
@@ -31,30 +30,30 @@ class Workload:
     consume: str
     publishers: int = 1
     subscribers: int = 1
-    sharing: str = EVERYBODY
-    #: MQTT, both ways.
+    sharing: str = ALL
+    #: MQTT: QoS of messages and subscriptions.
     qos: int = 0
-    #: AMQP: the consumer acknowledges each message; what it may hold unacknowledged (0: no bound);
-    #: confirms.
+    #: AMQP: whether the consumer acknowledges each message, its prefetch count (0 is no limit),
+    #: and publisher confirms.
     acks: bool = False
     prefetch: int = 0
     confirms: bool = False
-    #: AMQP: messages are persistent, and the queues durable.
+    #: AMQP: persistent messages and durable queues.
     persistent: bool = False
-    #: AMQP: further bindings of the exchange, which match nothing that is published.
+    #: AMQP: further bindings of the exchange, which match no message.
     bindings: int = 0
-    #: AMQP: the exchange compares headers instead of keys.
+    #: AMQP: a headers exchange instead of a topic exchange.
     headers: bool = False
-    #: Octets of a body.
+    #: Size of a body in bytes.
     size: int = 100
     topics: int = 16
-    #: Messages in one send, and in flight at most. A window of 1 is a ping-pong, and its latency is
-    #: kept.
+    #: Messages in one send, and in flight. With a window of 1, latency is measured.
     batch: int = 64
     window: int = 4096
 
     @property
     def protocols(self) -> set[str]:
+        """The protocols of the workload."""
         return {self.publish, self.consume}
 
 
@@ -65,7 +64,7 @@ def _mqtt(
     qos: int = 0,
     publishers: int = 1,
     subscribers: int = 1,
-    sharing: str = EVERYBODY,
+    sharing: str = ALL,
     batch: int = 64,
     window: int = 4096,
 ) -> Workload:
@@ -92,7 +91,7 @@ def _amqp(
     confirms: bool = False,
     publishers: int = 1,
     subscribers: int = 1,
-    sharing: str = EVERYBODY,
+    sharing: str = ALL,
     size: int = 100,
     bindings: int = 0,
     headers: bool = False,
@@ -118,8 +117,8 @@ def _amqp(
     )
 
 
-#: Brokers keep so many QoS 1 and 2 messages for a client that is behind (mosquitto 1,000, NATS
-#: 1,024), and drop more.
+#: QoS 1 and 2 messages that other brokers keep for a slow client before they drop more (Mosquitto
+#: 1,000, NATS 1,024).
 _SMALL_WINDOW: Final = 1_000
 
 _ALL: Final = (
@@ -136,7 +135,7 @@ _ALL: Final = (
     ),
     _mqtt(
         "50pub",
-        "QoS 0, 50 publishers, one message a send",
+        "QoS 0, 50 publishers, one message per send",
         publishers=50,
         batch=1,
         window=_SMALL_WINDOW,
@@ -153,7 +152,7 @@ _ALL: Final = (
     ),
     _amqp("fan10", "every message to 10 queues", subscribers=10),
     _amqp(
-        "50pub", "50 publishers, one message a send", publishers=50, batch=1, window=_SMALL_WINDOW
+        "50pub", "50 publishers, one message per send", publishers=50, batch=1, window=_SMALL_WINDOW
     ),
     _amqp("pingpong", "one message in flight", batch=1, window=1),
     _amqp("1k", "bodies of 1 KiB", size=KIB),
@@ -169,14 +168,14 @@ _ALL: Final = (
     _amqp("bindings10k", "topic exchange with 10,000 other bindings", bindings=10_000),
     _amqp("bindings100k", "topic exchange with 100,000 other bindings", bindings=100_000),
     _amqp(
-        "headers", "headers exchange, two headers asked for, one queue, one consumer", headers=True
+        "headers", "headers exchange, two headers required, one queue, one consumer", headers=True
     ),
     _amqp(
         "headers10k", "headers exchange with 10,000 other bindings", headers=True, bindings=10_000
     ),
     Workload(
         name="amqp-durable",
-        text="AMQP persistent, 256 octets, a durable queue, confirms, acknowledgements, prefetch 1,000",
+        text="AMQP persistent, 256 bytes, durable queue, confirms, acks, prefetch 1,000",
         publish="amqp",
         consume="amqp",
         acks=True,
@@ -187,7 +186,7 @@ _ALL: Final = (
     ),
     Workload(
         name="amqp-durable-one",
-        text="AMQP the same, one message in flight",
+        text="AMQP persistent, 256 bytes, durable queue, one message in flight",
         publish="amqp",
         consume="amqp",
         acks=True,
@@ -210,7 +209,7 @@ _ALL: Final = (
         publish="amqp",
         consume="mqtt",
     ),
-    # The last one: some brokers clear up for a while after so many connections.
+    # The last entry, because some brokers are busy for a while after closing so many connections.
     _mqtt(
         "fan10000",
         "QoS 0, every message to 10,000 subscribers, one in flight",

@@ -16,7 +16,7 @@ from trellis.settings.errors import nearest
 if TYPE_CHECKING:
     from trellis.bench.report import BenchReport
     from trellis.bench.run import BenchOptions
-    from trellis.bench.target import Target
+    from trellis.bench.target import BrokerTarget
 
 USAGE = (
     "trellis bench load [WORKLOAD]... [--amqp URL] [--mqtt URL] [--pid PID,...] "
@@ -148,7 +148,7 @@ def _run(
     arguments: argparse.Namespace,
     names: list[str],
     options: BenchOptions,
-    targets: dict[str, Target],
+    targets: dict[str, BrokerTarget],
 ) -> int:
     from trellis.bench.errors import Unreachable
     from trellis.bench.processes import Processes
@@ -219,11 +219,11 @@ def _write(path: str, report: BenchReport) -> None:
         file.write(text)
 
 
-def _targets(arguments: argparse.Namespace) -> dict[str, Target]:
+def _targets(arguments: argparse.Namespace) -> dict[str, BrokerTarget]:
     """Return the given brokers by protocol, or the two defaults if none is given."""
     from trellis.bench.target import DEFAULTS, parse
 
-    found: dict[str, Target] = {}
+    found: dict[str, BrokerTarget] = {}
     for protocol in ("amqp", "mqtt"):
         url = getattr(arguments, protocol)
         try:

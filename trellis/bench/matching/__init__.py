@@ -1,14 +1,15 @@
-"""The bench of topic matching, `trellis bench matching`: every algorithm and its peers on the same
-patterns and topics.
+"""`trellis bench matching`: measures topic matching algorithms and peers on the same data.
 
-Theory of operation. A *contender* is a program that reads requests, a JSON object a line, and
-answers each with another: an algorithm of `matching/` (run by `step`), or a peer in any language
-that keeps the same protocol. A *case* is a request with the files it names: patterns, topics, and
-patterns to subscribe meanwhile. Cases of one size make a
-*batch*. For each batch, each round, each contender in turn (another one first each time) a process
-is started, does the batch's cases, and ends: so a mood of the machine meets all of them, nobody
-inherits another's memory, and what is compared are medians over rounds. What a contender finds is
-compared with what `naive` and `trie` find before it is timed; one that is wrong has no figure.
+A *contender* is a program that reads requests, one JSON object per line, and answers each with
+another one. It is an algorithm of `matching/`, run by `step`, or a peer: a program in any language
+with the same protocol. A *case* is a request with its files: patterns, topics, and further patterns
+to subscribe during the measurement. Cases of one size make a *batch*.
+
+In each round, each contender does the cases of a batch in a process of its own, and the first
+contender changes from round to round. So noise of the machine affects all contenders, no contender
+runs in memory used by another one, and medians over the rounds are compared. Answers are compared
+with those of `naive` and `trie` before they are timed; a contender with a wrong answer has no
+figure.
 
     cases --> rounds --> contenders ==pipe==> step: measure, memory, concurrency, churn, splitting
     workloads     |                  or a peer

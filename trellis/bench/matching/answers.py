@@ -1,10 +1,9 @@
-"""Did it find what it should? A number for all answers, the same in whatever order, in any
-language.
+"""A digest of the answers of a matcher, to compare contenders in different languages.
 
     digest = sum over topics i and subscribers s of ((i + 1) K  xor  (s + 1) L)   modulo 2^64
 
-Topics and subscribers are numbers from 0. A subscriber that is missing, or there twice, changes
-count or digest.
+Topics and subscribers are numbers from 0. The order of an answer does not matter. A missing or
+repeated subscriber changes the count or the digest.
 """
 
 from __future__ import annotations
@@ -16,11 +15,12 @@ from typing import Final, NamedTuple
 _TOPIC: Final = 0x9E3779B97F4A7C15
 _SUBSCRIBER: Final = 0xC2B2AE3D27D4EB4F
 _ALL: Final = 2**64 - 1
-_PATIENCE: Final = 1.0  # seconds
+#: Seconds that a further comparison may take.
+_PATIENCE: Final = 1.0
 
 
 class MatchAnswers(NamedTuple):
-    """What the first `topics` topics find: so many subscribers, with this digest."""
+    """The answers for the first `topics` topics: number of subscribers found, and digest."""
 
     topics: int
     found: int
@@ -28,11 +28,11 @@ class MatchAnswers(NamedTuple):
 
 
 class WrongMatch(Exception):
-    """An answer is not the expected one."""
+    """An answer differs from the expected one."""
 
 
 def answers(match: Callable[[str], Sequence[int]], topics: Sequence[str]) -> MatchAnswers:
-    """What these topics find."""
+    """Match topics and return the digest of the answers."""
     found = digest = 0
     for number, topic in enumerate(topics, 1):
         row = number * _TOPIC & _ALL
@@ -45,11 +45,10 @@ def answers(match: Callable[[str], Sequence[int]], topics: Sequence[str]) -> Mat
 def check(
     match: Callable[[str], Sequence[int]], topics: Sequence[str], expected: Sequence[Sequence[int]]
 ) -> None:
-    """Raise Wrong unless the topics find what is expected: `Answers`, as lists, the fewest topics
-    first.
+    """Raise WrongMatch unless the answers are as expected.
 
-    The first of them is compared whatever that takes, the others where that is likely to take no
-    more than a second.
+    `expected` holds `MatchAnswers` as lists, with the fewest topics first. The first one is always
+    compared, the others if that will probably take less than a second.
     """
     rate = 0.0
     for wanted in expected:
@@ -59,7 +58,7 @@ def check(
         found = answers(match, topics[: wanted[0]])
         if list(found) != list(wanted):
             raise WrongMatch(
-                f"{found.topics} topics found {found.found:,} subscribers (digest {found.digest:x}), "
-                f"not {wanted[1]:,} ({wanted[2]:x})"
+                f"{found.topics} topics found {found.found:,} subscribers "
+                f"(digest {found.digest:x}), not {wanted[1]:,} ({wanted[2]:x})"
             )
         rate = (time.monotonic() - began) / wanted[0]

@@ -1,4 +1,4 @@
-"""What is measured? The parts of a bench, made of cases; the cases of one size are a batch."""
+"""The parts of the bench. They consist of cases, and the cases of one size are a batch."""
 
 from __future__ import annotations
 
@@ -17,23 +17,20 @@ from trellis.bench.matching.workloads import (
     MatchingWorkload,
 )
 
-#: Sizes: of a quick run, and of a whole one.
+#: Numbers of subscriptions in a quick run and in a full run.
 QUICK: Final = (1_000,)
 FULL: Final = (1_000, 10_000, 100_000, 1_000_000)
-#: The articles' size.
+#: Number of subscriptions in the articles.
 _ARTICLE: Final = 1_000
 _ARTICLE_WORKERS: Final = (2, 4, 8, 16)
 _PAIRS: Final = (1, 2, 4, 8)
-#: A change every so many publications.
+#: Publications per change of a subscription; 0 is no change.
 _EVERY: Final = (0, 1_000, 100, 10)
 
 
 @dataclass(frozen=True)
 class MatchingCase:
-    """One thing that is measured: a request, and the words its files hold.
-
-    `only` names who can do it, if not all.
-    """
+    """One measurement: a request and its workload. `only` names contenders if not all can do it."""
 
     part: str
     workload: MatchingWorkload
@@ -54,15 +51,13 @@ class MatchingCase:
 
     @property
     def checked(self) -> bool:
-        """Whether the request says what is to be found."""
+        """True if the request has the expected answers."""
         return self.kind in ("workload", "churn")
 
 
 @dataclass(frozen=True)
 class CaseBatch:
-    """Cases that a contender does in one process in every round, or in one process each in a single
-    round.
-    """
+    """Cases that a contender does in one process per round, or alone: in one process each, once."""
 
     cases: list[MatchingCase]
     alone: bool = False
@@ -70,7 +65,7 @@ class CaseBatch:
 
 @dataclass(frozen=True)
 class CasePart:
-    """A part of the bench that can be chosen by its name."""
+    """A part of the bench, chosen by its name."""
 
     name: str
     text: str
@@ -123,9 +118,9 @@ def _churn(sizes: Sequence[int]) -> Iterator[MatchingCase]:
     for workload in ZIPF:
         for every in _EVERY:
             variant = f"a change in {every:,}" if every else "no change"
-            who = ("trie", CACHED, "nats", "nats-cached")
+            only = ("trie", CACHED, "nats", "nats-cached")
             yield MatchingCase(
-                "churn", workload, min(10_000, max(sizes)), "churn", variant, {"every": every}, who
+                "churn", workload, min(10_000, max(sizes)), "churn", variant, {"every": every}, only
             )
 
 
@@ -154,25 +149,24 @@ PARTS: Final = {
         ),
         CasePart(
             "threads",
-            "articles 1 and 2: 2 to 16 workers, half or a tenth of their work subscribes; inserts to lookups 1:1, 1:3",
+            "articles 1 and 2: 2 to 16 workers, half or a tenth of their operations subscribe; "
+            "inserts to lookups 1:1, 1:3",
             _threads,
         ),
         CasePart(
             "churn",
-            "publications while subscriptions come and go, with and without a cache of answers",
+            "publications while subscriptions change, with and without a cache of answers",
             _churn,
         ),
-        CasePart("attack", "patterns made to be slow", _attacks),
+        CasePart("attack", "patterns designed to be slow", _attacks),
         CasePart("one-filter", ONE_FILTER.text, _one_filter),
-        CasePart("splitting", "article 5: keys split once, or each time", _splitting),
+        CasePart("splitting", "article 5: keys split once or each time", _splitting),
     )
 }
 
 
 def batches(names: Sequence[str], sizes: Sequence[int]) -> list[CaseBatch]:
-    """The cases of these parts by size, the small ones first; those about memory at the end of
-    their size.
-    """
+    """Return the cases of parts in batches by size, memory last within a size."""
     cases = [case for name in names for case in PARTS[name].make(sizes)]
     found: list[CaseBatch] = []
     for size in sorted({case.size for case in cases}):

@@ -1,6 +1,4 @@
-"""What does a publication cost while subscriptions come and go? With and without a cache of whole
-answers.
-"""
+"""Cost of a publication while subscriptions change, with and without a cache of answers."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from typing import Any, Final
 from trellis.bench.matching.answers import check
 from trellis.bench.matching.measure import clock, drain, loaded
 
-#: Topics looked up at a time where nothing changes.
+#: Topics matched at a time if no subscription changes.
 _CHUNK: Final = 1_000
 
 
@@ -24,10 +22,9 @@ def churn(
     every: int,
     seconds: float,
 ) -> dict[str, float]:
-    """Nanoseconds a publication, with its share of one change every so many publications (0: none).
-    Raises Wrong.
+    """Measure ns per publication, with one change of a subscription per `every` publications.
 
-    The topics are published once before, so that a cache is full.
+    The topics are published once before, to fill a cache. Raises WrongMatch.
     """
     loaded(matcher, patterns)
     from matching.cache import RouteCache
@@ -62,7 +59,7 @@ def churn(
 def _changes(
     matcher: Any, patterns: Sequence[str], further: Sequence[str]
 ) -> list[tuple[Any, str, int]]:
-    """Each pattern comes, and goes again."""
+    """Return calls that subscribe and unsubscribe each further pattern in turn."""
     return [
         (change, pattern, len(patterns) + number)
         for number, pattern in enumerate(further)

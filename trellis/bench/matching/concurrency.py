@@ -1,8 +1,8 @@
-"""What happens when threads subscribe and publish at once? Articles 1 and 2: the time until all of
-them are done.
+"""Time until threads that subscribe and publish at once are done, as in articles 1 and 2.
 
-Each worker does 1,000 operations. Readers look up, writers subscribe, mixed ones subscribe one time
-in ten. A matcher that knows nothing of threads stands behind one lock, as in article 1.
+Each worker does 1,000 operations. Readers match topics, writers subscribe, and mixed workers
+subscribe in one of ten operations. A matcher that is not safe for threads gets a lock, as in
+article 1.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from trellis.bench.matching.answers import WrongMatch
 
 _OPERATIONS: Final = 1_000
 _MIXED_WRITES: Final = _OPERATIONS // 10
-#: For so many seconds the new subscriptions are looked up afterwards, the first and the last ones
-#: before others.
+#: Seconds for which the new subscriptions are checked afterwards, the first and last ones first.
 _PATIENCE: Final = 1.0
-#: What is safe among threads without a lock.
+#: Algorithms that are safe for threads without a lock.
 LOCK_FREE: Final = ("cstrie", "snapshot")
 
 
@@ -31,17 +30,19 @@ class LockedMatcher:
         self._lock = threading.Lock()
 
     def subscribe(self, pattern: str, subscriber: int) -> bool:
+        """Subscribe under the lock."""
         with self._lock:
             return bool(self._matcher.subscribe(pattern, subscriber))
 
     def match(self, topic: str) -> list[int]:
+        """Match under the lock."""
         with self._lock:
             found: list[int] = self._matcher.match(topic)
             return found
 
 
 class _Work:
-    """Threads that all begin when the last one is there."""
+    """Threads that begin at the same time."""
 
     def __init__(self, matcher: Any, topics: Sequence[str], workers: int) -> None:
         self._match, self._subscribe, self._topics = matcher.match, matcher.subscribe, topics
@@ -50,12 +51,12 @@ class _Work:
         self.written: list[tuple[str, int]] = []
 
     def add(self, pairs: Sequence[tuple[str, int]], reads: int) -> None:
-        """A worker that subscribes these, and looks up as often between each two of them."""
+        """Add a worker that subscribes pairs, with `reads` lookups after each, or lookups alone."""
         self.written += pairs
         self._threads.append(threading.Thread(target=self._run, args=(pairs, reads)))
 
     def run(self) -> float:
-        """Let them work; milliseconds until the last is done."""
+        """Run the workers and return the milliseconds until the last one is done."""
         for thread in self._threads:
             thread.start()
         self._start.wait()
@@ -85,7 +86,7 @@ def threads(
     writers: int,
     mixed: int,
 ) -> dict[str, float]:
-    """Milliseconds on the wall. Raises Wrong when afterwards a subscription is not found."""
+    """Measure wall time in ms. Raises WrongMatch if a subscription is missing afterwards."""
     for subscriber, pattern in enumerate(patterns):
         matcher.subscribe(pattern, subscriber)
     work = _Work(matcher, topics, readers + writers + mixed)
@@ -99,7 +100,7 @@ def threads(
         at += _MIXED_WRITES
     for _ in range(readers):
         work.add([], _OPERATIONS)
-    took = work.run()
+    elapsed = work.run()
     until = time.monotonic() + _PATIENCE
     for number in range(len(work.written)):
         pattern, subscriber = work.written[number // 2 if number % 2 else -1 - number // 2]
@@ -107,4 +108,4 @@ def threads(
             break
         if list(matcher.match(pattern)) != [subscriber]:
             raise WrongMatch(f"after the threads {pattern} does not find {subscriber}")
-    return {"ms": took}
+    return {"ms": elapsed}

@@ -1,4 +1,4 @@
-"""Who takes part? The algorithms of `matching/`, and peers that a folder's `peers.toml` names."""
+"""Contenders: the algorithms of `matching/`, and peers listed in a `peers.toml`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ import trellis
 from matching.registry import Algorithm
 from trellis.bench.matching.step import CACHED
 
-#: Where `trellis` and `matching` are; the same for the processes started.
+#: The folder of `trellis` and `matching`, for the started processes.
 _SITE: Final = str(Path(trellis.__file__ or "").parent.parent)
-#: Interpreted, beside compiled, where a whole run is asked for: those that docs/matching.md has
-#: figures of.
+#: Algorithms that a full run measures interpreted as well, for docs/matching.md.
 INTERPRETED: Final = ("trie", "shapes", "dfa")
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One that takes part. `missing` says what it lacks to do so; `ours` is false for peers."""
+    """A contender. `missing` is why it cannot run, "" if it can; `ours` is false for peers."""
 
     name: str
     title: str
@@ -41,7 +40,7 @@ class Contender:
 
 
 class ContenderFailed(Exception):
-    """A contender ended, or answered what is no answer."""
+    """A contender ended, or gave an invalid answer."""
 
 
 class Slow(Exception):
@@ -49,9 +48,7 @@ class Slow(Exception):
 
 
 def ours(interpreted: Sequence[str] = ()) -> list[Contender]:
-    """Every algorithm, the route cache, and those named `interpreted` once more, without being
-    compiled.
-    """
+    """Return every algorithm, the route cache, and again the algorithms to run `interpreted`."""
     found = [_ours(algorithm) for algorithm in matching.algorithms()]
     found.append(
         Contender(
@@ -59,7 +56,7 @@ def ours(interpreted: Sequence[str] = ()) -> list[Contender]:
             "route cache, trie",
             _command(CACHED),
             True,
-            "answers kept by topic, before the trie",
+            "a cache of answers by topic before the trie",
             "our own",
         )
     )
@@ -75,7 +72,7 @@ def ours(interpreted: Sequence[str] = ()) -> list[Contender]:
 
 
 def missing(algorithm: Algorithm) -> str:
-    """What an algorithm lacks here: a line, empty when it can be used."""
+    """Return why an algorithm cannot be loaded, "" if it can."""
     try:
         algorithm.load()
     except ImportError as error:
@@ -100,13 +97,13 @@ def _command(*words: str) -> tuple[str, ...]:
 
 
 def peers(folder: Path) -> list[Contender]:
-    """Those in the folder's peers.toml. Raises ValueError where that is none."""
+    """Return the peers listed in the folder's peers.toml. Raises ValueError if it is invalid."""
     file = folder / "peers.toml"
     try:
         entries: list[dict[str, Any]] = tomllib.loads(file.read_text())["peer"]
         return [_peer(folder, **entry) for entry in entries]
     except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{file} is no list of peers: {error}") from None
+        raise ValueError(f"{file} is not a list of peers: {error}") from None
 
 
 def _peer(
@@ -118,8 +115,9 @@ def _peer(
     idea: str = "",
     origin: str = "",
 ) -> Contender:
-    """Words of a command that are files in the folder are these; where its first word is none, the
-    peer is not installed.
+    """Return a peer. Words of its command that name files in the folder become absolute paths.
+
+    The peer is not installed if the first word names no file.
     """
     found = [
         str((folder / word).absolute()) if (folder / word).is_file() else word for word in command
@@ -136,7 +134,7 @@ def _peer(
 
 
 class RunningContender:
-    """A contender's process."""
+    """The process of a contender."""
 
     def __init__(self, contender: Contender) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
@@ -152,9 +150,10 @@ class RunningContender:
         self._in, self._out = self._process.stdin, self._process.stdout
 
     def ask(self, request: dict[str, Any], patience: float) -> dict[str, Any]:
-        """Its answer.
+        """Return the answer to a request.
 
-        Raises Slow when there is none in so many seconds, Failed when there never will be.
+        Raises Slow without an answer in `patience` seconds, ContenderFailed if the process ended or
+        gave an invalid answer.
         """
         line = b""
         until = time.monotonic() + patience
@@ -164,13 +163,15 @@ class RunningContender:
             while not line.endswith(b"\n"):
                 if not select.select([self._out], [], [], max(0.0, until - time.monotonic()))[0]:
                     raise Slow(f"no answer in {patience:g} s")
-                octets = os.read(self._out.fileno(), 65_536)
-                if not octets:
-                    raise ContenderFailed(self._said() or f"ended with {self._process.wait()}")
-                line += octets
+                data = os.read(self._out.fileno(), 65_536)
+                if not data:
+                    raise ContenderFailed(
+                        self._last_error() or f"ended with {self._process.wait()}"
+                    )
+                line += data
             answer = json.loads(line)
         except BrokenPipeError:
-            raise ContenderFailed(self._said() or "ended") from None
+            raise ContenderFailed(self._last_error() or "ended") from None
         except ValueError:
             raise ContenderFailed(f"answered {line[:80]!r}") from None
         if not isinstance(answer, dict):
@@ -178,17 +179,17 @@ class RunningContender:
         return answer
 
     def close(self) -> None:
-        """End it, whatever it does."""
+        """End the process."""
         self._process.kill()
         self._process.wait()
         for file in (self._in, self._out, self._errors):
             try:
                 file.close()
-            except BrokenPipeError:  # what it had not read yet
+            except BrokenPipeError:  # Input that the process had not read.
                 pass
 
-    def _said(self) -> str:
-        """The last line of its complaints."""
+    def _last_error(self) -> str:
+        """Return the last line of its stderr."""
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         return lines[-1][:200] if lines else ""

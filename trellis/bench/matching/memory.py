@@ -1,9 +1,8 @@
-"""How much memory does a subscription take? What the process grows by, over copies enough to be
-seen.
+"""Memory of a subscription: the growth of the process over many matchers (Linux only).
 
-Patterns are read one by one and dropped again, as a broker gets them off a wire: whoever keeps the
-text pays for it, whoever keeps words pays for these. Subscribers are there before and cost nothing
-here: in a broker they are bindings, which it has anyway. Linux.
+Patterns are decoded one by one and dropped again, as in a broker, so an algorithm that keeps a
+pattern's text or words pays for them. Subscribers exist before and cost nothing here, because in a
+broker they are bindings, which it has anyway.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-#: Matchers are filled until they hold so many subscriptions together: then a page more or less is
-#: nothing.
+#: Subscriptions of all matchers together, enough to make the size of a page negligible.
 _SUBSCRIPTIONS: Final = 60_000
 
 
-def octets(make: Callable[[], Any], patterns: bytes) -> float:
-    """Octets a subscription, of matchers with these patterns, a line each."""
+def subscription_size(make: Callable[[], Any], patterns: bytes) -> float:
+    """Return bytes per subscription of matchers with `patterns`, one per line."""
     count = patterns.count(b"\n") + 1
     subscribers = list(range(count))
     matchers: list[Any] = [make() for _ in range(-(-_SUBSCRIPTIONS // count))]

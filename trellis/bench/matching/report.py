@@ -1,4 +1,4 @@
-"""What was measured, for people at a terminal: rows of tables.
+"""Results of `trellis bench matching` as tables.
 
 (Pages and charts: benchmarks/matching/report.py.)
 """
@@ -17,7 +17,7 @@ Row = dict[str, str | int | float | bool | None]
 
 
 def environment(command: Sequence[str]) -> dict[str, Any]:
-    """This machine, now; `load` is its load average before the run."""
+    """Return the present environment; `load` is the load average before the run."""
     found = of_bench(command, {})
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -33,7 +33,7 @@ def environment(command: Sequence[str]) -> dict[str, Any]:
 
 
 def _command(command: Sequence[str]) -> str:
-    """The command as one would give it elsewhere, without where on this machine things are."""
+    """Return the command without paths of this machine."""
     words, skipped = ["trellis"], False
     for word in command[1:]:
         option, equals, _ = word.partition("=")
@@ -45,16 +45,17 @@ def _command(command: Sequence[str]) -> str:
 
 
 def heading(results: MatchingResults) -> str:
-    """Where and how, in one line."""
+    """Return environment and method in one line."""
     found = results.environment
     return (
-        f"{found['python']}, {found['kernel']}, {found['cpus']} x {found['cpu']}, load {found['load']:g}; medians of "
-        f"{results.rounds} rounds; ns of processor time, {results.loop_ns:.0f} of them our loop's"
+        f"{found['python']}, {found['kernel']}, {found['cpus']} x {found['cpu']}, "
+        f"load {found['load']:g}; medians of {results.rounds} rounds; ns of CPU time, "
+        f"{results.loop_ns:.0f} of them for the loop"
     )
 
 
 def tables(results: MatchingResults) -> Iterator[tuple[str, list[Row]]]:
-    """A title and rows for each workload and size, and for what is not one."""
+    """Yield title and rows of each table: for each workload and size, and for the other parts."""
     timed = [key for key, case in results.cases.items() if case.kind in ("workload", "cold")]
     for key in timed:
         case = results.cases[key]
@@ -71,7 +72,7 @@ def tables(results: MatchingResults) -> Iterator[tuple[str, list[Row]]]:
         )
         rows = [_row(results, name, key, memory) for name, of in results.cells.items() if key in of]
         yield title, sorted(rows, key=_by_lookup)
-    for part, figure, unit in (("threads", "ms", "ms"), ("churn", "publish", "ns a publication")):
+    for part, figure, unit in (("threads", "ms", "ms"), ("churn", "publish", "ns per publication")):
         for workload in dict.fromkeys(
             case.workload for case in results.cases.values() if case.part == part
         ):
@@ -92,7 +93,7 @@ def tables(results: MatchingResults) -> Iterator[tuple[str, list[Row]]]:
 
 
 def exceptions(results: MatchingResults) -> list[str]:
-    """A line for each contender that was wrong or ended."""
+    """Return a line for each wrong answer and each contender that ended."""
     return [
         f"{name}, {key}: {cell.why}: {cell.wrong or cell.failed}"
         for name, of in results.cells.items()
@@ -113,9 +114,9 @@ def _row(results: MatchingResults, name: str, key: str, memory: str | None) -> R
             row[f"{figure} ns"] = _digits(medians[figure])
         if figure == "lookup":
             row["+-%"] = round(50 * cell.spread("lookup"))
-    octets = memory and results.median(name, memory, "octets")
-    if octets:
-        row["B/sub"] = round(octets)
+    size = memory and results.median(name, memory, "octets")
+    if size:
+        row["B/sub"] = round(size)
     return row
 
 
@@ -139,5 +140,5 @@ def _by_lookup(row: Row) -> float:
 
 
 def _digits(value: float) -> float:
-    """Three significant digits, or the whole number."""
+    """Round to three significant digits, or to a whole number from 100."""
     return round(value) if value >= 100 else float(f"{value:.3g}")

@@ -1,6 +1,4 @@
-"""What does a run leave behind? Every round's figures by contender and case, medians, and what they
-depend on.
-"""
+"""Results of a run: the figures of every round by contender and case, and the environment."""
 
 from __future__ import annotations
 
@@ -11,13 +9,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-#: Grows when a field goes or changes its meaning.
+#: Version of the JSON. It grows when a field is removed or changes its meaning.
 FORMAT: Final = 1
 
 
 @dataclass
 class ResultCell:
-    """One contender in one case. With a text in one of the last four there is no figure."""
+    """Results of a contender in a case; no figures if one of the last four fields has a text."""
 
     rounds: list[dict[str, float]] = field(default_factory=list)
     wrong: str = ""
@@ -27,14 +25,14 @@ class ResultCell:
 
     @property
     def why(self) -> str:
-        """Why there is no figure, in a word."""
+        """The name of the field that says why there is no figure, "" if there are figures."""
         return next(
             (word for word in ("wrong", "slow", "unable", "failed") if getattr(self, word)), ""
         )
 
     @property
     def medians(self) -> dict[str, float]:
-        """Of each figure by itself; none where the cell has no figures."""
+        """The median of each figure."""
         if self.why or not self.rounds:
             return {}
         return {
@@ -42,7 +40,7 @@ class ResultCell:
         }
 
     def spread(self, name: str) -> float:
-        """How far the rounds are apart: (highest - lowest) / median."""
+        """Return the spread of a figure over the rounds: (highest - lowest) / median."""
         found = [each[name] for each in self.rounds]
         middle = statistics.median(found)
         return (max(found) - min(found)) / middle if middle else 0.0
@@ -74,10 +72,7 @@ class CaseAbout:
 
 @dataclass
 class MatchingResults:
-    """A run.
-
-    `rounds` is how many were asked for; `loop_ns` is what the harness adds to each call of ours.
-    """
+    """The results of a run. `loop_ns` is the cost of the measuring loop per call."""
 
     environment: dict[str, Any]
     rounds: int
@@ -88,15 +83,15 @@ class MatchingResults:
     cells: dict[str, dict[str, ResultCell]] = field(default_factory=dict)
 
     def cell(self, contender: str, case: str) -> ResultCell:
-        """The cell; an empty one is made where there is none yet."""
+        """Return a cell, created empty if it is missing."""
         return self.cells.setdefault(contender, {}).setdefault(case, ResultCell())
 
     def median(self, contender: str, case: str, figure: str) -> float | None:
-        """None where there is no such figure."""
+        """Return the median of a figure, None if it was not measured."""
         return self.cells.get(contender, {}).get(case, ResultCell()).medians.get(figure)
 
     def text(self) -> str:
-        """As JSON, with the medians beside the rounds."""
+        """Return the results as JSON, with the medians beside the rounds."""
         plain = asdict(self)
         for contender, of in self.cells.items():
             for case, cell in of.items():
@@ -111,7 +106,7 @@ class MatchingResults:
 
 
 def read(path: Path) -> MatchingResults:
-    """The results in a file. Raises ValueError where it holds none that we know."""
+    """Return the results in a file. Raises ValueError if its format is unknown."""
     found = json.loads(path.read_text())
     if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
         raise ValueError(f"{path} holds no results of format {FORMAT}")
@@ -126,9 +121,9 @@ def read(path: Path) -> MatchingResults:
 
 
 def merged(runs: Sequence[MatchingResults]) -> MatchingResults:
-    """Several runs on one machine as one: of a case that two have, the later one's figures.
+    """Merge runs on one machine. The last run with a case provides its figures.
 
-    Its environment has the commands of all of them, and the load average before each.
+    The environment has the commands of all runs, and the load average before each.
     """
     first, *others = runs
     for several, one in (("commands", "command"), ("loads", "load")):

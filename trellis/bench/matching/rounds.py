@@ -1,12 +1,13 @@
-"""In which order is everything measured?
+"""The order of the measurements.
 
     for each batch
-        write its words to files; ask `naive` and `trie` what is to be found
+        write its patterns and topics to files; ask `naive` and `trie` for the expected answers
         for each round
-            for each contender, beginning with another one each time: start it, do the batch's cases, end it
+            for each contender, beginning with another one each time
+                start it, do the cases of the batch, end it
 
-Who is wrong, too slow, unable or ends is not asked that again, nor, if slow, the same in a larger
-size.
+A case that a contender answers wrong, too slowly or not at all is not repeated with it. After a
+slow answer, larger sizes of the case are skipped too.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from trellis.bench.matching.contenders import (
 )
 from trellis.bench.matching.results import CaseAbout, MatchingResults
 
-#: What is found is compared over so many topics with `trie`, and with `naive` over as many as this
-#: many patterns let it try.
+#: Topics whose answers are compared with those of `trie`, and pairs of topic and pattern that are
+#: tried with `naive`.
 _TOPICS: Final = 200
 _TRIED: Final = 40_000
-#: Seconds for what the contender does besides measuring: a million subscriptions in the slowest
-#: language.
+#: Seconds to wait for the expected answers, with a million subscriptions.
 _ORACLE_PATIENCE: Final = 600.0
 
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """Who measures what, how often, how long each figure takes and how long an answer may, in
-    seconds.
+    """Contenders, cases and rounds of a run.
+
+    Each figure is measured for `seconds`, and an answer may take `patience` seconds.
     """
 
     contenders: Sequence[Contender]
@@ -51,7 +52,7 @@ class RoundPlan:
 
     @property
     def steps(self) -> int:
-        """How many requests at most."""
+        """The largest number of requests."""
         return sum(
             (1 if batch.alone else self.rounds)
             * sum(1 for case in batch.cases for one in self.contenders if _asked(one, case))
@@ -60,7 +61,7 @@ class RoundPlan:
 
 
 class Disagreement(Exception):
-    """The two oracles find different things."""
+    """`naive` and `trie` give different answers."""
 
 
 def measure(
@@ -69,9 +70,9 @@ def measure(
     tell: Callable[[int, str], None],
     save: Callable[[], None],
 ) -> None:
-    """Do the plan; results grow with every answer.
+    """Run a plan and add the answers to the results.
 
-    `tell` hears how many requests are done, and which is next.
+    `tell` is called with the number of requests done and a text for the next one.
     """
     bench = _Bench(plan, results, tell)
     for batch in plan.batches:
@@ -81,7 +82,7 @@ def measure(
 
 
 def _asked(contender: Contender, case: MatchingCase) -> bool:
-    """Whether the case is the contender's."""
+    """Return True if a contender does a case."""
     return (
         contender.name in case.only
         if case.only
@@ -90,6 +91,8 @@ def _asked(contender: Contender, case: MatchingCase) -> bool:
 
 
 class _Bench:
+    """A running plan."""
+
     def __init__(
         self, plan: RoundPlan, results: MatchingResults, tell: Callable[[int, str], None]
     ) -> None:
@@ -117,13 +120,13 @@ class _Bench:
                     self._cases(contender, group, requests, number)
 
     def _request(self, case: MatchingCase, folder: Path) -> dict[str, Any]:
-        """The request, with its words in files and what is to be found."""
+        """Return the request of a case, with its files and expected answers."""
         request = {"kind": case.kind, "seconds": self._plan.seconds, **case.request}
         if case.kind == "cold":
             return request
         stem = f"{case.workload.name}-{case.size}"
         if not (folder / f"{stem}.patterns").exists():
-            self._tell(self._done, f"{case.workload.name} {case.size:,}: making")
+            self._tell(self._done, f"{case.workload.name} {case.size:,}: generating")
             words = case.workload.words(case.size)
             for name in ("patterns", "topics", "further"):
                 (folder / f"{stem}.{name}").write_text("\n".join(getattr(words, name)))
@@ -135,11 +138,11 @@ class _Bench:
         return request
 
     def _expected(self, case: MatchingCase, request: dict[str, Any]) -> list[MatchAnswers]:
-        """What is to be found, by `naive` on a few topics, by `trie` on more.
+        """Return the expected answers, of `naive` for a few topics and of `trie` for more.
 
         Raises Disagreement.
         """
-        self._tell(self._done, f"{case.workload.name} {case.size:,}: what is to be found")
+        self._tell(self._done, f"{case.workload.name} {case.size:,}: expected answers")
         few = max(1, min(_TOPICS, _TRIED // case.size))
         found = []
         for name, topics in (("naive", few), ("trie", few), ("trie", _TOPICS)):
@@ -159,18 +162,18 @@ class _Bench:
         requests: dict[str, dict[str, Any]],
         number: int,
     ) -> None:
-        """All of these in one process, as long as it lives."""
+        """Do cases in one process, and in another one after a failure."""
         process: RunningContender | None = None
         try:
             for case in cases:
                 self._done += 1
                 cell = self._results.cell(contender.name, case.key)
-                self._inherit(contender, case)
+                self._carry_slowness(contender, case)
                 if cell.why:
                     continue
                 self._tell(self._done, f"{case.key}: {contender.title}")
                 request = requests[case.key]
-                if number and case.checked:  # all of it was checked in the first round
+                if number and case.checked:  # The first round has checked all expected answers.
                     request = {**request, "expected": request["expected"][:1]}
                 if process is None:
                     process = RunningContender(contender)
@@ -190,8 +193,8 @@ class _Bench:
             if process is not None:
                 process.close()
 
-    def _inherit(self, contender: Contender, case: MatchingCase) -> None:
-        """Who was too slow for less is too slow for more."""
+    def _carry_slowness(self, contender: Contender, case: MatchingCase) -> None:
+        """Mark a case as slow if the contender was too slow at a smaller size."""
         for key, cell in self._results.cells[contender.name].items():
             about = self._results.cases[key]
             if (

@@ -1,4 +1,4 @@
-"""Article 5: how much is won by splitting each pattern, and each topic, only once?"""
+"""Gain of splitting each pattern and each topic only once, as in article 5."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from trellis.bench.matching.measure import per_call
 
 
 def _fits(pattern: list[str], words: list[str]) -> bool:
-    """Whether a pattern without `#` matches."""
+    """Return True if a pattern without `#` matches."""
     return len(pattern) == len(words) and all(
         one in ("*", word) for one, word in zip(pattern, words, strict=True)
     )
 
 
 class SplittingScan:
-    """The naive scan over patterns without `#`, splitting both each time, or not again."""
+    """The naive scan over patterns without `#`."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._patterns = [pattern for pattern in patterns if "#" not in pattern]
         self._split = [AMQP.split(pattern) for pattern in self._patterns]
 
     def each_time(self, topic: str) -> list[int]:
+        """Match a topic, and split it anew for each pattern, and the pattern too."""
         return [
             number
             for number, pattern in enumerate(self._patterns)
@@ -31,12 +32,13 @@ class SplittingScan:
         ]
 
     def once(self, topic: str) -> list[int]:
+        """Match a topic, split once, against patterns split before."""
         words = AMQP.split(topic)
         return [number for number, pattern in enumerate(self._split) if _fits(pattern, words)]
 
 
 def splitting(patterns: Sequence[str], topics: Sequence[str], seconds: float) -> dict[str, float]:
-    """Nanoseconds of a lookup each way. Raises Wrong when they differ."""
+    """Measure ns per lookup of both variants. Raises WrongMatch if their answers differ."""
     scan = SplittingScan(patterns)
     if any(scan.each_time(topic) != scan.once(topic) for topic in topics[:10]):
         raise WrongMatch("splitting once finds something else")

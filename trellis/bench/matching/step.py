@@ -1,20 +1,26 @@
-"""Does what it is asked, for one algorithm: `python -m trellis.bench.matching.step NAME
-[--interpreted]`.
+"""The process of one algorithm: `python -m trellis.bench.matching.step NAME [--interpreted]`.
 
-A request is a line of JSON, and so is its answer. A peer is a program that does the same.
+A request is a line of JSON, and so is its answer. A peer is a program with the same protocol:
 
     {"kind": "about"}                                    -> {"version": "..."}
-    {"kind": "answers", files, "topics_asked": N}        -> {"topics": N, "found": N, "digest": N}     see `answers`
-    {"kind": "workload", files, "seconds", "expected"}   -> {"lookup", "first", "any", "subscribe", "unsubscribe", "load"}: ns
-    {"kind": "memory", files}                            -> {"octets"}: of a subscription
-    {"kind": "cold", "pattern", "topic", "seconds"}      -> {"subscribe", "unsubscribe", "lookup"}: ns
+    {"kind": "answers", files, "topics_asked": N}
+        -> {"topics": N, "found": N, "digest": N}, see `answers`
+    {"kind": "workload", files, "seconds", "expected"}
+        -> {"lookup", "first", "any", "subscribe", "unsubscribe", "load"} in ns
+    {"kind": "memory", files}
+        -> {"octets"}, bytes per subscription
+    {"kind": "cold", "pattern", "topic", "seconds"}
+        -> {"subscribe", "unsubscribe", "lookup"} in ns
     {"kind": "threads", files, "readers", "writers", "mixed"}   -> {"ms"}
-    {"kind": "churn", files, "every", "seconds", "expected"}    -> {"publish"}: ns
-    {"kind": "splitting", files, "seconds"}              -> {"each", "once"}: ns
+    {"kind": "churn", files, "every", "seconds", "expected"}    -> {"publish"} in ns
+    {"kind": "splitting", files, "seconds"}                     -> {"each", "once"} in ns
 
-    files: "patterns", "topics", "further": paths, an AMQP key a line. Subscribers are numbers from 0 in their order.
-    expected: a list of [topics, found, digest]
-    {"unable": why} is the answer to what it cannot do, {"wrong": what} that of one whose answers are not the expected ones.
+    files       paths "patterns", "topics" and "further" of files with one AMQP key per line;
+                subscribers are the line numbers of patterns, from 0
+    expected    a list of [topics, found, digest]
+
+The answer is {"unable": reason} to an unsupported request, and {"wrong": problem} if the answers of
+the algorithm are not the expected ones.
 """
 
 from __future__ import annotations
@@ -30,12 +36,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-#: The name of the route cache before the trie, which is no algorithm of its own.
+#: Name of the route cache before the trie, which is not a registered algorithm.
 CACHED: Final = "route-cache"
 
 
 class _Interpreted:
-    """Finds the modules of `matching` as source, also where they are compiled."""
+    """Import finder that loads the modules of `matching` from source, even if they are compiled."""
 
     @staticmethod
     def find_spec(
@@ -47,13 +53,13 @@ class _Interpreted:
 
 
 class MatchingStep:
-    """The work of one algorithm."""
+    """Does requests with one algorithm."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def make(self) -> Any:
-        """An empty matcher."""
+        """Return an empty matcher."""
         from matching import AMQP, create
 
         if self.name == CACHED:
@@ -63,14 +69,18 @@ class MatchingStep:
         return create(self.name, AMQP)
 
     def do(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What the request asks for. Raises Wrong."""
+        """Do a request and return its answer. Raises WrongMatch."""
         from trellis.bench.matching import answers, churn, concurrency, measure, memory, splitting
 
         kind = request["kind"]
         if kind == "about":
             return {"version": _version()}
         if kind == "memory":
-            return {"octets": memory.octets(self.make, Path(request["patterns"]).read_bytes())}
+            return {
+                "octets": memory.subscription_size(
+                    self.make, Path(request["patterns"]).read_bytes()
+                )
+            }
         if kind == "cold":
             return dict(
                 measure.cold(self.make, request["pattern"], request["topic"], request["seconds"])
@@ -120,11 +130,11 @@ class MatchingStep:
             )
         if kind == "splitting":
             return dict(splitting.splitting(patterns, topics, request["seconds"]))
-        return {"unable": f"knows no request {kind!r}"}
+        return {"unable": f"unknown request {kind!r}"}
 
 
 def serve(step: MatchingStep) -> int:
-    """Answer requests until there are no more."""
+    """Answer the requests on stdin until its end."""
     from trellis.bench.matching.answers import WrongMatch
 
     gc.disable()
@@ -140,6 +150,7 @@ def serve(step: MatchingStep) -> int:
 
 
 def main(argv: Sequence[str]) -> int:
+    """Run the algorithm named in `argv`."""
     if "--interpreted" in argv:
         sys.meta_path.insert(0, _Interpreted)
     return serve(MatchingStep(argv[0]))
@@ -153,7 +164,8 @@ def _version() -> str:
         ours = version("trellis-broker")
     except PackageNotFoundError:
         ours = "source"
-    return f"{ours}, {'compiled' if compiled else 'interpreted'}, {platform.python_implementation()} {platform.python_version()}"
+    kind = "compiled" if compiled else "interpreted"
+    return f"{ours}, {kind}, {platform.python_implementation()} {platform.python_version()}"
 
 
 if __name__ == "__main__":

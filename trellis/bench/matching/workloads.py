@@ -1,8 +1,7 @@
-"""What is subscribed, and what is published? Patterns and topics of every workload, the same in
-every run.
+"""Patterns and topics of every workload, the same in every run.
 
-All are AMQP keys; a peer with another grammar translates them. The words of `tp`, `iot` and `adv`
-grow in number with the size, so that the patterns that match a topic do not become a share of all.
+All are AMQP keys, which a peer with another grammar translates. The vocabularies of `tp`, `iot` and
+`adv` grow with the size, so that the number of patterns that match a topic grows slowly.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from random import Random
 from typing import Final
 
 _TOPICS: Final = 50_000
-#: Patterns that are subscribed and unsubscribed while the others stay.
+#: Patterns that are subscribed and unsubscribed during a measurement.
 _FURTHER: Final = 1_000
 _METRICS: Final = ("temp", "hum", "volt", "rpm", "state", "alarm", "gps", "batt")
 
 
 @dataclass(frozen=True)
 class Words:
-    """A workload made: its patterns, the topics published, and further patterns that come and go."""
+    """Patterns, published topics, and further patterns that are subscribed and unsubscribed."""
 
     patterns: list[str]
     topics: list[str]
@@ -30,9 +29,7 @@ class Words:
 
 @dataclass(frozen=True)
 class MatchingWorkload:
-    """A workload: what it is like, and how it is made in any size; `size` is that of one which has
-    only one.
-    """
+    """A workload, generated in any size. `size` is set if there is only one size."""
 
     name: str
     text: str
@@ -40,7 +37,7 @@ class MatchingWorkload:
     size: int = 0
 
     def words(self, size: int) -> Words:
-        """The same words for the same size, always."""
+        """Return the patterns and topics of a size, the same in every run."""
         return self.make(size, Random(f"{self.name} {size}"))
 
 
@@ -49,14 +46,14 @@ def _seed(size: int, random: Random) -> Words:
         return ".".join(str(random.getrandbits(63)) for _ in range(5))
 
     patterns = [*(literal() for _ in range(size - 1)), "foo.*.baz.qux.quux"]
-    # The one topic again and again: a call is too short to be timed alone.
+    # The topic is repeated, because one call is too short to be timed.
     return Words(
         patterns, ["foo.bar.baz.qux.quux"] * _FURTHER, [literal() for _ in range(_FURTHER)]
     )
 
 
 def _threads(size: int, random: Random) -> Words:
-    """As `seed`, with more that come, and topics that are found."""
+    """Return the words of `seed` with more further patterns, and topics that match."""
     words = _seed(size, random)
     further = [
         ".".join(str(random.getrandbits(63)) for _ in range(5)) for _ in range(32 * _FURTHER)
@@ -111,10 +108,11 @@ def _iot(size: int, random: Random) -> Words:
         )
 
     patterns: dict[str, None] = {}
-    while len(patterns) < size:  # each once; the kinds of which there are few are soon all there
+    while len(patterns) < size:  # Patterns are distinct. Small kinds are soon exhausted.
         patterns[pattern()] = None
     topics = [
-        f"site.s{random.randrange(sites)}.device.d{random.randrange(devices)}.{random.choice(_METRICS)}"
+        f"site.s{random.randrange(sites)}.device.d{random.randrange(devices)}"
+        f".{random.choice(_METRICS)}"
         for _ in range(_TOPICS)
     ]
     return Words(list(patterns), topics, [pattern() for _ in range(_FURTHER)])
@@ -144,14 +142,14 @@ def _adv(size: int, random: Random) -> Words:
 
 
 def _zipf(exponent: float) -> Callable[[int, Random], Words]:
-    """`iot` whose topics are published as often as in life: the n-th of them as often as 1 /
-    n^exponent says.
-    """
+    """Return a generator of `iot` with Zipf's law: the n-th topic has weight 1 / n^exponent."""
 
     def make(size: int, random: Random) -> Words:
         words = _iot(size, random)
-        often = [place**-exponent for place in range(1, len(words.topics) + 1)]
-        return Words(words.patterns, random.choices(words.topics, often, k=_TOPICS), words.further)
+        weights = [place**-exponent for place in range(1, len(words.topics) + 1)]
+        return Words(
+            words.patterns, random.choices(words.topics, weights, k=_TOPICS), words.further
+        )
 
     return make
 
@@ -170,14 +168,14 @@ def _many(hashes: int, words: int) -> MatchingWorkload:
 
     return MatchingWorkload(
         f"hashes-{hashes}x{words}",
-        f"one pattern with {hashes} `#` which a topic of {words} words does not match",
+        f"one pattern with {hashes} `#` that does not match a topic of {words} words",
         make,
         1,
     )
 
 
 def _stars(size: int, random: Random) -> Words:
-    """Of ten words every subset replaced by `*`."""
+    """Return patterns of ten words, with every subset of them replaced by `*`."""
     letters = "abcdefghij"
     masks = product((False, True), repeat=len(letters))
     patterns = [
@@ -192,7 +190,7 @@ def _stars(size: int, random: Random) -> Words:
 
 
 def _states(size: int, random: Random) -> Words:
-    """A pattern whose DFA has 2^16 states."""
+    """Return a pattern whose DFA has 2^16 states."""
     pattern = "#.a" + ".*" * 16
     topics = [".".join(random.choice("ab") for _ in range(40)) for _ in range(500)]
     return Words([pattern], topics, [f"{pattern}.x"])
@@ -200,7 +198,7 @@ def _states(size: int, random: Random) -> Words:
 
 ARTICLE: Final = MatchingWorkload(
     "seed",
-    "article 1: literal random patterns of five words and one with `*`, which the one topic meets",
+    "article 1: random literal patterns of five words, and one with `*` that matches the topic",
     _seed,
 )
 THREADS: Final = MatchingWorkload(
@@ -214,12 +212,12 @@ GROWING: Final = (
 ZIPF: Final = (
     MatchingWorkload(
         "zipf-1",
-        "`iot` by Zipf's law: of 50,000 topics the n-th comes 1 / n as often as the first",
+        "`iot` by Zipf's law: the n-th of 50,000 topics has 1 / n of the first one's traffic",
         _zipf(1.0),
     ),
     MatchingWorkload(
         "zipf-1.7",
-        "the same with 1 / n^1.7: ten topics are six sevenths of the traffic, a thousand nearly all",
+        "`iot` with 1 / n^1.7: ten topics have six sevenths of the traffic, a thousand nearly all",
         _zipf(1.7),
     ),
 )
@@ -233,7 +231,8 @@ ATTACKS: Final = (
     _many(63, 128),
     MatchingWorkload(
         "stars-10",
-        "all 1,024 patterns made of ten words by writing `*` for some; a topic that all match, one that half of them do",
+        "1,024 patterns: ten words with every subset replaced by `*`; a topic that all match, and "
+        "one that half of them match",
         _stars,
         1_024,
     ),
