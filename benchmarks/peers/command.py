@@ -21,7 +21,7 @@ from peers.peer import ROOT, PeerBroker, Tools
 from peers.process import Failed, allow_files
 from peers.report import report
 from peers.results import About, Results, read
-from peers.rounds import RoundPlan, calibrate, duration, measure_all
+from peers.rounds import PeerPlan, calibrate, duration, measure_all
 
 #: The default length of a measurement in seconds, and the shortest that `--minutes` may choose.
 LENGTH: Final = 3.0
@@ -198,7 +198,7 @@ def _run(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(
         prefix="trellis-peers-", ignore_cleanup_errors=True
     ) as directory:
-        plan = RoundPlan(peers, cases, arguments.rounds, Path(directory))
+        plan = PeerPlan(peers, cases, arguments.rounds, Path(directory))
         seconds = length(plan, arguments.minutes) if arguments.minutes else arguments.seconds
         _tell(_estimate(plan, seconds, arguments.messages))
         if arguments.dry_run:
@@ -218,7 +218,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _measure(
-    plan: RoundPlan, about: dict[str, About], load: BenchLoad, arguments: argparse.Namespace
+    plan: PeerPlan, about: dict[str, About], load: BenchLoad, arguments: argparse.Namespace
 ) -> None:
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     output = arguments.output or ROOT / "benchmarks" / "results" / f"{today}-{arguments.name}.json"
@@ -275,7 +275,7 @@ def _about(peer: PeerBroker) -> About:
     return About(peer.title, peer.version(), peer.settings, peer.floor, peer.warning())
 
 
-def length(plan: RoundPlan, minutes: float) -> float:
+def length(plan: PeerPlan, minutes: float) -> float:
     """Return the length in seconds of each measurement so that the run takes this many minutes.
 
     Raises ValueError if that is too short.
@@ -290,7 +290,7 @@ def length(plan: RoundPlan, minutes: float) -> float:
     return round(seconds, 1)
 
 
-def _estimate(plan: RoundPlan, seconds: float, messages: int | None) -> str:
+def _estimate(plan: PeerPlan, seconds: float, messages: int | None) -> str:
     steps = (
         f"{plan.steps} measurements: {len(plan.peers)} peers, {len(plan.cases)} workloads, "
         f"{plan.rounds} rounds"

@@ -10,7 +10,7 @@ from typing import Any, Final
 from peers.peer import Running
 from peers.process import Failed
 from peers.results import Figures
-from peers.rounds import WrongAnswer
+from peers.rounds import WrongPeerAnswer
 from peers.workloads import Case
 
 #: The seconds allowed for a measurement beside the load; creating 100,000 bindings takes long.
@@ -101,9 +101,9 @@ def figures(result: dict[str, Any]) -> Figures:
     """
     error = result["error"] or ""
     if error.startswith(_WRONG):
-        raise WrongAnswer(error.removeprefix(_WRONG))
+        raise WrongPeerAnswer(error.removeprefix(_WRONG))
     if error.startswith(_MISSING):
-        raise WrongAnswer(f"messages missing: {error}")
+        raise WrongPeerAnswer(f"messages missing: {error}")
     if error:
         raise Failed(error)
     [measured] = result["rounds"]

@@ -30,7 +30,7 @@ class Figures:
 
 
 @dataclass
-class ResultCell:
+class PeerCell:
     """The rounds of one peer in one workload."""
 
     rounds: list[Figures] = field(default_factory=list)
@@ -75,17 +75,15 @@ class Results:
     load: dict[str, Any]  # the load tool's command and its description of itself
     peers: dict[str, About]
     workloads: dict[str, dict[str, Any]]  # name -> title, family, deliveries, half
-    cells: dict[str, dict[str, ResultCell]] = field(
-        default_factory=dict
-    )  # peer -> workload -> cell
+    cells: dict[str, dict[str, PeerCell]] = field(default_factory=dict)  # peer -> workload -> cell
 
-    def cell(self, peer: str, workload: str) -> ResultCell:
+    def cell(self, peer: str, workload: str) -> PeerCell:
         """Return the cell, creating an empty one if there is none."""
-        return self.cells.setdefault(peer, {}).setdefault(workload, ResultCell())
+        return self.cells.setdefault(peer, {}).setdefault(workload, PeerCell())
 
     def median(self, peer: str, workload: str) -> Figures | None:
         """Return the medians of a cell, or None."""
-        return self.cells.get(peer, {}).get(workload, ResultCell()).medians
+        return self.cells.get(peer, {}).get(workload, PeerCell()).medians
 
     def write(self, path: Path) -> None:
         """Replace the file atomically, so that an interrupted run leaves its last complete
@@ -108,7 +106,7 @@ def read(path: Path) -> Results:
     }
     found["cells"] = {
         peer: {
-            workload: ResultCell(
+            workload: PeerCell(
                 [_figures(each) for each in cell["rounds"]],
                 cell["unable"],
                 cell["wrong"],

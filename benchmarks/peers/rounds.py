@@ -29,7 +29,7 @@ from peers.workloads import Case
 CALIBRATIONS = 3
 
 
-class WrongAnswer(Exception):
+class WrongPeerAnswer(Exception):
     """A broker's answer is wrong: messages lost, repeated, reordered or changed."""
 
 
@@ -45,7 +45,7 @@ class Load(Protocol):
 
 
 @dataclass
-class RoundPlan:
+class PeerPlan:
     """The measurements to run."""
 
     peers: Sequence[PeerBroker]
@@ -104,7 +104,7 @@ def duration(seconds: float) -> str:
     return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def calibrate(plan: RoundPlan, load: Load, tell: Callable[[str], None]) -> None:
+def calibrate(plan: PeerPlan, load: Load, tell: Callable[[str], None]) -> None:
     """Find the rates of paced workloads: half of their reference's rate at full speed.
 
     Workloads without a reference are left out.
@@ -123,7 +123,7 @@ def calibrate(plan: RoundPlan, load: Load, tell: Callable[[str], None]) -> None:
             continue
         try:
             _calibrate_with(peer, mine, plan, load, tell)
-        except (Failed, WrongAnswer) as error:
+        except (Failed, WrongPeerAnswer) as error:
             tell(
                 f"{peer.title} has no rate ({_first_line(error)}): "
                 f"{', '.join(each.name for each in mine)} left out"
@@ -135,7 +135,7 @@ def calibrate(plan: RoundPlan, load: Load, tell: Callable[[str], None]) -> None:
 def _calibrate_with(
     peer: PeerBroker,
     paced: Sequence[Case],
-    plan: RoundPlan,
+    plan: PeerPlan,
     load: Load,
     tell: Callable[[str], None],
 ) -> None:
@@ -154,7 +154,7 @@ def _calibrate_with(
 
 
 def measure_all(
-    plan: RoundPlan,
+    plan: PeerPlan,
     load: Load,
     results: Results,
     tell: Callable[[str], None],
@@ -186,7 +186,7 @@ class _Turn:
     def __init__(
         self,
         peer: PeerBroker,
-        plan: RoundPlan,
+        plan: PeerPlan,
         load: Load,
         results: Results,
         progress: RoundProgress,
@@ -212,7 +212,7 @@ class _Turn:
                             self._load.measure(case, broker, self._plan.rates.get(case.name))
                         )
                         continue
-                    except WrongAnswer as error:
+                    except WrongPeerAnswer as error:
                         cell.wrong = _first_line(error)
                     except Failed as error:
                         cell.failed = _first_line(error)

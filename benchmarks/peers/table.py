@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from peers.results import Figures, ResultCell, Results, ratio
+from peers.results import Figures, PeerCell, Results, ratio
 from peers.targets import lines as goals
 
 #: The peer that the others are compared with.
@@ -150,7 +150,7 @@ def _grid(
 ) -> str:
     lines = []
     for workload in workloads:
-        cells = [results.cells.get(peer, {}).get(workload, ResultCell()) for peer in peers]
+        cells = [results.cells.get(peer, {}).get(workload, PeerCell()) for peer in peers]
         lines.append(
             [title_of(results, workload)]
             + [
@@ -180,7 +180,7 @@ def _better(value: float | None, ours: float | None, sign: int = 1) -> str:
     )
 
 
-def _absent(cell: ResultCell) -> str:
+def _absent(cell: PeerCell) -> str:
     """Return the text for a missing figure."""
     if cell.wrong:
         return "wrong"

@@ -412,7 +412,10 @@ def test_parts_and_contenders_are_listed(folder: Path, capsys: pytest.CaptureFix
     [
         (["iott"], "unknown part iott; the nearest is iot"),
         (["--algorithms", "tire"], "unknown algorithm tire; the nearest is trie"),
-        (["--peers", "/no/such/folder"], "--peers: /no/such/folder/peers.toml is not a list of peers"),
+        (
+            ["--peers", "/no/such/folder"],
+            "--peers: /no/such/folder/peers.toml is not a list of peers",
+        ),
         (["--sizes", "10,x"], 'argument --sizes: must be a whole number of at least 1, got "x"'),
         (["--rounds", "0"], 'argument --rounds: must be a whole number of at least 1, got "0"'),
         (

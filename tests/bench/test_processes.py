@@ -86,5 +86,6 @@ def test_process_that_is_not_there() -> None:
     child.wait()
     with pytest.raises(Unreachable, match=f"process {child.pid} has ended"):
         gone.cpu()
-    with pytest.raises(Unreachable, match=f"there is no process {child.pid}; give a process of the broker"):
+    missing = f"there is no process {child.pid}; give a process of the broker"
+    with pytest.raises(Unreachable, match=missing):
         Processes([child.pid])
