@@ -1,6 +1,6 @@
-# What the install.sh of benchmarks/matching and benchmarks/peers share; they source it. Its messages begin with "peers:".
+# Sourced by the install.sh of benchmarks/matching and benchmarks/peers. Messages begin with "peers:".
 
-# What failed gets one line each; install.sh exits with this.
+# The exit code of install.sh: 1 after any failure.
 failed=0
 
 say() { echo "peers: $*"; }

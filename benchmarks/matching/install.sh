@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the peers of `trellis bench matching` (all without a name): install.sh [go] [python] [erlang]
-# Everything goes into .tools beside this file. What cannot be installed gets one line, and exit code 1 at the end.
+# Installs the peers of `trellis bench matching`, all if none is named: install.sh [go] [python] [erlang]
+# Everything goes into .tools beside this file. A failed installation is reported in one line, with exit code 1 at the end.
 set -uo pipefail
 cd "$(dirname "$0")"
 tools=$PWD/.tools
@@ -32,7 +32,7 @@ mkdir -p "$tools"
 for peer in "$@"; do
     case $peer in
         go | python | erlang) "install_$peer" ;;
-        *) fail "nothing is called $peer" ;;
+        *) fail "unknown peer $peer" ;;
     esac
 done
 exit $failed

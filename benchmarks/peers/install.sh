@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Installs the peers named (all without a name): install.sh [mosquitto] [rabbitmq] [nats-debian] [nats] [mochi] [aedes] [amqtt]
-# Debian's packages go into the system, and the services they bring neither start nor stay enabled. The rest goes into
-# .tools and node/node_modules beside this file. What cannot be installed gets one line, and exit code 1 at the end.
+# Installs the named peers, all if none is named: install.sh [mosquitto] [rabbitmq] [nats-debian] [nats] [mochi] [aedes] [amqtt]
+# Debian's packages go into the system, and their services are neither started nor enabled. The rest goes into .tools and
+# node/node_modules beside this file. A failed installation is reported in one line, with exit code 1 at the end.
 set -uo pipefail
 cd "$(dirname "$0")"
 here=$PWD
 tools=$here/.tools
 . ../install-common.sh
 
-# debian PACKAGE SERVICE...: the services are what the package would start.
+# debian PACKAGE SERVICE...: the services are those that the package would start.
 debian() {
     local package=$1
     shift
@@ -26,7 +26,7 @@ debian() {
     fi
     say "installing $package with apt-get"
     local policy=/usr/sbin/policy-rc.d made=
-    if [ ! -e $policy ]; then  # a package asks it before it starts its service; 101 says no
+    if [ ! -e $policy ]; then  # a package calls it before it starts its service; 101 forbids that
         printf '#!/bin/sh\nexit 101\n' > $policy && chmod +x $policy && made=yes
     fi
     DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends "$package" > /dev/null \
@@ -92,7 +92,7 @@ for peer in "$@"; do
     case $peer in
         mosquitto | rabbitmq | nats-debian | nats | mochi | aedes | amqtt) "install_${peer//-/_}" ;;
         trellis | relay | writer) say "$peer comes with the repository: make run" ;;
-        *) fail "no peer is called $peer" ;;
+        *) fail "unknown peer $peer" ;;
     esac
 done
 exit $failed

@@ -1,16 +1,16 @@
-%% Answers the requests of `trellis bench matching` for the ways in which two brokers in Erlang match topics, written anew
-%% from what they document. Only `about`, `workload` and `memory`; time is the wall's, with one scheduler.
+%% Answers the requests of `trellis bench matching` with the matching algorithms of two Erlang brokers, written from their
+%% documentation. It supports `about`, `workload` and `memory`; time is wall-clock time with one scheduler.
 %%
 %%   rabbitmq   a trie in two ETS tables: edges {{Node, Word}, Child}, and bindings ordered by {Node, Subscriber}. A walk
 %%              tries the word, `*`, and `#` with every rest of the topic.
 %%   emqx       patterns with wildcards in one ordered ETS table, keyed by their words, wildcards before words: a walk goes
-%%              from key to key and skips those that share what does not match. Patterns without wildcards in another.
+%%              from key to key and skips those with a prefix that does not match. Patterns without wildcards are in another.
 -module(walks).
 -export([main/1]).
 
 main([Name]) ->
     io:setopts(standard_io, [binary, {encoding, latin1}]),
-    %% A heap that need not grow while it is timed.
+    %% A heap large enough not to grow while time is taken.
     spawn_opt(fun() -> serve(list_to_atom(Name)) end, [{min_heap_size, 4000000}]),
     receive forever -> ok end.
 
@@ -23,7 +23,7 @@ serve(Name) ->
             serve(Name)
     end.
 
-%% The protocol's lines are ours alone: what is needed of one is found without reading all of its JSON.
+%% The requests have a known form, so their values are found without a JSON parser.
 text(Line, Key) ->
     {match, [Found]} = re:run(Line, ["\"", Key, "\": \"([^\"]*)\""], [{capture, all_but_first, binary}]),
     Found.
@@ -47,7 +47,7 @@ do(Name, Kind, Line) when Kind =:= <<"workload">>; Kind =:= <<"memory">> ->
     end;
 do(_, _, _) -> "{\"unable\": \"is written for lookups and memory only\"}".
 
-%% Whether a `#` is followed by more.
+%% True if a `#` is not the last word.
 within(Pattern) -> binary:match(Pattern, <<"#.">>) =/= nomatch.
 
 workload(Name, Line) ->
@@ -87,7 +87,7 @@ first_pass(Table, Topics, Limit, Done, Spent) ->
     {Chunk, Rest} = lists:split(min(64, length(Topics)), Topics),
     first_pass(Table, Rest, Limit, lists:reverse(Chunk, Done), Spent + timed(fun() -> each(Table, Chunk) end)).
 
-%% A whole number of passes over small chunks of the topics, until the time is over.
+%% Whole passes over small chunks of the topics, until the time is over.
 lookup(_, _, _, Limit, Spent, Done) when Spent >= Limit, Done > 0 -> Spent / Done;
 lookup(Table, All, [], Limit, Spent, Done) -> lookup(Table, All, All, Limit, Spent, Done);
 lookup(Table, All, Topics, Limit, Spent, Done) ->
@@ -157,7 +157,7 @@ remove({emqx, Patterns, Topics}, Pattern, Subscriber) ->
     {Table, Key} = key(Patterns, Topics, Pattern),
     ets:delete(Table, {Key, Subscriber}).
 
-%% An edge's third element is how many edges leave its child.
+%% An edge's third element is the number of edges that leave its child.
 path(_, Node, []) -> Node;
 path(Edges, Node, [Word | Words]) ->
     case ets:lookup(Edges, {Node, Word}) of
@@ -217,7 +217,7 @@ rests(Edges, Bindings, Node, [_ | Rest] = Words, Found) ->
 bound(Bindings, Node, {Node, Subscriber} = Key, Found) -> bound(Bindings, Node, ets:next(Bindings, Key), [Subscriber | Found]);
 bound(_, _, _, Found) -> Found.
 
-%% emqx: a key is {Words, Subscriber}. '#' < '+' < any binary, so that what is more general comes first.
+%% emqx: a key is {Words, Subscriber}. '#' < '+' < any binary, so that more general patterns come first.
 
 word(<<"*">>) -> '+';
 word(<<"#">>) -> '#';
@@ -233,7 +233,7 @@ key(Patterns, Topics, Pattern) ->
 exact(Topics, Topic, {Topic, Subscriber} = Key, Found) -> exact(Topics, Topic, ets:next(Topics, Key), [Subscriber | Found]);
 exact(_, _, _, Found) -> Found.
 
-%% Go on from a place in the table: the next key matches, or says which prefix may match next.
+%% Continue from a place in the table: the next key matches, or gives the prefix that may match next.
 skip(Patterns, Place, Topic, Found) ->
     case ets:next(Patterns, Place) of
         {Words, Subscriber} = Key ->
@@ -245,7 +245,7 @@ skip(Patterns, Place, Topic, Found) ->
         '$end_of_table' -> Found
     end.
 
-%% Where to go on behind words that do not match: the smallest key behind them that may. Before is what agreed, reversed.
+%% The place after words that do not match: the smallest later key that may match. Before has the matching words, reversed.
 compare(['#'], _, _) -> match;
 compare([], [], _) -> match;
 compare(['+' | Words], [Word | Topic], Before) -> compare(Words, Topic, [{'+', Word} | Before]);
@@ -257,7 +257,7 @@ compare(_, _, Before) -> back(Before).
 
 seek(Before, Last, _) -> lists:reverse([Used || {Used, _} <- Before], Last).
 
-%% No key with this prefix matches any more: the last `+` in it becomes the word itself.
+%% No further key with this prefix matches: its last `+` is replaced by the word itself.
 back([]) -> stop;
 back([{'+', Word} | Before]) -> {seek, lists:reverse([Used || {Used, _} <- Before], [Word])};
 back([_ | Before]) -> back(Before).

@@ -20,8 +20,8 @@ _FURTHER = {
     "subscribe": "to subscribe",
     "unsubscribe": "to unsubscribe",
     "any": "to find out if any subscriber matches",
-    "first": "the first lookup of each topic",
-    "load": "a subscription while loading all",
+    "first": "for the first lookup of each topic",
+    "load": "per subscription while loading all",
 }
 
 

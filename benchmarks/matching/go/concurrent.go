@@ -8,16 +8,16 @@ import (
 // concurrent is article 1's concurrent subscription trie, from the description there and in article 2:
 //
 //	I-node --> C-node: word -> branch (subscribers, I-node or none)
-//	       `-> T-node: nothing, for ever; its branch above is to be replaced by one without I-node
+//	       `-> T-node: empty and final; the branch above must be replaced by one without an I-node
 //
-// A change copies a C-node and puts it in place by a CAS on its I-node, or begins anew. A lookup takes no snapshot and
-// validates nothing, as in the article (whose lookup can return a state that never was). `#` is understood at the end of
-// a pattern, and elsewhere by looking at the rest of the topic again for each word, as in the trie.
+// A change copies a C-node and exchanges it by a CAS on its I-node, or restarts. A lookup takes no snapshot and
+// validates nothing, as in the article (whose lookup can return a state that never existed). `#` is supported at the end of
+// a pattern, and elsewhere by trying the rest of the topic from each word on, as in the trie.
 type concurrent struct{ root *inode }
 
 type inode struct{ main atomic.Pointer[cnode] }
 
-// cnode is a C-node; a T-node where it is `tomb`. Neither is ever changed.
+// cnode is an immutable C-node, or a T-node if it is `tomb`.
 type cnode struct {
 	branches map[string]*branch
 	tomb     bool
@@ -50,7 +50,7 @@ func (m *concurrent) Unsubscribe(prepared any) {
 	}
 }
 
-// with is a copy of the C-node in which the word leads to the branch, or to nothing.
+// with returns a copy of the C-node with the word's branch replaced, or removed.
 func (c *cnode) with(word string, to *branch) *cnode {
 	copied := make(map[string]*branch, len(c.branches)+1)
 	for each, branch := range c.branches {
@@ -64,7 +64,7 @@ func (c *cnode) with(word string, to *branch) *cnode {
 	return &cnode{branches: copied}
 }
 
-// chain is a branch that the words lead through, with the subscriber at its end.
+// chain returns a branch for these words with the subscriber at its end.
 func chain(words []string, subscriber uint64) *branch {
 	if len(words) == 0 {
 		return &branch{subscribers: []uint64{subscriber}}
@@ -74,7 +74,7 @@ func chain(words []string, subscriber uint64) *branch {
 	return &branch{below: below}
 }
 
-// insert adds the subscriber below the I-node; false when it must begin anew.
+// insert adds the subscriber below the I-node; it returns false if it must restart.
 func (i *inode) insert(words []string, subscriber uint64, parent *inode, key string) bool {
 	now := i.main.Load()
 	if now.tomb {
@@ -98,7 +98,7 @@ func (i *inode) insert(words []string, subscriber uint64, parent *inode, key str
 	return old.below.insert(rest, subscriber, i, word)
 }
 
-// remove takes the subscriber away below the I-node; false when it must begin anew.
+// remove removes the subscriber below the I-node; it returns false if it must restart.
 func (i *inode) remove(words []string, subscriber uint64, parent *inode, key string) bool {
 	now := i.main.Load()
 	if now.tomb {
@@ -124,7 +124,8 @@ func (i *inode) remove(words []string, subscriber uint64, parent *inode, key str
 	return i.main.CompareAndSwap(now, now.with(word, less)) && i.tidy(parent, key)
 }
 
-// tidy makes an empty C-node a T-node, and takes it out of the C-node above. Always true: what it leaves, the next one finds.
+// tidy turns an empty C-node into a T-node and removes it from the C-node above. It always returns true: a T-node that it
+// cannot remove is removed by a later operation.
 func (i *inode) tidy(parent *inode, key string) bool {
 	now := i.main.Load()
 	if parent != nil && !now.tomb && len(now.branches) == 0 {
@@ -135,7 +136,7 @@ func (i *inode) tidy(parent *inode, key string) bool {
 	return true
 }
 
-// clean replaces the branch whose I-node is a tomb by one without it, or by none where there are no subscribers.
+// clean replaces a branch whose I-node is a tomb by one without an I-node, or removes it if it has no subscribers.
 func (i *inode) clean(key string) {
 	for {
 		now := i.main.Load()
@@ -159,7 +160,7 @@ func (m *concurrent) match(topic string) []uint64 {
 	return once(found)
 }
 
-// walk looks up words, of which there is one at least.
+// walk looks up one or more words.
 func (i *inode) walk(words []string, found *[]uint64) {
 	branches := i.main.Load().branches
 	if many := branches["#"]; many != nil {

@@ -5,9 +5,8 @@
 //	nats          the sublist of nats-server, without its cache
 //	nats-cached   the same with its cache of answers
 //
-// A matcher's answers are numbers of subscribers. Time is the processor time of the one thread that measures: what the
-// garbage collector does meanwhile in its own threads is not counted, which is in favour of Go. Memory is the heap that
-// is reachable.
+// A matcher's answers are numbers of subscribers. Time is the CPU time of the measuring thread; the garbage collector's
+// own threads are not counted, which favours Go. Memory is the reachable heap.
 package main
 
 import (
@@ -24,7 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Matcher is what all of them are. Match returns subscribers; Unsubscribe takes what was subscribed.
+// Matcher is the interface of all matchers. Match returns subscribers; Unsubscribe takes the subscribed value.
 type Matcher interface {
 	Prepare(pattern string, subscriber uint64) any // what Subscribe and Unsubscribe want, made beforehand
 	Subscribe(prepared any)
@@ -100,7 +99,7 @@ func do(name string, asked request) answer {
 	return answer{"unable": "knows no such request"}
 }
 
-// able says whether the matcher's grammar has the pattern: NATS has `#` at the end only.
+// able returns true if the matcher's grammar has the pattern: NATS has `#` at the end only.
 func able(name, pattern string) bool {
 	at := strings.Index(pattern, "#")
 	return at < 0 || !strings.HasPrefix(name, "nats") || at == len(pattern)-1
@@ -112,7 +111,7 @@ func lines(path string) []string {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	// Each line is a string of its own, as if it had come off a wire.
+	// Each line is a separate string, as if received from a network.
 	found := strings.Split(string(data), "\n")
 	for i := range found {
 		found[i] = strings.Clone(found[i])
@@ -136,7 +135,7 @@ func prepare(m Matcher, patterns []string, first int) []any {
 	return made
 }
 
-// check compares what topics find with what is expected; see trellis/bench/matching/answers.py.
+// check compares the answers for topics with the expected ones; see trellis/bench/matching/answers.py.
 func check(m Matcher, topics []string, expected [][3]uint64) string {
 	for _, wanted := range expected {
 		var count, digest uint64
@@ -156,7 +155,7 @@ func check(m Matcher, topics []string, expected [][3]uint64) string {
 
 const chunk = 200_000 // ns that are timed at once, unless there are no more calls
 
-// perCall is ns of a call, over the items in turn, for about so long.
+// perCall returns the nanoseconds per call, over the items in turn, measured for about this long.
 func perCall(items int, seconds float64, call func(i int)) float64 {
 	var spent, done int64
 	calls, at := 1, 0
@@ -251,7 +250,7 @@ func cold(maker func() Matcher, asked request) answer {
 	return answer{"subscribe": float64(in) / float64(times), "unsubscribe": float64(out) / float64(times), "lookup": lookup}
 }
 
-// memory does not count what is prepared: that is the subscriber, which a server has anyway.
+// memory does not count prepared values: they are the subscribers, which a server has anyway.
 func memory(maker func() Matcher, patterns []string) answer {
 	copies := (60_000 + len(patterns) - 1) / len(patterns)
 	matchers := make([]Matcher, copies)
@@ -281,7 +280,7 @@ func heap() uint64 {
 	return found.HeapAlloc
 }
 
-// threads is articles 1 and 2: workers of 1,000 operations each, milliseconds on the wall until all are done.
+// threads is the test of articles 1 and 2: wall-clock milliseconds until all workers have done 1,000 operations each.
 func threads(m Matcher, patterns, topics, further []string, asked request) answer {
 	for _, each := range prepare(m, patterns, 0) {
 		m.Subscribe(each)

@@ -10,10 +10,10 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// The sublist's entries are of a type that the package keeps to itself. The compiler can infer it all the same, from the
-// type of Insert, and reflection says where its subject and the found entries lie. So calls are direct, as in the server.
+// The sublist's entries have an unexported type. The compiler can infer it from the type of Insert, and reflection gives
+// the offsets of its subject and of the found entries. So calls are direct, as in the server.
 
-// natsOf is the sublist with entries T; an entry's sid holds our number.
+// natsOf is the sublist with entries T; an entry's sid holds the subscriber's number.
 type natsOf[T any] struct {
 	list               *server.Sublist
 	insert, remove     func(*server.Sublist, *T) error

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// entry is what is subscribed: a pattern's words, and who wants it.
+// entry is a subscription: a pattern's words and its subscriber.
 type entry struct {
 	words      []string
 	subscriber uint64
@@ -19,13 +19,13 @@ func split(topic string) []string {
 	return strings.Split(topic, ".")
 }
 
-// node of the trie: what may follow, and who subscribed to what leads here.
+// node is a trie node: its children, and the subscribers of the pattern that ends here.
 type node struct {
 	children    map[string]*node
 	subscribers []uint64
 }
 
-// trie is article 1's: it descends by word and by `*`, and looks at the rest of a topic once for each `#`. One lock.
+// trie is article 1's trie behind one lock: it descends by word and by `*`, and for each `#` tries every rest of the topic.
 type trie struct {
 	lock sync.RWMutex
 	root *node
@@ -65,7 +65,7 @@ func (m *trie) Unsubscribe(prepared any) {
 	m.root.without(each.words, each.subscriber)
 }
 
-// without removes the subscriber below the node, and what then leads nowhere; true when the node is empty.
+// without removes the subscriber below the node, and nodes that become empty; it returns true if the node is empty.
 func (at *node) without(words []string, subscriber uint64) bool {
 	if len(words) == 0 {
 		if i := slices.Index(at.subscribers, subscriber); i >= 0 {
@@ -85,7 +85,7 @@ func (m *trie) match(topic string) []uint64 {
 	return once(found)
 }
 
-// once is each of these once: a subscriber may have several patterns that match.
+// once removes duplicates: a subscriber may have several matching patterns.
 func once(found []uint64) []uint64 {
 	if len(found) < 2 {
 		return found

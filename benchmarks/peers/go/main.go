@@ -1,8 +1,8 @@
 // Command mochi serves MQTT on one address with the mochi-mqtt library, for benchmarks/peers.
 //
-// It differs from the library's defaults in these: larger network buffers (2 KiB by default: a system call for every
-// twenty messages), a longer queue to each client (at 8,192 waiting messages the library drops QoS 0), the largest window
-// of unacknowledged messages, no $SYS messages, no log below errors.
+// Settings that differ from the library's defaults: larger network buffers (2 KiB by default, a system call per twenty
+// messages), a longer queue per client (by default it drops QoS 0 beyond 8,192 messages), the largest window of
+// unacknowledged messages, no $SYS messages, log of errors only.
 package main
 
 import (

@@ -1,7 +1,7 @@
 // Serves MQTT on HOST PORT with aedes, for benchmarks/peers.
 //
-// It differs from the library's defaults in these: Nagle's delay is off, messages may be unacknowledged up to the
-// protocol's own limit (with QoS 2 a publisher that pipelines meets the default of 1,000), the heartbeat is rare.
+// Settings that differ from the library's defaults: Nagle's delay is off, unacknowledged messages are limited only by the
+// protocol (a pipelining QoS 2 publisher reaches the default of 1,000), and the heartbeat is rare.
 "use strict";
 
 const net = require("node:net");
