@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from peers.results import About, Figures, ResultCell, Results
+from peers.results import About, Figures, PeerCell, Results
 
 
 def figures(cpu: float, rate: float = 1000.0, **further: Any) -> Figures:
@@ -38,19 +38,19 @@ def results() -> Results:
     )
     made.cells = {
         "trellis": {
-            "mqtt-qos0": ResultCell([figures(0.1), figures(0.3), figures(0.2)]),
-            "mqtt-qos1": ResultCell([figures(4.0, p50=10.0, p99=30.0, p999=90.0)] * 3),
-            "amqp-auto": ResultCell([figures(0.25)] * 3),
+            "mqtt-qos0": PeerCell([figures(0.1), figures(0.3), figures(0.2)]),
+            "mqtt-qos1": PeerCell([figures(4.0, p50=10.0, p99=30.0, p999=90.0)] * 3),
+            "amqp-auto": PeerCell([figures(0.25)] * 3),
         },
         "mosquitto": {
-            "mqtt-qos0": ResultCell([figures(5.0, 2000.0)] * 3),
-            "mqtt-qos1": ResultCell([figures(2.0, p50=11.0, p99=20.0, p999=91.0)] * 3),
-            "amqp-auto": ResultCell(unable="speaks no AMQP"),
+            "mqtt-qos0": PeerCell([figures(5.0, 2000.0)] * 3),
+            "mqtt-qos1": PeerCell([figures(2.0, p50=11.0, p99=20.0, p999=91.0)] * 3),
+            "amqp-auto": PeerCell(unable="speaks no AMQP"),
         },
         "relay": {
-            "mqtt-qos0": ResultCell([figures(0.05)] * 3),
-            "mqtt-qos1": ResultCell([figures(0.05)], wrong="subscriber 0: message 7 came twice"),
-            "amqp-auto": ResultCell(failed="the broker ended"),
+            "mqtt-qos0": PeerCell([figures(0.05)] * 3),
+            "mqtt-qos1": PeerCell([figures(0.05)], wrong="subscriber 0: message 7 came twice"),
+            "amqp-auto": PeerCell(failed="the broker ended"),
         },
     }
     return made

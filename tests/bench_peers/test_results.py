@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from peers.results import ResultCell, Results, medians, ratio, read
+from peers.results import PeerCell, Results, medians, ratio, read
 
 from tests.bench_peers.made import figures, results
 
@@ -28,19 +28,19 @@ def test_a_latency_that_one_round_lacks_has_no_median() -> None:
 @pytest.mark.parametrize(
     "cell",
     [
-        ResultCell(),
-        ResultCell([figures(1.0)], wrong="lost a message"),
-        ResultCell([figures(1.0)], failed="ended"),
-        ResultCell(unable="speaks no AMQP"),
+        PeerCell(),
+        PeerCell([figures(1.0)], wrong="lost a message"),
+        PeerCell([figures(1.0)], failed="ended"),
+        PeerCell(unable="speaks no AMQP"),
     ],
 )
-def test_what_was_wrong_or_not_measured_has_no_medians(cell: ResultCell) -> None:
+def test_what_was_wrong_or_not_measured_has_no_medians(cell: PeerCell) -> None:
     assert cell.medians is None
 
 
 def test_the_spread_is_relative_to_the_median() -> None:
-    assert ResultCell([figures(8.0), figures(10.0), figures(13.0)]).spread == 0.5
-    assert ResultCell().spread == 0
+    assert PeerCell([figures(8.0), figures(10.0), figures(13.0)]).spread == 0.5
+    assert PeerCell().spread == 0
 
 
 @pytest.mark.parametrize(

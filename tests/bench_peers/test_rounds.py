@@ -11,7 +11,7 @@ from peers.load import figures as figures_of
 from peers.peer import PeerBroker, Running, Tools
 from peers.process import Failed
 from peers.results import About, Figures, Results
-from peers.rounds import RoundPlan, RoundProgress, WrongAnswer, calibrate, duration, measure_all
+from peers.rounds import PeerPlan, RoundProgress, WrongPeerAnswer, calibrate, duration, measure_all
 from peers.workloads import CASES, Case
 
 from tests.bench_peers.made import figures
@@ -64,7 +64,7 @@ class Run:
         peers = [First(Tools()), Second(Tools())]
         for peer in peers:
             peer.begun = self.begun
-        self.plan = RoundPlan(
+        self.plan = PeerPlan(
             peers, [CASES[name] for name in names or ("mqtt-qos0", "mqtt-qos1")], 3, directory
         )
         self.results = Results(
@@ -99,7 +99,7 @@ def test_what_a_peer_cannot_do_is_noted_and_not_tried(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "failure", [WrongAnswer("a message came twice\nand more"), Failed("a message came twice")]
+    "failure", [WrongPeerAnswer("a message came twice\nand more"), Failed("a message came twice")]
 )
 def test_a_wrong_answer_is_noted_once_and_the_broker_started_afresh(
     tmp_path: Path, failure: Exception
@@ -108,7 +108,7 @@ def test_a_wrong_answer_is_noted_once_and_the_broker_started_afresh(
     run.measure()
     cell = run.results.cell("first", "mqtt-qos0")
     assert (cell.wrong or cell.failed, cell.medians) == ("a message came twice", None)
-    assert bool(cell.wrong) == isinstance(failure, WrongAnswer)
+    assert bool(cell.wrong) == isinstance(failure, WrongPeerAnswer)
     assert [name for name, _ in run.load.measured].count("mqtt-qos0") == 2
     assert run.begun[:4] == ["first", "first", "second", "second"]
     assert len(run.results.cell("first", "mqtt-qos1").rounds) == 3
@@ -138,7 +138,9 @@ def test_a_paced_workload_runs_at_half_of_the_reference(
     assert run.load.measured == [("mqtt-qos0-half", None)] * 3 + [("mqtt-qos0-half", 100.0)] * 6
 
 
-@pytest.mark.parametrize("load", [FakeLoad(), FakeLoad({"mqtt-qos0-half": WrongAnswer("lost")})])
+@pytest.mark.parametrize(
+    "load", [FakeLoad(), FakeLoad({"mqtt-qos0-half": WrongPeerAnswer("lost")})]
+)
 def test_without_its_reference_a_paced_workload_is_left_out(
     tmp_path: Path, load: FakeLoad, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,7 +176,7 @@ def test_durations(seconds: float, shown: str) -> None:
 
 
 def test_a_run_is_made_to_fit(tmp_path: Path) -> None:
-    plan = RoundPlan(chosen(["mosquitto"], Tools()), [CASES["mqtt-qos0"]], 5, tmp_path)
+    plan = PeerPlan(chosen(["mosquitto"], Tools()), [CASES["mqtt-qos0"]], 5, tmp_path)
     assert plan.steps == 5
     assert length(plan, 1) == pytest.approx((60 - plan.overhead) / 5 / 1.2, abs=0.1)
     with pytest.raises(ValueError, match="too short"):
@@ -206,9 +208,9 @@ def test_the_load_tools_answer_becomes_figures() -> None:
     [
         (
             "wrong answer at subscriber 0: a message came again or late: expected 3, got 2",
-            WrongAnswer,
+            WrongPeerAnswer,
         ),
-        ("no progress for 10 s: subscriber 0 waits for 3 of 400 messages", WrongAnswer),
+        ("no progress for 10 s: subscriber 0 waits for 3 of 400 messages", WrongPeerAnswer),
         ("subscriber 0: the broker closed the connection", Failed),
     ],
 )
