@@ -1,8 +1,8 @@
-"""Compiles the floors below trellis/, and trellis/'s two hot files, with mypyc.
+"""Compiles the modules listed in build_backend/compiled_modules.py with mypyc.
 
 TRELLIS_PURE=1 leaves every module interpreted. TRELLIS_REQUIRE_COMPILED=1 makes a missing compiler,
-missing headers or a failed compilation fatal; without it they give one warning line and a wheel
-that works, only slower.
+missing headers or a failed compilation fatal. Without it they give one warning line and an
+interpreted wheel, which is slower.
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ ROOT = Path(__file__).resolve().parent
 
 
 def compiler_command() -> list[str]:
-    """The C compiler that setuptools will call."""
+    """Return the command of the C compiler that setuptools calls."""
     return shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
 
 
 def obstacle() -> str:
-    """Why nothing can be compiled here, or an empty string."""
+    """Return why modules cannot be compiled here, "" if they can."""
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
         return "Python.h is missing (on Debian and Ubuntu: apt install python3-dev)"
     compiler = compiler_command()[0]
     if os.name == "posix" and shutil.which(compiler) is None:
-        return f"the C compiler {compiler} is missing (on Debian and Ubuntu: apt install gcc libc6-dev)"
+        packages = "on Debian and Ubuntu: apt install gcc libc6-dev"
+        return f"the C compiler {compiler} is missing ({packages})"
     if importlib.util.find_spec("mypyc") is None:
         return "mypyc is missing (pip install 'mypy[mypyc]')"
     return ""
 
 
 def fall_back(reason: str) -> None:
-    """Say that the wheel will be interpreted, or stop where that is not wanted."""
+    """Warn that the wheel is interpreted, or stop if compiled modules are required."""
     if os.environ.get("TRELLIS_REQUIRE_COMPILED"):
         raise SystemExit(f"trellis: cannot compile: {reason}")
     print(
@@ -57,12 +58,11 @@ def fall_back(reason: str) -> None:
 
 
 def late_linking() -> list[str]:
-    """GCC's options for optimising over all files when they are linked, or none where it is no GCC
-    that can.
+    """Return the options of GCC for link-time optimisation, none if the compiler lacks it.
 
-    A C file for each module and this compile in half the processor time of one file for all (150 s
-    instead of 300), on all cores, to the same number of instructions a publication. Without it,
-    separate files need up to 4 % more.
+    With them, one C file per module compiles in half the CPU time of one file for all modules
+    (150 s instead of 300), and on all cores, with the same number of instructions per publication.
+    Without them, separate files need up to 4 % more instructions.
     """
     options = [f"-flto={os.cpu_count() or 1}", "-fno-fat-lto-objects"]
     if sys.platform != "linux":
@@ -71,7 +71,8 @@ def late_linking() -> list[str]:
     with tempfile.TemporaryDirectory() as directory:
         source = Path(directory, "probe.c")
         source.write_text(
-            "#if !defined(__GNUC__) || defined(__clang__)\n#error\n#endif\nint probe(void) { return 0; }\n"
+            "#if !defined(__GNUC__) || defined(__clang__)\n#error\n#endif\n"
+            "int probe(void) { return 0; }\n"
         )
         made = Path(directory, "probe.so")
         tried = subprocess.run(
@@ -83,22 +84,24 @@ def late_linking() -> list[str]:
 
 
 class AllOrNothing(build_ext):
-    """Builds every extension, or none.
+    """Builds every extension or none.
 
-    Every module's extension is a thin shell around the group's one library. `Extension.optional`
-    drops failures one by one, and a shell that outlives its library hides a module that would have
-    worked.
+    The extension of a module only loads the module from the library of all modules. With
+    `Extension.optional`, a failed library could leave such extensions behind, and they would hide
+    the source of their modules.
     """
 
     def finalize_options(self) -> None:
+        """Use all cores."""
         super().finalize_options()
         self.parallel = os.cpu_count() or 1
 
     def build_extensions(self) -> None:
+        """Build the extensions, and remove all of them if one fails."""
         compile_in_turn = self.compiler.compile
 
         def compile_at_once(sources: list[str], **options: Any) -> list[str]:
-            """setuptools has extensions built at once, but the files of one in turn."""
+            """Compile the files of an extension in parallel, which setuptools does not."""
             with ThreadPoolExecutor(self.parallel) as pool:
                 made = pool.map(lambda source: compile_in_turn([source], **options), sources)
                 return [found for several in made for found in several]
@@ -114,7 +117,7 @@ class AllOrNothing(build_ext):
 
 
 def extensions() -> list[Extension]:
-    """The extensions of the compiled modules: none where they are not wanted or cannot be had."""
+    """Return the extensions of the compiled modules, none if they are unwanted or impossible."""
     if os.environ.get("TRELLIS_PURE"):
         return []
     reason = obstacle()
@@ -123,32 +126,28 @@ def extensions() -> list[Extension]:
         return []
     from mypyc.build import mypycify
 
-    # The build environment holds neither our settings for mypy (strictness is `make check`'s
-    # business) nor all our dependencies (the types of those that are absent are unknown, and
-    # nothing else changes). Modules that are not compiled are looked at for their types, and their
-    # errors are not the compiler's business: without msgspec, which the build environment does not
-    # hold, settings have some.
+    # The build environment lacks most dependencies, so their types are unknown here. Errors in
+    # modules that are only imported, such as settings without msgspec, are ignored. Strict checks
+    # are done by `make check`.
     options = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
     try:
         late = late_linking()
         made: list[Any] = mypycify(
             [*options, *modules()], opt_level="3", group_name="trellis", multi_file=bool(late)
         )
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever mypyc trips over, the source still runs
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the source runs without mypyc
         fall_back(f"mypyc failed, see above: {error!r}")
         return []
     for extension in made:
-        # A compiler younger than mypyc may know new warnings.
+        # A compiler newer than mypyc may have new warnings.
         extension.extra_compile_args = [
             flag for flag in extension.extra_compile_args if flag != "-Werror"
         ]
         if os.name == "posix" and sys.platform != "darwin":
-            # Lets the compiler inline small functions that are exported too: 7 % on every workload.
-            # ELF only.
+            # Lets the compiler inline small exported functions: 7 % on every workload. ELF only.
             extension.extra_compile_args.append("-fno-semantic-interposition")
-        if (
-            len(extension.sources) > 1
-        ):  # The group's library, when late linking makes it of many files.
+        # The library of all modules has many sources if link-time optimisation is possible.
+        if len(extension.sources) > 1:
             extension.extra_compile_args += late
             extension.extra_link_args += [*late, "-O3", "-fno-semantic-interposition"]
     return made
@@ -156,6 +155,6 @@ def extensions() -> list[Extension]:
 
 if __name__ == "__main__":
     os.chdir(ROOT)
-    # Asked for metadata only, there is nothing to compile.
+    # For metadata alone, nothing is compiled.
     building = {"bdist_wheel", "build", "build_ext", "install"} & set(sys.argv)
     setup(ext_modules=extensions() if building else [], cmdclass={"build_ext": AllOrNothing})

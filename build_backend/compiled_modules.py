@@ -1,4 +1,4 @@
-"""Which modules are compiled? Run as a script, it fails unless the installed ones are."""
+"""The modules to compile. As a script, it fails unless the installed modules are compiled."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: What is compiled, all in one group, so that calls between modules are C calls. Of trellis/ only
-#: what runs per received chunk, in the broker and in its load tool: the rest waits on the loop or
-#: runs once, and stays open to monkeypatching. (A call to trellis/progress.py, which is not compiled,
-#: lets Python handle Ctrl-C.)
+#: Paths to compile, all in one group, so that calls between modules are C calls. Of trellis/, only
+#: the modules that run per received chunk, in the broker and in its load tool, are compiled. The
+#: others wait for the event loop or run once, and stay open to monkeypatching. A call to
+#: trellis/progress.py, which is not compiled, lets Python handle Ctrl-C.
 COMPILED = (
     "matching",
     "broker",
@@ -38,7 +38,7 @@ COMPILED = (
     ),
 )
 
-#: What is not, and why, by pattern of the path.
+#: Patterns of paths that are not compiled, and the reasons.
 LEFT_OUT = {
     "*/__init__.py": "the package's docstring and its short names: runs once, at import",
     "*/__main__.py": "runs once, by `python -m`",
@@ -46,7 +46,7 @@ LEFT_OUT = {
 
 
 def modules(root: Path = ROOT) -> list[str]:
-    """Paths of the modules to compile, relative to `root`, in a stable order."""
+    """Return the paths of the modules to compile, relative to `root`, in a stable order."""
     found: list[Path] = []
     for name in COMPILED:
         path = root / name
@@ -56,9 +56,9 @@ def modules(root: Path = ROOT) -> list[str]:
 
 
 def _file(name: str) -> str:
-    """Where the module is from.
+    """Return the file of a module.
 
-    One that says which extra of ours it needs is looked for, not loaded.
+    A module that cannot be imported without an extra of this package is located, not imported.
     """
     try:
         return importlib.import_module(name).__file__ or ""
@@ -70,7 +70,7 @@ def _file(name: str) -> str:
 
 
 def main() -> None:
-    """Import every such module as installed and look where it came from."""
+    """Check that every module to compile is installed as an extension."""
     names = [path.removesuffix(".py").replace("/", ".") for path in modules()]
     files = {name: _file(name) for name in names}
     interpreted = [

@@ -1,7 +1,6 @@
-"""setuptools, plus a C compiler from PyPI on a Linux that has none.
+"""The build backend: setuptools, and a C compiler from PyPI on a Linux system without one.
 
-An editable install is for working on the source, so it is never compiled: a stale extension would
-hide the source.
+An editable install is never compiled, because a stale extension would hide changed source.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ __all__ = [
     "prepare_metadata_for_build_wheel",
 ]
 
-#: mypyc, and what the compiled modules import, for its types.
+#: mypyc, and packages that the compiled modules import, for their types.
 _COMPILING = ["mypy[mypyc]>=2.4,<3", "librt>=0.16,<1", "pamqp>=4,<5", "pyroaring>=1.2,<2"]
 
-#: What the Zig compiler calls the machines it can compile for, by Python's names of them.
+#: Machines that Zig compiles for: Python's names and Zig's names.
 _ZIG_MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
-#: The oldest C library a compiled wheel runs with: that of Debian 10 and RHEL 8.
+#: Oldest C library that a compiled wheel runs with: that of Debian 10 and RHEL 8.
 _GLIBC = "2.28"
 
 
@@ -49,9 +48,7 @@ def _pure() -> bool:
 
 
 def wants_zig() -> bool:
-    """Whether this is a 64-bit Linux with Python's headers, without a C compiler, and of a kind
-    that Zig knows.
-    """
+    """Return True on a 64-bit Linux that Zig supports, with Python's headers and no C compiler."""
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
     return (
         sys.platform == "linux"
@@ -63,6 +60,7 @@ def wants_zig() -> bool:
 
 
 def zig_target() -> str:
+    """Return the machine and C library to compile for, as Zig names them."""
     machine = _ZIG_MACHINES[platform.machine().lower()]
     musl = "musl" in (sysconfig.get_config_var("HOST_GNU_TYPE") or "")
     return f"{machine}-linux-musl" if musl else f"{machine}-linux-gnu.{_GLIBC}"
@@ -71,18 +69,19 @@ def zig_target() -> str:
 def _use_zig() -> None:
     command = f"{shlex.quote(sys.executable)} -m ziglang cc -target {zig_target()}"
     os.environ.update(CC=command, LDSHARED=f"{command} -shared")
-    # Zig wants to keep what it made, and the home directory may not be writable.
+    # Zig needs cache directories, and the home directory may not be writable.
     for kind in ("LOCAL", "GLOBAL"):
         os.environ.setdefault(f"ZIG_{kind}_CACHE_DIR", str(Path("build", "zig").resolve()))
 
 
-def _forget_earlier_builds() -> None:
-    """setuptools would carry a module that is gone since the last build into the wheel."""
+def _remove_earlier_builds() -> None:
+    """Remove earlier builds, from which setuptools would copy deleted modules into the wheel."""
     for path in Path("build").glob("lib*"):
         shutil.rmtree(path)
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
+    """Return the packages needed to build a wheel (PEP 517)."""
     required: list[str] = build_meta.get_requires_for_build_wheel(config_settings)
     if _pure():
         return required
@@ -92,18 +91,21 @@ def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
 def build_wheel(
     wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None
 ) -> str:
+    """Build a wheel and return its name (PEP 517)."""
     if not _pure() and wants_zig():
         _use_zig()
-    _forget_earlier_builds()
+    _remove_earlier_builds()
     return build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)
 
 
 def get_requires_for_build_editable(config_settings: Any = None) -> list[str]:
+    """Return the packages needed for an editable install (PEP 660)."""
     return build_meta.get_requires_for_build_editable(config_settings)
 
 
 def build_editable(
     wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None
 ) -> str:
+    """Build an editable wheel and return its name (PEP 660)."""
     os.environ["TRELLIS_PURE"] = "1"
     return build_meta.build_editable(wheel_directory, config_settings, metadata_directory)

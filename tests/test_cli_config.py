@@ -1,6 +1,4 @@
-"""The commands around a broker: what they print, with which exit code, and how they tell what went
-wrong.
-"""
+"""Commands around a broker: their output, exit codes and errors."""
 
 import base64
 import io
@@ -25,6 +23,7 @@ from trellis.settings.options import OPTIONS
 from trellis.settings.rendering import default_file
 
 SETTINGS_COMMANDS = ("serve", "check-config", "config", "health", "list queues")
+NO_PASSWORD = "no password given; type one, or pass one on standard input"
 ROWS: list[Row] = [
     {"name": "sensors", "messages": 12, "durable": True, "policy": None},
     {"name": "a\x1b[2J\nb", "messages": 3000, "durable": False, "policy": "x"},
@@ -32,8 +31,8 @@ ROWS: list[Row] = [
 
 
 @pytest.fixture(autouse=True)
-def _nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No settings file and no TRELLIS_ variable of this machine reaches a test; a proxy is set, and
+def _isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the settings file and the TRELLIS_ variables of this machine, and set a proxy that is
     not used.
     """
     monkeypatch.chdir(tmp_path)
@@ -45,7 +44,7 @@ def _nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Answers(BaseHTTPRequestHandler):
-    """Stands in for a broker: a path has a status and a body; /api/ wants ann's password."""
+    """A broker with fixed answers: a status and a body per path; /api/ needs a login."""
 
     pages: ClassVar[dict[str, tuple[int, bytes]]] = {
         "/readyz": (200, b"ready\n"),
@@ -68,13 +67,13 @@ class Answers(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as in the base class
         pass
 
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """The port of a running stand-in."""
+    """The port of a running server with fixed answers."""
     with HTTPServer(("127.0.0.1", 0), Answers) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
@@ -84,14 +83,14 @@ def port() -> Iterator[int]:
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of one command."""
+    """Return exit code, stdout and stderr of one command."""
     code = main(arguments)
     out, err = capsys.readouterr()
     return code, out, err
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
-    """What a command that fails says: one line on stderr, nothing on stdout."""
+    """Return the error of a command: one line on stderr, with nothing on stdout."""
     ended, out, err = run(capsys, *arguments)
     assert (ended, out) == (code, "")
     assert err.startswith("trellis: ")
@@ -118,7 +117,7 @@ def test_without_a_command_help_is_printed(capsys: pytest.CaptureFixture[str]) -
         assert f"\n    {command} " in out
 
 
-def test_help_ends_well_and_has_no_colour(
+def test_help_exits_with_0_and_has_no_colour(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -152,7 +151,7 @@ def test_every_setting_is_a_flag(capsys: pytest.CaptureFixture[str], command: st
         ("serv", "argument COMMAND [ARGUMENT]...: invalid choice: 'serv'"),
         (
             "serve --amqp-prot 1",
-            "unknown argument --amqp-prot; the nearest flag is --amqp-port (see `trellis serve --he",
+            "unknown argument --amqp-prot; the nearest flag is --amqp-port (see `trellis serve --",
         ),
         (
             "check-config --amqp-por=1",
@@ -168,7 +167,7 @@ def test_every_setting_is_a_flag(capsys: pytest.CaptureFixture[str], command: st
         ("list queues --columms a", "unknown argument --columms; the nearest flag is --columns"),
     ],
 )
-def test_wrong_arguments_are_told_in_one_line(
+def test_error_in_arguments_is_one_line(
     capsys: pytest.CaptureFixture[str], line: str, said: str
 ) -> None:
     assert told(capsys, *line.split()).startswith(said)
@@ -191,7 +190,7 @@ def test_effective_values_come_with_their_source(capsys: pytest.CaptureFixture[s
     assert 'level = "debug"  # --log-level\n' in out
 
 
-def test_good_settings_are_told_to_be_good(capsys: pytest.CaptureFixture[str]) -> None:
+def test_valid_settings_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     Path("a.toml").write_text("amqp.port = 1")
     Path("b.toml").write_text("mqtt.enabled = false")
     code, out, _ = run(capsys, "check-config", "--config", "a.toml", "--config", "b.toml")
@@ -205,20 +204,19 @@ def test_check_config_reads_the_certificates(capsys: pytest.CaptureFixture[str])
     )
     assert code == 2
     assert said.startswith(
-        "trellis: tls.certificate: gone.pem cannot be read (No such file or directory); give a PEM file that "
+        "trellis: tls.certificate: gone.pem cannot be read (No such file or directory); "
+        "give a PEM file that "
     )
 
 
 @pytest.mark.parametrize("command", ["serve", "check-config", "health", "list queues"])
-def test_wrong_settings_are_told_in_one_line(
-    capsys: pytest.CaptureFixture[str], command: str
-) -> None:
+def test_error_in_settings_is_one_line(capsys: pytest.CaptureFixture[str], command: str) -> None:
     Path("a.toml").write_text("amqp.prot = 1")
     said = told(capsys, *command.split(), "--config", "a.toml")
     assert said == "a.toml: amqp.prot: unknown key; the nearest is amqp.port"
 
 
-def test_reader_that_goes_away_causes_no_traceback() -> None:
+def test_closed_output_causes_no_traceback() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     root = str(Path(trellis.__file__).parents[1])
@@ -255,7 +253,7 @@ def test_password_from_standard_input_is_hashed(
 def type_in(
     monkeypatch: pytest.MonkeyPatch, words: Sequence[str], then: type[BaseException] = EOFError
 ) -> None:
-    """Stand in for a terminal where `words` are typed, and then an end of input or an interrupt."""
+    """Type `words` at a terminal, and then end the input or interrupt."""
     left = list(words)
 
     def typed(prompt: str) -> str:
@@ -267,7 +265,7 @@ def type_in(
     monkeypatch.setattr("getpass.getpass", typed)
 
 
-def test_password_is_asked_for_twice(
+def test_prompt_asks_for_the_password_twice(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     type_in(monkeypatch, ["word", "word"])
@@ -276,7 +274,7 @@ def test_password_is_asked_for_twice(
     type_in(monkeypatch, ["word", "world"])
     assert told(capsys, "hash-password") == "the two passwords differ"
     type_in(monkeypatch, [])
-    assert told(capsys, "hash-password") == "no password given"
+    assert told(capsys, "hash-password") == NO_PASSWORD
 
 
 def test_interrupt_ends_quietly(
@@ -288,9 +286,9 @@ def test_interrupt_ends_quietly(
 
 @pytest.mark.parametrize(
     ("typed", "said"),
-    [("\n", "no password given"), ("\udcff\n", "the password must be UTF-8 text")],
+    [("\n", NO_PASSWORD), ("\udcff\n", "the password must be UTF-8 text")],
 )
-def test_what_is_no_password_is_told(
+def test_invalid_password_is_an_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, typed: str, said: str
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
@@ -300,7 +298,7 @@ def test_what_is_no_password_is_told(
 # --- version ---
 
 
-def test_version_says_what_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_lists_the_versions(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "version")
     lines = dict(line.split(" ", 1) for line in out.splitlines())
     assert lines["trellis"] == trellis.__version__
@@ -325,13 +323,15 @@ def test_ready_broker_is_healthy(capsys: pytest.CaptureFixture[str], port: int) 
     assert run(capsys, "health", "--url", f"http://127.0.0.1:{port}/") == ready
 
 
-def test_broker_that_is_not_ready_is_told(capsys: pytest.CaptureFixture[str], port: int) -> None:
+def test_broker_that_is_not_ready_is_an_error(
+    capsys: pytest.CaptureFixture[str], port: int
+) -> None:
     url = f"http://127.0.0.1:{port}/draining"
     said = told(capsys, "health", "--url", url, code=1)
     assert said == f"not ready: {url}/readyz answered 503: draining\\x1b[2J"
 
 
-def test_nobody_at_the_port_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_broker_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     with HTTPServer(("127.0.0.1", 0), Answers) as server:
         free = server.server_port
     for command in (["health", "--metrics-port"], ["list", "queues", "--http-port"]):
@@ -358,7 +358,9 @@ def test_nobody_at_the_port_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         ("--url http://a/é", "--url: must be a URL such as"),
     ],
 )
-def test_no_place_to_ask_is_told(capsys: pytest.CaptureFixture[str], flags: str, said: str) -> None:
+def test_unusable_url_is_an_error(
+    capsys: pytest.CaptureFixture[str], flags: str, said: str
+) -> None:
     assert told(capsys, "health", *flags.split()).startswith(said)
 
 
@@ -367,7 +369,7 @@ def test_ipv6_address_is_put_in_brackets(capsys: pytest.CaptureFixture[str]) -> 
     assert said.startswith("no answer from http://[::1]:1 (")
 
 
-def test_host_name_that_is_none_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_host_name_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert told(capsys, "health", "--url", "http://a..b", code=1).startswith(
         "no answer from http://a..b ("
     )
@@ -400,13 +402,13 @@ def test_json_is_what_the_broker_answered(capsys: pytest.CaptureFixture[str], po
     assert json.loads(out) == ROWS
 
 
-def test_empty_list_is_told(capsys: pytest.CaptureFixture[str], port: int) -> None:
+def test_empty_list_has_a_text(capsys: pytest.CaptureFixture[str], port: int) -> None:
     asked = ("list", "sessions", "--http-port", str(port))
     assert run(capsys, *asked) == (0, "no sessions\n", "")
     assert json.loads(run(capsys, *asked, "--json")[1]) == []
 
 
-def test_asking_as_a_user(
+def test_login_of_a_user(
     capsys: pytest.CaptureFixture[str], port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = ("list", "sessions", "--http-port", str(port))
@@ -443,7 +445,7 @@ def test_asking_as_a_user(
         ("connections", "/api/trellis/connections answered 500 Internal Server Error"),
     ],
 )
-def test_odd_answer_is_told(
+def test_unexpected_answer_is_an_error(
     capsys: pytest.CaptureFixture[str], port: int, kind: str, said: str
 ) -> None:
     assert (

@@ -1,4 +1,4 @@
-"""Do the files around the code hold together: build, image, compose, Prometheus, Grafana, Makefile?"""
+"""The files around the code agree: build, image, compose, Prometheus, Grafana, Makefile."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ DASHBOARD = ROOT / "config" / "grafana" / "dashboards" / "trellis.json"
 
 PACKAGES = ("matching", "broker", "protocols", "trellis", "pyspark_trellis")
 
-#: What may stand in PromQL where a metric may.
+#: Words of PromQL that can stand in place of a metric.
 _PROMQL_WORDS = {"and", "or", "unless", "bool", "offset"}
 
 
 def metric_names(expression: str) -> set[str]:
-    """The metrics that a PromQL expression reads."""
+    """Return the metrics that a PromQL expression reads."""
     bare = re.sub(r'"[^"]*"|\{[^}]*\}|\[[^\]]*\]', " ", expression)
     bare = re.sub(r"\b(by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)", " ", bare)
     return set(re.findall(r"\b[A-Za-z_:][\w:]*\b(?!\s*\()", bare)) - _PROMQL_WORDS
 
 
 def metrics_used() -> set[str]:
-    """The metrics that the rules and the dashboard read, but for Prometheus's own `up`."""
+    """Return the metrics of the rules and the dashboard, except Prometheus's own `up`."""
     expressions = [str(rule["expr"]) for rule in _rules()]
     expressions += [str(target["expr"]) for panel in _panels() for target in panel["targets"]]
     for variable in _dashboard()["templating"]["list"]:
@@ -148,7 +148,7 @@ def test_an_obstacle_is_a_warning_unless_compiled_modules_are_required(
         setup_py.fall_back("no compiler")
 
 
-def test_one_failed_extension_takes_the_others_with_it(
+def test_one_failed_extension_removes_the_others(
     setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     if setup_py.obstacle().partition(" is missing")[0] not in ("", "mypyc"):
@@ -167,7 +167,7 @@ def test_one_failed_extension_takes_the_others_with_it(
     assert list(tmp_path.rglob("sound.*.so")) == []
 
 
-def test_zig_is_asked_for_only_where_there_is_no_compiler(
+def test_zig_is_required_only_without_a_compiler(
     backend: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def zig_is_wanted() -> bool:
@@ -205,7 +205,7 @@ def test_zig_compiles_for_this_machine_and_c_library(
 # The distribution
 
 
-def test_nothing_uploads_it_by_mistake() -> None:
+def test_an_upload_by_mistake_is_refused() -> None:
     assert "Private :: Do Not Upload" in PROJECT["classifiers"]
 
 
@@ -232,7 +232,7 @@ def test_version_is_the_same_everywhere() -> None:
 # The Makefile
 
 
-def test_make_alone_lists_every_command() -> None:
+def test_make_without_a_target_lists_every_command() -> None:
     listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     text = (ROOT / "Makefile").read_text()
     phony = re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)
@@ -244,7 +244,7 @@ def test_make_alone_lists_every_command() -> None:
     ] == []
 
 
-def test_a_machine_without_a_fitting_python_is_told_so(tmp_path: Path) -> None:
+def test_a_missing_python_is_reported(tmp_path: Path) -> None:
     script = [
         shutil.which("sh") or "sh",
         str(ROOT / "tools" / "make-venv.sh"),
@@ -285,7 +285,7 @@ def test_workflow_runs_the_commands_of_the_makefile() -> None:
     assert {"check", "test", "wheel", "test-compiled"} <= set(commands)
 
 
-def test_workflow_may_change_nothing_and_ends() -> None:
+def test_workflow_has_no_write_permission_and_a_time_limit() -> None:
     assert _yaml(WORKFLOW)["permissions"] == {"contents": "read"}
     assert [name for name, job in _jobs().items() if not job.get("timeout-minutes")] == []
 
@@ -357,7 +357,7 @@ def test_every_alert_says_what_happened_and_what_to_do() -> None:
         assert re.fullmatch(r"\d+[smh]", rule["for"])
 
 
-def test_expressions_close_what_they_open() -> None:
+def test_expressions_have_balanced_brackets() -> None:
     for expression in [rule["expr"] for rule in _rules()] + [
         t["expr"] for p in _panels() for t in p["targets"]
     ]:
@@ -366,12 +366,15 @@ def test_expressions_close_what_they_open() -> None:
         ], expression
 
 
-def test_metric_names_are_read_out_of_promql() -> None:
-    expression = 'sum by (a, b) (rate(x_total{c="d_e"}[5m])) / on (a) group_left (f) y > 0 and deriv(z:w[5m]) < 1e3'
+def test_metric_names_are_found_in_promql() -> None:
+    expression = (
+        'sum by (a, b) (rate(x_total{c="d_e"}[5m])) / on (a) group_left (f) y > 0 '
+        "and deriv(z:w[5m]) < 1e3"
+    )
     assert metric_names(expression) == {"x_total", "y", "z:w"}
 
 
-def test_rules_and_dashboard_read_our_metrics_only() -> None:
+def test_rules_and_dashboard_read_only_metrics_of_the_broker() -> None:
     used = metrics_used()
     assert len(used) > 20
     assert [name for name in used if not name.startswith(("rabbitmq_", "trellis_"))] == []

@@ -1,9 +1,9 @@
-"""Prints docs/mqtt-conformance.md: all normative statements, and the tests that name them.
+"""Prints docs/mqtt-conformance.md: all normative statements, with the tests that name them.
 
     python tools/conformance_page.py > docs/mqtt-conformance.md
 
 A test names a statement in a comment or docstring between its first line and its first assertion:
-`# [MQTT-3.3.5-1]`; `[MQTT-3.1.2-23..29]` are seven.
+`# [MQTT-3.3.5-1]`, or several as in `[MQTT-3.1.2-23..29]`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ Statement = tuple[tuple[int, ...], int]
 
 
 class Version(NamedTuple):
-    """A specification: where its tests are, its numbered statements (appendix B), and those that no
-    test can name, with why.
+    """A specification: folders of its tests, its statements (appendix B), and untested statements.
+
+    `untested` maps statements without a test to the reason.
     """
 
     folders: tuple[str, ...]
@@ -31,13 +32,17 @@ CLIENT = "binds clients"
 VERSIONS = {
     "MQTT 5": Version(
         ("tests/wire/mqtt5", "tests/top"),
-        "1.5.4-1..3 1.5.5-1 1.5.7-1 2.1.3-1 2.2.1-2..6 2.2.2-1 3.1.0-1..2 3.1.2-1..30 3.1.3-1..12 3.1.4-1..6 3.2.0-1..2 3.2.2-1..22 "
-        "3.3.1-1..13 3.3.2-1..20 3.3.4-1..10 3.4.2-1..3 3.5.2-1..3 3.6.1-1 3.6.2-1..3 3.7.2-1..3 3.8.1-1 3.8.3-1..5 3.8.4-1..8 "
-        "3.9.2-1..2 3.9.3-1..2 3.10.1-1 3.10.3-1..2 3.10.4-1..6 3.11.2-1..2 3.11.3-1..2 3.12.4-1 3.14.0-1 3.14.1-1 3.14.2-1..4 "
-        "3.14.4-1..3 3.15.1-1 3.15.2-1..3 4.1.0-1..2 4.2.0-1 4.3.1-1 4.3.2-1..5 4.3.3-1..13 4.4.0-1..2 4.5.0-1..2 4.6.0-1..6 4.7.0-1 "
-        "4.7.1-1..2 4.7.2-1 4.7.3-1..4 4.8.2-1..6 4.9.0-1..3 4.12.0-1..7 4.12.1-1..2 4.13.1-1 4.13.2-1 6.0.0-1..4",
+        "1.5.4-1..3 1.5.5-1 1.5.7-1 2.1.3-1 2.2.1-2..6 2.2.2-1 3.1.0-1..2 3.1.2-1..30 "
+        "3.1.3-1..12 3.1.4-1..6 3.2.0-1..2 3.2.2-1..22 3.3.1-1..13 3.3.2-1..20 3.3.4-1..10 "
+        "3.4.2-1..3 3.5.2-1..3 3.6.1-1 3.6.2-1..3 3.7.2-1..3 3.8.1-1 3.8.3-1..5 3.8.4-1..8 "
+        "3.9.2-1..2 3.9.3-1..2 3.10.1-1 3.10.3-1..2 3.10.4-1..6 3.11.2-1..2 3.11.3-1..2 "
+        "3.12.4-1 3.14.0-1 3.14.1-1 3.14.2-1..4 3.14.4-1..3 3.15.1-1 3.15.2-1..3 4.1.0-1..2 "
+        "4.2.0-1 4.3.1-1 4.3.2-1..5 4.3.3-1..13 4.4.0-1..2 4.5.0-1..2 4.6.0-1..6 4.7.0-1 "
+        "4.7.1-1..2 4.7.2-1 4.7.3-1..4 4.8.2-1..6 4.9.0-1..3 4.12.0-1..7 4.12.1-1..2 4.13.1-1 "
+        "4.13.2-1 6.0.0-1..4",
         {
-            "3.1.2-20 3.2.2-4 3.2.2-5 3.2.2-11 3.2.2-14 3.2.2-17 3.2.2-18 3.3.4-8 4.5.0-2 4.6.0-2..4 6.0.0-3": CLIENT,
+            "3.1.2-20 3.2.2-4 3.2.2-5 3.2.2-11 3.2.2-14 3.2.2-17 3.2.2-18 3.3.4-8 4.5.0-2 "
+            "4.6.0-2..4 6.0.0-3": CLIENT,
             "3.2.2-9 3.2.2-10 3.2.2-12": "does not arise: every QoS is supported",
             "3.2.2-13": "does not arise: retained messages are supported",
             "4.2.0-1": "all tests with clients: TCP, TLS, WebSocket and Unix sockets",
@@ -45,14 +50,15 @@ VERSIONS = {
     ),
     "MQTT 3.1.1": Version(
         ("tests/wire/mqtt", "tests/top"),
-        "1.5.3-1..3 2.2.2-1..2 2.3.1-1..7 3.1.0-1..2 3.1.2-1..24 3.1.3-1..11 3.1.4-1..5 3.2.0-1 3.2.2-1..6 3.3.1-1..12 3.3.2-1..3 3.3.4-1 "
-        "3.3.5-1..2 3.6.1-1 3.8.1-1 3.8.3-1..4 3.8.4-1..6 3.9.3-1..2 3.10.1-1 3.10.3-1..2 3.10.4-1..6 3.12.4-1 3.14.1-1 3.14.4-1..3 "
-        "4.1.0-1..2 4.3.1-1 4.3.2-1..2 4.3.3-1..2 4.4.0-1 4.5.0-1..2 4.6.0-1..6 4.7.1-1..3 4.7.2-1 4.7.3-1..4 4.8.0-1..2 6.0.0-1..4 "
-        "7.0.0-1..2 7.1.1-1 7.1.2-1",
+        "1.5.3-1..3 2.2.2-1..2 2.3.1-1..7 3.1.0-1..2 3.1.2-1..24 3.1.3-1..11 3.1.4-1..5 "
+        "3.2.0-1 3.2.2-1..6 3.3.1-1..12 3.3.2-1..3 3.3.4-1 3.3.5-1..2 3.6.1-1 3.8.1-1 "
+        "3.8.3-1..4 3.8.4-1..6 3.9.3-1..2 3.10.1-1 3.10.3-1..2 3.10.4-1..6 3.12.4-1 3.14.1-1 "
+        "3.14.4-1..3 4.1.0-1..2 4.3.1-1 4.3.2-1..2 4.3.3-1..2 4.4.0-1 4.5.0-1..2 4.6.0-1..6 "
+        "4.7.1-1..3 4.7.2-1 4.7.3-1..4 4.8.0-1..2 6.0.0-1..4 7.0.0-1..2 7.1.1-1 7.1.2-1",
         {
             "3.1.2-23 3.1.3-7 3.14.4-1 4.5.0-2 6.0.0-3 7.1.2-1": CLIENT,
-            "3.2.2-6": "does not arise: each refusal has a return code that fits, or none is wanted",
-            "4.8.0-2": "not observable from outside: no packet meets an error that passes by itself",
+            "3.2.2-6": "does not arise: each refusal has a fitting return code, or needs none",
+            "4.8.0-2": "not observable from outside: no packet meets a transient error",
             "7.0.0-1": "does not arise: the broker connects to no other one",
             "7.0.0-2": "not observable: the clients in the tests use no extension",
             "7.1.1-1": "all tests with clients: TCP, TLS, WebSocket and Unix sockets",
@@ -62,14 +68,17 @@ VERSIONS = {
 
 HEAD = """# MQTT conformance
 
-All numbered statements of the OASIS specifications (their appendix B), each with the tests that hold the broker to it: octets in,
-octets out. The tests of 5 are written with another codec (the package mqtt5). This page is made by `tools/conformance_page.py`
-from the tests; a test holds it equal to them, and to the numbers: a statement without a test has a reason.
+All numbered statements of the OASIS specifications (their appendix B) with the tests that check
+them. The tests send bytes to the broker and compare the bytes that it sends. Those of
+MQTT 5 use another codec, the package mqtt5. A statement without a test has a reason.
+`tools/conformance_page.py` generates this page from the tests, and a test checks that it is up to
+date.
 
-The scenarios of Eclipse's interoperability suite are tests too ([test_eclipse.py](../tests/wire/mqtt5/test_eclipse.py)), with
-the settings of [conformance.toml](../config/conformance.toml). Clients of other makers work through their habits in
-[tests/interop](../tests/interop): paho (Python and Go, 3.1.1 and 5), aiomqtt, gmqtt, amqtt's client, MQTT.js, mosquitto's tools,
-HiveMQ's client (Java) and rumqttc (Rust).
+The scenarios of Eclipse's interoperability suite are tests too
+([test_eclipse.py](../tests/wire/mqtt5/test_eclipse.py)), with the settings of
+[conformance.toml](../config/conformance.toml). [tests/interop](../tests/interop) tests the broker
+with other clients: paho (Python and Go, 3.1.1 and 5), aiomqtt, gmqtt, amqtt's client, MQTT.js,
+Mosquitto's tools, HiveMQ's client (Java) and rumqttc (Rust).
 """
 
 _TEST = re.compile(r"^(?:    )?(?:async )?def (test_\w+)", re.MULTILINE)
@@ -78,7 +87,7 @@ _STATEMENT = re.compile(rf"\[MQTT-{_NUMBER}\]")
 
 
 def statements(text: str, form: re.Pattern[str] = _STATEMENT) -> list[Statement]:
-    """Sections and numbers."""
+    """Return the statements named in a text, as sections and numbers."""
     found = []
     for section, first, last in form.findall(text):
         key = tuple(int(part) for part in section.split("."))
@@ -87,12 +96,12 @@ def statements(text: str, form: re.Pattern[str] = _STATEMENT) -> list[Statement]
 
 
 def listed(numbers: str) -> list[Statement]:
-    """The same of a list as it stands above."""
+    """Return the statements of a list such as `Version.statements`."""
     return statements(numbers, re.compile(_NUMBER))
 
 
 def tests(folder: Path) -> list[tuple[Path, str, str]]:
-    """File, name and text of every test, with the decorators before it."""
+    """Return file, name and text of every test, with its decorators."""
     found = []
     for file in sorted(folder.glob("test_*.py")):
         text = file.read_text()
@@ -106,8 +115,10 @@ def tests(folder: Path) -> list[tuple[Path, str, str]]:
 
 
 def table(version: Version) -> str:
-    """Raises SystemExit when a statement has neither a test nor a reason, or a test names one that
-    there is not.
+    """Return the table of a specification.
+
+    Raises SystemExit if a statement has neither a test nor a reason, or a test names a statement
+    that does not exist.
     """
     rows: dict[Statement, dict[str, None]] = {}
     for folder in version.folders:
@@ -121,9 +132,11 @@ def table(version: Version) -> str:
         for numbers, reason in version.untested.items()
         for statement in listed(numbers)
     }
-    wrong = [f"{spelling(one)} is in no specification" for one in rows if one not in known]
+    wrong = [
+        f"{statement_name(one)} is not in the specification" for one in rows if one not in known
+    ]
     wrong += [
-        f"{spelling(one)} has neither a test nor a reason"
+        f"{statement_name(one)} has neither a test nor a reason"
         for one in known
         if one not in rows and one not in reasons
     ]
@@ -131,21 +144,24 @@ def table(version: Version) -> str:
         raise SystemExit("\n".join(wrong))
     binding = sum(one in rows for one in known)
     clients = sum(reasons.get(one) == CLIENT and one not in rows for one in known)
-    count = f"{len(known)} statements: {binding} have tests, {clients} bind clients alone, the others have a reason."
+    count = (
+        f"{len(known)} statements: {binding} have tests, {clients} bind clients alone, "
+        "the others have a reason."
+    )
     lines = [count, "", "| statement | tests |", "|---|---|"]
     for statement in sorted(known):
-        lines.append(
-            f"| {spelling(statement)} | {'; '.join(rows[statement]) if statement in rows else reasons[statement]} |"
-        )
+        text = "; ".join(rows[statement]) if statement in rows else reasons[statement]
+        lines.append(f"| {statement_name(statement)} | {text} |")
     return "\n".join(lines) + "\n"
 
 
-def spelling(statement: Statement) -> str:
+def statement_name(statement: Statement) -> str:
+    """Return the name of a statement, such as `MQTT-3.3.5-1`."""
     return f"MQTT-{'.'.join(map(str, statement[0]))}-{statement[1]}"
 
 
 def document() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return HEAD + "".join(f"\n## {name}\n\n{table(version)}" for name, version in VERSIONS.items())
 
 

@@ -23,16 +23,16 @@ from trellis.settings import Data, RatesSettings, Settings, Tls, Wss
 
 HEAD = """# Metrics
 
-The metrics port (`metrics.port`, 15692) serves `/metrics`, with everything summed up, and `/metrics/per-object`, with queues and
-sessions by name. Names beginning with `rabbitmq_` mean what they mean in RabbitMQ, so its dashboards work; the rest is
-`trellis_`. Counters never fall, also when queues, sessions and connections end. (`trellis_rate_...` is there for the
-rates that are set.) This page is made by
-`tools/metrics_page.py`; a test holds it equal to the broker.
+The metrics port (`metrics.port`, 15692) serves `/metrics`, with totals, and `/metrics/per-object`,
+with queues and sessions by name. Names that begin with `rabbitmq_` have the same meaning as in
+RabbitMQ, so its dashboards work. Other names begin with `trellis_`. Counters never fall, also when
+queues, sessions and connections end. Metrics `trellis_rate_...` exist for configured rate limits
+only. `tools/metrics_page.py` generates this page, and a test checks that it is up to date.
 """
 
 
 async def pages() -> list[tuple[str, metrics.MetricsPage]]:
-    """What a broker with one queue, one session and every listener exports."""
+    """Return the pages of a broker with one queue, one session and every listener."""
     with tempfile.TemporaryDirectory() as directory:
         certificate = Path(directory, "certificate.pem")
         trustme.CA().issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(
@@ -67,7 +67,7 @@ async def pages() -> list[tuple[str, metrics.MetricsPage]]:
 
 
 def table(page: metrics.MetricsPage) -> str:
-    """The families of a page as rows."""
+    """Return the metrics of a page as a table."""
     lines = ["| name | kind | labels | what it counts |", "|---|---|---|---|"]
     for family in page.families.values():
         labels = sorted({name for sample, _ in family.samples for name in sample})
@@ -77,7 +77,7 @@ def table(page: metrics.MetricsPage) -> str:
 
 
 def document() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return HEAD + "".join(f"\n## {path}\n\n{table(page)}" for path, page in asyncio.run(pages()))
 
 

@@ -67,7 +67,7 @@ def hash_password(arguments: argparse.Namespace) -> int:
     try:
         password = _ask() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
         if not password:
-            raise CommandError("no password given", 2)
+            raise CommandError("no password given; type one, or pass one on standard input", 2)
         print(HASHER.hash(password))
     except UnicodeError:
         raise CommandError("the password must be UTF-8 text", 2) from None
