@@ -18,7 +18,7 @@ from broker.store.opening import open_store
 from broker.stream.queue import StreamQueue
 from tests.clients import Amqp, World, mqtt_publish, packet, text
 from tests.store.homes import listing
-from tests.wire.mqtt.octets import publications
+from tests.wire.mqtt.client import publications
 from trellis.server.recovery import codecs
 
 #: Size of a segment in bytes: some dozen messages.

@@ -8,7 +8,7 @@ import pamqp.commands as spec
 
 from tests.clients import marshal, mqtt_publish
 from tests.store.homes import Home
-from tests.wire.mqtt.octets import Client, connect, here, pubcomp, pubrec, pubrel, subscribe
+from tests.wire.mqtt.client import Client, connect, here, pubcomp, pubrec, pubrel, subscribe
 
 B, T = spec.Basic, spec.Tx
 

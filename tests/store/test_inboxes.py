@@ -17,7 +17,7 @@ from broker.store.opening import OpenedStore, open_store
 from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish
 from tests.store.simulated import SimulatedDisk
-from tests.wire.mqtt.octets import (
+from tests.wire.mqtt.client import (
     RESUMED,
     Client,
     connect,

@@ -11,7 +11,7 @@ import pytest
 from broker.access.identity import Identity
 from tests.clients import World, connect_packet
 from tests.store.homes import Home
-from tests.wire.mqtt.octets import Client
+from tests.wire.mqtt.client import Client
 from tests.wire.mqtt5.client import Client5, publish, wish
 
 WILL: dict[str, Any] = {

@@ -24,7 +24,7 @@ from protocols.amqp.codec.tables import write_table
 from tests.clients import World, marshal, mqtt_publish, publication
 from tests.store.homes import Home, bindings, listing, numbers, options
 from tests.wire.amqp.speech import header, long, method, names, read, short, split
-from tests.wire.mqtt.octets import (
+from tests.wire.mqtt.client import (
     ACCEPTED,
     DISCONNECT,
     RESUMED,

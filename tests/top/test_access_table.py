@@ -17,7 +17,7 @@ from tests.authority import Authority
 from tests.clients import marshal, mqtt_publish, publication, start_ok
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, PATIENCE, Amqp0, Mqtt0, Running, Socket, Stream
-from tests.wire.mqtt.octets import subscribe
+from tests.wire.mqtt.client import subscribe
 
 AMQP: Final = ("amqp", "amqps", "amqp by a file")
 MQTT: Final = ("mqtt", "mqtts", "ws", "wss", "mqtt by a file")

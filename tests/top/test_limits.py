@@ -12,7 +12,7 @@ from protocols.connection import Peer
 from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish, publication
 from tests.top.conftest import Start
-from tests.wire.mqtt.octets import suback, subscribe
+from tests.wire.mqtt.client import suback, subscribe
 from trellis.auth.rates import MAX_SHARED_BUCKETS, PublishRates, TokenBucket
 from trellis.server.admission import Admission
 from trellis.settings.schema import RatesSettings as RateSettings

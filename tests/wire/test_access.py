@@ -14,7 +14,7 @@ from broker.access.identity import Identity
 from broker.access.rules import UserPermissions
 from tests.clients import World, mqtt_publish
 from tests.wire.amqp.speech import names
-from tests.wire.mqtt.octets import RETAIN, connect, publications, suback, subscribe
+from tests.wire.mqtt.client import RETAIN, connect, publications, suback, subscribe
 from tests.wire.mqtt5.client import Client5, wish
 
 NOT_AUTHORISED = 0x87

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.clients import mqtt_publish
 from tests.store.simulation.clients import Client, named
 from tests.store.simulation.ledger import STRAY
-from tests.wire.mqtt.octets import (
+from tests.wire.mqtt.client import (
     DUP,
     RETAIN,
     Publication,

@@ -1,4 +1,4 @@
-"""Fates: whatever happens, every message that came in and every copy that was made has exactly one."""
+"""Fates: in random traffic, every received message and every copy has exactly one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Leaks: clients come, use what there is, and go in every way; then nothing is left of them, not
-even for the collector.
+"""Leaks: clients use every feature and disconnect in every way; no object is left of them, and the
+garbage collector finds none.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from protocols.amqp.connection.handshake import GREETING
 from protocols.connection import Connection
 from protocols.mqtt.options import MqttOptions
 from tests.clients import World, marshal, mqtt_publish, publication
-from tests.wire.mqtt.octets import Will, connect, pubcomp, pubrec, pubrel, subscribe, unsubscribe
+from tests.wire.mqtt.client import Will, connect, pubcomp, pubrec, pubrel, subscribe, unsubscribe
 
-#: Of each kind.
+#: Number of clients of each kind.
 CLIENTS = 10_000
-#: After so many all caches are warm, and the rest may cost no more blocks of memory than this.
+#: After WARM clients, all caches are full; the others may cost no more memory blocks than SLACK.
 WARM, SLACK = 2_000, 1_000
 
 _LOGIN = (
@@ -52,7 +52,7 @@ _CONSUME = marshal(1, spec.Basic.Qos(prefetch_count=2)) + marshal(
 _PUBLISH = publication("amq.topic", "a.b", b"x", delivery_mode=2) * 3
 _GLOBAL = marshal(1, spec.Basic.Qos(prefetch_count=1, global_=True))
 
-#: What an AMQP client does, and how it goes; it just vanishes where nothing says so.
+#: Input of AMQP clients from login to end; without a close at the end, the transport is lost.
 AMQP_LIVES = [
     _QUEUE + _CONSUME + _PUBLISH,
     _QUEUE
@@ -80,7 +80,7 @@ AMQP_LIVES = [
     b"",
 ]
 
-#: What an MQTT client does, and how it goes.
+#: Input of MQTT clients from login to end.
 MQTT_LIVES = [
     subscribe(1, ("a/+", 2)) + mqtt_publish("a/b", b"x", 2, 1),
     subscribe(1, ("a/+", 2)) + mqtt_publish("a/b", b"x", 2, 1) + pubrec(1),
@@ -99,7 +99,7 @@ MQTT_LIVES = [
 
 @contextmanager
 def nothing_for_the_collector() -> Iterator[None]:
-    """Reference counts alone must free what the block makes."""
+    """Check that reference counts alone free all objects that the block creates."""
     gc.collect()
     gc.disable()
     try:
@@ -116,9 +116,9 @@ def nothing_for_the_collector() -> Iterator[None]:
 
 
 def ours() -> Counter[str]:
-    """The broker's objects that are alive, by kind.
+    """Count the broker's objects that are alive, by class.
 
-    (Those of earlier tests, which pytest may have kept, are cleared first.)
+    Objects of earlier tests, which pytest may have kept, are cleared first.
     """
     gc.collect()
     return Counter(
@@ -140,7 +140,7 @@ def live(connection: Connection, world: World, *chunks: bytes) -> None:
 
 
 def empty(world: World) -> None:
-    """Nobody is here, and nothing is left of those who were."""
+    """Check that there are no connections, and nothing is left of earlier ones."""
     vhost = world.vhost
     assert not world.amqp_front.connections
     assert not world.mqtt_front.connections
@@ -207,10 +207,10 @@ def test_nothing_is_left_of_those_who_are_not_let_in(refusal: str) -> None:
     world = World()
     world.guests.hold = refusal in ("late", "never")
     mqtt = {"version": connect(level=5), "garbage": b"GET / HTTP/1.1\r\n\r\n"}.get(
-        refusal, connect(user="nobody", password=b"x")
+        refusal, connect(user="absent", password=b"x")
     )
     amqp = {"version": b"AMQP\x00\x00\x09\x00", "garbage": b"GET / HTTP/1.1\r\n\r\n"}.get(
-        refusal, GREETING + marshal(0, spec.Connection.StartOk(response="\0nobody\0guest"))
+        refusal, GREETING + marshal(0, spec.Connection.StartOk(response="\0absent\0guest"))
     )
     before = ours()
     with nothing_for_the_collector():
@@ -284,8 +284,9 @@ def test_a_session_that_waits_keeps_nothing_of_the_connection_that_is_gone() -> 
 
 
 def _none_left(world: World, before: Counter[str]) -> None:
-    """No object of a kind of which each client has some: a few routes, plans and gates may stay,
-    for whoever comes next.
+    """Check that no object of a class is left of which each client has some.
+
+    A few routes, plans and publish contexts may stay for later clients.
     """
     after = ours()
     kinds = {

@@ -1,5 +1,5 @@
-"""Messages that cross: bodies, delivery modes and QoS, what becomes of properties, and what the
-other side cannot be told.
+"""Messages between AMQP and MQTT: bodies, delivery modes, QoS, properties, and topics that cannot
+cross.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from broker.access.identity import Identity
 from broker.vhost.vhost import VirtualHost
 from protocols.mqtt.options import MqttOptions
 from tests.clients import Amqp, World, marshal, mqtt_publish, publication, unmarshal
-from tests.wire.mqtt.octets import (
+from tests.wire.mqtt.client import (
     DUP,
     RESUMED,
     RETAIN,
@@ -32,7 +32,7 @@ from tests.wire.mqtt.octets import (
     subscribe,
 )
 
-#: Properties of every kind that AMQP has.
+#: All properties of AMQP.
 EVERYTHING: dict[str, Any] = {
     "content_type": "application/json",
     "content_encoding": "gzip",
@@ -71,7 +71,7 @@ def listener(
 
 
 def delivered(frames: list[Any]) -> list[tuple[str, str, bool, bytes, dict[str, Any]]]:
-    """(exchange, routing key, redelivered, body, properties) of every message."""
+    """Return (exchange, routing key, redelivered, body, properties) of every message."""
     found: list[tuple[str, str, bool, bytes, dict[str, Any]]] = []
     for frame in frames:
         if isinstance(frame, pamqp.body.ContentBody):
@@ -81,7 +81,7 @@ def delivered(frames: list[Any]) -> list[tuple[str, str, bool, bytes, dict[str, 
             exchange, key, again, body, _ = found.pop()
             properties = {
                 name: value for name, value in frame.properties if value not in (None, "")
-            }  # (pamqp adds an empty one.)
+            }  # pamqp adds an empty one.
             found.append((exchange, key, again, body, properties))
         else:
             found.append((frame.exchange, frame.routing_key, frame.redelivered, b"", {}))
@@ -133,15 +133,15 @@ def test_a_body_is_cut_into_frames_that_the_consumer_takes(size: int, qos: int) 
     body = bytes(number % 253 for number in range(size))
     here(world, "w").send(mqtt_publish("a", body, qos, 1 if qos else 0))
     for client in clients:
-        octets = b""
+        data = b""
         while more := client.read_bytes():
-            octets += more
+            data += more
         sizes = [
-            frame.value for frame in unmarshal(octets) if isinstance(frame, pamqp.body.ContentBody)
+            frame.value for frame in unmarshal(data) if isinstance(frame, pamqp.body.ContentBody)
         ]
         assert all(0 < len(part) <= client.frame_max - 8 for part in sizes)
         assert len(sizes) == -(-size // (client.frame_max - 8))
-        assert [one[3] for one in delivered(unmarshal(octets))] == [body]
+        assert [one[3] for one in delivered(unmarshal(data))] == [body]
 
 
 def test_a_queue_hears_no_retained_messages() -> None:
@@ -165,9 +165,7 @@ def test_a_publication_that_is_resent_is_a_second_message_or_not_as_its_qos_says
     assert [one[3] for one in delivered(client.read())] == [b"1", b"1", b"2"]
 
 
-def test_what_a_consumer_gives_back_comes_again_and_goes_to_the_dead_letters_like_any_message() -> (
-    None
-):
+def test_messages_that_a_consumer_returns_come_again_and_are_dead_lettered() -> None:
     world = World()
     client = world.amqp()
     client.queue("dead", "amq.topic", "dead.#")
@@ -192,7 +190,7 @@ def test_what_a_consumer_gives_back_comes_again_and_goes_to_the_dead_letters_lik
     assert properties["headers"]["x-death"][0]["routing-keys"] == ["a.b"]
 
 
-def test_a_publisher_with_no_right_to_the_exchange_reaches_nobody_on_either_side() -> None:
+def test_a_publisher_with_no_right_to_the_exchange_reaches_no_consumer_on_either_side() -> None:
     world = World()
     world.guests.identities["reader"] = Identity("reader", write="other")
     client, reader = consumer(world, "#"), listener(world, "#")
@@ -247,23 +245,23 @@ def test_a_body_in_several_frames_arrives_whole(size: int, frame_max: int, mode:
     body = bytes(number % 251 for number in range(size))
     for chunk in (1 << 30, 5_000):
         publisher = world.amqp(frame_max=frame_max)
-        octets = publication("amq.topic", "a", body, frame_max=frame_max, delivery_mode=mode)
-        for at in range(0, len(octets), chunk):
-            publisher.connection.receive_data(octets[at : at + chunk])
+        data = publication("amq.topic", "a", body, frame_max=frame_max, delivery_mode=mode)
+        for at in range(0, len(data), chunk):
+            publisher.connection.receive_data(data[at : at + chunk])
         publisher.connection.on_closed()
         assert [got.body for got in publications(zero.all())] == [body]
         assert [(got.body, got.qos) for got in publications(one.all())] == [(body, mode - 1)]
-        octets = b""
+        data = b""
         while more := queue.read_bytes():
-            octets += more
-        assert [got[3] for got in delivered(unmarshal(octets))] == [body]
+            data += more
+        assert [got[3] for got in delivered(unmarshal(data))] == [body]
 
 
 def test_empty_body_frames_add_nothing() -> None:
     world = World()
     reader, publisher = listener(world, "a"), world.amqp()
-    octets = publication("amq.topic", "a", b"xy")
-    head = octets[: octets.rindex(b"\x03\x00\x01")]
+    data = publication("amq.topic", "a", b"xy")
+    head = data[: data.rindex(b"\x03\x00\x01")]
     empty, parts = (
         b"\x03\x00\x01\x00\x00\x00\x00\xce",
         [b"\x03\x00\x01\x00\x00\x00\x01" + part + b"\xce" for part in (b"x", b"y")],
@@ -279,7 +277,7 @@ def test_an_amqp_publication_is_not_retained_unless_it_says_so() -> None:
     assert here(world, "late").send(subscribe(1, ("#", 1))) == suback(1, 1)
 
 
-def test_a_listener_is_somebody_for_mandatory_and_a_confirm_waits_for_its_session() -> None:
+def test_a_session_is_a_destination_for_mandatory_and_a_confirm_waits_for_its_session() -> None:
     world = World()
     amqp, reader = world.amqp(), listener(world, "a", 1, clean=False)
     amqp.send(spec.Confirm.Select())
@@ -462,7 +460,7 @@ def test_a_key_that_mqtt_cannot_say_reaches_queues_only_and_is_counted(
     ],
 )
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_topic_above_255_octets_reaches_listeners_only_and_is_counted(
+def test_a_topic_above_255_bytes_reaches_sessions_only_and_is_counted(
     topic: str, sayable: bool, qos: int
 ) -> None:
     world = World()
@@ -481,7 +479,7 @@ def test_a_topic_above_255_octets_reaches_listeners_only_and_is_counted(
     assert world.fates() == {"routed": 3}
 
 
-def test_a_will_and_a_retained_message_above_255_octets_are_no_exception() -> None:
+def test_a_will_and_a_retained_message_above_255_bytes_are_no_exception() -> None:
     world = World()
     amqp = world.amqp()
     amqp.queue("q", "amq.topic", "#")
@@ -494,7 +492,7 @@ def test_a_will_and_a_retained_message_above_255_octets_are_no_exception() -> No
     assert world.copies() == {"not_representable": 1, "auto_acknowledged": 1}
 
 
-def test_listeners_who_cannot_be_told_are_nobody_for_mandatory() -> None:
+def test_sessions_that_cannot_get_a_message_do_not_count_for_mandatory() -> None:
     world = World()
     amqp = world.amqp()
     listener(world, "#")
@@ -543,10 +541,10 @@ def test_one_message_for_many_readers_of_both_kinds() -> None:
     writer.send(mqtt_publish("a/1", body, 2, 1))
     amqp.publish("amq.topic", "a.2", body, delivery_mode=2, content_type="x")
     for queue in queues:
-        octets = b""
+        data = b""
         while more := queue.read_bytes():
-            octets += more
-        assert [(one[1], one[3] == body) for one in delivered(unmarshal(octets))] == [
+            data += more
+        assert [(one[1], one[3] == body) for one in delivered(unmarshal(data))] == [
             ("a.1", True),
             ("a.2", True),
         ]

@@ -1,4 +1,4 @@
-"""Properties cross between MQTT 5 and AMQP, and come back as they went."""
+"""Properties between MQTT 5 and AMQP: they come back unchanged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pamqp import commands as spec
 
 from protocols.amqp.codec.properties import read_properties, write_properties
 from tests.clients import Amqp, World, mqtt_publish
-from tests.wire.mqtt.octets import RETAIN, Client, connect
+from tests.wire.mqtt.client import RETAIN, Client, connect
 from tests.wire.mqtt5.client import Client5, publish, wish
 
 FIELDS = (
@@ -59,7 +59,7 @@ def consumer(world: World) -> Amqp:
 
 
 def got(client: Amqp) -> tuple[dict[str, Any], bytes]:
-    """The properties and the body of the next message in the queue."""
+    """Return the properties and the body of the next message in the queue."""
     frames = client.send(spec.Basic.Get(queue="q", no_ack=True))
     [header] = [frame for frame in frames if isinstance(frame, pamqp.header.ContentHeader)]
     return {name: value for name, value in header.properties if value not in (None, "")}, b"".join(
@@ -68,7 +68,7 @@ def got(client: Amqp) -> tuple[dict[str, Any], bytes]:
 
 
 def content(world: World) -> bytes:
-    """Property flags and properties of the message that waits, as its consumer would read them."""
+    """Return property flags and properties of the next message, as its consumer would read them."""
     from protocols.amqp.codec.contents import content_for, frames_of
 
     message = world.queue("q")._waiting.peek()
@@ -78,10 +78,10 @@ def content(world: World) -> bytes:
 
 
 def republish(client: Amqp, key: str, properties: bytes, body: bytes) -> None:
-    """... with these flags and properties."""
+    """Publish a message again with these property flags and properties."""
     payload = b"\x00\x3c\x00\x00" + len(body).to_bytes(8, "big") + properties
     publication = spec.Basic.Publish(exchange="amq.topic", routing_key=key)
-    octets = (
+    data = (
         pamqp.frame.marshal(publication, 1)
         + b"\x02\x00\x01"
         + len(payload).to_bytes(4, "big")
@@ -89,8 +89,8 @@ def republish(client: Amqp, key: str, properties: bytes, body: bytes) -> None:
         + b"\xce"
     )
     if body:
-        octets += b"\x03\x00\x01" + len(body).to_bytes(4, "big") + body + b"\xce"
-    client.connection.receive_data(octets)
+        data += b"\x03\x00\x01" + len(body).to_bytes(4, "big") + body + b"\xce"
+    client.connection.receive_data(data)
     client.read()
 
 
@@ -107,10 +107,10 @@ def test_what_goes_through_amqp_comes_back_equal(
     reader.subscribe(wish("to/#", 2, as_published=True))
     body = "grün".encode()
     writer.send(publish("from/a.b", body, qos, retain=retain, **properties))
-    octets = content(world)
+    data = content(world)
     if rewritten:
-        octets = write_properties(read_properties(octets))
-    republish(middle, "to.a/b", octets, body)
+        data = write_properties(read_properties(data))
+    republish(middle, "to.a/b", data, body)
     [expected], [found] = direct.publications(), reader.publications()
     assert (found.topic, found.payload, int(found.qos), found.retain) == (
         "to/a.b",

@@ -1,5 +1,5 @@
-"""The store's seam: what must be durable is waited for, in order; and the durable state says what
-the broker's objects say.
+"""The store's interface: replies wait for durable records, in order; and the durable state equals
+the state of the broker's objects.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker.vhost.vhost import VirtualHost
 from protocols.amqp.connection.connection import AmqpConnection
 from tests.clients import World, marshal, mqtt_publish
 from tests.wire.crossing.traffic import Traffic
-from tests.wire.mqtt.octets import (
+from tests.wire.mqtt.client import (
     ACCEPTED,
     DUP,
     PINGREQ,
@@ -41,14 +41,14 @@ from tests.wire.mqtt.octets import (
 
 
 def slow(world: World) -> World:
-    """From now on the disk answers when the test says so."""
+    """Let the disk answer only when the test says so."""
     world.slow_disk = True
     return world
 
 
-def waits(client: Client, octets: bytes, answer: bytes) -> None:
-    """The answer waits for the disk, and what comes after it with it."""
-    assert client.send(octets, PINGREQ) == b""
+def waits(client: Client, data: bytes, answer: bytes) -> None:
+    """Check that a reply waits for the disk, and later replies with it."""
+    assert client.send(data, PINGREQ) == b""
     assert client.connection.stalled
     assert client.read() == b""
     client.world.durable()
@@ -114,7 +114,7 @@ def test_a_clean_session_waits_for_nothing() -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("flags", [0, RETAIN, DUP])
-@pytest.mark.parametrize("keeper", ["session", "queue", "retained", "all", "nobody"])
+@pytest.mark.parametrize("keeper", ["session", "queue", "retained", "all", "none"])
 def test_puback_and_pubrec_wait_for_whatever_must_keep_the_message(
     qos: int, flags: int, keeper: str
 ) -> None:
@@ -127,7 +127,7 @@ def test_puback_and_pubrec_wait_for_whatever_must_keep_the_message(
         flags |= RETAIN
     writer = here(slow(world), "w")
     answer = puback(7) if qos == 1 else pubrec(7)
-    waiting = keeper != "nobody" or flags & RETAIN
+    waiting = keeper != "none" or flags & RETAIN
     assert writer.send(mqtt_publish("a", b"x", qos, 7, flags), PINGREQ) == (
         PINGRESP if waiting else answer + PINGRESP
     )
@@ -162,8 +162,8 @@ def test_batches_settle_in_their_order_and_answers_with_them() -> None:
     one.send(mqtt_publish("a", b"", 1, 1))
     two.send(mqtt_publish("a", b"", 2, 2))
     batch = world.store.take()
-    one.send(mqtt_publish("a", b"", 1, 3), mqtt_publish("nobody", b"", 1, 4))
-    two.send(mqtt_publish("nobody", b"", 1, 5), mqtt_publish("a", b"", 2, 6))
+    one.send(mqtt_publish("a", b"", 1, 3), mqtt_publish("unread", b"", 1, 4))
+    two.send(mqtt_publish("unread", b"", 1, 5), mqtt_publish("a", b"", 2, 6))
     batch.write()
     world.store.written(batch)
     assert (one.read(), two.read()) == (puback(1), pubrec(2) + puback(5))
@@ -224,7 +224,7 @@ def test_other_clients_are_served_while_one_waits() -> None:
 
 
 def outstanding(world: World) -> list[Delivery]:
-    """What clients of both kinds have in their hands."""
+    """Return the unacknowledged deliveries of clients of both protocols."""
     found = [
         delivery
         for session in world.mqtt_front.sessions.all()
@@ -238,8 +238,10 @@ def outstanding(world: World) -> list[Delivery]:
 
 
 def kept(world: World, vhost: VirtualHost) -> dict[int, list[int]]:
-    """Which positions every durable queue holds, waiting or in somebody's hands. (A deleted queue's
-    messages are forgotten when those who have them in their hands let go.)"""
+    """Return the positions of the messages of every durable queue, waiting or unacknowledged.
+
+    Messages of a deleted queue are removed from the store when their consumers settle them.
+    """
     queues: list[Queue] = [*vhost.queues.values(), *vhost.inboxes.values()]
     positions: dict[int, list[int]] = defaultdict(list)
     hands = outstanding(world)
@@ -260,7 +262,7 @@ def kept(world: World, vhost: VirtualHost) -> dict[int, list[int]]:
 
 
 def bindings(vhost: VirtualHost) -> dict[str, tuple[int, str]]:
-    """Bindings that last, with assurance and grammar."""
+    """Return the durable bindings, with QoS and grammar."""
     found = {}
     for exchange in vhost.exchanges.values():
         for binding in exchange:
@@ -279,7 +281,7 @@ def bindings(vhost: VirtualHost) -> dict[str, tuple[int, str]]:
 
 
 def check(world: World) -> None:
-    """The state is what a broker that read it would have to make of it: what this one is."""
+    """Check that a broker that reads the durable state has the same objects as this one."""
     state, vhost = world.store.state, world.vhost
     stored: dict[int, list[int]] = defaultdict(list)
     for position, live in state.messages.items():
@@ -444,7 +446,7 @@ def test_a_pubrel_that_comes_again_waits_for_the_first() -> None:
     again = Client(world, connect("c", clean=False) + pubrel(1))
     assert (
         again.greeting == RESUMED
-    )  # After a crash the identifier would be held, and the next message dropped.
+    )  # After a crash the packet identifier would be held, and the next message dropped.
     world.durable()
     assert again.read() == pubcomp(1)
     assert again.send(pubrel(1)) == pubcomp(1)
@@ -476,7 +478,7 @@ def test_what_a_session_acknowledges_while_a_message_is_held_back_lets_nothing_p
     writer.send(mqtt_publish("a", b"3", 2, 3), mqtt_publish("a", b"4", 1, 4))
     assert reader.read() == b""
     world.durable()
-    octets = reader.read()
+    data = reader.read()
     while not world.broker.agenda.idle:
-        octets += reader.read()
-    assert [one.body for one in publications(octets)] == [b"2", b"3", b"4"]
+        data += reader.read()
+    assert [one.body for one in publications(data)] == [b"2", b"3", b"4"]

@@ -1,9 +1,9 @@
-"""One truth about topics: all topics and patterns of up to three words, in both directions, through
-the real broker.
+"""Topics between AMQP and MQTT: all topics and patterns of up to three words, in both directions,
+through the real broker.
 
 The definition here is written from architecture.md, not from the code: a topic is a tuple of words;
-AMQP parts them by `.`, MQTT by `/`; on the other side the characters `.` and `/` have changed
-places, and nothing else.
+AMQP separates them by `.`, MQTT by `/`; on the other side the characters `.` and `/` are exchanged,
+and nothing else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import product
 import pamqp.commands as spec
 
 from tests.clients import World, marshal, mqtt_publish, publication
-from tests.wire.mqtt.octets import RETAIN, here, publications, subscribe
+from tests.wire.mqtt.client import RETAIN, here, publications, subscribe
 
 WORDS = ["a", "*", "+", "#", ".", "/", "$x", ""]
 LISTS = [words for length in range(4) for words in product(WORDS, repeat=length)]
@@ -32,7 +32,7 @@ FILTERS = [
 ]
 
 _EXCHANGED = str.maketrans("./", "/.")
-#: What a word of the pattern stands for, where every word of the topic ends in a newline.
+#: The regular expression for a word of the pattern; every word of the topic ends in a newline.
 _ONE, _MANY = r"[^\n]*\n", r"(?:[^\n]*\n)*"
 
 
@@ -62,16 +62,16 @@ def mqtt_words(topic: str) -> str:
     return "".join(level + "\n" for level in topic.split("/"))
 
 
-def tags(octets: bytes) -> Iterator[tuple[int, int]]:
-    """The numbers in (consumer tag, body) of the deliveries in octets."""
+def tags(data: bytes) -> Iterator[tuple[int, int]]:
+    """Return the numbers in (consumer tag, body) of the deliveries in the data."""
     at, tag = 0, 0
-    while at < len(octets):
-        kind, size = octets[at], int.from_bytes(octets[at + 3 : at + 7], "big")
+    while at < len(data):
+        kind, size = data[at], int.from_bytes(data[at + 3 : at + 7], "big")
         if kind == 1:
-            assert octets[at + 7 : at + 11] == b"\x00\x3c\x00\x3c"
-            tag = int(octets[at + 12 : at + 12 + octets[at + 11]])
+            assert data[at + 7 : at + 11] == b"\x00\x3c\x00\x3c"
+            tag = int(data[at + 12 : at + 12 + data[at + 11]])
         elif kind == 3:
-            yield tag, int(octets[at + 7 : at + 7 + size])
+            yield tag, int(data[at + 7 : at + 7 + size])
         at += size + 8
 
 
@@ -105,7 +105,7 @@ def test_every_topic_of_both_sides_reaches_exactly_whom_it_matches_on_both_sides
     for reader, topic_filter in zip(readers, FILTERS, strict=True):
         reader.send(subscribe(1, (topic_filter, 0)))
     assert amqp.read_bytes() == b""
-    #: Every topic as both sides know it, and whether the MQTT side may hear it.
+    #: Every topic as both sides write it, and True if MQTT clients may receive it.
     sent = [(key, key.translate(_EXCHANGED)) for key in KEYS] + [
         (topic.translate(_EXCHANGED), topic) for topic in TOPICS
     ]

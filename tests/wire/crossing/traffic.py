@@ -1,5 +1,5 @@
-"""Random traffic over both protocols: clients that come and go, publish, read slowly, refuse,
-delete, and break rules.
+"""Random traffic over both protocols: clients that connect, publish, read slowly, reject, delete,
+disconnect, and break rules.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from broker.access.identity import Identity
 from broker.limits import BrokerLimits
 from protocols.mqtt.options import MqttOptions
 from tests.clients import Amqp, World, mqtt_publish, publication
-from tests.wire.mqtt.octets import (
+from tests.wire.mqtt.client import (
     Client,
     Will,
     connect,
@@ -28,7 +28,7 @@ from tests.wire.mqtt.octets import (
 
 TOPICS = ["a", "a/b", "b", "b/c.d", "$x", "$SYS/x", "t" * 300, "private", "/"]
 FILTERS = ["a", "a/#", "+", "#", "+/+", "b/c.d", "$x", "t" * 300, "private", "$share/g/a"]
-KEYS = ["a", "a.b", "b", "b.c/d", "", "a.+", "private", "q0", "q1", "nobody"]
+KEYS = ["a", "a.b", "b", "b.c/d", "", "a.+", "private", "q0", "q1", "unread"]
 PATTERNS = ["a", "a.#", "*", "#", "*.*", "b.c/d", "", "private"]
 EXCHANGES = ["amq.topic"] * 20 + [
     "",
@@ -45,7 +45,7 @@ EXCHANGES = ["amq.topic"] * 20 + [
 ]
 QUEUES = ["q0", "q1", "q2", "q3"]
 USERS = ["guest"] * 8 + ["careful", "reader"]
-#: Arguments of a queue, by its name.
+#: Queue arguments by queue name.
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "q0": {},
     "q1": {"x-message-ttl": 15, "x-dead-letter-exchange": "amq.topic"},
@@ -55,14 +55,14 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 class Careful(Identity):
-    """Nothing private may be published."""
+    """An identity that may not publish to `private`."""
 
     def may_publish(self, topic: bytes) -> bool:
         return topic != b"private"
 
 
 class Traffic:
-    """Everything that happens is a matter of the seed. Small limits, so that they are reached."""
+    """Random traffic of one seed, at a broker with small limits, so that they are reached."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -83,7 +83,7 @@ class Traffic:
         self._furnish()
 
     def _furnish(self) -> None:
-        """Queues and exchanges to begin with; they may go, and come again."""
+        """Declare queues and exchanges, which clients may delete and declare again."""
         client = self.world.amqp()
         client.send(
             spec.Exchange.Declare(
@@ -117,7 +117,7 @@ class Traffic:
             self.world.sleep(self.chance.choice([0, 1, 20, 1_000, 70_000]))
 
     def settle(self) -> None:
-        """Until nobody has anything left to do."""
+        """Run turns until no client and no task has anything left to do."""
         connections = [client.connection for client in self.mqtt.values()] + [
             one.client.connection for one in self.amqp
         ]
@@ -204,7 +204,7 @@ class Traffic:
         )
 
     def _answer(self, client: Client) -> None:
-        """Answers most of what there is to read, and sometimes what is not."""
+        """Acknowledge most deliveries, and sometimes unknown ones."""
         chance = self.chance
         for packet in packets(client.read()):
             kind, packet_id = packet[0] >> 4, int.from_bytes(packet[2:4], "big")
@@ -239,7 +239,7 @@ class Traffic:
 
 
 class Consumer:
-    """One AMQP connection with one channel, opened again whenever it is closed."""
+    """One AMQP connection with one channel, which is opened again when it is closed."""
 
     def __init__(self, world: World, chance: random.Random) -> None:
         self.chance = chance
@@ -320,7 +320,7 @@ class Consumer:
             )
         elif what < 0.72:
             self._serial += 1
-            kind = chance.choice("kka")  # Whether it keeps what it gets until it acknowledges.
+            kind = chance.choice("kka")  # True if the consumer acknowledges its deliveries.
             self._send(
                 spec.Basic.Qos(
                     prefetch_count=chance.choice([0, 1, 3]), global_=chance.random() < 0.2
@@ -400,7 +400,7 @@ class Consumer:
 
 
 def declaration(queue: str, other: bool = False) -> spec.Queue.Declare:
-    """The declaration of a queue; or another one, which fails when the queue is there."""
+    """Return the declaration of a queue, or a different one, which fails if the queue exists."""
     return spec.Queue.Declare(
         queue=queue, durable=(queue in ("q0", "q1")) != other, arguments=ARGUMENTS[queue]
     )

@@ -1,6 +1,4 @@
-"""Whatever comes, in whatever pieces: no exception, and the same answers to everybody as if it came
-whole.
-"""
+"""Input in random chunks: no exception, and the same effects as in one chunk."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from hypothesis import strategies as st
 from protocols.connection import Connection
 from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish, packet, text
-from tests.wire.mqtt.octets import (
+from tests.wire.mqtt.client import (
     Client,
     Will,
     connect,
@@ -105,23 +103,23 @@ CUTS = st.lists(
 
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
-    """A stream with some octets changed, left out, doubled or put in."""
-    octets: bytes = draw(STREAMS)
+    """A stream in which some bytes are changed, removed, doubled or added."""
+    data: bytes = draw(STREAMS)
     for _ in range(draw(st.integers(1, 4))):
-        at = draw(st.integers(0, max(0, len(octets) - 1)))
+        at = draw(st.integers(0, max(0, len(data) - 1)))
         size = draw(st.integers(0, 4))
-        octets = (
-            octets[:at]
-            + draw(st.sampled_from([b"", octets[at : at + size] * 2, draw(st.binary(max_size=4))]))
-            + octets[at + size :]
+        data = (
+            data[:at]
+            + draw(st.sampled_from([b"", data[at : at + size] * 2, draw(st.binary(max_size=4))]))
+            + data[at + size :]
         )
-    return octets
+    return data
 
 
-def told(octets: bytes, cuts: list[int], patient: bool) -> tuple[object, ...]:
-    """What everybody hears, and what is left, after one client said all this.
+def effects(data: bytes, cuts: list[int], late_verdict: bool) -> tuple[object, ...]:
+    """Return the output to all clients, and the broker's state, after one client has sent the data.
 
-    `patient`: the verdict comes later.
+    With `late_verdict`, the verdict on the client's credentials comes after all input.
     """
     options = MqttOptions()
     options.max_packet = 20_000
@@ -129,12 +127,12 @@ def told(octets: bytes, cuts: list[int], patient: bool) -> tuple[object, ...]:
     watchers = [here(world, "w0"), Client(world, connect("w1", clean=False))]
     for qos, watcher in enumerate(watchers):
         watcher.send(subscribe(1, ("a/#", qos), ("#", 2 * qos)))
-    world.guests.hold = patient
+    world.guests.hold = late_verdict
     connection: Connection = world.raw_mqtt()
     at = 0
-    while at < len(octets):
-        for cut in cuts or [len(octets)]:
-            connection.receive_data(octets[at : at + cut])
+    while at < len(data):
+        for cut in cuts or [len(data)]:
+            connection.receive_data(data[at : at + cut])
             at += cut
     world.guests.decide()
     world.settle(connection)
@@ -162,24 +160,24 @@ def told(octets: bytes, cuts: list[int], patient: bool) -> tuple[object, ...]:
 @settings(max_examples=150, deadline=None)
 @given(STREAMS, CUTS, st.booleans())
 def test_streams_mean_the_same_however_they_are_cut(
-    octets: bytes, cuts: list[int], patient: bool
+    data: bytes, cuts: list[int], late_verdict: bool
 ) -> None:
-    assert told(octets, cuts, patient) == told(octets, [], patient)
+    assert effects(data, cuts, late_verdict) == effects(data, [], late_verdict)
 
 
 @settings(max_examples=150, deadline=None)
 @given(mutated(), CUTS)
 def test_mutated_streams_raise_nothing_and_mean_the_same_however_they_are_cut(
-    octets: bytes, cuts: list[int]
+    data: bytes, cuts: list[int]
 ) -> None:
-    assert told(octets, cuts, False) == told(octets, [], False)
+    assert effects(data, cuts, False) == effects(data, [], False)
 
 
 @settings(max_examples=50, deadline=None)
 @given(STREAMS)
-def test_octet_by_octet(octets: bytes) -> None:
-    octets = octets[:3_000]
-    assert told(octets, [1], True) == told(octets, [], True)
+def test_byte_by_byte(data: bytes) -> None:
+    data = data[:3_000]
+    assert effects(data, [1], True) == effects(data, [], True)
 
 
 @settings(max_examples=100, deadline=None)
@@ -189,4 +187,4 @@ def test_octet_by_octet(octets: bytes) -> None:
     CUTS,
 )
 def test_garbage_raises_nothing(garbage: bytes, first: bytes, cuts: list[int]) -> None:
-    assert told(first + garbage, cuts, False) == told(first + garbage, [], False)
+    assert effects(first + garbage, cuts, False) == effects(first + garbage, [], False)

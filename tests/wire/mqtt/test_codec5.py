@@ -1,6 +1,4 @@
-"""Our codec of MQTT 5 beside another one (the package mqtt5), both ways; and of 3.1.1 beside
-amqtt's.
-"""
+"""The codec of MQTT 5 against the package mqtt5, both ways; that of 3.1.1 against amqtt."""
 
 from __future__ import annotations
 
@@ -46,12 +44,12 @@ from protocols.mqtt.codec.properties import (
     Properties5,
     read_properties,
 )
-from tests.wire.mqtt.octets import Will, connect, subscribe
+from tests.wire.mqtt.client import Will, connect, subscribe
 
 TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=20)
 TOPICS = TEXTS.filter(lambda text: text and "+" not in text and "#" not in text)
 NAMES = st.one_of(TOPICS, st.sampled_from(["#", "+/a", "a/+/#", "$share/g/a"]))
-OCTETS = st.binary(max_size=30)
+BINARY = st.binary(max_size=30)
 USER = st.lists(st.tuples(TEXTS, TEXTS), max_size=3)
 IDS = st.integers(1, 65_535)
 SECONDS = st.integers(0, NEVER)
@@ -59,7 +57,7 @@ FOREVER = settings(max_examples=150, deadline=None)
 
 
 def members(enum: Any) -> list[Any]:
-    """Of what that package calls an enumeration, though it cannot be iterated."""
+    """Return the members of an enumeration of that package, which cannot be iterated."""
     return [getattr(enum, name) for name in dir(enum) if name.isupper()]
 
 
@@ -67,18 +65,18 @@ def by_value(enum: Any, value: int) -> Any:
     return next(member for member in members(enum) if int(member) == value)
 
 
-def body_of(octets: bytes) -> PacketReader:
-    """A reader behind the fixed header."""
-    reader = PacketReader(octets)
+def body_of(data: bytes) -> PacketReader:
+    """Return a reader of a packet, behind its fixed header."""
+    reader = PacketReader(data)
     reader.byte()
     size = reader.variable()
     assert size == len(reader.rest())
     return PacketReader(reader.rest())
 
 
-def theirs(octets: bytes) -> Any:
-    packet, size = mqtt5.read(octets)  # type: ignore[arg-type]  # it takes any buffer
-    assert size == len(octets)
+def theirs(data: bytes) -> Any:
+    packet, size = mqtt5.read(data)  # type: ignore[arg-type]  # it takes any buffer
+    assert size == len(data)
     return packet
 
 
@@ -86,14 +84,14 @@ QOS = st.sampled_from(members(mqtt5.QoS))
 WILLS = st.builds(
     mqtt5.Will,
     TOPICS,
-    payload=OCTETS,
+    payload=BINARY,
     qos=QOS,
     retain=st.booleans(),
     payload_format_indicator=st.integers(0, 1),
     message_expiry_interval=st.none() | SECONDS,
     content_type=st.none() | TEXTS,
     response_topic=st.none() | TOPICS,
-    correlation_data=st.none() | OCTETS,
+    correlation_data=st.none() | BINARY,
     will_delay_interval=SECONDS,
     user_properties=USER,
 )
@@ -101,13 +99,13 @@ CONNECTS = st.builds(
     mqtt5.ConnectPacket,
     TEXTS,
     username=st.none() | TEXTS,
-    password=st.none() | OCTETS,
+    password=st.none() | BINARY,
     clean_start=st.booleans(),
     will=st.none() | WILLS,
     keep_alive=st.integers(0, 65_535),
     session_expiry_interval=SECONDS,
     authentication_method=TEXTS,
-    authentication_data=st.none() | OCTETS,
+    authentication_data=st.none() | BINARY,
     request_problem_info=st.booleans(),
     request_response_info=st.booleans(),
     receive_max=IDS,
@@ -237,8 +235,8 @@ def test_acknowledgements_both_ways(kind: int, make: Any, codes: Any) -> None:
     for code in members(codes):
         for text in (None, "why"):
             for user in ([], [("a", "b"), ("a", "c")]):
-                octets = make(7, reason_code=code, reason_str=text, user_properties=user).write()
-                ours = packets5.read_acknowledgement(body_of(octets), kind)
+                data = make(7, reason_code=code, reason_str=text, user_properties=user).write()
+                ours = packets5.read_acknowledgement(body_of(data), kind)
                 assert (
                     ours.packet_id,
                     ours.code,
@@ -250,7 +248,7 @@ def test_acknowledgements_both_ways(kind: int, make: Any, codes: Any) -> None:
                 if text is not None:
                     properties.texts[REASON] = text
                 for given_properties in (properties if text or user else None, properties):
-                    written = packets5.acknowledgement5(octets[0], 7, int(code), given_properties)
+                    written = packets5.acknowledgement5(data[0], 7, int(code), given_properties)
                     packet = theirs(written)
                     assert (
                         packet.packet_id,
@@ -285,14 +283,14 @@ def test_auth_both_ways(code: mqtt5.AuthReasonCode) -> None:
         "SCRAM",
         b"data",
     )
-    octets = mqtt5.AuthPacket(
+    data = mqtt5.AuthPacket(
         reason_code=code, authentication_method="SCRAM", authentication_data=b"x"
     ).write()
     if int(code) == 0:
         with pytest.raises(MalformedPacket):
-            packets5.read_auth(body_of(octets))
+            packets5.read_auth(body_of(data))
     else:
-        ours = packets5.read_auth(body_of(octets))
+        ours = packets5.read_auth(body_of(data))
         assert (
             ours.code,
             ours.properties.text(AUTHENTICATION_METHOD),
@@ -377,7 +375,7 @@ def test_suback_and_unsuback_as_another_codec_reads_them(
     st.none() | SECONDS,
     st.none() | TEXTS,
     st.none() | TOPICS,
-    st.none() | OCTETS,
+    st.none() | BINARY,
     st.lists(st.integers(1, 268_435_455), max_size=3),
     st.none() | IDS,
     USER,
@@ -439,23 +437,23 @@ def _length(number: int) -> bytes:
 
 @FOREVER
 @given(CONNECTS, st.data())
-def test_a_connect_with_changed_octets_is_read_alike_or_refused(
-    packet: mqtt5.ConnectPacket, data: st.DataObject
+def test_a_connect_with_changed_bytes_is_read_alike_or_refused(
+    packet: mqtt5.ConnectPacket, choice: st.DataObject
 ) -> None:
-    """We refuse more than they do: what the specification forbids.
+    """The other codec accepts every CONNECT that the broker accepts, and reads the same from it.
 
-    What we take, they take, and read alike.
+    The broker refuses more: packets that the specification forbids.
     """
-    octets = bytearray(packet.write())
-    start = 2 if octets[1] < 128 else 3
-    for _ in range(data.draw(st.integers(1, 3))):
-        octets[data.draw(st.integers(start, len(octets) - 1))] = data.draw(st.integers(0, 255))
+    data = bytearray(packet.write())
+    start = 2 if data[1] < 128 else 3
+    for _ in range(choice.draw(st.integers(1, 3))):
+        data[choice.draw(st.integers(start, len(data) - 1))] = choice.draw(st.integers(0, 255))
     try:
-        ours: Connect = read_connect(body_of(bytes(octets)))
+        ours: Connect = read_connect(body_of(bytes(data)))
     except (MalformedPacket, UnacceptableVersion):
         return
     if ours.level == LEVEL_5:
-        other = theirs(bytes(octets))
+        other = theirs(bytes(data))
         assert (ours.client_id, ours.user, ours.password, ours.properties.user) == (
             other.client_id,
             other.username,
@@ -468,18 +466,18 @@ def test_a_connect_with_changed_octets_is_read_alike_or_refused(
 @given(
     TEXTS,
     st.booleans(),
-    st.none() | st.builds(Will, TOPICS, OCTETS, st.integers(0, 2), st.booleans()),
+    st.none() | st.builds(Will, TOPICS, BINARY, st.integers(0, 2), st.booleans()),
     st.none() | TEXTS,
-    OCTETS,
+    BINARY,
 )
 def test_connect_of_3_1_1_as_amqtt_reads_it(
     client_id: str, clean: bool, will: Will | None, user: str | None, password: bytes
 ) -> None:
-    octets = connect(
+    data = connect(
         client_id, clean=clean, will=will, user=user, password=None if user is None else password
     )
-    ours = read_connect(body_of(octets))
-    other = asyncio.run(ConnectPacket.from_stream(BufferReader(octets)))
+    ours = read_connect(body_of(data))
+    other = asyncio.run(ConnectPacket.from_stream(BufferReader(data)))
     assert (ours.client_id, ours.clean, ours.user, ours.keep_alive) == (client_id, clean, user, 60)
     assert (other.variable_header.clean_session_flag, other.variable_header.keep_alive) == (
         clean,
@@ -501,9 +499,9 @@ def test_connect_of_3_1_1_as_amqtt_reads_it(
 def test_subscribe_of_3_1_1_as_amqtt_reads_it(
     packet_id: int, wanted: list[tuple[str, int]]
 ) -> None:
-    octets = subscribe(packet_id, *wanted)
-    other = asyncio.run(SubscribePacket.from_stream(BufferReader(octets)))
-    reader = body_of(octets)
+    data = subscribe(packet_id, *wanted)
+    other = asyncio.run(SubscribePacket.from_stream(BufferReader(data)))
+    reader = body_of(data)
     assert reader.packet_id() == packet_id == other.variable_header.packet_id
     found = []
     while reader.more:

@@ -1,6 +1,4 @@
-"""CONNECT and CONNACK: what is let in, what is turned away with which code, and what is not even
-answered.
-"""
+"""CONNECT and CONNACK: which clients are accepted, refused with which code, or not answered."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ import pytest
 
 from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish, packet, text
-from tests.wire.mqtt.octets import (
+from tests.wire.mqtt.client import (
     ACCEPTED,
     PINGREQ,
     PINGRESP,
@@ -28,7 +26,7 @@ _HEAD = text("MQTT") + b"\x04"
 
 
 def raw(flags: int, *fields: bytes) -> bytes:
-    """A CONNECT with these flags, whatever follows."""
+    """Return a CONNECT with these flags and this payload."""
     return packet(0x10, _HEAD + bytes([flags]) + b"\x00\x3c" + b"".join(fields))
 
 
@@ -59,7 +57,7 @@ def test_every_lawful_combination_of_flags_is_accepted(
         ),
     )
     if user and not password:
-        assert client.greeting == b"\x20\x02\x00\x04"  # A user without a password, who has one.
+        assert client.greeting == b"\x20\x02\x00\x04"  # The user has a password, and gives none.
         assert client.closed == "login_refused"
         return
     assert client.greeting == ACCEPTED
@@ -105,7 +103,7 @@ def test_every_lawful_combination_of_flags_is_accepted(
         (0x02, [b"\x00\x05abc"], "half a client identifier"),
         (0x02, [b"\x00"], "half a length"),
         (0x02, [text("c"), text("u")], "a user name without its flag [MQTT-3.1.2-18]"),
-        (0x02, [text("c"), b"\x00"], "an octet too many"),
+        (0x02, [text("c"), b"\x00"], "a byte too many"),
     ],
 )
 def test_a_malformed_connect_closes_the_connection_without_an_answer(
@@ -259,7 +257,7 @@ def test_what_follows_the_connect_in_one_chunk_is_heard() -> None:
     assert client.greeting == ACCEPTED + suback(1, 0) + mqtt_publish("a", b"x") + PINGRESP
 
 
-def test_a_client_that_says_nothing_is_let_go_after_the_handshake_time() -> None:
+def test_a_client_that_sends_nothing_is_closed_after_the_handshake_time() -> None:
     options = MqttOptions()
     options.handshake_ms = 5_000
     world = World(mqtt=options)

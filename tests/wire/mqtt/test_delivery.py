@@ -1,5 +1,5 @@
-"""PUBLISH to a client: acknowledgements in every order, what is resent after a reconnect, packet
-identifiers, the window.
+"""PUBLISH to a client: acknowledgements in every order, messages resent after a reconnect, packet
+identifiers, the in-flight window.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 
 from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish
-from tests.wire.mqtt.octets import (
+from tests.wire.mqtt.client import (
     ACCEPTED,
     DUP,
     PINGREQ,
@@ -37,7 +37,7 @@ def with_window(receive_maximum: int) -> World:
 
 
 def keeper(world: World, *filters: tuple[str, int], client_id: str = "k") -> Client:
-    """A client with a persistent session."""
+    """Return a client with a persistent session."""
     client = Client(world, connect(client_id, clean=False))
     if filters:
         client.send(subscribe(1, *filters))
@@ -45,7 +45,7 @@ def keeper(world: World, *filters: tuple[str, int], client_id: str = "k") -> Cli
 
 
 def publish(world: World, *bodies: bytes, qos: int = 1, topic: str = "a") -> None:
-    """By somebody who comes and goes."""
+    """Publish messages by a client that connects and disconnects."""
     writer = here(world, "writer")
     for at, body in enumerate(bodies):
         writer.send(mqtt_publish(topic, body, qos, at % 65_535 + 1 if qos else 0))
@@ -110,10 +110,10 @@ def test_one_that_is_never_acknowledged_keeps_its_packet_identifier_to_itself() 
     seen = 1
     writer.connection.receive_data(mqtt_publish("a", b"x", 1, 1) * 70_000)
     while True:
-        octets = writer.read() and reader.all()
-        if not octets:
+        data = writer.read() and reader.all()
+        if not data:
             break
-        ids = [one.packet_id for one in publications(octets)]
+        ids = [one.packet_id for one in publications(data)]
         assert 1 not in ids
         assert len(ids) == len(set(ids))
         seen += len(ids)
@@ -124,8 +124,8 @@ def test_one_that_is_never_acknowledged_keeps_its_packet_identifier_to_itself() 
     reader = keeper(world)
     assert reader.greeting == RESUMED + mqtt_publish("a", b"first", 1, 1, DUP)
     reader.connection.receive_data(puback(1))
-    while octets := reader.all():
-        ids = [one.packet_id for one in publications(octets)]
+    while data := reader.all():
+        ids = [one.packet_id for one in publications(data)]
         seen += len(ids)
         reader.connection.receive_data(b"".join(puback(packet_id) for packet_id in ids))
     assert seen == 70_001
@@ -329,7 +329,7 @@ def test_one_publication_goes_to_many_sessions_with_the_qos_of_each() -> None:
     for (_, qos), reader in readers.items():
         assert reader.read() == mqtt_publish(
             "a", b"y", min(qos + 1, 2), 1 if qos == 0 else 2
-        )  # The highest of both.
+        )  # The highest QoS of both subscriptions.
     assert world.fates() == {"routed": 2}
 
 
@@ -355,7 +355,7 @@ def test_a_reader_that_is_slow_keeps_what_was_promised_and_loses_the_rest() -> N
     assert session.describe()["dropped"] == 6
 
 
-def test_nobody_else_is_held_up_by_a_slow_reader() -> None:
+def test_a_slow_reader_holds_no_other_client_up() -> None:
     world = World()
     slow, quick, writer = keeper(world, ("a", 1)), here(world, "q"), here(world, "w")
     quick.send(subscribe(1, ("a", 1)))
@@ -395,9 +395,9 @@ def test_much_in_flight_is_resent_in_slices_and_in_order() -> None:
     assert 200 < first < 400
     reader.connection.receive_data(puback(998) + pubcomp(1) + pubrec(999) + puback(2))
     got = publications(reader.greeting)
-    while octets := reader.read():
-        assert len(octets) < 400_000
-        got += publications(octets)
+    while data := reader.read():
+        assert len(data) < 400_000
+        got += publications(data)
     numbers = [int(one.body.partition(b":")[0]) for one in got if one.dup]
     assert numbers == [
         number for number in range(1, 1_001) if number % 10 != 1 and number not in (998, 999)
@@ -454,7 +454,7 @@ def test_nothing_overtakes_a_qos_2_publication_that_waits_for_the_disk() -> None
     publish(world, b"3", qos=2)
     publish(world, b"4")
     publish(world, b"5", qos=2)
-    # Room for more, which is not meant for what waits behind.
+    # There is room now, but messages behind must wait.
     assert reader.send(puback(1), puback(2)) == b""
     world.durable()
     assert [(one.body, one.packet_id, one.dup) for one in publications(reader.read())] == [

@@ -1,5 +1,5 @@
-"""QoS 2 and the disk: what is answered is durable, in both directions, so that a crash at any point
-loses and doubles nothing.
+"""QoS 2 and the disk: a reply is sent when its message is durable, in both directions, so that a
+crash at any point loses and doubles no message.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from tests.clients import World, mqtt_publish
-from tests.wire.mqtt.octets import (
+from tests.wire.mqtt.client import (
     DUP,
     RESUMED,
     RETAIN,
@@ -24,13 +24,13 @@ from tests.wire.mqtt.octets import (
 
 
 def keeping(world: World, qos: int = 2) -> Client:
-    """A client whose session persists, subscribed to everything."""
+    """Return a client with a persistent session that has subscribed to all topics."""
     client = Client(world, connect("keeper", clean=False))
     client.send(subscribe(1, ("#", qos)))
     return client
 
 
-def test_pubrec_waits_for_the_identifier_also_where_nobody_keeps_the_message() -> None:
+def test_pubrec_waits_for_the_identifier_also_without_a_queue_for_the_message() -> None:
     world = World()
     writer = Client(world, connect("w", clean=False))
     world.slow_disk = True
@@ -39,7 +39,7 @@ def test_pubrec_waits_for_the_identifier_also_where_nobody_keeps_the_message() -
     assert writer.read() == pubrec(7)
 
 
-def test_pubcomp_waits_until_the_identifier_is_let_go() -> None:
+def test_pubcomp_waits_until_the_identifier_is_released() -> None:
     world = World()
     writer = Client(world, connect("w", clean=False))
     writer.send(mqtt_publish("a", b"x", 2, 7))
@@ -63,7 +63,7 @@ def test_a_qos_2_message_leaves_when_it_is_durable_and_what_comes_behind_it_wait
     keeper, writer = keeping(world), here(world, "w")
     world.slow_disk = True
     writer.send(mqtt_publish("a", b"1", 1, 1))
-    assert keeper.read() == mqtt_publish("a", b"1", 1, 1)  # QoS 1 does not wait.
+    assert keeper.read() == mqtt_publish("a", b"1", 1, 1)  # A message of QoS 1 does not wait.
     writer.send(
         mqtt_publish("a", b"2", 2, 2), mqtt_publish("a", b"3", 1, 3), mqtt_publish("a", b"4", 2, 4)
     )
@@ -96,7 +96,7 @@ def test_pubrel_waits_for_the_receipt() -> None:
     assert keeper.send(pubrec(1)) == b"" and len(world.store.state.pubrec_received) == 1
     assert (
         keeper.send(pubrec(1)) == b""
-    )  # It asks again: both are answered when the first is durable.
+    )  # The PUBREC comes again: both are answered when the first one is durable.
     world.durable()
     assert keeper.read() == pubrel(1) * 2
     assert keeper.send(pubcomp(1)) == b"" and world.inbox("keeper").unacked == 0
@@ -114,7 +114,7 @@ def test_a_receipt_that_is_not_durable_is_not_answered_over_a_new_connection_eit
     keeper = Client(world, connect("keeper", clean=False))
     assert (
         keeper.greeting == RESUMED
-    )  # Of the session nothing changed that its answer has to wait for.
+    )  # The session has not changed, so its CONNACK waits for no record.
     assert keeper.read() == b""
     world.durable()
     assert keeper.read() == pubrel(1)

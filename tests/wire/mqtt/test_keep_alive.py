@@ -1,5 +1,5 @@
-"""Keep-alive: one and a half intervals of silence end a connection [MQTT-3.1.2-24], by the injected
-clock.
+"""Keep-alive: one and a half intervals without input end a connection [MQTT-3.1.2-24]. The clock is
+injected.
 """
 
 from __future__ import annotations
@@ -7,11 +7,11 @@ from __future__ import annotations
 import pytest
 
 from tests.clients import World, mqtt_publish
-from tests.wire.mqtt.octets import PINGREQ, PINGRESP, Client, Will, connect, here, pubrel, subscribe
+from tests.wire.mqtt.client import PINGREQ, PINGRESP, Client, Will, connect, here, pubrel, subscribe
 
 
 def tick(client: Client) -> None:
-    """What the top floor does when the deadline has come."""
+    """Advance the clock, and the connection if its deadline has come, as the server does."""
     now = int(client.world.broker.agenda.now)
     if 0 < client.connection.deadline <= now and not client.connection.finished:
         client.connection.advance(now)
@@ -42,7 +42,7 @@ def test_keep_alive_0_is_for_ever() -> None:
 
 
 @pytest.mark.parametrize(
-    "octets",
+    "data",
     [
         PINGREQ,
         mqtt_publish("a", b"x"),
@@ -53,11 +53,11 @@ def test_keep_alive_0_is_for_ever() -> None:
         b"\x30",
     ],
 )
-def test_every_octet_counts_as_a_sign_of_life(octets: bytes) -> None:
+def test_every_byte_counts_as_a_sign_of_life(data: bytes) -> None:
     world = World()
     client = Client(world, connect(keep_alive=10))
     world.sleep(14_000)
-    client.send(octets)
+    client.send(data)
     world.sleep(14_000)
     tick(client)
     assert client.closed == ""

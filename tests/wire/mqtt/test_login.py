@@ -1,6 +1,4 @@
-"""Who is let in: verdicts now and later, refusals by kind, virtual hosts in user names, input that
-does not wait.
-"""
+"""Logins: immediate and late verdicts, refusals, virtual hosts in user names, early input."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from broker.vhost.vhost import VirtualHost
 from protocols.connection import LOGIN_INPUT_MAX
 from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish
-from tests.wire.mqtt.octets import (
+from tests.wire.mqtt.client import (
     ACCEPTED,
     PINGREQ,
     PINGRESP,
@@ -29,14 +27,14 @@ UNKNOWN = Verdict(None, "no")
 
 
 def undecided() -> World:
-    """A world in which verdicts come when a test says so."""
+    """Return a world in which verdicts come when a test calls `decide`."""
     world = World()
     world.guests.hold = True
     return world
 
 
 def decide(world: World, verdict: Verdict | None = None) -> None:
-    """The verdicts come: the given one for everybody, or what the guest list says."""
+    """Deliver all verdicts: the given one, or those of the user list."""
     held, world.guests.held = world.guests.held, []
     for answer, known in held:
         answer(verdict or known)
@@ -50,7 +48,7 @@ def decide(world: World, verdict: Verdict | None = None) -> None:
         ("guest", b"wrong", 4, "refused"),
         ("guest", b"", 4, "refused"),
         ("guest", None, 4, "refused"),
-        ("nobody", b"guest", 4, "refused"),
+        ("absent", b"guest", 4, "refused"),
         ("guest", b"\xff\x00", 4, "refused"),
     ],
 )
@@ -125,7 +123,7 @@ def test_verdict_then_disk_then_input(persistent: bool) -> None:
 @pytest.mark.parametrize(
     "cuts", [[LOGIN_INPUT_MAX], [LOGIN_INPUT_MAX // 2, LOGIN_INPUT_MAX // 2], [100] * 655 + [36]]
 )
-def test_64_kib_may_wait_for_the_verdict_and_not_an_octet_more(cuts: list[int]) -> None:
+def test_64_kib_may_wait_for_the_verdict_and_not_a_byte_more(cuts: list[int]) -> None:
     rest = PINGREQ * (LOGIN_INPUT_MAX // 2)
     for more in (b"", PINGREQ):
         world = undecided()
@@ -213,7 +211,7 @@ def test_a_user_name_may_begin_with_a_virtual_host() -> None:
     )
 
 
-def test_an_unknown_virtual_host_is_part_of_a_user_name_that_nobody_has() -> None:
+def test_an_unknown_virtual_host_is_part_of_an_unknown_user_name() -> None:
     client = Client(World(), connect(user="nowhere:guest", password=b"guest"))
     assert client.greeting == b"\x20\x02\x00\x04"
 

@@ -1,5 +1,5 @@
-"""Malformed packets of every kind: the connection is closed, with a counted reason, and others
-notice nothing.
+"""Malformed packets of every kind: the connection is closed, with a counted reason, and no other
+client notices.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from tests.clients import World, mqtt_publish, packet, text
-from tests.wire.mqtt.octets import (
+from tests.wire.mqtt.client import (
     DUP,
     PINGREQ,
     PINGRESP,
@@ -21,8 +21,8 @@ from tests.wire.mqtt.octets import (
     subscribe,
 )
 
-#: Type -> the only flags it may have (section 2.2.2); PUBLISH has its own, and some a client may
-#: not send at all.
+#: Packet type -> the only flags that it may have (section 2.2.2). PUBLISH has flags of its own, and
+#: a client may not send every type.
 FLAGS = {4: 0, 5: 0, 6: 2, 7: 0, 8: 2, 10: 2, 12: 0, 14: 0}
 BODIES = {
     4: b"\x00\x01",
@@ -36,15 +36,18 @@ BODIES = {
 }
 
 
-def refuses(octets: bytes, reason: str = "protocol_error") -> None:
-    """Whole, and octet by octet: closed, silent, counted, and the will goes out."""
+def refuses(data: bytes, reason: str = "protocol_error") -> None:
+    """Send the data whole, and byte by byte: each time, the connection is closed without output.
+
+    The reason is counted, and the will is published.
+    """
     for whole in (True, False):
         world = World()
         watcher = here(world, "watcher")
         watcher.send(subscribe(1, ("gone", 0)))
         client = Client(world, connect("c", will=Will("gone", b"x")))
         answer = b""
-        for piece in [octets] if whole else [octets[at : at + 1] for at in range(len(octets))]:
+        for piece in [data] if whole else [data[at : at + 1] for at in range(len(data))]:
             answer += client.send(piece)
         assert (answer, client.closed) == (b"", reason)
         assert world.mqtt_front.closed == {reason: 1}
@@ -62,7 +65,7 @@ def refuses(octets: bytes, reason: str = "protocol_error") -> None:
         if kind != 3 and FLAGS.get(kind) != flags
     ],
 )
-def test_types_and_flags_that_nobody_may_send(
+def test_types_and_flags_that_no_client_may_send(
     first: int,
 ) -> None:  # [MQTT-2.2.2-1], [MQTT-2.2.2-2], [MQTT-3.6.1-1]
     refuses(packet(first, BODIES.get(first >> 4, b"\x00\x01")))
@@ -134,7 +137,7 @@ def test_a_remaining_length_that_could_be_shorter(length: bytes) -> None:
     [b"\x80\x80\x80\x80", b"\xff\xff\xff\xff", b"\xff\xff\xff\x80\x01", b"\x80\x80\x80\x80\x00"],
 )
 @pytest.mark.parametrize("first", [0x30, 0x32, 0x10, 0xC0])
-def test_a_remaining_length_of_more_than_four_octets(
+def test_a_remaining_length_of_more_than_four_bytes(
     length: bytes, first: int
 ) -> None:  # section 2.2.3
     refuses(bytes([first]) + length)
@@ -155,10 +158,10 @@ def test_the_largest_packet_is_waited_for_and_heard() -> None:
     reader, client = here(world, "r"), here(world)
     reader.send(subscribe(1, ("a", 0)))
     body = bytes((16 << 20) - 3)
-    octets = mqtt_publish("a", body)
-    assert octets[1:5] == b"\x80\x80\x80\x08"
-    for at in range(0, len(octets), 1 << 18):
-        client.connection.receive_data(octets[at : at + (1 << 18)])
+    data = mqtt_publish("a", body)
+    assert data[1:5] == b"\x80\x80\x80\x08"
+    for at in range(0, len(data), 1 << 18):
+        client.connection.receive_data(data[at : at + (1 << 18)])
     assert client.closed == ""
     assert publications(reader.read())[0].body == body
 
@@ -210,9 +213,9 @@ def test_every_other_character_is_welcome(
 
 def test_reasons_are_counted_by_kind() -> None:
     world = World()
-    for octets, count in ((b"\xf0\x00", 3), (b"\x30\xff\xff\xff\x7f", 2), (b"\xe0\x00", 1)):
+    for data, count in ((b"\xf0\x00", 3), (b"\x30\xff\xff\xff\x7f", 2), (b"\xe0\x00", 1)):
         for number in range(count):
-            here(world, f"c{number}").send(octets)
+            here(world, f"c{number}").send(data)
     Client(world, connect("c", user="guest", password=b"no"))
     Client(world, packet(0x10, binary(b"MQTT") + b"\x06"))
     here(world, "left")

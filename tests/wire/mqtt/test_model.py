@@ -1,4 +1,4 @@
-"""Three clients against a model that fits on a page: what each of them hears, after every step."""
+"""Three clients against a small model: the output to each of them, after every step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from tests.clients import World, mqtt_publish
-from tests.wire.mqtt.octets import (
+from tests.wire.mqtt.client import (
     ACCEPTED,
     DISCONNECT,
     RESUMED,
@@ -33,7 +33,7 @@ from tests.wire.mqtt.octets import (
 NAMES = st.sampled_from(["1", "2", "3"])
 TOPICS = st.sampled_from(["a", "a/b", "b", "$d"])
 QOS = st.integers(0, 2)
-#: Filter -> the topics it takes.
+#: Topic filter -> the topics that it matches.
 MATCHES = {
     "a": {"a"},
     "a/#": {"a", "a/b"},
@@ -56,21 +56,21 @@ class Waiting(NamedTuple):
 
 
 class Session:
-    """What the broker must know of a client."""
+    """The state that the broker must keep for a client identifier."""
 
     def __init__(self, persistent: bool) -> None:
         self.persistent = persistent
         self.granted: dict[str, int] = {}
         self.waiting: list[Waiting] = []
-        #: Packet identifier -> publication, and whether its PUBREC came.
+        #: Packet identifier -> publication, and True if its PUBREC came.
         self.in_flight: dict[int, tuple[Waiting, bool]] = {}
         self.received: set[int] = set()
         self.used = 0
 
 
 class Here:
-    """A connection, and what its client must hear in this step: answers, QoS 0, and the rest, each
-    in its order.
+    """A connection, and the output that it must have in this step: replies, QoS 0, and other
+    publications, each kind in its order.
     """
 
     def __init__(self, client: Client, will: Will | None) -> None:
@@ -131,12 +131,12 @@ class Broker(RuleBasedStateMachine):
             self.publish(*gone.will)
 
     def settle(self) -> None:
-        """Everybody has heard what the model says, and nothing else."""
+        """Check that all clients have the output of the model, and no other."""
         self.world.settle()
         for one in self.here.values():
-            octets = one.client.all()
-            heard = publications(octets)
-            assert [packet for packet in packets(octets) if packet[0] >> 4 != 3] == one.answers
+            data = one.client.all()
+            heard = publications(data)
+            assert [packet for packet in packets(data) if packet[0] >> 4 != 3] == one.answers
             assert [publication for publication in heard if publication.qos == 0] == one.light
             assert [publication for publication in heard if publication.qos] == one.kept
             assert one.client.closed == ""
@@ -185,9 +185,9 @@ class Broker(RuleBasedStateMachine):
         self.settle()
 
     @precondition(lambda self: self.here)
-    @rule(data=st.data(), how=st.sampled_from(["politely", "rudely", "against the rules"]))
-    def go(self, data: st.DataObject, how: str) -> None:
-        name = data.draw(st.sampled_from(sorted(self.here)))
+    @rule(choice=st.data(), how=st.sampled_from(["politely", "rudely", "against the rules"]))
+    def go(self, choice: st.DataObject, how: str) -> None:
+        name = choice.draw(st.sampled_from(sorted(self.here)))
         client = self.here[name].client
         if how == "rudely":
             client.connection.on_closed()
@@ -198,26 +198,28 @@ class Broker(RuleBasedStateMachine):
 
     @precondition(lambda self: self.here)
     @rule(
-        data=st.data(),
+        choice=st.data(),
         wanted=st.lists(
             st.tuples(FILTERS, QOS), min_size=1, max_size=2, unique_by=lambda one: one[0]
         ),
     )
-    def subscribe(self, data: st.DataObject, wanted: list[tuple[str, int]]) -> None:
-        name = data.draw(st.sampled_from(sorted(self.here)))
+    def subscribe(self, choice: st.DataObject, wanted: list[tuple[str, int]]) -> None:
+        name = choice.draw(st.sampled_from(sorted(self.here)))
         here, session = self.here[name], self.sessions[name]
         session.granted.update(wanted)
-        octets = here.client.send(subscribe(9, *wanted))
-        assert suback(9, *[qos for _, qos in wanted]) in octets
+        data = here.client.send(subscribe(9, *wanted))
+        assert suback(9, *[qos for _, qos in wanted]) in data
         expected = [
             (topic, body, min(qos, granted))
             for one, granted in wanted
             for topic, (body, qos) in self.retained.items()
             if topic in MATCHES[one]
         ]
-        heard = publications(octets)
+        heard = publications(data)
         assert Counter((one.topic, one.body, one.qos) for one in heard) == Counter(expected)
-        for one in heard:  # Retained messages come in no particular order, so the model learns it.
+        for one in (
+            heard
+        ):  # The order of retained messages is not defined, so the model takes the broker's.
             assert one.retain
             if one.qos:
                 session.used += 1
@@ -229,9 +231,9 @@ class Broker(RuleBasedStateMachine):
         self.settle()
 
     @precondition(lambda self: self.here)
-    @rule(data=st.data(), some=st.lists(FILTERS, min_size=1, max_size=2))
-    def unsubscribe(self, data: st.DataObject, some: list[str]) -> None:
-        name = data.draw(st.sampled_from(sorted(self.here)))
+    @rule(choice=st.data(), some=st.lists(FILTERS, min_size=1, max_size=2))
+    def unsubscribe(self, choice: st.DataObject, some: list[str]) -> None:
+        name = choice.draw(st.sampled_from(sorted(self.here)))
         for one in some:
             self.sessions[name].granted.pop(one, None)
         self.here[name].client.connection.receive_data(unsubscribe(8, *some))
@@ -240,16 +242,16 @@ class Broker(RuleBasedStateMachine):
 
     @precondition(lambda self: self.here)
     @rule(
-        data=st.data(),
+        choice=st.data(),
         what=st.tuples(TOPICS, QOS, st.booleans(), st.booleans()),
         packet_id=st.integers(1, 3),
         count=st.integers(1, 3),
     )
     def say(
-        self, data: st.DataObject, what: tuple[str, int, bool, bool], packet_id: int, count: int
+        self, choice: st.DataObject, what: tuple[str, int, bool, bool], packet_id: int, count: int
     ) -> None:
         topic, qos, retain, empty = what
-        name = data.draw(st.sampled_from(sorted(self.here)))
+        name = choice.draw(st.sampled_from(sorted(self.here)))
         here, session = self.here[name], self.sessions[name]
         for _ in range(count):
             body = self.body(empty and retain)
@@ -265,22 +267,22 @@ class Broker(RuleBasedStateMachine):
         self.settle()
 
     @precondition(lambda self: self.here)
-    @rule(data=st.data(), packet_id=st.integers(1, 3))
-    def release(self, data: st.DataObject, packet_id: int) -> None:
-        name = data.draw(st.sampled_from(sorted(self.here)))
+    @rule(choice=st.data(), packet_id=st.integers(1, 3))
+    def release(self, choice: st.DataObject, packet_id: int) -> None:
+        name = choice.draw(st.sampled_from(sorted(self.here)))
         self.sessions[name].received.discard(packet_id)
         self.here[name].client.connection.receive_data(pubrel(packet_id))
         self.here[name].answers.append(pubcomp(packet_id))
         self.settle()
 
     @precondition(lambda self: any(self.sessions[name].in_flight for name in self.here))
-    @rule(data=st.data())
-    def answer(self, data: st.DataObject) -> None:
-        name = data.draw(
+    @rule(choice=st.data())
+    def answer(self, choice: st.DataObject) -> None:
+        name = choice.draw(
             st.sampled_from(sorted(name for name in self.here if self.sessions[name].in_flight))
         )
         here, in_flight = self.here[name], self.sessions[name].in_flight
-        packet_id = data.draw(st.sampled_from(sorted(in_flight)))
+        packet_id = choice.draw(st.sampled_from(sorted(in_flight)))
         message, released = in_flight[packet_id]
         if message.qos == 1:
             here.client.connection.receive_data(puback(packet_id))

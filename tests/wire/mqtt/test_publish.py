@@ -1,4 +1,4 @@
-"""PUBLISH from a client: the answers to QoS 0, 1 and 2, duplicates, and the order of answers."""
+"""PUBLISH from a client: replies to QoS 0, 1 and 2, duplicates, and the order of replies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from broker.access.identity import Identity
 from broker.limits import BrokerLimits
 from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish, packet, text
-from tests.wire.mqtt.octets import (
+from tests.wire.mqtt.client import (
     ACCEPTED,
     DUP,
     PINGREQ,
@@ -283,9 +283,9 @@ def test_a_publisher_hears_its_own_publications() -> None:
     world = World()
     client = here(world, "c")
     client.send(subscribe(1, ("a", 1)))
-    octets = client.send(mqtt_publish("a", b"x", 1, 5))
-    assert octets == mqtt_publish("a", b"x", 1, 1) + puback(5)
-    assert publications(octets) == [Publication("a", b"x", 1, 1)]
+    data = client.send(mqtt_publish("a", b"x", 1, 5))
+    assert data == mqtt_publish("a", b"x", 1, 1) + puback(5)
+    assert publications(data) == [Publication("a", b"x", 1, 1)]
 
 
 def test_the_budget_of_one_call_ends_and_the_rest_comes_next_turn() -> None:

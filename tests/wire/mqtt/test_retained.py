@@ -1,6 +1,4 @@
-"""Retained messages: kept, replaced, cleared, bounded, and served in slices to those who subscribe
-later.
-"""
+"""Retained messages: stored, replaced, removed, limited, and sent to new subscriptions."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from broker.vhost.retained import INDEXED, SLICE
 from protocols.mqtt.options import MqttOptions
 from protocols.mqtt.session.session import BACKLOGGED
 from tests.clients import World, mqtt_publish
-from tests.wire.mqtt.octets import (
+from tests.wire.mqtt.client import (
     PINGREQ,
     PINGRESP,
     RESUMED,
@@ -36,9 +34,9 @@ from tests.wire.mqtt.octets import (
 MANY = 3 * SLICE + 7
 
 
-def bounded(messages: int = 100_000, octets: int = 1 << 28) -> World:
+def bounded(messages: int = 100_000, data: int = 1 << 28) -> World:
     limits = BrokerLimits()
-    limits.retained, limits.retained_bytes = messages, octets
+    limits.retained, limits.retained_bytes = messages, data
     return World(limits)
 
 
@@ -52,19 +50,19 @@ def retain_many(world: World, body: bytes = b"x", qos: int = 0) -> None:
     writer.send(
         *[mqtt_publish(f"t/{number}", body, qos, 1 if qos else 0, RETAIN) for number in range(MANY)]
     )
-    # The first pattern has the topics indexed.
+    # The first pattern makes the broker index the topics.
     writer.send(subscribe(1, ("nothing/+", 0)), b"\xe0\x00")
     world.settle()
     assert len(world.vhost.retained) == MANY
 
 
 def heard(world: World, *filters: str, qos: int = 0) -> dict[str, bytes]:
-    """What somebody who subscribes now gets of the past."""
+    """Return the retained messages that a new subscription receives."""
     late = here(world, "late")
     late.send(subscribe(1, *[(name, 0) for name in filters]), unsubscribe(2, *filters))
-    octets = here(world, "late").send(subscribe(1, *[(name, qos) for name in filters]))
-    assert all(one.retain for one in publications(octets))
-    return {one.topic: one.body for one in publications(octets)}
+    data = here(world, "late").send(subscribe(1, *[(name, qos) for name in filters]))
+    assert all(one.retain for one in publications(data))
+    return {one.topic: one.body for one in publications(data)}
 
 
 @pytest.mark.parametrize("published", [0, 1, 2])
@@ -149,8 +147,8 @@ def test_any_filter_finds_them(topic_filter: str, topics: list[str]) -> None:  #
 def test_several_filters_each_send_what_they_match() -> None:  # [MQTT-3.8.4-4]
     world = World()
     retain(world, "a", b"x", 1)
-    octets = here(world, "late").send(subscribe(1, ("a", 0), ("#", 1), ("nothing", 0)))
-    assert octets == suback(1, 0, 1, 0) + mqtt_publish("a", b"x", flags=RETAIN) + mqtt_publish(
+    data = here(world, "late").send(subscribe(1, ("a", 0), ("#", 1), ("nothing", 0)))
+    assert data == suback(1, 0, 1, 0) + mqtt_publish("a", b"x", flags=RETAIN) + mqtt_publish(
         "a", b"x", 1, 1, RETAIN
     )
 
@@ -201,7 +199,7 @@ def test_one_too_many_is_published_but_not_kept(qos: int) -> None:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_one_that_does_not_fit_takes_its_predecessor_with_it(qos: int) -> None:  # [MQTT-3.3.1-7]
-    world = bounded(octets=100)
+    world = bounded(data=100)
     retain(world, "a", b"x" * 50, qos)
     retain(world, "b", b"x" * 40, qos)
     assert world.vhost.retained.octets == 92
@@ -249,7 +247,7 @@ def test_topics_are_indexed_and_looked_through_in_slices_too(topic_filter: str) 
         )
     late.connection.receive_data(subscribe(1, (topic_filter, 0), ("t/7/x", 0)))
     some = publications(late.connection.data_to_send())
-    assert [one.topic for one in some] == ["t/7/x"]  # No pattern: it needs no index.
+    assert [one.topic for one in some] == ["t/7/x"]  # A filter without wildcards needs no index.
     writer.connection.receive_data(
         mqtt_publish("t/7/x", b"", flags=RETAIN)
         + mqtt_publish("t/8/x", b"new", flags=RETAIN)
@@ -291,11 +289,11 @@ def test_no_turn_takes_more_than_5_ms_with_100000_of_them(topic_filter: str, qos
         writer.send(*[mqtt_publish(topic, bytes(100), 1, 1, RETAIN) for topic in topics])
     got, slowest = 0, 0.0
     gc.collect()
-    gc.disable()  # The broker collects when it has nothing else to do.
-    octets = subscribe(1, (topic_filter, qos))
-    while octets or not world.broker.agenda.idle:
+    gc.disable()  # The broker collects garbage when it is idle.
+    data = subscribe(1, (topic_filter, qos))
+    while data or not world.broker.agenda.idle:
         began = time.thread_time()
-        late.connection.receive_data(octets)
+        late.connection.receive_data(data)
         other.connection.receive_data(PINGREQ)
         world.broker.agenda.turn()
         world.durable()
@@ -303,7 +301,7 @@ def test_no_turn_takes_more_than_5_ms_with_100000_of_them(topic_filter: str, qos
         assert other.connection.data_to_send() == PINGRESP
         some = publications(late.connection.data_to_send())
         got += len(some)
-        octets = b"".join(puback(one.packet_id) for one in some if qos)
+        data = b"".join(puback(one.packet_id) for one in some if qos)
     gc.enable()
     assert got == (0 if "nothing" in topic_filter else 100_000)
     assert slowest < 0.005
@@ -355,9 +353,7 @@ def test_who_subscribes_again_between_two_slices_gets_all_of_it_again() -> None:
 
 @pytest.mark.parametrize("qos", [0, 1])
 def test_a_reader_that_cannot_follow_is_waited_for(qos: int) -> None:
-    """Retained messages are not dropped like live ones: they are still there when the reader is
-    ready.
-    """
+    """A slow reader gets all retained messages: they wait for it, while others are dropped."""
     options = MqttOptions()
     options.receive_maximum = 65_535
     world = World(mqtt=options)
@@ -479,4 +475,4 @@ def test_answers_to_retained_publications_wait_for_the_disk(qos: int) -> None:
         writer.send(b"\x62\x02\x00\x09")
     assert (
         writer.send(mqtt_publish("a", b"", qos, 9 if qos else 0, RETAIN)) == answer
-    )  # There is nothing to forget.
+    )  # There is nothing to remove.

@@ -1,13 +1,11 @@
-"""Rules of 3.1.1 that have no better place: what comes first, what ends a connection, what a
-session keeps.
-"""
+"""Other rules of 3.1.1: the first packet, the end of a connection, the contents of a session."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.clients import World, mqtt_publish, packet, text
-from tests.wire.mqtt.octets import (
+from tests.wire.mqtt.client import (
     ACCEPTED,
     DISCONNECT,
     DUP,
@@ -140,7 +138,7 @@ def test_the_answer_is_the_one_of_the_qos(
     heard = packets(client.send(mqtt_publish("a", b"\x00\x07x", qos, 7)))
     assert (
         mqtt_publish("a", b"\x00\x07x") in heard
-    )  # No identifier, no DUP: the payload is all that follows the topic.
+    )  # QoS 0 has no packet identifier: the payload follows the topic name.
     heard.remove(mqtt_publish("a", b"\x00\x07x"))
     assert heard == [[], [puback(7)], [pubrec(7)]][qos]
     if qos == 2:
@@ -148,7 +146,7 @@ def test_the_answer_is_the_one_of_the_qos(
 
 
 @pytest.mark.parametrize(
-    "octets",
+    "data",
     [
         packet(0x82, b"\x00\x01"),
         packet(0x82, b"\x00\x01\x00\x01a\x03"),
@@ -166,11 +164,11 @@ def test_the_answer_is_the_one_of_the_qos(
     ],
 )
 def test_a_violation_ends_the_connection(
-    octets: bytes,
+    data: bytes,
 ) -> None:  # [MQTT-3.8.3-3], [MQTT-3.8.3-4], [MQTT-3.14.1-1], [MQTT-4.8.0-1]
     world = World()
     client = Client(world, connect())
-    assert client.send(octets) == b""
+    assert client.send(data) == b""
     assert client.connection.finished
     assert world.vhost.subscribers == {}
 

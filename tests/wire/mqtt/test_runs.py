@@ -1,8 +1,8 @@
-"""Runs: adjacent QoS 0 packets for the same listeners are relayed as one slice, and nobody can tell
-by the octets.
+"""Runs: adjacent QoS 0 packets for the same subscribers are relayed as one slice, with the same
+output as one by one.
 
-Rule 2b of the data plane: whatever takes a publication off the fast path, its readers get the same
-octets.
+Rule 2b of the data plane: subscribers get the same bytes of a publication on the fast path and on
+the slow path.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 from broker.routing.publish_context import PublishContext
 from broker.routing.route import Route
 from tests.clients import World, mqtt_publish
-from tests.wire.mqtt.octets import (
+from tests.wire.mqtt.client import (
     DISCONNECT,
     DUP,
     PINGREQ,
@@ -41,13 +41,13 @@ def reader(world: World, name: str, *filters: str, qos: int = 0) -> Client:
     return client
 
 
-def gate_of(world: World) -> PublishContext:
+def context_of(world: World) -> PublishContext:
     [context] = [context for context in world.vhost.contexts if context.front == "mqtt311"]
     return context
 
 
 def route_of(world: World, topic: str) -> Route:
-    return gate_of(world).routes[topic.encode()]
+    return context_of(world).routes[topic.encode()]
 
 
 def test_a_run_reaches_all_its_listeners_as_it_came() -> None:
@@ -71,7 +71,7 @@ def test_a_run_reaches_all_its_listeners_as_it_came() -> None:
         (mqtt_publish("a", b"q", 2, 9), pubrec(9), mqtt_publish("a", b"q")),
         (mqtt_publish("a", b"r", flags=RETAIN), b"", mqtt_publish("a", b"r")),
         (mqtt_publish("a", b"d", 1, 9, DUP), puback(9), mqtt_publish("a", b"d")),
-        (mqtt_publish("nobody", b"n"), b"", b""),
+        (mqtt_publish("unread", b"n"), b"", b""),
         (mqtt_publish("b", b"other"), b"", mqtt_publish("b", b"other")),
         (mqtt_publish("queued", b"x"), b"", mqtt_publish("queued", b"x")),
         (mqtt_publish("$SYS/x", b"n"), b"", b""),
@@ -100,7 +100,7 @@ def test_a_run_broken_by_something_else_keeps_its_order(
 def test_a_client_that_changes_its_own_subscriptions_in_the_middle_of_a_chunk() -> None:
     world = World()
     client = here(world)
-    octets = client.send(
+    data = client.send(
         mqtt_publish("a", b"0"),
         subscribe(1, ("a", 0)),
         mqtt_publish("a", b"1") * 2,
@@ -115,7 +115,7 @@ def test_a_client_that_changes_its_own_subscriptions_in_the_middle_of_a_chunk() 
         DISCONNECT,
         mqtt_publish("b", b"7"),
     )
-    assert octets == (
+    assert data == (
         suback(1, 0)
         + mqtt_publish("a", b"1") * 2
         + unsuback(2)
@@ -149,7 +149,7 @@ def test_every_reader_gets_its_topics_in_the_order_of_publication(
 ) -> None:  # [MQTT-4.6.0-5]
     chance = random.Random(seed)
     world = World()
-    topics = ["a", "b", "a/b", "a/c", "queued", "nobody", "$x", "t" * 600]
+    topics = ["a", "b", "a/b", "a/c", "queued", "unread", "$x", "t" * 600]
     world.amqp().queue("q", "amq.topic", "queued")
     filters = {
         "r1": ["a"],
@@ -169,19 +169,19 @@ def test_every_reader_gets_its_topics_in_the_order_of_publication(
     }
     readers = {name: reader(world, name, *some) for name, some in filters.items()}
     writer = here(world, "w")
-    octets = b""
+    data = b""
     sent: list[tuple[str, bytes]] = []
     while len(sent) < 300:
         topic = chance.choice(topics)
         for _ in range(chance.choice([1, 1, 2, 5])):
             body = b"%d" % len(sent) + bytes(chance.choice([0, 0, 0, 200]))
             flags, qos = chance.choice([(0, 0)] * 8 + [(RETAIN, 0), (0, 1), (0, 2)])
-            octets += mqtt_publish(topic, body, qos, len(sent) + 1 if qos else 0, flags)
+            data += mqtt_publish(topic, body, qos, len(sent) + 1 if qos else 0, flags)
             sent.append((topic, body))
-    while octets:
+    while data:
         cut = chance.choice([1, 10, 100, 1_000, 10_000])
-        writer.send(octets[:cut])
-        octets = octets[cut:]
+        writer.send(data[:cut])
+        data = data[cut:]
     for name, one in readers.items():
         assert [(got.topic, got.body) for got in publications(one.read())] == [
             got for got in sent if wants[name](got[0])
@@ -194,7 +194,7 @@ def _nothing(world: World) -> None:
 
 
 def _change_a_binding(world: World) -> None:
-    reader(world, "somebody", "somewhere")
+    reader(world, "another", "somewhere")
 
 
 def _bind_a_queue(world: World) -> None:
@@ -213,30 +213,30 @@ def _bind_a_headers_exchange(world: World) -> None:
 
 
 def _forget_the_route(world: World) -> None:
-    gate_of(world).evict(b"a")
+    context_of(world).evict(b"a")
 
 
-def _seat_somebody_who_is_away(world: World) -> None:
+def _add_an_absent_reader(world: World) -> None:
     away = Client(world, connect("away", clean=False))
     away.send(subscribe(1, ("a", 0)))
     away.vanish()
 
 
-def _seat_somebody_slow(world: World) -> None:
+def _add_a_slow_reader(world: World) -> None:
     slow = reader(world, "slow", "a")
     slow.connection.pause_writing()
 
 
-def _seat_somebody_who_wants_all_of_it(world: World) -> None:
+def _add_a_reader_of_qos_1(world: World) -> None:
     reader(world, "careful", "a", qos=2)
 
 
-def _seat_somebody_who_stays(world: World) -> None:
+def _add_a_persistent_reader(world: World) -> None:
     Client(world, connect("stays", clean=False)).send(subscribe(1, ("a", 1)))
 
 
-#: What happens after a first publication -> how many of this one and three more take the fast path
-#: with the route they end with.
+#: Event after a first publication -> number of publications, of this one and three more, that take
+#: the fast path by the last route.
 DETOURS: dict[Callable[[World], None], int] = {
     _nothing: 4,
     _change_a_binding: 2,
@@ -244,17 +244,17 @@ DETOURS: dict[Callable[[World], None], int] = {
     _bind_a_queue_with_a_limit: 0,
     _bind_a_headers_exchange: 0,
     _forget_the_route: 3,
-    _seat_somebody_who_is_away: 2,
-    _seat_somebody_slow: 2,
-    _seat_somebody_who_wants_all_of_it: 2,
-    _seat_somebody_who_stays: 2,
+    _add_an_absent_reader: 2,
+    _add_a_slow_reader: 2,
+    _add_a_reader_of_qos_1: 2,
+    _add_a_persistent_reader: 2,
 }
 
 
 @pytest.mark.parametrize("detour", DETOURS)
 @pytest.mark.parametrize("flags", [0, RETAIN])
 @pytest.mark.parametrize("size", [0, 100, 20_000])
-def test_qos_0_reaches_readers_as_the_same_octets_on_every_path(
+def test_qos_0_reaches_readers_as_the_same_bytes_on_every_path(
     detour: Callable[[World], None], flags: int, size: int
 ) -> None:
     world = World()
@@ -275,7 +275,7 @@ def test_qos_0_reaches_readers_as_the_same_octets_on_every_path(
 @pytest.mark.parametrize("detour", DETOURS)
 @pytest.mark.parametrize("flags", [0, RETAIN, DUP])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_qos_1_and_2_reach_readers_as_the_same_octets_on_every_path(
+def test_qos_1_and_2_reach_readers_as_the_same_bytes_on_every_path(
     detour: Callable[[World], None], flags: int, qos: int
 ) -> None:
     world = World()

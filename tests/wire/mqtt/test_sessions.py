@@ -1,6 +1,4 @@
-"""Sessions: what stays when a client goes, session-present, take-over, expiry by the clock, the
-backlog.
-"""
+"""Sessions: state that outlives a connection, session present, take-over, expiry, the backlog."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import pytest
 from protocols.mqtt.options import MqttOptions
 from protocols.mqtt.session.deadlines import SLICE
 from tests.clients import World, mqtt_publish
-from tests.wire.mqtt.octets import (
+from tests.wire.mqtt.client import (
     ACCEPTED,
     DISCONNECT,
     DUP,
@@ -157,7 +155,7 @@ def test_a_take_over_while_the_first_still_waits_for_the_disk() -> None:
     first = Client(world, connect("c", clean=False))
     assert first.greeting == b""
     second = Client(world, connect("c", clean=False))
-    assert second.greeting == b""  # It would be told of a session that a crash takes away.
+    assert second.greeting == b""  # A crash could remove the session that the CONNACK confirms.
     world.durable()
     assert (first.read(), first.closed) == (b"", "taken_over")
     assert second.read() == RESUMED
@@ -174,7 +172,7 @@ def test_others_with_other_names_are_left_alone() -> None:
     assert (one.closed, two.closed) == ("taken_over", "")
 
 
-def test_a_session_ends_when_nobody_comes_back_in_time() -> None:
+def test_a_session_ends_when_its_client_stays_away() -> None:
     world = expiring(100)
     client = Client(world, connect("c", clean=False))
     client.send(subscribe(1, ("a", 1)))
@@ -270,11 +268,11 @@ def test_a_full_inbox_drops_its_oldest_and_counts_them(away: bool) -> None:
     assert world.inbox("c").depth == 5
     if away:
         client = Client(world, connect("c", clean=False))
-        octets = client.greeting
+        data = client.greeting
     else:
         client.connection.resume_writing()
-        octets = client.read()
-    got = publications(octets)
+        data = client.read()
+    got = publications(data)
     while some := publications(client.send(puback(got[-2].packet_id), puback(got[-1].packet_id))):
         got += some
     assert [one.body for one in got] == [b"7", b"8", b"9", b"10", b"11"]

@@ -1,6 +1,4 @@
-"""SUBSCRIBE and UNSUBSCRIBE: codes filter by filter, what replaces what, and which topics a filter
-takes.
-"""
+"""SUBSCRIBE and UNSUBSCRIBE: codes for each filter, replaced subscriptions, and matched topics."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from broker.access.identity import Identity
 from protocols.mqtt.connection.subscribing import LEVELS, SLICE
 from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish, packet, text
-from tests.wire.mqtt.octets import (
+from tests.wire.mqtt.client import (
     PINGREQ,
     PINGRESP,
     RETAIN,
@@ -27,7 +25,7 @@ from tests.wire.mqtt.octets import (
 
 
 class Choosy(Identity):
-    """May read and write topics under `mine` only."""
+    """An identity that may read and write topics under `mine` only."""
 
     def may_publish(self, topic: bytes) -> bool:
         return topic.split(b"/")[0] == b"mine"
@@ -92,7 +90,7 @@ def test_thousands_of_filters_take_many_turns_and_others_are_served_meanwhile(cl
     writer.send(kept)
     session = world.mqtt_front.sessions.find(world.vhost, "c")
     assert session is not None
-    for octets, answer, counts in (
+    for data, answer, counts in (
         (
             subscribe(1, *[(name, 0) for name in names]),
             suback(1, *[0] * len(names)) + kept,
@@ -101,7 +99,7 @@ def test_thousands_of_filters_take_many_turns_and_others_are_served_meanwhile(cl
         (unsubscribe(2, *names), unsuback(2), [2 * SLICE + 7, SLICE + 7, 7]),
     ):
         world.slow_disk = True
-        client.connection.receive_data(octets + PINGREQ)
+        client.connection.receive_data(data + PINGREQ)
         for count in counts:
             assert len(session.subscriptions) == count
             assert client.connection.stalled
@@ -337,10 +335,10 @@ def test_topic_rules_refuse_filter_by_filter_and_publication_by_publication() ->
     assert client.send(subscribe(1, ("mine/#", 1), ("theirs", 1), ("#", 0), ("mine", 0))) == suback(
         1, 1, 0x80, 0x80, 0
     )
-    octets = client.send(
+    data = client.send(
         mqtt_publish("mine/a", b"1"), mqtt_publish("theirs", b"2"), mqtt_publish("mine", b"3", 1, 1)
     )
-    assert [one.body for one in publications(octets)] == [b"1", b"3"]
+    assert [one.body for one in publications(data)] == [b"1", b"3"]
     assert world.fates() == {"routed": 2, "denied": 1}
 
 

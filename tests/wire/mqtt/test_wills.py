@@ -1,4 +1,4 @@
-"""Wills: published whenever a connection ends, unless DISCONNECT came first [MQTT-3.1.2-8]."""
+"""Wills: published when a connection ends, unless a DISCONNECT came before [MQTT-3.1.2-8]."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from broker.access.identity import Identity
 from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish
-from tests.wire.mqtt.octets import (
+from tests.wire.mqtt.client import (
     ACCEPTED,
     DISCONNECT,
     RETAIN,
@@ -130,7 +130,7 @@ def test_an_empty_retained_will_clears_the_topic() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\x00\xff", b"x" * 60_000])
-def test_any_octets_are_a_will_message(body: bytes) -> None:
+def test_any_bytes_are_a_will_message(body: bytes) -> None:
     world = World()
     watcher = watched(world)
     Client(world, connect("c", will=Will("gone", body))).vanish()

@@ -1,6 +1,4 @@
-"""MQTT 5 clients for the tests: octets into the real front end, written and read by another codec
-(the package mqtt5).
-"""
+"""MQTT 5 clients for the tests, at the real front end; packets by another codec (package mqtt5)."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ import mqtt5
 
 from protocols.connection import Connection, Peer
 from tests.clients import World, packet, text
-from tests.wire.mqtt.octets import packets
+from tests.wire.mqtt.client import packets
 
 Q0, Q1, Q2 = mqtt5.QoS.AT_MOST_ONCE, mqtt5.QoS.AT_LEAST_ONCE, mqtt5.QoS.EXACTLY_ONCE
 QUALITIES = (Q0, Q1, Q2)
@@ -22,14 +20,14 @@ HANDLINGS = (
 
 
 def members(enum: Any) -> list[Any]:
-    """Of what that package calls an enumeration, though it cannot be iterated."""
+    """Return the members of an enumeration of that package, which cannot be iterated."""
     return [getattr(enum, name) for name in dir(enum) if name.isupper()]
 
 
-def read(octets: bytes) -> list[Any]:
-    """Packets of the broker."""
+def read(data: bytes) -> list[Any]:
+    """Return the broker's packets in the data."""
     found = []
-    for one in packets(octets):
+    for one in packets(data):
         parsed, size = mqtt5.read(one)  # type: ignore[arg-type]  # it takes any buffer
         assert size == len(one)
         found.append(parsed)
@@ -55,18 +53,18 @@ def wish(
 def publish(
     topic: str, body: bytes = b"", qos: int = 0, packet_id: int | None = None, **properties: Any
 ) -> bytes:
-    """A PUBLISH packet."""
+    """Return a PUBLISH packet."""
     packet_id = (packet_id or 1) if qos else None
     if topic:
         return mqtt5.PublishPacket(
             topic, body, qos=QUALITIES[qos], packet_id=packet_id, **properties
         ).write()
-    # The other codec knows no empty topic name.
-    octets = mqtt5.PublishPacket(
+    # The other codec cannot write an empty topic name.
+    data = mqtt5.PublishPacket(
         "x", body, qos=QUALITIES[qos], packet_id=packet_id, **properties
     ).write()
-    at = 2 if octets[1] < 128 else 3
-    return packet(octets[0], octets[at:].replace(b"\x00\x01x", b"\x00\x00", 1))
+    at = 2 if data[1] < 128 else 3
+    return packet(data[0], data[at:].replace(b"\x00\x01x", b"\x00\x00", 1))
 
 
 def raw_connect(
@@ -76,7 +74,7 @@ def raw_connect(
     payload: bytes = b"",
     keep_alive: int = 60,
 ) -> bytes:
-    """A CONNECT of level 5 from its octets."""
+    """Return a CONNECT of level 5 from its fields."""
     return packet(
         0x10,
         text("MQTT")
@@ -90,7 +88,7 @@ def raw_connect(
 
 
 class Client5:
-    """Connects; `greeting` are the packets that came back."""
+    """A client that has sent a CONNECT; `greeting` are the packets of the answer."""
 
     def __init__(
         self,
@@ -99,15 +97,15 @@ class Client5:
         *,
         clean: bool = True,
         peer: Peer | None = None,
-        octets: bytes | None = None,
+        data: bytes | None = None,
         **options: Any,
     ) -> None:
         self.world = world
         self.connection: Connection = world.mqtt_front.connect(peer or Peer())
         first = (
             mqtt5.ConnectPacket(client_id, clean_start=clean, **options).write()
-            if octets is None
-            else octets
+            if data is None
+            else data
         )
         self.greeting = self.send(first)
 
@@ -117,23 +115,23 @@ class Client5:
         return self.greeting[0]
 
     def send(self, *some: Any) -> list[Any]:
-        """Packets, or octets, as one chunk; returns what there is to read."""
+        """Send packets, or bytes, as one chunk, and return the packets of the output."""
         self.connection.receive_data(
             b"".join(one if isinstance(one, bytes) else one.write() for one in some)
         )
         return self.read()
 
     def read_bytes(self) -> bytes:
-        octets = self.world.answer(self.connection)
+        data = self.world.answer(self.connection)
         while more := self.world.answer(self.connection):
-            octets += more
-        return octets
+            data += more
+        return data
 
     def read(self) -> list[Any]:
         return read(self.read_bytes())
 
     def publications(self) -> list[Any]:
-        """What was published to it meanwhile; nothing else has come."""
+        """Return the publications of the output, which has no other packets."""
         found = self.read()
         assert all(isinstance(one, mqtt5.PublishPacket) for one in found), found
         return found
@@ -144,7 +142,7 @@ class Client5:
     def subscribe(
         self, *wishes: mqtt5.TopicFilter, identifier: int | None = None, packet_id: int = 1
     ) -> list[Any]:
-        """Returns the reason codes, and then what else came."""
+        """Subscribe, and return the reason codes and the other packets of the output."""
         rest = self.send(mqtt5.SubscribePacket(packet_id, list(wishes), subscription_id=identifier))
         # Publications may come before the SUBACK (section 3.8.4).
         [answer] = [one for one in rest if isinstance(one, mqtt5.SubAckPacket)]
@@ -153,18 +151,18 @@ class Client5:
         return [[int(code) for code in answer.reason_codes], *rest]
 
     def vanish(self) -> None:
-        """Without a word."""
+        """Lose the transport."""
         self.connection.on_closed()
         self.world.settle()
 
     @property
     def closed(self) -> str:
-        """Why, or nothing if it is not."""
+        """The reason for which the connection was closed; empty while it is open."""
         return self.connection.reason if self.connection.finished else ""
 
 
-def farewell(client: Client5, octets: bytes) -> tuple[int, str]:
-    """The reason code of the DISCONNECT that answers these octets, and the reason that is counted."""
-    last = client.send(octets)[-1]
+def farewell(client: Client5, data: bytes) -> tuple[int, str]:
+    """Send the data, and return the reason code of the DISCONNECT and the counted reason."""
+    last = client.send(data)[-1]
     assert isinstance(last, mqtt5.DisconnectPacket)
     return int(last.reason_code), client.closed

@@ -1,6 +1,4 @@
-"""Answers of the broker at level 5: which come, when, under which identifiers, and how large they
-are.
-"""
+"""Replies of the broker at level 5: their order, packet identifiers, properties and sizes."""
 
 from __future__ import annotations
 
@@ -10,12 +8,12 @@ import mqtt5
 import pytest
 
 from tests.clients import World, packet, text
-from tests.wire.mqtt.octets import PINGREQ, PINGRESP, packets
+from tests.wire.mqtt.client import PINGREQ, PINGRESP, packets
 from tests.wire.mqtt5.client import QUALITIES, Client5, publish, raw_connect, read, wish
 from tests.wire.mqtt5.test_auth import auth, riddling
 from tests.wire.mqtt5.test_connect import options
 
-#: What a CONNACK may say (table 3-1).
+#: Reason codes of a CONNACK (table 3-1).
 CONNACK_CODES = {0, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B, 0x9C, 0x9D, 0x9F}
 
 
@@ -24,7 +22,7 @@ def test_the_name_of_another_protocol_ends_the_connection(name: bytes) -> None: 
     world = World()
     client = Client5(
         world,
-        octets=packet(0x10, len(name).to_bytes(2, "big") + name + b"\x05\x02\x00\x3c\x00\x00\x01c"),
+        data=packet(0x10, len(name).to_bytes(2, "big") + name + b"\x05\x02\x00\x3c\x00\x00\x01c"),
     )
     assert all(int(one.reason_code) >= 0x80 for one in client.greeting)
     assert client.closed in ("protocol_error", "unacceptable_version")
@@ -38,9 +36,7 @@ def test_everything_that_a_connect_may_hold_in_its_order() -> (
     will = b"\x02\x01\x01" + text("gone/\N{SNOWMAN}") + text("farewell")
     client = Client5(
         world,
-        octets=raw_connect(
-            "me", 0xEE, b"\x11\x00\x00\x00\x0a", will + text("guest") + text("guest")
-        ),
+        data=raw_connect("me", 0xEE, b"\x11\x00\x00\x00\x0a", will + text("guest") + text("guest")),
     )
     assert int(client.connack.reason_code) == 0
     client.vanish()
@@ -91,7 +87,7 @@ def test_nothing_behind_a_refused_connect_is_heard() -> None:  # [MQTT-3.1.4-6]
     watcher = Client5(world, "watcher")
     watcher.subscribe(wish("#"))
     first = mqtt5.ConnectPacket("c", clean_start=True, username="guest", password=b"wrong").write()
-    client = Client5(world, octets=first + publish("a", b"x", retain=True) + PINGREQ)
+    client = Client5(world, data=first + publish("a", b"x", retain=True) + PINGREQ)
     assert [int(one.reason_code) for one in client.greeting] == [0x86]
     assert client.send(publish("a", b"y")) == []
     assert watcher.bodies() == []
@@ -107,10 +103,7 @@ def test_the_connack_comes_before_all_else() -> None:  # [MQTT-3.2.0-1], [MQTT-3
     first = mqtt5.ConnectPacket("r", clean_start=False).write()
     again = Client5(
         world,
-        octets=first
-        + PINGREQ
-        + mqtt5.SubscribePacket(9, [wish("b")]).write()
-        + publish("b", b"own"),
+        data=first + PINGREQ + mqtt5.SubscribePacket(9, [wish("b")]).write() + publish("b", b"own"),
     )
     kinds = [type(one) for one in again.greeting]
     assert kinds[0] is mqtt5.ConnAckPacket
@@ -138,7 +131,7 @@ def test_a_refusal_says_that_no_session_is_present_and_ends_the_connection(
     # [MQTT-3.2.2-6], [MQTT-3.2.2-7], [MQTT-3.2.2-8]
     world = World()
     Client5(world, session_expiry_interval=100).vanish()
-    client = Client5(world, octets=asked)
+    client = Client5(world, data=asked)
     assert (int(client.connack.reason_code), client.connack.session_present) == (code, False)
     assert code in CONNACK_CODES
     assert client.connection.finished
@@ -153,18 +146,18 @@ def test_no_answer_is_larger_than_its_client_takes(largest: int) -> None:
     size = b"\x27" + largest.to_bytes(4, "big")
     heard: list[bytes] = []
     for wrong in (size + b"\x21\x00\x00", size + b"\x15\x00\x05OTHER", size):
-        heard += packets(Client5(world, octets=raw_connect(properties=wrong)).read_bytes())
+        heard += packets(Client5(world, data=raw_connect(properties=wrong)).read_bytes())
     client = Client5(world, "b", max_packet_size=largest)
-    for octets in (
+    for data in (
         publish("$SYS/x", b"", 1, 1),
-        publish("nobody", b"", 2, 2),
+        publish("unread", b"", 2, 2),
         b"\x50\x02\x00\x09",
         b"\x62\x02\x00\x09",
         mqtt5.SubscribePacket(3, [wish("/".join("x" * 300))]).write(),
         mqtt5.UnsubscribePacket(4, ["none"]).write(),
         b"\x30\x04\x00\x01+\x00",
     ):
-        client.connection.receive_data(octets)
+        client.connection.receive_data(data)
         heard += packets(client.read_bytes())
     assert len(heard) == 7
     riddled = Client5(world, "d", authentication_method="RIDDLE", max_packet_size=largest)
@@ -172,7 +165,7 @@ def test_no_answer_is_larger_than_its_client_takes(largest: int) -> None:
     riddled.connection.receive_data(auth(b"43"))
     heard += packets(riddled.read_bytes())
     assert all(len(one) <= max(largest, 7) for one in heard)
-    for one in [answer for octets in heard[:6] for answer in read(octets)]:
+    for one in [answer for data in heard[:6] for answer in read(data)]:
         assert getattr(one, "reason_string", None) is None or len(one.write()) <= largest
 
 

@@ -1,4 +1,4 @@
-"""Enhanced authentication: AUTH, its conversations, and authenticating again (section 4.12)."""
+"""Enhanced authentication: AUTH packets, conversations, and re-authentication (section 4.12)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ CONTINUE, AGAIN = CODES[0x18], CODES[0x19]
 
 
 class Riddle(AuthConversation):
-    """Asks for the double of a number, then says who that is. `late` keeps the answers back."""
+    """Asks for the double of a number, and accepts a client that knows it.
+
+    Its answers wait in `steps` while the authenticator is `late`.
+    """
 
     def __init__(self, guests: Riddling, credentials: Credentials) -> None:
         self._guests = guests
@@ -40,7 +43,7 @@ class Riddle(AuthConversation):
 
 
 class Riddling(Guests):
-    """Knows the method RIDDLE."""
+    """An authenticator with the method RIDDLE."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +99,7 @@ def test_a_challenge_is_answered_and_the_client_is_in() -> (
     assert client.subscribe(wish("a")) == [[2]]
 
 
-def test_a_method_that_nobody_knows() -> None:  # [MQTT-4.12.0-1]
+def test_an_unknown_method() -> None:  # [MQTT-4.12.0-1]
     assert int(Client5(World(), authentication_method="SCRAM-SHA-1").connack.reason_code) == 0x8C
 
 
@@ -109,7 +112,7 @@ def test_a_refusal_is_a_connack(data: bytes, code: int) -> None:  # [MQTT-4.12.0
 
 
 @pytest.mark.parametrize(
-    "octets",
+    "data",
     [
         publish("a"),
         mqtt5.PingReqPacket().write(),
@@ -121,11 +124,11 @@ def test_a_refusal_is_a_connack(data: bytes, code: int) -> None:  # [MQTT-4.12.0
     ],
 )
 def test_nothing_else_is_heard_before_the_verdict(
-    octets: bytes,
+    data: bytes,
 ) -> None:  # [MQTT-3.1.2-30], [MQTT-4.12.0-5]
     world, _ = riddling()
     client = Client5(world, authentication_method="RIDDLE")
-    [connack] = client.send(octets)
+    [connack] = client.send(data)
     assert (int(connack.reason_code), client.closed) == (0x82, "protocol_error")
     assert len(world.mqtt_front.sessions) == 0
 
@@ -145,7 +148,7 @@ def test_answers_may_come_later() -> None:
     guests.say()
     assert [type(one) for one in client.read()] == [mqtt5.AuthPacket]
     assert client.send(auth(b"42")) == []
-    assert client.send(publish("a", b"x", 1)) == []  # It waits its turn.
+    assert client.send(publish("a", b"x", 1)) == []  # The packet waits for the verdict.
     guests.say()
     assert [type(one) for one in client.read()] == [mqtt5.ConnAckPacket, mqtt5.PubAckPacket]
     gone = Client5(world, "gone", authentication_method="RIDDLE")
@@ -177,14 +180,14 @@ def test_who_fails_to_authenticate_again_is_turned_out() -> None:  # [MQTT-4.12.
 
 
 @pytest.mark.parametrize(
-    "octets",
+    "data",
     [auth(b"42"), auth(b"", AGAIN, "OTHER"), b"\xf0\x00", b"\xf0\x02\x19\x00", b"\xf0\x02\x00\x00"],
 )
-def test_auth_out_of_place(octets: bytes) -> None:
+def test_auth_out_of_place(data: bytes) -> None:
     world, _ = riddling()
-    assert farewell(login(world), octets) == (0x82, "protocol_error")
+    assert farewell(login(world), data) == (0x82, "protocol_error")
 
 
 def test_auth_without_a_method_in_the_connect() -> None:  # [MQTT-4.12.0-6], [MQTT-4.12.0-7]
-    for octets in (auth(b"", AGAIN), auth(b"42")):
-        assert farewell(Client5(World()), octets) == (0x82, "protocol_error")
+    for data in (auth(b"", AGAIN), auth(b"42")):
+        assert farewell(Client5(World()), data) == (0x82, "protocol_error")

@@ -1,5 +1,5 @@
-"""Level 5 in any pieces: no exception, and the same answers to everybody; and the same octets on
-the fast path and the other.
+"""Input of level 5 in random chunks: no exception, and the same effects as in one chunk. The fast
+path and the slow path send the same bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from broker.routing.publish_context import PublishContext
 from protocols.connection import Connection
 from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish, packet
-from tests.wire.mqtt.octets import Client, connect, here, subscribe
+from tests.wire.mqtt.client import Client, connect, here, subscribe
 from tests.wire.mqtt5.client import Client5, publish, raw_connect, wish
 from tests.wire.mqtt5.test_publish import WRONG
 
@@ -106,23 +106,23 @@ CUTS = st.lists(
 
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
-    """A stream with some octets changed, left out, doubled or put in."""
-    octets: bytes = draw(STREAMS)
+    """A stream in which some bytes are changed, removed, doubled or added."""
+    data: bytes = draw(STREAMS)
     for _ in range(draw(st.integers(1, 4))):
-        at = draw(st.integers(0, max(0, len(octets) - 1)))
+        at = draw(st.integers(0, max(0, len(data) - 1)))
         size = draw(st.integers(0, 4))
-        octets = (
-            octets[:at]
-            + draw(st.sampled_from([b"", octets[at : at + size] * 2, draw(st.binary(max_size=4))]))
-            + octets[at + size :]
+        data = (
+            data[:at]
+            + draw(st.sampled_from([b"", data[at : at + size] * 2, draw(st.binary(max_size=4))]))
+            + data[at + size :]
         )
-    return octets
+    return data
 
 
-def told(octets: bytes, cuts: list[int], patient: bool) -> tuple[object, ...]:
-    """What everybody hears, and what is left, after one client said all this.
+def effects(data: bytes, cuts: list[int], late_verdict: bool) -> tuple[object, ...]:
+    """Return the output to all clients, and the broker's state, after one client has sent the data.
 
-    `patient`: the verdict comes later.
+    With `late_verdict`, the verdict on the client's credentials comes after all input.
     """
     options = MqttOptions()
     options.max_packet = 20_000
@@ -131,12 +131,12 @@ def told(octets: bytes, cuts: list[int], patient: bool) -> tuple[object, ...]:
     old, new = here(world, "w0"), Client5(world, "w1", session_expiry_interval=100)
     old.send(subscribe(1, ("a/#", 1), ("#", 0)))
     new.subscribe(wish("a/#", 2), wish("#", 0, as_published=True))
-    world.guests.hold = patient
+    world.guests.hold = late_verdict
     connection: Connection = world.raw_mqtt()
     at = 0
-    while at < len(octets):
-        for cut in cuts or [len(octets)]:
-            connection.receive_data(octets[at : at + cut])
+    while at < len(data):
+        for cut in cuts or [len(data)]:
+            connection.receive_data(data[at : at + cut])
             at += cut
     world.guests.decide()
     world.settle(connection)
@@ -164,30 +164,30 @@ def told(octets: bytes, cuts: list[int], patient: bool) -> tuple[object, ...]:
 @settings(max_examples=150, deadline=None)
 @given(STREAMS, CUTS, st.booleans())
 def test_streams_mean_the_same_however_they_are_cut(
-    octets: bytes, cuts: list[int], patient: bool
+    data: bytes, cuts: list[int], late_verdict: bool
 ) -> None:
-    assert told(octets, cuts, patient) == told(octets, [], patient)
+    assert effects(data, cuts, late_verdict) == effects(data, [], late_verdict)
 
 
 @settings(max_examples=150, deadline=None)
 @given(mutated(), CUTS)
 def test_mutated_streams_raise_nothing_and_mean_the_same_however_they_are_cut(
-    octets: bytes, cuts: list[int]
+    data: bytes, cuts: list[int]
 ) -> None:
-    assert told(octets, cuts, False) == told(octets, [], False)
+    assert effects(data, cuts, False) == effects(data, [], False)
 
 
 @settings(max_examples=40, deadline=None)
 @given(STREAMS)
-def test_octet_by_octet(octets: bytes) -> None:
-    octets = octets[:3_000]
-    assert told(octets, [1], True) == told(octets, [], True)
+def test_byte_by_byte(data: bytes) -> None:
+    data = data[:3_000]
+    assert effects(data, [1], True) == effects(data, [], True)
 
 
 # -- the fast path and the other
 
 
-def gate_of(world: World) -> PublishContext:
+def context_of(world: World) -> PublishContext:
     [context] = [context for context in world.vhost.contexts if context.front == "mqtt50"]
     return context
 
@@ -228,8 +228,8 @@ def _as_published(world: World) -> None:
     Client5(world, "as-published").subscribe(wish("a", 0, as_published=True))
 
 
-#: What disqualifies the relay of whole packets -> how many of four publications take it all the
-#: same.
+#: A subscription that excludes the relay of whole packets -> number of publications, of four, that
+#: are relayed all the same.
 DETOURS: dict[Callable[[World], None], int] = {
     _nothing: 4,
     _as_published: 2,
@@ -245,7 +245,7 @@ DETOURS: dict[Callable[[World], None], int] = {
 
 @pytest.mark.parametrize("detour", DETOURS)
 @pytest.mark.parametrize("size", [0, 100, 20_000])
-def test_qos_0_reaches_readers_as_the_same_octets_on_every_path(
+def test_qos_0_reaches_readers_as_the_same_bytes_on_every_path(
     detour: Callable[[World], None], size: int
 ) -> None:
     world = World()
@@ -259,7 +259,7 @@ def test_qos_0_reaches_readers_as_the_same_octets_on_every_path(
     for _ in range(3):
         writer.send(plain)
     # The first publication after a change finds a stale plan.
-    assert gate_of(world).routes[b"a"].count == DETOURS[detour]
+    assert context_of(world).routes[b"a"].count == DETOURS[detour]
     for one in readers:
         assert one.read_bytes() == plain * 4
     world.fates()
@@ -267,7 +267,7 @@ def test_qos_0_reaches_readers_as_the_same_octets_on_every_path(
 
 @pytest.mark.parametrize("detour", DETOURS)
 @pytest.mark.parametrize("qos", [1, 2])
-def test_qos_1_and_2_reach_readers_as_the_same_octets_on_every_path(
+def test_qos_1_and_2_reach_readers_as_the_same_bytes_on_every_path(
     detour: Callable[[World], None], qos: int
 ) -> None:
     world = World()

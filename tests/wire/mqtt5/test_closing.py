@@ -1,4 +1,4 @@
-"""The table of closing: which packet each verb sends in each state, and that the end is the end."""
+"""The table of closing: the packet that each verb sends in each state, and the state afterwards."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from protocols.mqtt.connection.closing import (
 )
 from protocols.mqtt.connection.connection import MqttConnection
 from tests.clients import World
-from tests.wire.mqtt.octets import Will, connect
+from tests.wire.mqtt.client import Will, connect
 from tests.wire.mqtt5.client import raw_connect
 
 STATES = [AWAITING_CONNECT, AUTHENTICATING, OPENING, CONNECTED]
-#: The will that every client leaves: published if the session is released, for none takes it back.
+#: The will of every client: it is published if the session is released.
 WILL = Will("gone", b"x")
 
 
 def in_state(world: World, state: int, level: int) -> MqttConnection:
-    """A connection in this state, without output."""
+    """Return a connection in this state, without output."""
     connection = world.raw_mqtt()
     assert isinstance(connection, MqttConnection)
     world.guests.hold = state == AUTHENTICATING
@@ -72,7 +72,7 @@ def test_every_verb_in_every_state(state: int, verb: str, level: int) -> None:
     connection = in_state(world, state, level)
     expected = PACKETS[state][verb]
     if level == 4 and expected == b"\xe0":
-        expected = b""  # Level 4 has no DISCONNECT of a broker.
+        expected = b""  # At level 4, a broker sends no DISCONNECT.
     assert end(connection, verb)[:1] == expected
     assert (connection.state, connection.finished) == (CLOSED, True)
     assert (connection.session, connection.context, connection.will) == (None, None, None)

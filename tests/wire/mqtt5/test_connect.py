@@ -1,4 +1,4 @@
-"""CONNECT and CONNACK of MQTT 5: what is asked for, what is granted, and how it ends."""
+"""CONNECT and CONNACK of MQTT 5: requested and granted properties, session expiry, the end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from protocols.mqtt.options import MqttOptions
 from tests.clients import World, connect_packet, mqtt_publish, packet, text
-from tests.wire.mqtt.octets import ACCEPTED, Client, subscribe
+from tests.wire.mqtt.client import ACCEPTED, Client, subscribe
 from tests.wire.mqtt5.client import Client5, farewell, publish, raw_connect, wish
 
 
@@ -93,7 +93,7 @@ def test_response_information_is_given_to_those_who_ask(asks: bool) -> None:  # 
     [
         ("guest", b"guest", 0),
         ("guest", b"no", 0x86),
-        ("nobody", b"guest", 0x86),
+        ("absent", b"guest", 0x86),
         (None, b"no", 0x87),
         (None, None, 0),
     ],
@@ -102,7 +102,7 @@ def test_credentials_are_judged(user: str | None, password: bytes | None, code: 
     # [MQTT-3.1.4-2]
     world = World()
     if user is None and password is not None:
-        del world.guests.identities["guest"]  # A password alone says who one is to nobody here.
+        del world.guests.identities["guest"]  # Here a password alone identifies no user.
     client = Client5(world, username=user, password=password)
     assert int(client.connack.reason_code) == code
     assert client.closed == ("login_refused" if code else "")
@@ -120,13 +120,13 @@ def test_an_identifier_that_is_a_shared_subscription_is_none() -> None:  # [MQTT
 
 @pytest.mark.parametrize(("level", "answer"), [(6, 0x84), (7, 0x84), (127, 0x84)])
 def test_a_later_version_is_told_so(level: int, answer: int) -> None:  # [MQTT-3.1.2-2]
-    octets = bytearray(raw_connect())
-    octets[8] = level
-    client = Client5(World(), octets=bytes(octets))
+    data = bytearray(raw_connect())
+    data[8] = level
+    client = Client5(World(), data=bytes(data))
     assert (int(client.connack.reason_code), client.closed) == (answer, "unacceptable_version")
 
 
-#: Properties of a CONNECT that are wrong -> the reason code.
+#: Invalid properties of a CONNECT -> the reason code.
 WRONG = {
     b"\x21\x00\x00": 0x82,
     b"\x27\x00\x00\x00\x00": 0x82,
@@ -163,13 +163,13 @@ WRONG = {
 def test_wrong_properties_of_a_connect_are_answered_with_their_reason(properties: bytes) -> None:
     # [MQTT-3.1.2-23..29], [MQTT-2.2.2-1], [MQTT-1.5.7-1], [MQTT-3.1.4-1], section 2.2.2.2
     world = World()
-    client = Client5(world, octets=raw_connect(properties=properties))
+    client = Client5(world, data=raw_connect(properties=properties))
     assert (int(client.connack.reason_code), client.closed) == (WRONG[properties], "protocol_error")
     assert len(world.mqtt_front.sessions) == 0
 
 
 @pytest.mark.parametrize(
-    ("octets", "code"),
+    ("data", "code"),
     [
         (raw_connect(flags=3), 0x81),
         (raw_connect(flags=0x1E), 0x81),
@@ -197,11 +197,11 @@ def test_wrong_properties_of_a_connect_are_answered_with_their_reason(properties
         ),
     ],
 )
-def test_malformed_connects_are_answered_with_their_reason(octets: bytes, code: int) -> None:
+def test_malformed_connects_are_answered_with_their_reason(data: bytes, code: int) -> None:
     # [MQTT-3.1.2-3], [MQTT-3.1.2-9], [MQTT-3.1.2-11..13], [MQTT-3.1.2-16..19], [MQTT-3.1.3-3],
     # [MQTT-3.1.3-4], [MQTT-3.1.3-11], [MQTT-3.1.3-12], [MQTT-3.1.4-1], [MQTT-3.2.2-7],
     # [MQTT-4.13.2-1]
-    client = Client5(World(), octets=octets)
+    client = Client5(World(), data=data)
     assert (int(client.connack.reason_code), client.closed) == (code, "protocol_error")
 
 
@@ -332,7 +332,7 @@ def test_who_comes_back_in_time_cancels_the_will_unless_the_session_begins_anew(
     world.sleep(5_000)
     Client5(world, clean=clean, session_expiry_interval=100)
     assert watcher.bodies() == ([b"x"] if clean else [])
-    assert len(world.mqtt_front.sessions.deadlines) == 0  # Nobody waits for it any more.
+    assert len(world.mqtt_front.sessions.deadlines) == 0  # The session has ended.
     world.sleep(100_000)
     assert watcher.bodies() == []
 
@@ -370,8 +370,8 @@ def test_the_broker_says_that_it_shuts_down() -> None:
 
 
 def test_packets_before_the_connect_are_not_answered() -> None:  # [MQTT-3.1.0-1]
-    for octets in (b"\xf0\x00", b"\xe0\x00", publish("a"), packet(0x20, b"\x00\x00\x00")):
-        client = Client5(World(), octets=octets)
+    for data in (b"\xf0\x00", b"\xe0\x00", publish("a"), packet(0x20, b"\x00\x00\x00")):
+        client = Client5(World(), data=data)
         assert (client.greeting, client.closed) == ([], "protocol_error")
 
 

@@ -1,8 +1,8 @@
 """The scenarios of Eclipse's interoperability suite (paho.mqtt.testing), under
 config/conformance.toml: 10 of 3.1.1, 27 of 5.
 
-Written from what the scenarios are about, without their waiting and beside the suite's text
-(client_test5.py of commit 1bfd446d), whose steps they follow.
+Written anew from the steps of each scenario (client_test5.py of commit 1bfd446d), without the
+suite's delays.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import mqtt5
 
 from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish
-from tests.wire.mqtt.octets import (
+from tests.wire.mqtt.client import (
     ACCEPTED,
     DISCONNECT,
     RESUMED,
@@ -37,7 +37,7 @@ KEPT: dict[str, Any] = {"session_expiry_interval": 100}
 
 
 def world() -> World:
-    """A broker with the settings of the profile."""
+    """Return a broker with the settings of the profile."""
     options = MqttOptions()
     settings = tomllib.loads(PROFILE.read_text())["mqtt"]
     options.receive_maximum = settings["receive_maximum"]
@@ -54,10 +54,8 @@ class TestOf311:
     def test_basic(self) -> None:
         client = Client(world(), connect("myclientid"))
         client.send(subscribe(1, (TOPICS[0], 2)))
-        octets = client.send(
-            *[mqtt_publish(TOPICS[0], b"qos %d" % qos, qos, 1) for qos in range(3)]
-        )
-        assert [one.body for one in publications(octets)] == [b"qos 0", b"qos 1", b"qos 2"]
+        data = client.send(*[mqtt_publish(TOPICS[0], b"qos %d" % qos, qos, 1) for qos in range(3)])
+        assert [one.body for one in publications(data)] == [b"qos 0", b"qos 1", b"qos 2"]
         client.send(connect("myclientid"))
         assert client.closed == "protocol_error"
         assert Client(world(), connect("c", name=b"hj")).closed == "protocol_error"
@@ -136,8 +134,8 @@ class TestOf311:
     def test_unsubscribe(self) -> None:
         client = Client(world(), connect("a"))
         client.send(subscribe(1, *[(topic, 2) for topic in TOPICS[:3]]), unsubscribe(2, TOPICS[0]))
-        octets = client.send(*[mqtt_publish(topic, b"", 1, 1) for topic in TOPICS[:3]])
-        assert [one.topic for one in publications(octets)] == list(TOPICS[1:3])
+        data = client.send(*[mqtt_publish(topic, b"", 1, 1) for topic in TOPICS[:3]])
+        assert [one.topic for one in publications(data)] == list(TOPICS[1:3])
 
 
 # -- 5
@@ -306,12 +304,12 @@ class TestOf5:
                 for qos in range(3)
             ]
         )
-        told = [
+        received = [
             (one.payload_format_indicator, one.content_type)
             for one in got
             if isinstance(one, mqtt5.PublishPacket)
         ]
-        assert told == [(1, "My name")] * 3
+        assert received == [(1, "My name")] * 3
 
     def test_publication_expiry(self) -> None:
         broker = world()
@@ -363,12 +361,12 @@ class TestOf5:
         [*_, farewell] = again.send(
             publish(TOPICS[0], b"3", 1, 3), publish("", b"4", 1, 4, topic_alias=1)
         )
-        assert int(farewell.reason_code) == 0x82  # Nobody knows the alias any more.
+        assert int(farewell.reason_code) == 0x82  # The alias ended with its connection.
         for alias in (0, 11):
-            octets = publish(TOPICS[0], b"", 1, topic_alias=1).replace(
+            data = publish(TOPICS[0], b"", 1, topic_alias=1).replace(
                 b"\x23\x00\x01", b"\x23\x00" + bytes([alias])
             )
-            assert int(Client5(broker, "d").send(octets)[-1].reason_code) == 0x94
+            assert int(Client5(broker, "d").send(data)[-1].reason_code) == 0x94
 
     def test_server_topic_alias(self) -> None:
         for most in (1, 0):

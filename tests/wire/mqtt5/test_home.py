@@ -13,7 +13,7 @@ import pytest
 from protocols.mqtt.connection.connection import MqttConnection
 from protocols.mqtt.session.session import Session
 from tests.clients import World, mqtt_publish
-from tests.wire.mqtt.octets import RETAIN, Client, Will, connect, publications, subscribe
+from tests.wire.mqtt.client import RETAIN, Client, Will, connect, publications, subscribe
 from tests.wire.mqtt5.client import Client5, publish, raw_connect, wish
 from tests.wire.mqtt5.test_connect import WRONG as WRONG_CONNECTS
 from tests.wire.mqtt5.test_publish import WRONG
@@ -37,7 +37,8 @@ def test_a_house_comes_up() -> None:
         devices[number % 20].send(mqtt_publish(topic, b'{"name": "%d"}' % number, 1, 1, RETAIN))
     for number, device in enumerate(devices):
         device.send(mqtt_publish(f"device/{number}/availability", b"online", 1, 2, RETAIN))
-    # Home Assistant asks for everything at once, and hears it all, however slowly it reads.
+    # Home Assistant subscribes to all topics at once, and receives every message, though it reads
+    # slowly.
     home = Client5(world, "home", session_expiry_interval=300, receive_max=50)
     heard = home.send(
         mqtt5.SubscribePacket(1, [wish("homeassistant/#", 1), wish("device/+/availability", 1)])
@@ -52,8 +53,8 @@ def test_a_house_comes_up() -> None:
             home.send(*[mqtt5.PubAckPacket(one.packet_id or 0) for one in found]) if found else []
         )
     assert len(topics) == len(set(topics)) == DEVICES + 20
-    # The network drops all devices; those with the same identifier take over what the broker still
-    # believes connected.
+    # All devices lose the network. The broker has not noticed it for some of them: they take their
+    # own connections over.
     for number in range(0, 20, 2):
         devices[number].vanish()
     again = [
@@ -121,16 +122,16 @@ def test_connections_that_misbehave_leave_no_object(count: int) -> None:
     def misbehave(times: int) -> None:
         for _ in range(times):
             connection = world.raw_mqtt()
-            for octets in (
+            for data in (
                 chance.choice(greetings),
                 *chance.sample(more, chance.randrange(4)),
                 chance.choice(faults),
             ):
-                connection.receive_data(octets)
+                connection.receive_data(data)
             world.turn()
             connection.data_to_send()
             connection.on_closed()
-        for _ in range(5):  # What is due comes in slices.
+        for _ in range(5):  # Expired sessions end in slices.
             world.sleep(100_000)
             world.settle()
 
@@ -139,8 +140,8 @@ def test_connections_that_misbehave_leave_no_object(count: int) -> None:
     gc.disable()
     others = {id(one) for one in gc.get_objects() if isinstance(one, (MqttConnection, Session))}
     try:
-        # Compiled, what is in flight when a test ends is not collected: clients of other tests may
-        # be here for ever.
+        # In the compiled broker, messages in flight at the end of a test are not collected, so
+        # clients of earlier tests may exist.
         others = {id(one) for one in gc.get_objects() if isinstance(one, (MqttConnection, Session))}
         before = len(gc.get_objects())
         misbehave(count)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from protocols.connection import Connection
 from tests.clients import World, mqtt_publish, packet, text
-from tests.wire.mqtt.octets import (
+from tests.wire.mqtt.client import (
     PINGREQ,
     Client,
     connect,
@@ -52,7 +52,7 @@ class Publication(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Publications sent as one chunk, which is cut once more, and the broker's state after it."""
+    """Publications that are sent in two chunks, with an alarm or a slow disk."""
 
     publications: list[Publication]
     others: bytes
@@ -62,7 +62,7 @@ class Step(NamedTuple):
 
 
 def publication(topic: str, body: bytes, qos: int, packet_id: int, retain: bool) -> Publication:
-    """A publication; with QoS 2 to a forbidden topic, level 5 answers by a code that 4 lacks."""
+    """Return a publication; not QoS 2 to a forbidden topic, to which level 5 has another reply."""
     if topic[0] == "$":
         qos = min(qos, 1)
     return Publication(topic, body, qos, packet_id if qos else 0, retain)
@@ -93,7 +93,7 @@ STEPS = st.lists(
 
 
 def answers(data: bytes) -> list[tuple[int, bytes]]:
-    """First byte and packet identifier of each packet: level 5 has reason codes behind these."""
+    """Return first byte and packet identifier of each packet, without reason codes."""
     return [(one[0], one[2:4]) for one in packets(data)]
 
 
@@ -115,7 +115,7 @@ class Side:
         self.connection.data_to_send()
 
     def take(self, step: Step) -> object:
-        """Send one step, and return what it had for effects."""
+        """Send one step, and return its effects."""
         world, connection = self.world, self.connection
         world.slow_disk = step.slow_disk
         world.broker.alarms.set("memory", step.alarmed)
@@ -124,7 +124,7 @@ class Side:
         return self.state()
 
     def _chunks(self, step: Step) -> list[bytes]:
-        """The packets, cut at the same place of the same packet in both levels."""
+        """Return two chunks, cut at the same offset of the same packet at both levels."""
         encoded = [one.encoded(self.level) for one in step.publications] + [step.others]
         number = step.cut % len(encoded)
         inside = min(step.cut % 5, len(encoded[number]))
@@ -132,7 +132,7 @@ class Side:
         return [before, encoded[number][inside:] + b"".join(encoded[number + 1 :])]
 
     def state(self) -> object:
-        """Everything that both levels must have in common, after one turn of the event loop."""
+        """Return the state that both levels must have in common, after one turn."""
         world, connection = self.world, self.connection
         world.turn()
         heard = [reader.read() for reader in self.readers]

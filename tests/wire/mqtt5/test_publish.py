@@ -9,7 +9,7 @@ import pytest
 from pamqp import commands as spec
 
 from tests.clients import World, mqtt_publish, packet, text
-from tests.wire.mqtt.octets import Client, connect, subscribe
+from tests.wire.mqtt.client import Client, connect, subscribe
 from tests.wire.mqtt5.client import Client5, farewell, publish, wish
 from tests.wire.mqtt5.test_connect import options
 
@@ -23,8 +23,8 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-def told(one: Any) -> dict[str, Any]:
-    """The properties of a publication."""
+def properties_of(one: Any) -> dict[str, Any]:
+    """Return the properties of a publication."""
     return {name: getattr(one, name) for name in EVERYTHING}
 
 
@@ -39,7 +39,7 @@ def test_properties_are_told_unaltered_and_in_order(qos: int, granted: int, reta
     answer = writer.send(publish("a", "grüße".encode(), qos, retain=retain, **EVERYTHING))
     assert len(answer) == bool(qos)
     [got] = reader.publications()
-    assert (got.topic, got.payload, got.qos, got.retain, told(got)) == (
+    assert (got.topic, got.payload, got.qos, got.retain, properties_of(got)) == (
         "a",
         "grüße".encode(),
         min(qos, granted),
@@ -50,7 +50,11 @@ def test_properties_are_told_unaltered_and_in_order(qos: int, granted: int, reta
     if retain:
         late = Client5(world, "late")
         _, kept = late.subscribe(wish("a", granted))
-        assert (kept.payload, kept.retain, told(kept)) == ("grüße".encode(), True, EVERYTHING)
+        assert (kept.payload, kept.retain, properties_of(kept)) == (
+            "grüße".encode(),
+            True,
+            EVERYTHING,
+        )
 
 
 @pytest.mark.parametrize("size", [0, 10, 20_000])
@@ -129,8 +133,8 @@ def test_the_topic_alias_of_a_client_stands_for_its_topic() -> None:  # [MQTT-3.
 
 @pytest.mark.parametrize("alias", [0, 17, 65_535])
 def test_a_topic_alias_out_of_range(alias: int) -> None:  # [MQTT-3.3.2-8], [MQTT-3.3.2-9]
-    octets = packet(0x30, text("a") + b"\x03\x23" + alias.to_bytes(2, "big"))
-    assert farewell(Client5(World()), octets) == (0x94, "protocol_error")
+    data = packet(0x30, text("a") + b"\x03\x23" + alias.to_bytes(2, "big"))
+    assert farewell(Client5(World()), data) == (0x94, "protocol_error")
 
 
 def test_the_broker_uses_as_many_aliases_as_its_client_knows() -> (
@@ -141,14 +145,14 @@ def test_the_broker_uses_as_many_aliases_as_its_client_knows() -> (
     reader.subscribe(wish("#", 1))
     for _ in range(2):
         writer.send(*[publish(topic, b"x", 1) for topic in ("first", "second", "third", "x")])
-    # (The other codec refuses an empty topic name, so we look at the octets.)
-    octets = reader.read_bytes()
-    assert octets.count(b"first") == octets.count(b"second") == 1
-    assert octets.count(b"third") == 2
+    # The other codec refuses an empty topic name, so this compares bytes.
+    data = reader.read_bytes()
+    assert data.count(b"first") == data.count(b"second") == 1
+    assert data.count(b"third") == 2
     assert (
-        octets.count(b"\x00\x00\x00\x05\x03\x23\x00\x01x") == 1
-    )  # packet identifier 5: again, by its alias alone
-    assert b"\x23\x00\x03" not in octets
+        data.count(b"\x00\x00\x00\x05\x03\x23\x00\x01x") == 1
+    )  # The message with packet identifier 5 comes again, by its alias alone.
+    assert b"\x23\x00\x03" not in data
     again = Client5(world, "r")
     again.subscribe(wish("#", 1))
     writer.send(publish("first", b"x"))
@@ -175,7 +179,7 @@ def test_the_receive_maximum_of_the_client_is_never_exceeded(
             seen.append(one.payload)
             outstanding[one.packet_id] = one
         assert len(outstanding) <= maximum
-        writer.send(publish("a", b"q0"))  # QoS 0 is not held up.
+        writer.send(publish("a", b"q0"))  # QoS 0 needs no room.
         assert reader.bodies() == [b"q0"]
         packet_id, one = next(iter(outstanding.items()))
         if one.qos == 1:
@@ -232,21 +236,21 @@ def test_no_packet_is_larger_than_its_client_takes(
     for body in range(size - 12, size + 3):
         writer.send(publish("a", bytes(body), qos, 1), mqtt5.PubRelPacket(1) if qos == 2 else b"")
     writer.send(publish("a", b"last", qos, 1))
-    octets = reader.read_bytes()
-    assert b"last" in octets
-    largest = max(len(one.write()) for one in _split(octets))
+    data = reader.read_bytes()
+    assert b"last" in data
+    largest = max(len(one.write()) for one in _split(data))
     assert largest == size
     dropped = {"not_representable" if qos else "dropped"}
     assert dropped <= world.copies().keys()
     world.fates()
 
 
-def _split(octets: bytes) -> list[Any]:
+def _split(data: bytes) -> list[Any]:
     found = []
-    while octets:
-        one, size = mqtt5.read(octets)  # type: ignore[arg-type]
+    while data:
+        one, size = mqtt5.read(data)  # type: ignore[arg-type]
         found.append(one)
-        octets = octets[size:]
+        data = data[size:]
     return found
 
 
@@ -270,7 +274,7 @@ def test_reason_codes_of_publications(
     reader, writer = Client5(world, "r"), Client5(world, "w")
     reader.subscribe(wish("heard", 2))
     world.amqp().queue("full", "amq.topic", "full", x_max_length=0, x_overflow="reject-publish")
-    codes = {"heard": 0, "nobody": 0x10, "$SYS/x": 0x87, "full": 0x97, "/".join("x" * 300): 0x87}
+    codes = {"heard": 0, "unread": 0x10, "$SYS/x": 0x87, "full": 0x97, "/".join("x" * 300): 0x87}
     for number, (topic, code) in enumerate(codes.items()):
         for again in range(2):
             [answer] = writer.send(publish(topic, b"x", qos, 2 * number + again + 1))
@@ -354,7 +358,7 @@ def test_the_acknowledgement_of_another_qos_is_a_protocol_error(qos: int, kind: 
     )
 
 
-#: Packets that no client may send -> the reason code it hears.
+#: Packets that no client may send -> the reason code of the DISCONNECT.
 WRONG: dict[bytes, int] = {
     b"\x30\x00": 0x81,
     b"\x30\x02\x00\x05": 0x81,
@@ -433,11 +437,9 @@ WRONG: dict[bytes, int] = {
 }
 
 
-@pytest.mark.parametrize("octets", WRONG)
+@pytest.mark.parametrize("data", WRONG)
 @pytest.mark.parametrize("piecemeal", [False, True])
-def test_what_no_client_may_send_is_answered_with_its_reason(
-    octets: bytes, piecemeal: bool
-) -> None:
+def test_what_no_client_may_send_is_answered_with_its_reason(data: bytes, piecemeal: bool) -> None:
     # [MQTT-1.5.4-1..3], [MQTT-1.5.5-1], [MQTT-2.1.3-1], [MQTT-2.2.1-2..6], [MQTT-3.3.1-4],
     # [MQTT-3.3.2-1..3], [MQTT-3.6.1-1], [MQTT-3.8.1-1], [MQTT-3.8.3-1..5], [MQTT-3.10.1-1],
     # [MQTT-3.10.3-1..2], [MQTT-3.14.0-1], [MQTT-4.13.1-1], [MQTT-3.3.1-2], [MQTT-3.3.2-13..14],
@@ -449,10 +451,10 @@ def test_what_no_client_may_send_is_answered_with_its_reason(
     watcher.subscribe(wish("gone"))
     client = Client5(world, will=mqtt5.Will("gone", payload=b"x"))
     answer: list[Any] = []
-    for piece in [octets[at : at + 1] for at in range(len(octets))] if piecemeal else [octets]:
+    for piece in [data[at : at + 1] for at in range(len(data))] if piecemeal else [data]:
         answer += client.send(piece)
     assert [(type(one), int(one.reason_code)) for one in answer] == [
-        (mqtt5.DisconnectPacket, WRONG[octets])
+        (mqtt5.DisconnectPacket, WRONG[data])
     ]
     assert client.closed == "protocol_error"
     assert watcher.bodies() == [b"x"]
@@ -477,7 +479,7 @@ def test_the_last_word_is_no_larger_than_its_client_takes(
     world = World()
     client = Client5(world, max_packet_size=size)
     client.connection.receive_data(b"\x30\x04\x00\x01+\x00")
-    octets = client.read_bytes()
-    assert len(octets) <= size
-    assert octets[2:3] == (b"\x90" if size > 2 else b"")
-    assert (b"topic name" in octets) == (size >= 20)
+    data = client.read_bytes()
+    assert len(data) <= size
+    assert data[2:3] == (b"\x90" if size > 2 else b"")
+    assert (b"topic name" in data) == (size >= 20)

@@ -1,4 +1,4 @@
-"""Shared subscriptions: one of a group gets each publication."""
+"""Shared subscriptions: one session of a group receives each message."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.clients import World, mqtt_publish
-from tests.wire.mqtt.octets import Client, connect, publications, subscribe
+from tests.wire.mqtt.client import Client, connect, publications, subscribe
 from tests.wire.mqtt5.client import Client5, publish, wish
 
 SHARED = "$share/g/a/#"
 
 
 def acknowledge(client: Client5, one: Any) -> list[Any]:
-    """All that a receiver answers; returns what came meanwhile."""
+    """Send all acknowledgements of a client, and return the new publications."""
     if one.qos == 0:
         return []
     if one.qos == 1:
@@ -130,7 +130,7 @@ def test_what_was_not_acknowledged_goes_to_another_member(expiry: int) -> None: 
     world.fates()
 
 
-def test_what_was_given_at_qos_2_is_nobody_elses() -> None:  # [MQTT-4.8.2-5]
+def test_a_qos_2_message_stays_with_the_session_that_got_it() -> None:  # [MQTT-4.8.2-5]
     world = World()
     one, two = Client5(world, "1", session_expiry_interval=100), Client5(world, "2")
     one.subscribe(wish(SHARED, 2))
@@ -200,7 +200,7 @@ def test_a_group_waits_for_members_who_will_come_back() -> None:
 
 
 @pytest.mark.parametrize("topic", ["$share", "$share/g", "$share/g/a"])
-def test_nobody_publishes_to_a_shared_subscription(topic: str) -> None:
+def test_no_client_publishes_to_a_shared_subscription(topic: str) -> None:
     world = World()
     member = Client5(world, "m")
     member.subscribe(wish(SHARED, 1))
@@ -210,15 +210,18 @@ def test_nobody_publishes_to_a_shared_subscription(topic: str) -> None:
 
 
 class Sharing(RuleBasedStateMachine):
-    """Three sessions in two groups, that come, go, subscribe and acknowledge: every publication is
-    acknowledged by one member of each group in the end, one of QoS 2 by no more than one."""
+    """Three sessions in two groups that connect, disconnect, subscribe and acknowledge.
+
+    In the end, one member of each group has acknowledged each message; a message of QoS 2 is
+    acknowledged by no more than one.
+    """
 
     @initialize(persistent=st.booleans())
     def begin(self, persistent: bool) -> None:
         self.world = World()
         self.expiry = 1_000 if persistent else 0
         self.writer = Client5(self.world, "w")
-        # One member stays, so that the groups do.
+        # One member stays, so that the groups exist.
         self.clients: dict[str, Client5 | None] = {name: self.connect(name) for name in "abc"}
         self.outstanding: dict[str, dict[Any, Any]] = {name: {} for name in "abc"}
         self.sent = 0
@@ -300,7 +303,7 @@ class Sharing(RuleBasedStateMachine):
         for group in "gh":
             heard = self.acknowledged[group]
             assert len(heard) == len(set(heard))
-            # QoS 2 publications end with the session that they were given to.
+            # QoS 2 messages end with the session that they were delivered to.
             assert not self.expiry or sorted(heard) == list(range(1, self.sent + 1))
 
 

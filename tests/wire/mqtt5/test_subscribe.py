@@ -8,7 +8,7 @@ import mqtt5
 import pytest
 
 from tests.clients import World, mqtt_publish
-from tests.wire.mqtt.octets import RETAIN, Client, connect
+from tests.wire.mqtt.client import RETAIN, Client, connect
 from tests.wire.mqtt5.client import Client5, publish, wish
 from tests.wire.mqtt5.test_connect import options
 
@@ -106,7 +106,7 @@ def test_no_local_keeps_a_client_from_hearing_itself(
     assert two.bodies() == [b"kept"]
     assert [got.payload for got in one.subscribe(wish(topic_filter, 0, no_local=True))[1:]] == [
         b"kept"
-    ]  # No local is not about that.
+    ]  # No Local does not apply to retained messages.
     world.fates()
 
 

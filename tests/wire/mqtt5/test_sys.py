@@ -1,15 +1,15 @@
-"""$SYS/broker/...: what the broker says of itself."""
+"""$SYS/broker/...: the counters that the broker publishes."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.clients import World
-from tests.wire.mqtt.octets import Client, connect, publications, subscribe
+from tests.wire.mqtt.client import Client, connect, publications, subscribe
 from tests.wire.mqtt5.client import Client5, publish, wish
 from tests.wire.mqtt5.test_connect import options
 
-#: Names that monitoring of Mosquitto reads (mosquitto's manual, "Broker Status").
+#: Topics that monitoring tools for Mosquitto read (mosquitto's manual, "Broker Status").
 NAMES = {
     "version",
     "uptime",
@@ -41,8 +41,8 @@ NAMES = {
 }
 
 
-def told(world: World, topic_filter: str) -> dict[str, str]:
-    """What a new subscription hears at once."""
+def values(world: World, topic_filter: str) -> dict[str, str]:
+    """Return the values that a new subscription receives at once."""
     _, *rest = Client5(world, "monitor").subscribe(wish(topic_filter, 1))
     assert all(one.retain for one in rest)
     assert {int(one.qos) for one in rest} <= {0}
@@ -50,9 +50,9 @@ def told(world: World, topic_filter: str) -> dict[str, str]:
 
 
 def test_the_names_are_those_of_mosquitto() -> None:
-    assert told(World(), "$SYS/#").keys() >= NAMES
-    assert told(World(), "$SYS/broker/+").keys() == {"version", "uptime"}
-    assert told(World(), "$SYS/broker/clients/connected") == {"clients/connected": "1"}
+    assert values(World(), "$SYS/#").keys() >= NAMES
+    assert values(World(), "$SYS/broker/+").keys() == {"version", "uptime"}
+    assert values(World(), "$SYS/broker/clients/connected") == {"clients/connected": "1"}
 
 
 @pytest.mark.parametrize("topic_filter", ["#", "+/broker/uptime", "+/#"])
@@ -61,7 +61,7 @@ def test_wildcards_that_do_not_begin_with_sys_do_not_match_it(
 ) -> None:  # [MQTT-4.7.2-1]
     world = World()
     Client5(world, "m").subscribe(wish("$SYS/#"))
-    assert told(world, topic_filter) == {}
+    assert values(world, topic_filter) == {}
     world.sleep(100_000)
 
 
@@ -99,7 +99,7 @@ def test_loads_are_moving_averages() -> None:
     assert 500 < heard["15min"] < 600
 
 
-def test_nobody_watches_nothing_runs() -> None:
+def test_nothing_runs_without_a_subscription() -> None:
     world = World()
     client = Client5(world)
     client.subscribe(wish("$SYS/#"))
@@ -111,7 +111,7 @@ def test_nobody_watches_nothing_runs() -> None:
 
 def test_it_can_be_turned_off() -> None:
     world = World(mqtt=options(sys_interval_s=0))
-    assert told(world, "$SYS/#") == {}
+    assert values(world, "$SYS/#") == {}
     assert world.broker.agenda.deadline == 0
 
 

@@ -1,4 +1,4 @@
-"""MQTT 3.1.1 packets as tests write and read them, and a client that is nothing but octets."""
+"""MQTT 3.1.1 packets as tests write and read them, and a client that sends and receives bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.clients import World, packet, text
 PINGREQ: Final = b"\xc0\x00"
 PINGRESP: Final = b"\xd0\x00"
 DISCONNECT: Final = b"\xe0\x00"
-#: CONNACK of a login that went well, without and with a session that was there before.
+#: CONNACK of a successful login, without and with a session that existed before.
 ACCEPTED: Final = b"\x20\x02\x00\x00"
 RESUMED: Final = b"\x20\x02\x01\x00"
 
@@ -20,7 +20,7 @@ DUP: Final = 8
 
 
 class Will(NamedTuple):
-    """What a CONNECT says of its will."""
+    """The will in a CONNECT."""
 
     topic: str
     body: bytes
@@ -29,7 +29,7 @@ class Will(NamedTuple):
 
 
 class Publication(NamedTuple):
-    """A PUBLISH, taken apart."""
+    """The fields of a PUBLISH."""
 
     topic: str
     body: bytes
@@ -39,9 +39,9 @@ class Publication(NamedTuple):
     dup: bool = False
 
 
-def binary(octets: bytes) -> bytes:
-    """With its length in two octets."""
-    return len(octets).to_bytes(2, "big") + octets
+def binary(data: bytes) -> bytes:
+    """Return data behind its size in two bytes."""
+    return len(data).to_bytes(2, "big") + data
 
 
 def connect(
@@ -72,7 +72,7 @@ def connect(
 
 
 def short(first: int, packet_id: int) -> bytes:
-    """A packet of nothing but a packet identifier."""
+    """Return a packet that has a packet identifier alone."""
     return bytes([first, 2]) + packet_id.to_bytes(2, "big")
 
 
@@ -111,84 +111,84 @@ def unsubscribe(packet_id: int, *filters: str) -> bytes:
     return packet(0xA2, packet_id.to_bytes(2, "big") + b"".join(text(name) for name in filters))
 
 
-def packets(octets: bytes) -> list[bytes]:
-    """One by one; what comes out must be whole packets."""
+def packets(data: bytes) -> list[bytes]:
+    """Return packets one by one; the data must be whole packets."""
     found = []
-    while octets:
+    while data:
         length, shift, at = 0, 0, 1
         while True:
-            length |= (octets[at] & 127) << shift
+            length |= (data[at] & 127) << shift
             shift += 7
             at += 1
-            if octets[at - 1] < 128:
+            if data[at - 1] < 128:
                 break
-        assert at + length <= len(octets), "half a packet"
-        found.append(octets[: at + length])
-        octets = octets[at + length :]
+        assert at + length <= len(data), "half a packet"
+        found.append(data[: at + length])
+        data = data[at + length :]
     return found
 
 
-def publications(octets: bytes) -> list[Publication]:
-    """The PUBLISH packets among them."""
-    return [_publication(one) for one in packets(octets) if one[0] >> 4 == 3]
+def publications(data: bytes) -> list[Publication]:
+    """Return the PUBLISH packets in the data."""
+    return [_publication(one) for one in packets(data) if one[0] >> 4 == 3]
 
 
-def _publication(octets: bytes) -> Publication:
-    flags, at = octets[0] & 15, 2
-    while octets[at - 1] >= 128:
+def _publication(data: bytes) -> Publication:
+    flags, at = data[0] & 15, 2
+    while data[at - 1] >= 128:
         at += 1
-    mark = at + 2 + int.from_bytes(octets[at : at + 2], "big")
-    topic, qos = octets[at + 2 : mark].decode(), flags >> 1 & 3
-    packet_id = int.from_bytes(octets[mark : mark + 2], "big") if qos else 0
+    mark = at + 2 + int.from_bytes(data[at : at + 2], "big")
+    topic, qos = data[at + 2 : mark].decode(), flags >> 1 & 3
+    packet_id = int.from_bytes(data[mark : mark + 2], "big") if qos else 0
     return Publication(
-        topic, octets[mark + (2 if qos else 0) :], qos, packet_id, bool(flags & 1), bool(flags & 8)
+        topic, data[mark + (2 if qos else 0) :], qos, packet_id, bool(flags & 1), bool(flags & 8)
     )
 
 
 class Client:
-    """Sends a CONNECT; `greeting` is what came back."""
+    """A client that has sent a CONNECT; `greeting` is the answer."""
 
     def __init__(self, world: World, first: bytes, peer: Peer | None = None) -> None:
         self.world = world
         self.connection: Connection = world.mqtt_front.connect(peer or Peer())
         self.greeting = self.send(first)
 
-    def send(self, *octets: bytes) -> bytes:
-        """All of it as one chunk; returns what there is to read."""
-        self.connection.receive_data(b"".join(octets))
+    def send(self, *data: bytes) -> bytes:
+        """Send all data as one chunk, and return the output."""
+        self.connection.receive_data(b"".join(data))
         return self.read()
 
     def read(self) -> bytes:
         self.world.turn()
-        octets = self.connection.data_to_send()
+        data = self.connection.data_to_send()
         while (
             self.connection.behind and not self.connection.stalled and not self.connection.finished
         ):
             self.connection.resume()
             self.world.turn()
-            octets += self.connection.data_to_send()
-        return octets
+            data += self.connection.data_to_send()
+        return data
 
     def all(self) -> bytes:
-        """What comes in as many turns as it takes."""
-        octets = self.read()
+        """Return the output of as many turns as it takes."""
+        data = self.read()
         while not self.world.broker.agenda.idle or self.connection.dirty:
-            octets += self.read()
-        return octets
+            data += self.read()
+        return data
 
     def vanish(self) -> None:
-        """The network is gone, without a word."""
+        """Lose the transport."""
         self.connection.on_closed()
         self.world.turn()
 
     @property
     def closed(self) -> str:
-        """Why the broker let it go; nothing while it did not."""
+        """The reason for which the connection was closed; empty while it is open."""
         return self.connection.reason if self.connection.finished else ""
 
 
 def here(world: World, client_id: str = "c", clean: bool = True) -> Client:
-    """A client that is let in."""
+    """Return a client that is logged in."""
     client = Client(world, connect(client_id, clean=clean))
     assert client.greeting[:1] == b"\x20" and client.greeting[3] == 0
     return client
