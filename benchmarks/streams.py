@@ -73,7 +73,7 @@ def loop_cost(
             f"{root}/streams",
         )
     if journal:
-        bench.broker.vhosts["/"].record_in("all")
+        bench.broker.vhosts["/"].declarations.record_in("all")
     if mqtt:
         client = bench.mqtt("writer")
         chunk = b"".join(

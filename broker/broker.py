@@ -125,7 +125,7 @@ class VirtualHostRemoval(Task):
         ]:
             vhost.delete_exchange(exchange.name)
         for name in list(vhost.policies.by_name):
-            vhost.clear_policy(name)
+            vhost.declarations.clear_policy(name)
         # The front ends close the sessions and connections: `closing` tells them.
         done = (
             not vhost.queues

@@ -14,9 +14,8 @@ import pamqp.header
 from broker.access.identity import Authenticator, Credentials, Identity, Verdict
 from broker.broker import Broker
 from broker.limits import BrokerLimits
-from broker.messages.fates import COPY_FATES
+from broker.messages.fates import COPY_FATES, MESSAGE_FATES
 from broker.queues.queue import Queue
-from broker.routing.route import FATES
 from broker.store.contract import Store, WriteBatch
 from broker.store.memory import MemoryStore
 from broker.vhost.vhost import VirtualHost
@@ -167,7 +166,9 @@ class World:
         made.
         """
         ingress = list(self.vhost.contexts.ingress_counters().values())
-        fates = {fate: sum(one.fates[at] for one in ingress) for at, fate in enumerate(FATES)}
+        fates = {
+            fate: sum(one.fates[at] for one in ingress) for at, fate in enumerate(MESSAGE_FATES)
+        }
         assert sum(fates.values()) == sum(one.received for one in ingress)
         census = self.vhost.totals().whole()
         held = int(census.ready + census.unacked + census.inbox_ready + census.inbox_unacked)

@@ -138,7 +138,9 @@ class _Import:
             )
         elif section == "policies":
             vhost = self._vhost(row)
-            vhost.set_policy(policy_of(vhost.name, _text(row, "name"), row), self._ticket)
+            vhost.declarations.set_policy(
+                policy_of(vhost.name, _text(row, "name"), row), self._ticket
+            )
         elif section == "exchanges":
             options = ExchangeOptions(
                 _flag(row, "durable"),

@@ -22,7 +22,7 @@ from broker.queues.policies import policy_of
 from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange
 from broker.routing.exchanges.base import ExchangeOptions
-from broker.routing.route import Subscriber
+from broker.routing.subscriber import Subscriber
 from broker.store.contract import Defined
 from broker.store.durable import DurableStore
 from broker.store.opening import OpenedStore
@@ -111,7 +111,7 @@ def restore_broker(broker: Broker, opened: OpenedStore, sessions: SessionRestore
     restoring.restore_messages(opened)
     sessions.finish_restore()
     for vhost in broker.vhosts.values():
-        vhost.record_topology(True)
+        vhost.declarations.record_topology(True)
     return restoring.report
 
 
@@ -207,7 +207,7 @@ class DefinitionsRestore:
                 _flag(definition, "internal"),
                 _table(definition, "arguments"),
             )
-            self._by_number[vhost.name, number] = vhost.add_exchange(
+            self._by_number[vhost.name, number] = vhost.declarations.add_exchange(
                 name, _text(definition, "type"), options, number
             )
         elif kind == "queue":
@@ -215,7 +215,7 @@ class DefinitionsRestore:
             queue_arguments = QueueArguments(
                 name, vhost.name, arguments, vhost.policies.arguments(name, arguments)
             )
-            self._by_number[vhost.name, number] = vhost.add_queue(
+            self._by_number[vhost.name, number] = vhost.declarations.add_queue(
                 name, True, _flag(definition, "auto_delete"), queue_arguments, number
             )
         elif kind == "session":
@@ -225,7 +225,7 @@ class DefinitionsRestore:
         elif kind in ("binding", "subscription"):
             self._bind(vhost, definition)
         elif kind == "policy":
-            vhost.add_policy(policy_of(vhost.name, name, definition))
+            vhost.declarations.add_policy(policy_of(vhost.name, name, definition))
         elif kind == "user":
             self._broker.users.add(name, definition)
         elif kind == "permission":
@@ -248,7 +248,7 @@ class DefinitionsRestore:
             _table(definition, "arguments"),
             grammar,
         )
-        vhost.add_binding(source, binding)
+        vhost.bindings.add(source, binding)
         if isinstance(destination, Subscriber):
             self._sessions.restore_subscription(destination, binding)
 

@@ -1,7 +1,8 @@
-"""Fates of message copies.
+"""Fates: what became of each message, and of each copy of it.
 
-Each copy that was put into a queue, or was meant for one, ends with exactly one fate. The server
-counts the copies of each fate, and exports the counts as a metric (docs/metrics.md).
+A message that a client published ends with exactly one message fate, which says how the broker
+routed it. Each copy that was put into a queue, or was meant for one, ends with exactly one copy
+fate. The server counts both, and exports the counts as metrics (docs/metrics.md).
 """
 
 from __future__ import annotations
@@ -10,7 +11,35 @@ from typing import Final
 
 from mypy_extensions import i64
 
-# Each number is a position in the list that `Queue.fates` returns.
+# Fates of messages. Each number is a position in MESSAGE_FATES.
+
+#: The message was put into at least one queue, or sent to at least one subscriber.
+ROUTED: Final[i64] = 0
+#: No binding matched the message.
+UNROUTABLE: Final[i64] = 1
+#: A full queue refused the message, or its exchange does not exist.
+REFUSED: Final[i64] = 2
+#: The publisher lacks the permission to publish the message.
+DENIED: Final[i64] = 3
+#: The message is larger than the limit of its front end.
+TOO_LARGE: Final[i64] = 4
+#: The message is part of a dead letter cycle: each of its queues has discarded it before.
+LOOPED: Final[i64] = 5
+#: The publisher numbers its messages, and published this sequence number before.
+REPEATED: Final[i64] = 6
+#: The names of the message fates, as metrics show them.
+MESSAGE_FATES: Final = (
+    "routed",
+    "unroutable",
+    "refused",
+    "denied",
+    "too_large",
+    "looped",
+    "repeated",
+)
+
+# Fates of copies. Each number is a position in COPY_FATES, and in the list that `Queue.fates`
+# returns.
 
 #: A consumer acknowledged the message.
 ACKNOWLEDGED: Final[i64] = 0
@@ -41,6 +70,7 @@ RELEASED: Final[i64] = 12
 #: The counts of a queue without any: one shared list, never changed. Most queues are idle, because
 #: each session has one.
 NO_FATES: Final[list[int]] = [0] * 13
+#: The names of the copy fates, as metrics show them.
 COPY_FATES: Final = (
     "acknowledged",
     "auto_acknowledged",

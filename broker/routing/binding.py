@@ -1,4 +1,4 @@
-"""Bindings: what an exchange routes by a key goes to a destination."""
+"""Bindings: rules by which an exchange routes messages to a destination."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from matching.grammar import DEFAULT, Grammar
 Arguments = Mapping[str, object]
 
 _NONE: Arguments = {}
-#: An argument of a listener's binding: what the listener itself publishes does not follow it.
+#: An argument of a subscriber's binding: the subscriber gets no copy of a message that its own
+#: session publishes (the MQTT 5 subscription option "no local").
 NO_LOCAL: Final = "no-local"
-#: ... its owner may hear some of what it takes: the listener is asked about each topic, when a
-#: route is resolved.
+#: An argument of a subscriber's binding: the user may read some of the topics that match the key.
+#: The planner asks `Subscriber.may_read` about each topic, when it resolves a route.
 PARTLY: Final = "partly-allowed"
 
 
 class Binding:
-    """A rule of one exchange.
+    """A rule of one exchange: messages that match `key` and `arguments` go to `destination`.
 
-    `key` is written in `grammar`; at most `assurance` is promised on this way.
+    `grammar` says what wildcards the key may hold (AMQP or MQTT). A subscriber gets messages by
+    this binding with at most the QoS `qos`.
     """
 
     __slots__ = ("arguments", "destination", "grammar", "key", "qos")
@@ -44,5 +46,8 @@ class Binding:
 
     @property
     def identity(self) -> str:
-        """Equal for two bindings to one destination that are the same one: key and arguments."""
+        """The key and the arguments as one text.
+
+        An exchange has at most one binding to a destination with this identity.
+        """
         return f"{self.key}\0{sorted(self.arguments.items())!r}" if self.arguments else self.key

@@ -1,11 +1,16 @@
-"""Producers that number what they publish: what comes a second time is confirmed, and goes nowhere.
+"""Deduplication: idempotent producers, whose repeated messages are confirmed and dropped.
 
-    headers    x-trellis-producer, a text: who; unique in its virtual host
-               x-trellis-sequence, a number from 0: rises with every message; gaps are no matter. A text of decimal digits is one, too:
-                                   MQTT's user properties are texts, and stay so when they cross
+A producer that gets no confirm, because its connection broke, publishes its message again. To keep
+the broker from storing it twice, the producer numbers its messages in two headers:
 
-The last number of a producer is in the same record of the store as its message: after a crash it
-was both, or neither.
+    x-trellis-producer    the name of the producer, unique in its virtual host
+    x-trellis-sequence    the sequence number, 0 or more; larger with each message, gaps are allowed.
+                          A text of decimal digits is accepted too, because user properties of MQTT
+                          are texts.
+
+The broker remembers the last sequence number of each producer. A message with a number that is not
+larger is confirmed and dropped. The store keeps the last number in one group with the message, so
+after a crash both are there, or neither is.
 """
 
 from __future__ import annotations
@@ -19,17 +24,17 @@ from broker.store.contract import Sequenced, Store, Ticket
 
 PRODUCER: Final = "x-trellis-producer"
 SEQUENCE: Final = "x-trellis-sequence"
-#: Producers that a virtual host remembers. One more, and the one that was silent longest is
-#: forgotten.
+#: Producers that a virtual host remembers. For one more, the producer that published longest ago is
+#: evicted.
 PRODUCERS_MAX: Final = 100_000
-#: Octets of a producer's name.
+#: Size in bytes of the longest producer name.
 NAME_MAX: Final = 255
-#: Of a number below 2**63.
+#: Decimal digits of the largest sequence number, 2**63 - 1.
 _DIGITS: Final = 19
 
 
 class NumberedPublication:
-    """Who published, and the how manieth message of theirs it is."""
+    """The producer name and the sequence number of one message."""
 
     def __init__(self, producer: str, sequence: int) -> None:
         self.producer = producer
@@ -37,7 +42,10 @@ class NumberedPublication:
 
 
 def numbered(headers: Properties) -> NumberedPublication | None:
-    """What the headers say; None when they name no producer. Raises PreconditionFailed."""
+    """Return the producer and the sequence number in the headers; None if they name no producer.
+
+    Raise PreconditionFailed if one of the two headers is invalid.
+    """
     producer, sequence = headers.get(PRODUCER), headers.get(SEQUENCE)
     if producer is None:
         return None
@@ -45,7 +53,7 @@ def numbered(headers: Properties) -> NumberedPublication | None:
         not isinstance(producer, str)
         or not 0 < len(producer.encode("utf-8", "surrogateescape")) <= NAME_MAX
     ):
-        raise PreconditionFailed(f"header '{PRODUCER}' is no text of 1 to {NAME_MAX} octets")
+        raise PreconditionFailed(f"header '{PRODUCER}' is no text of 1 to {NAME_MAX} bytes")
     if (
         isinstance(sequence, str)
         and len(sequence) <= _DIGITS
@@ -55,15 +63,17 @@ def numbered(headers: Properties) -> NumberedPublication | None:
         sequence = int(sequence)
     if not isinstance(sequence, int) or isinstance(sequence, bool) or not 0 <= sequence < 1 << 63:
         raise PreconditionFailed(
-            f"header '{SEQUENCE}' of producer '{producer}' is {sequence!r}, no number from 0"
+            f"header '{SEQUENCE}' of producer '{producer}' is {sequence!r}, "
+            "which is no integer from 0 to 2**63 - 1"
         )
     return NumberedPublication(producer, sequence)
 
 
 class Producers:
-    """Of one virtual host; those that published longest ago come first."""
+    """The last sequence numbers of the producers of one virtual host."""
 
     def __init__(self, vhost: str, store: Store) -> None:
+        #: Last sequence numbers by producer name, those of recent producers at the end.
         self.last: dict[str, int] = {}
         self._vhost = vhost
         self._store = store
@@ -73,7 +83,11 @@ class Producers:
         return publication.sequence <= self.last.get(publication.producer, -1)
 
     def record(self, publication: NumberedPublication, ticket: Ticket | None) -> None:
-        """It is published: between `begin` and `commit` of the store, with its message."""
+        """Remember the sequence number of a message that is published.
+
+        Call this between `begin` and `commit` of the store, so that the number is stored in one
+        group with the message.
+        """
         last, producer = self.last, publication.producer
         last.pop(producer, None)
         last[producer] = publication.sequence

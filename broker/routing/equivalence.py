@@ -1,4 +1,8 @@
-"""What is declared again must be as it was declared before, or the difference is named."""
+"""Equivalence of declarations: an exchange or a queue is declared again with equal options only.
+
+AMQP 0-9-1 lets several clients declare the same object, if they all mean the same. If an option or
+an argument differs, the error names it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from broker.queues.queue import Queue
 from broker.routing.exchanges import Exchange
 from broker.routing.exchanges.base import ExchangeOptions
 
-#: Arguments of an exchange that count when it is declared again.
+#: Arguments of an exchange that must be equal when it is declared again.
 COMPARED: Final = (
     "alternate-exchange",
     "x-matcher",
@@ -21,7 +25,7 @@ COMPARED: Final = (
 
 
 def check_exchange(known: Exchange, vhost: str, kind: str, options: ExchangeOptions) -> None:
-    """Raises PreconditionFailed when the exchange differs from what is declared."""
+    """Raise PreconditionFailed if the exchange differs from the declaration."""
     thing = f"exchange '{known.name}'"
     current = known.options
     if known.kind != kind:
@@ -50,22 +54,24 @@ def check_queue(
     durable: bool,
     exclusive: bool,
     auto_delete: bool,
-    terms: QueueArguments,
+    arguments: QueueArguments,
 ) -> None:
-    """Raises PreconditionFailed when the queue differs from what is declared, ResourceLocked when
-    it is another connection's.
+    """Raise PreconditionFailed if the queue differs from the declaration.
+
+    Raise ResourceLocked if the queue is exclusive and the declaration is not, or the reverse.
     """
     thing = f"queue '{known.name}'"
     if exclusive != (known.exclusive_to is not None):
         raise ResourceLocked(
-            f"cannot obtain exclusive access to locked queue '{known.name}' in vhost '{vhost}'. It could be originally "
-            "declared on another connection or the exclusive property value does not match that of the original declaration."
+            f"cannot obtain exclusive access to locked queue '{known.name}' in vhost '{vhost}'. "
+            "It could be originally declared on another connection or the exclusive property value "
+            "does not match that of the original declaration."
         )
     if known.declared_durable != durable:
         raise inequivalent("durable", thing, vhost, durable, known.declared_durable)
     if known.auto_delete != auto_delete:
         raise inequivalent("auto_delete", thing, vhost, auto_delete, known.auto_delete)
-    given, current = terms.given, known.arguments.given
+    given, current = arguments.given, known.arguments.given
     for argument in sorted(given.keys() | current.keys()):
         if given.get(argument) != current.get(argument):
             raise inequivalent(

@@ -1,4 +1,8 @@
-"""The cold side of publishing: from an identity, an exchange and a key to a Plan."""
+"""The Planner: from an identity, an exchange and a routing key to a Plan.
+
+It checks permissions, and follows the bindings of one virtual host. A PublishContext asks it for a
+plan on a miss of its route cache only, so this is the cold side of publishing.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +12,35 @@ from broker.access.identity import INTERNAL, Identity
 from broker.agenda import Agenda, Task
 from broker.errors import AccessRefused, BrokerError, NotFound
 from broker.limits import BrokerLimits
+from broker.messages.fates import LOOPED
 from broker.messages.message import ALWAYS, Properties
 from broker.messages.x_death import Death, would_cycle
 from broker.queues.destination import Destination
 from broker.queues.queue import Queue
 from broker.routing.binding import NO_LOCAL, PARTLY, Binding
 from broker.routing.exchanges import Exchange, TopicExchange
+from broker.routing.plan import Plan, refused
 from broker.routing.publish_context import PlanResolver
-from broker.routing.route import LOOPED, Plan, Route, Subscriber, refused
+from broker.routing.route import Route
+from broker.routing.subscriber import Subscriber
 from broker.routing.topology_stream import TOPOLOGY
 from broker.stream.queue import StreamQueue
 
-#: Octets of the longest routing key that every reader of queues can be told.
+#: Size in bytes of the longest routing key that consumers of queues can receive: AMQP 0-9-1 writes
+#: its length into one byte.
 NAME_BYTES: Final = 255
 
-#: The exchange to which a publisher may say in headers what other front ends have bits for, such as
-#: that a message is to be retained.
+#: The exchange that MQTT clients use. AMQP publishers give messages to it headers for what MQTT
+#: has flags for, such as to retain a message.
 TOPICS: Final = "amq.topic"
-#: Plans that let go of their destinations in one turn.
-SLICE: Final = 1_000
+#: Retired plans that are released in one turn.
+PLANS_PER_SLICE: Final = 1_000
 
 
 class Planner(PlanResolver):
-    """Walks the bindings of one virtual host.
+    """The plans of one virtual host.
 
-    Plans are interned, so that routes to the same set share one.
+    Plans are interned: routes to the same set of destinations share one.
     """
 
     def __init__(
@@ -47,21 +55,28 @@ class Planner(PlanResolver):
         self._vhost = vhost
         self._agenda = agenda
         self._exchanges = exchanges
-        #: What the default exchange leads to.
+        #: The default exchange routes to these by name.
         self._queues = queues
         self._replies = replies
         self._limits = limits
         self._plans: dict[tuple[object, ...], Plan] = {}
-        #: Streams that get every publication.
+        #: Streams that record each message of the virtual host.
         self.journals: list[StreamQueue] = []
-        #: Whether every publication is to be looked at.
+        #: True while each message takes the slow path, because an alarm is on.
         self.always_slow = False
 
     def __len__(self) -> int:
         return len(self._plans)
 
+    def exchange(self, name: str) -> Exchange:
+        """Return the exchange of this name. Raise NotFound if there is none."""
+        exchange = self._exchanges.get(name)
+        if exchange is None:
+            raise NotFound(f"no exchange '{name}' in vhost '{self._vhost}'")
+        return exchange
+
     def retire(self) -> None:
-        """Every plan may be wrong now."""
+        """Make all plans stale, because a queue, an exchange, a binding or a permission changed."""
         plans, self._plans = self._plans, {}
         for plan in plans.values():
             plan.stale = True
@@ -69,15 +84,16 @@ class Planner(PlanResolver):
         PlanRelease(self._agenda, plans).run()
 
     def plan(self, identity: Identity, exchange: str, key: str) -> Plan:
-        """Everything that can be known about publications by this identity to this exchange and
-        key.
+        """Return the plan of messages that the identity publishes to this exchange with this key.
+
+        If the identity may not publish them, the plan says so.
         """
         route = Route(exchange, key, _NO_PLAN)
         try:
             source = self._admit(identity, exchange, [route])
         except BrokerError as refusal:
             return self._refusal(refusal)
-        return self.walk(source, route, {}, None, identity.name)
+        return self.follow(source, route, {}, None, identity.name)
 
     def plan_keys(
         self,
@@ -87,17 +103,18 @@ class Planner(PlanResolver):
         properties: Properties,
         deaths: list[Death] | None = None,
     ) -> Plan:
-        """The plan of one message with several routing keys, of which the first is its own; it is
-        not kept.
+        """Return the plan of one message with several routing keys, which is not interned.
 
-        Queues to which a dead letter with these deaths would come back for ever are left out.
+        `keys` begins with the message's own routing key. `deaths` is given for a dead letter: it
+        does not go again to a queue that discarded it before, because that would be a dead letter
+        cycle. If no other queue is left, the message ends with the fate LOOPED.
         """
         routes = [Route(exchange, key, _NO_PLAN) for key in keys]
         try:
             source = self._admit(identity, exchange, routes)
         except BrokerError as refusal:
             return refused(refusal)
-        targets, unheard, _, _ = self._targets(source, routes[0], keys, properties)
+        targets, unrepresentable, _, _ = self._targets(source, routes[0], keys, properties)
         if deaths is not None:
             left = [target for target in targets if not would_cycle(deaths, target[0].name)]
             if targets and not left:
@@ -105,26 +122,31 @@ class Planner(PlanResolver):
                 plan.fate = LOOPED
                 return plan
             targets = left
-        plan = Plan(targets, unheard, False)
-        plan.record(self.journals, identity.name)
+        plan = Plan(targets, unrepresentable, False)
+        plan.add_journals(self.journals, identity.name)
         return plan
 
     def resolve_now(
         self, identity: Identity, exchange: str, keys: list[str], properties: Properties
     ) -> ResolvedTargets:
-        """Where a message with these routing keys goes now, for one that is published later.
+        """Return the present destinations of a message that is published later, in a transaction.
 
-        Raises NotFound, AccessRefused.
+        Raise NotFound if the exchange does not exist, AccessRefused if the identity may not publish
+        to it.
         """
         routes = [Route(exchange, key, _NO_PLAN) for key in keys]
-        targets, unheard, _, _ = self._targets(
+        targets, unrepresentable, _, _ = self._targets(
             self._admit(identity, exchange, routes), routes[0], keys, properties
         )
-        return ResolvedTargets(targets, unheard, list(self.journals), identity.name)
+        return ResolvedTargets(targets, unrepresentable, list(self.journals), identity.name)
 
     def _admit(self, identity: Identity, exchange: str, routes: list[Route]) -> Exchange:
-        """The exchange, if the identity may publish there. Raises NotFound, AccessRefused."""
-        source = self._exchange(exchange)
+        """Return the exchange if the identity may publish there.
+
+        Raise NotFound if the exchange does not exist, AccessRefused if the identity may not publish
+        to it.
+        """
+        source = self.exchange(exchange)
         if identity is not INTERNAL:
             if source.options.internal:
                 raise AccessRefused(
@@ -137,41 +159,48 @@ class Planner(PlanResolver):
                 and isinstance(self._queues.get(TOPOLOGY), StreamQueue)
             ):
                 raise AccessRefused(
-                    f"cannot publish to queue '{TOPOLOGY}' in vhost '{self._vhost}': only the broker writes there"
+                    f"cannot publish to queue '{TOPOLOGY}' in vhost '{self._vhost}': "
+                    "only the broker writes there"
                 )
         if source.kind == TopicExchange.kind:
             for route in routes:
                 if not identity.may_route(exchange, route.key, route.topic):
                     raise AccessRefused(
-                        f"write access to topic '{route.key}' in exchange '{exchange}' in vhost '{self._vhost}' refused "
-                        f"for user '{identity.name}'"
+                        f"write access to topic '{route.key}' in exchange '{exchange}' "
+                        f"in vhost '{self._vhost}' refused for user '{identity.name}'"
                     )
         return source
 
     def _refusal(self, refusal: BrokerError) -> Plan:
         return self._intern((type(refusal), str(refusal)), refused(type(refusal)(str(refusal))))
 
-    def walk(
+    def follow(
         self,
         exchange: Exchange,
         route: Route,
         properties: Properties,
-        speaker: Subscriber | None = None,
+        publishing_session: Subscriber | None = None,
         publisher: str = "",
     ) -> Plan:
-        """Walk the bindings; each destination once, with the highest assurance that leads there.
-        The `speaker` is who publishes."""
-        targets, unheard, by_headers, by_speaker = self._targets(
-            exchange, route, [route.key], properties, speaker
+        """Follow the bindings from the exchange, and return the plan of the destinations reached.
+
+        A destination that several bindings reach gets the highest QoS of them. `publisher` is the
+        user name that journals record. `publishing_session` gets no copy of its own message by a
+        binding with the argument NO_LOCAL.
+        """
+        targets, unrepresentable, by_headers, by_publishing_session = self._targets(
+            exchange, route, [route.key], properties, publishing_session
         )
         if self.journals:
-            plan = Plan(targets, unheard, by_headers, by_speaker)
-            plan.record(self.journals, publisher)
-            recorded = (publisher, by_headers, by_speaker, unheard, *targets)
+            plan = Plan(targets, unrepresentable, by_headers, by_publishing_session)
+            plan.add_journals(self.journals, publisher)
+            recorded = (publisher, by_headers, by_publishing_session, unrepresentable, *targets)
             return self._plans.get(recorded) or self._intern(recorded, plan)
-        identity = (by_headers, by_speaker, unheard, *targets)
+        identity = (by_headers, by_publishing_session, unrepresentable, *targets)
         known_plan = self._plans.get(identity)
-        return known_plan or self._intern(identity, Plan(targets, unheard, by_headers, by_speaker))
+        return known_plan or self._intern(
+            identity, Plan(targets, unrepresentable, by_headers, by_publishing_session)
+        )
 
     def _targets(
         self,
@@ -179,22 +208,26 @@ class Planner(PlanResolver):
         route: Route,
         keys: list[str],
         properties: Properties,
-        speaker: Subscriber | None = None,
+        publishing_session: Subscriber | None = None,
     ) -> tuple[list[tuple[Queue | Subscriber, int]], int, bool, bool]:
-        """Who gets it and with which assurance; how many cannot be told; whether that depends on
-        more than the keys, and on who publishes."""
+        """Return the first four arguments of a Plan.
+
+        These are the destinations, each with its QoS; the number of destinations that cannot
+        represent the topic; True if the destinations depend on the headers; True if they depend on
+        the publishing session.
+        """
         seen: dict[str, Exchange] = {}
         targets: dict[Destination, tuple[Queue | Subscriber, int]] = {}
-        heard: dict[object, bool] = {}
-        unheard: set[Destination] = set()
-        by_speaker = False
-        sayable = len(route.key.encode("utf-8", "surrogateescape")) <= NAME_BYTES
+        by_format: dict[object, bool] = {}
+        unrepresentable: set[Destination] = set()
+        by_publishing_session = False
+        fits_queues = len(route.key.encode("utf-8", "surrogateescape")) <= NAME_BYTES
         for binding in self._collect(exchange, keys, properties, seen):
             target = binding.destination
             if isinstance(target, Subscriber):
                 if binding.arguments and NO_LOCAL in binding.arguments:
-                    by_speaker = True
-                    if target is speaker:
+                    by_publishing_session = True
+                    if target is publishing_session:
                         continue
                 if (
                     binding.arguments
@@ -202,24 +235,24 @@ class Planner(PlanResolver):
                     and not target.may_read(route.topic)
                 ):
                     continue
-                if target.relay_format not in heard:
-                    heard[target.relay_format] = target.can_represent(route.topic)
-                hears = heard[target.relay_format]
+                if target.relay_format not in by_format:
+                    by_format[target.relay_format] = target.can_represent(route.topic)
+                representable = by_format[target.relay_format]
             elif isinstance(target, Queue):
-                hears = sayable
+                representable = fits_queues
             else:
-                raise AssertionError("an exchange is no target")
-            if not hears:
-                unheard.add(target)
+                raise AssertionError("an exchange cannot be the target of a message")
+            if not representable:
+                unrepresentable.add(target)
                 continue
             known = targets.get(target)
             if known is None or known[1] < binding.qos:
                 targets[target] = (target, int(binding.qos))
         return (
             list(targets.values()),
-            len(unheard),
+            len(unrepresentable),
             any(source.by_headers for source in seen.values()),
-            by_speaker,
+            by_publishing_session,
         )
 
     def _intern(self, identity: tuple[object, ...], plan: Plan) -> Plan:
@@ -232,8 +265,10 @@ class Planner(PlanResolver):
     def _collect(
         self, exchange: Exchange, keys: list[str], properties: Properties, seen: dict[str, Exchange]
     ) -> list[Binding]:
-        """Bindings that lead out of the exchanges, through exchange bindings and alternates; each
-        exchange once.
+        """Return the matching bindings to queues and subscribers.
+
+        Bindings to exchanges and alternate exchanges are followed, each exchange once. `seen`
+        collects the exchanges.
         """
         found: list[Binding] = []
         ahead = [exchange]
@@ -250,7 +285,7 @@ class Planner(PlanResolver):
             ]
             if source.name == "":
                 for key in keys:
-                    queue = self._addressed(key)
+                    queue = self._default_target(key)
                     if queue is not None:
                         matched.append(Binding(key, queue))
             alternate = source.alternate
@@ -263,50 +298,47 @@ class Planner(PlanResolver):
                     found.append(binding)
         return found
 
-    def _addressed(self, key: str) -> Queue | None:
-        """The queue to which the default exchange leads by this key."""
+    def _default_target(self, key: str) -> Queue | None:
+        """Return the queue to which the default exchange routes this key, which is its name."""
         queue = self._queues.get(key) or self._replies.get(key)
         return None if key == TOPOLOGY and isinstance(queue, StreamQueue) else queue
 
-    def _exchange(self, name: str) -> Exchange:
-        exchange = self._exchanges.get(name)
-        if exchange is None:
-            raise NotFound(f"no exchange '{name}' in vhost '{self._vhost}'")
-        return exchange
-
 
 class ResolvedTargets:
-    """Where a message goes that is not published yet."""
+    """The destinations of a message that a transaction publishes when it commits."""
 
     def __init__(
         self,
         targets: list[tuple[Queue | Subscriber, int]],
-        unheard: int,
+        unrepresentable: int,
         journals: list[StreamQueue],
         publisher: str,
     ) -> None:
         self._targets = targets
-        self._unheard = unheard
+        self._unrepresentable = unrepresentable
         self._journals = journals
         self._publisher = publisher
 
     def plan(self) -> Plan:
-        """What is left of it; who came since gets nothing."""
+        """Return a plan of the destinations that still exist.
+
+        Destinations that were bound since the message was resolved get no copy.
+        """
         left: list[tuple[Queue | Subscriber, int]] = []
         for target, qos in self._targets:
             while isinstance(target, Queue) and target.replacement is not None:
                 target = target.replacement
             if not target.dead:
                 left.append((target, qos))
-        plan = Plan(left, self._unheard, False)
-        plan.record([journal for journal in self._journals if not journal.dead], self._publisher)
+        plan = Plan(left, self._unrepresentable, False)
+        plan.add_journals(
+            [journal for journal in self._journals if not journal.dead], self._publisher
+        )
         return plan
 
 
 class PlanRelease(Task):
-    """Retired plans let go of their destinations, some a turn: there may be as many as there are
-    topics.
-    """
+    """The release of retired plans, some in each turn: there may be as many plans as topics."""
 
     def __init__(self, agenda: Agenda, plans: dict[tuple[object, ...], Plan]) -> None:
         self._agenda = agenda
@@ -314,7 +346,7 @@ class PlanRelease(Task):
 
     def run(self) -> None:
         plans = self._plans
-        left = SLICE
+        left = PLANS_PER_SLICE
         while plans and left:
             left -= 1
             plans.popitem()[1].release()

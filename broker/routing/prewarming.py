@@ -1,5 +1,7 @@
-"""Routes resolved before anybody asks: what a gate is given to know when it is made, so that first
-messages need no lookup.
+"""Prewarming: routes that are resolved before the first message needs them.
+
+The names that a matching profile expects (trellis/server/matching_profile.py) are resolved into the
+route cache of each new PublishContext, so that even the first messages are cache hits.
 """
 
 from __future__ import annotations
@@ -11,36 +13,36 @@ from mypy_extensions import i64
 from broker.agenda import Agenda, Task
 from broker.routing.publish_context import Prewarmer, PublishContext
 
-#: Names resolved in one turn of the loop: some 0.5 ms.
-SLICE: Final[i64] = 100
+#: Names that are resolved in one turn, which takes some 0.5 ms.
+NAMES_PER_SLICE: Final[i64] = 100
 
 
 class PrewarmedName:
-    """A name that messages are published to: octets as a front end looks them up, and what they
-    mean.
-    """
+    """An exchange and a routing key, with `cache_key`, the bytes that the front end looks up."""
 
-    def __init__(self, octets: bytes, exchange: str, key: str) -> None:
-        self.octets = octets
+    def __init__(self, cache_key: bytes, exchange: str, key: str) -> None:
+        self.cache_key = cache_key
         self.exchange = exchange
         self.key = key
 
 
 class Prewarming(Prewarmer):
-    """What the gates of one virtual host are given: by the name of the front end."""
+    """The expected names of one virtual host, by front end."""
 
     def __init__(self, agenda: Agenda, names: dict[str, list[PrewarmedName]]) -> None:
         self._agenda = agenda
         self._names = names
 
     def prewarm(self, context: PublishContext) -> None:
-        """Resolve what is not known there, a slice a turn."""
+        """Resolve the expected names that the context does not know yet, in slices."""
         names = self._names.get(context.front)
         if names:
             self._agenda.add(_PrewarmTask(self._agenda, context, names))
 
 
 class _PrewarmTask(Task):
+    """A task that resolves the expected names in one context, some in each turn."""
+
     def __init__(self, agenda: Agenda, context: PublishContext, names: list[PrewarmedName]) -> None:
         self._agenda = agenda
         self._context = context
@@ -49,13 +51,13 @@ class _PrewarmTask(Task):
 
     def run(self) -> None:
         context = self._context
-        end = min(self._at + SLICE, i64(len(self._names)))
+        end = min(self._at + NAMES_PER_SLICE, i64(len(self._names)))
         while self._at < end:
             name = self._names[self._at]
             if len(context.routes) >= context.capacity:
-                return  # A cache that is full is warm.
-            if name.octets not in context.routes:
-                context.resolve(name.octets, name.exchange, name.key)
+                return  # The cache is full: more names would evict the first ones.
+            if name.cache_key not in context.routes:
+                context.resolve(name.cache_key, name.exchange, name.key)
             self._at += 1
         if self._at < len(self._names):
             self._agenda.later(self)

@@ -1,5 +1,20 @@
-"""The Gate: one identity's way into a virtual host through one front end, with the routes resolved
-for it.
+"""The PublishContext: the route cache through which one identity publishes to a virtual host.
+
+    front end: bytes of exchange and routing key --routes.get()--> Route --plan--> fast path
+                                                       | miss         | slow_path_mask
+                                                       v              v
+                                                   resolve()     VirtualHost.publish, the slow path
+
+A front end looks up the bytes as they stand in the packet, so that a hit decodes no names, checks
+no permissions and matches no bindings. On a miss, `resolve` asks the Planner for a plan and caches
+the route under these bytes. When the cache is full, the oldest routes are evicted.
+
+A message takes the slow path if it has a feature named in the `slow_path_mask` of its plan, for
+example an expiration, or headers that a headers exchange matches. A stale plan names all features:
+then the slow path calls `renew`, which gives the route its present plan.
+
+Routes count their publications. The context adds these counts to its own when a route is evicted
+or renewed, or when `totals` is called.
 """
 
 from __future__ import annotations
@@ -12,37 +27,42 @@ from mypy_extensions import i64
 from broker.access.identity import INTERNAL, Identity
 from broker.eviction import evict_oldest
 from broker.limits import BrokerLimits
+from broker.messages.fates import MESSAGE_FATES, UNROUTABLE
 from broker.messages.message import Origin
-from broker.routing.route import FATES, UNROUTABLE, Plan, Route
+from broker.routing.plan import Plan
+from broker.routing.route import Route
 from broker.routing.topology_stream import TopologyStream
 
-#: Octets of the longest name under which a route is kept.
+#: Size in bytes of the longest cache key. Longer names are resolved for each message.
 NAME_MAX: Final = 512
-#: Which part of a full cache makes room: one in so many.
-PORTION: Final = 16
+#: A full cache evicts one route in so many at once.
+EVICTION_DIVISOR: Final = 16
 
 
 class PlanResolver:
-    """The role a virtual host plays for its gates."""
+    """The part of the Planner that a PublishContext calls."""
 
     def plan(self, identity: Identity, exchange: str, key: str) -> Plan:
-        """Everything that can be known about publications by this identity to this exchange and
-        key.
+        """Return the plan of messages that the identity publishes to this exchange with this key.
+
+        If the identity may not publish them, the plan says so.
         """
         raise NotImplementedError
 
 
 class Prewarmer:
-    """The role of who tells a new gate what will be asked."""
+    """The part of the prewarming that fills the route cache of a new PublishContext."""
 
     def prewarm(self, context: PublishContext) -> None:
+        """Resolve the routes that the clients of this context are expected to publish to."""
         raise NotImplementedError
 
 
 class PublishContext:
-    """A front end looks `routes` up with octets off the wire, and calls `resolve` on a miss.
+    """The routes and the counters of one identity that publishes through one front end.
 
-    `routes` stays the same dict for the life of the Gate, so a hot loop may hold it.
+    All connections of the identity share the context. `routes` is the same dict for the life of
+    the context, so a hot loop may keep a reference to it.
     """
 
     def __init__(self, resolver: PlanResolver, identity: Identity, front: str, most: int) -> None:
@@ -50,95 +70,103 @@ class PublishContext:
         self.front = front
         self.origin = Origin(identity.name, front)
         self.routes: dict[bytes, Route] = {}
-        #: Publications that came in, and those of them whose publisher wants a confirm.
+        #: Messages that clients published.
         self.received: i64 = 0
-        #: Connections that use it.
+        #: Connections that use this context.
         self.users = 0
+        #: Lookups that had to resolve a route.
         self.misses = 0
         self._resolver = resolver
-        #: How many routes it keeps.
+        #: The largest number of cached routes.
         self.capacity = most
-        self._loose: Route | None = None
-        self._fates = [0] * len(FATES)
+        #: The last route that was not worth caching; its count is not added to the fates yet.
+        self._uncached: Route | None = None
+        self._fates = [0] * len(MESSAGE_FATES)
         self._copies: i64 = 0
         self._unrepresentable: i64 = 0
 
-    def resolve(self, octets: bytes, exchange: str, key: str) -> Route:
-        """Make the route, and keep it under these octets if it may be asked for again. Cold."""
+    def resolve(self, name: bytes, exchange: str, key: str) -> Route:
+        """Resolve a route, and cache it under `name`, its bytes in the packet. Cold.
+
+        A name that is too long is not cached, and neither is a key to the default exchange that
+        names no queue: clients that reply to deleted queues would fill the cache.
+        """
         self.misses += 1
         route = Route(exchange, key, self._resolver.plan(self.identity, exchange, key))
         route.origin = self.origin
-        if len(octets) > NAME_MAX or not exchange and route.plan.fate == UNROUTABLE:
-            # A key to the default exchange that names no queue (any more) is not worth a place.
-            self._fold_loose()
-            self._loose = route
+        if len(name) > NAME_MAX or not exchange and route.plan.fate == UNROUTABLE:
+            self._collect_uncached()
+            self._uncached = route
             return route
         if len(self.routes) >= self.capacity:
-            for _, evicted in evict_oldest(self.routes, 1 + self.capacity // PORTION):
-                self._fold(evicted)
-        self.routes[octets] = route
+            for _, evicted in evict_oldest(self.routes, 1 + self.capacity // EVICTION_DIVISOR):
+                self._collect(evicted)
+        self.routes[name] = route
         return route
 
-    def evict(self, octets: bytes) -> None:
-        """Let a route go."""
-        route = self.routes.pop(octets, None)
+    def evict(self, name: bytes) -> None:
+        """Remove the route of this name from the cache, if it is there."""
+        route = self.routes.pop(name, None)
         if route is not None:
-            self._fold(route)
+            self._collect(route)
 
     def renew(self, route: Route) -> None:
-        """Give the route a plan that is not stale. Cold."""
-        self._fold(route)
+        """Give a route with a stale plan its present plan. Cold."""
+        self._collect(route)
         route.plan = self._resolver.plan(self.identity, route.exchange, route.key)
         route.routed = route.plan.routed
 
     # -- counts
 
     def count(self, plan: Plan, messages: i64) -> None:
-        """So many publications had this plan."""
+        """Count this number of messages that were published with this plan."""
         self._fates[plan.fate] += int(messages)
         self._copies += messages * plan.copies
         self._unrepresentable += messages * plan.unrepresentable
 
     def count_fate(self, fate: i64) -> None:
-        """A publication that had no plan, or another fate than its plan says."""
+        """Count a message that had no plan, or another fate than its plan says."""
         self._fates[fate] += 1
 
     def count_copies(self, copies: i64, unrepresentable: i64) -> None:
+        """Count copies that no message of this context made, such as delivered retained ones."""
         self._copies += copies
         self._unrepresentable += unrepresentable
 
-    def _fold(self, route: Route) -> None:
+    def _collect(self, route: Route) -> None:
+        """Move the count of a route into the counts of this context."""
         if route.count > 0:
             self.count(route.plan, route.count)
             route.count = 0
 
-    def _fold_loose(self) -> None:
-        if self._loose is not None:
-            self._fold(self._loose)
-            self._loose = None
+    def _collect_uncached(self) -> None:
+        if self._uncached is not None:
+            self._collect(self._uncached)
+            self._uncached = None
 
     def totals(self) -> tuple[list[int], int, int]:
-        """Fates (in the order of FATES), copies made, and copies not representable.
+        """Return the message fates in the order of MESSAGE_FATES, and two numbers of copies.
 
-        Folds what the routes counted.
+        The first number counts all copies, the second one those that were not representable.
         """
-        self._fold_loose()
+        self._collect_uncached()
         for route in self.routes.values():
-            self._fold(route)
+            self._collect(route)
         return list(self._fates), int(self._copies), int(self._unrepresentable)
 
 
 class IngressCounters:
-    """What gates have counted."""
+    """The summed counts of several publish contexts."""
 
     def __init__(self) -> None:
         self.received = 0
-        self.fates = [0] * len(FATES)
+        self.fates = [0] * len(MESSAGE_FATES)
         self.copies = 0
         self.unrepresentable = 0
         self.misses = 0
 
     def add(self, context: PublishContext) -> None:
+        """Add the counts of a context."""
         fates, copies, unrepresentable = context.totals()
         self.received += int(context.received)
         self.copies += copies
@@ -147,6 +175,7 @@ class IngressCounters:
         sum_into(self.fates, fates)
 
     def merge(self, other: IngressCounters) -> None:
+        """Add the counts of another sum."""
         self.received += other.received
         self.copies += other.copies
         self.unrepresentable += other.unrepresentable
@@ -154,6 +183,7 @@ class IngressCounters:
         sum_into(self.fates, other.fates)
 
     def copy(self) -> IngressCounters:
+        """Return an independent copy."""
         other = IngressCounters()
         other.received, other.fates, other.copies = self.received, list(self.fates), self.copies
         other.unrepresentable, other.misses = self.unrepresentable, self.misses
@@ -161,26 +191,31 @@ class IngressCounters:
 
 
 class PublishContexts:
-    """All gates of a virtual host, and what those that are gone have counted."""
+    """All publish contexts of a virtual host, and the counts of those that were removed."""
 
     def __init__(self, resolver: PlanResolver, limits: BrokerLimits) -> None:
+        #: The context of messages that the broker itself publishes, such as dead letters.
         self.internal = PublishContext(resolver, INTERNAL, "internal", limits.routes)
         self._resolver = resolver
         self._limits = limits
         self._contexts: dict[tuple[Identity, str], PublishContext] = {}
         self._past: dict[str, IngressCounters] = {}
-        #: Who writes down that somebody comes or goes.
+        #: The stream that records each connection that opens or closes, if there is one.
         self.topology: TopologyStream | None = None
-        #: Connections here, and by the names of their users.
+        #: Connections in this virtual host.
         self.users = 0
+        #: Connections by user name.
         self.by_name: dict[str, int] = {}
-        #: Who is told of new ones, if anybody is.
+        #: Fills the cache of each new context, if routes are to be prewarmed.
         self.prewarmer: Prewarmer | None = None
-        #: How many there are when those that nobody uses end.
+        #: The number of contexts above which unused ones are removed.
         self._most = limits.contexts
 
     def enter(self, identity: Identity, front: str) -> PublishContext:
-        """The gate of an identity that comes in through a front end; `leave` gives it back."""
+        """Return the context of an identity that connects through a front end.
+
+        The connection calls `leave` when it ends.
+        """
         context = self._contexts.get((identity, front))
         if context is None:
             context = self._contexts[identity, front] = PublishContext(
@@ -192,7 +227,7 @@ class PublishContexts:
         return context
 
     def join(self, context: PublishContext) -> None:
-        """Somebody more uses the gate."""
+        """Count one more connection that uses the context."""
         context.users += 1
         self.users += 1
         name = context.identity.name
@@ -201,7 +236,10 @@ class PublishContexts:
             self.topology.connected(name, context.front)
 
     def leave(self, context: PublishContext) -> None:
-        """Somebody uses the gate no more. Some are kept for those who come back."""
+        """Count one connection less that uses the context.
+
+        Unused contexts are kept for the next connection of their identity, up to a limit.
+        """
         context.users -= 1
         self.users -= 1
         name = context.identity.name
@@ -217,24 +255,24 @@ class PublishContexts:
         ]:
             self._past.setdefault(idle.front, IngressCounters()).add(idle)
             del self._contexts[key]
-        # Where most are in use, the next look waits until there are twice as many.
+        # If most contexts are in use, the next search waits until there are twice as many.
         self._most = max(self._limits.contexts, 2 * len(self._contexts))
 
     def absorb(self, other: PublishContexts) -> None:
-        """The other virtual host is gone: what it counted counts here."""
+        """Add the counts of a virtual host that was deleted."""
         for front, ingress in other.ingress_counters().items():
             self._past.setdefault(front, IngressCounters()).merge(ingress)
 
     def __iter__(self) -> Iterator[PublishContext]:
         return iter([self.internal, *self._contexts.values()])
 
-    def evict(self, octets: bytes) -> None:
-        """Let the route of a name go everywhere."""
+    def evict(self, name: bytes) -> None:
+        """Remove the route of this name from all caches."""
         for context in self:
-            context.evict(octets)
+            context.evict(name)
 
     def ingress_counters(self) -> dict[str, IngressCounters]:
-        """What came in by front end, and what became of it."""
+        """Return for each front end the counts of the messages that came in through it."""
         found = {front: past.copy() for front, past in self._past.items()}
         for context in self:
             found.setdefault(context.front, IngressCounters()).add(context)
@@ -242,6 +280,6 @@ class PublishContexts:
 
 
 def sum_into(totals: list[int], more: list[int]) -> None:
-    """Add counts to counts, place by place."""
+    """Add each count of `more` to the count at its position in `totals`."""
     for at, count in enumerate(more):
         totals[at] += count

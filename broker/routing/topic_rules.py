@@ -1,4 +1,4 @@
-"""Whether rules about topics allow a binding, whoever asks for it and by which way."""
+"""Topic permissions of bindings: a user may bind a queue to topics that the user may read."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from matching.grammar import swap
 
 
 def check_binding(identity: Identity, source: Exchange, key: str, vhost: str) -> None:
-    """Raises AccessRefused. Rules are asked with a filter that takes all that the key takes. (`#`
-    before the end becomes the last word: no narrower filter holds everything.) A queue may have
-    other readers, so it is all or nothing.
+    """Raise AccessRefused unless the identity may read all topics that match the binding key.
+
+    A queue may have other consumers, so permission for a part of the topics is not enough. The
+    rules are asked with an MQTT filter that matches all of them. A `#` before the end of the key
+    ends this filter, because no narrower filter matches everything that the key does.
     """
     if source.kind != TopicExchange.kind:
         return

@@ -1,17 +1,20 @@
-"""The stream `$topology`: what leads where, and who was there, each change as a row, so that it can
-be asked as of then.
+"""The stream `$topology`: each change of exchanges, queues, bindings and connections, as a row.
+
+A reader of a journal can compute from it which queues and users a message of any time could reach.
 
     key of the row            body, as JSON
-    declare, delete           kind (exchange, queue, stream), name; of an exchange declared type, alternate
-    bind, unbind              source, destination, destination_type, routing_key, arguments, grammar, assurance
-    subscribe, unsubscribe    the same, of a session, or of a group of sessions that share a subscription
+    declare, delete           kind (exchange, queue, stream), name; for a declared exchange also type
+                              and alternate
+    bind, unbind              source, destination, destination_type, routing_key, arguments, grammar,
+                              assurance (the QoS)
+    subscribe, unsubscribe    the same keys, for a session or a group with a shared subscription
     connect, disconnect       user, protocol
-    snapshot                  restarted: whether all rows before it are void
-    complete                  the snapshot is whole: all is known from here on
+    snapshot                  restarted: true if the rows before the snapshot do not hold any more
+    complete                  the end of the snapshot: all objects are known now
 
-Between `snapshot` and `complete` stand `declare`, `bind` and `subscribe` of all that is there, and
-of what changes meanwhile. There is one after each start, and one in each segment, so that who reads
-from the middle of the stream can begin with one.
+A snapshot consists of rows `declare`, `bind` and `subscribe` for all objects that exist. Changes
+that happen meanwhile stand between them. There is a snapshot after each start, and at least one in
+each segment of the stream, so a reader can begin at any segment.
 """
 
 from __future__ import annotations
@@ -26,70 +29,83 @@ from broker.routing.binding import Binding
 from broker.store.values import dump
 from broker.stream.queue import StreamQueue
 
-#: The name of the queue.
+#: The name of the stream.
 TOPOLOGY: Final = "$topology"
-#: What its rows take at most on disk.
-OCTETS: Final = 256 << 20
+#: Size limit of the stream on disk, in bytes.
+TOPOLOGY_BYTES_MAX: Final = 256 << 20
 
 _JSON: Final = PlainEncoding({"content_type": "application/json"})
 
 
 class TopologyStream:
-    """Writes the rows.
+    """The writer of the stream `$topology` of one virtual host.
 
-    `count` is told of each that it is one copy, and no message that came in; `again` begins a
-    snapshot.
+    `count_copies` is called with 1 and 0 for each row: a row is a copy without a published message.
+    `begin_snapshot` is called when the stream has grown enough for a new snapshot.
     """
 
     def __init__(
-        self, queue: StreamQueue, count: Callable[[i64, i64], None], again: Callable[[], None]
+        self,
+        queue: StreamQueue,
+        count_copies: Callable[[i64, i64], None],
+        begin_snapshot: Callable[[], None],
     ) -> None:
         self.queue = queue
-        self._count = count
-        self._again = again
-        #: Where the last snapshot began; and how many rows it has, -1 while it is not whole: no
-        #: other one begins then.
+        self._count_copies = count_copies
+        self._begin_snapshot = begin_snapshot
+        #: Offset of the first row of the last snapshot.
         self._begun: i64 = queue.end
+        #: Number of rows of the last snapshot; -1 while it is not complete.
         self._rows: i64 = -1
 
     def declared(self, kind: str, name: str) -> None:
-        """A queue or stream."""
+        """Record that a queue or a stream was declared."""
         self._record("declare", {"kind": kind, "name": name})
 
     def declared_exchange(self, name: str, type_name: str, alternate: str | None) -> None:
+        """Record that an exchange was declared, or got another alternate exchange."""
         self._record(
             "declare", {"kind": "exchange", "name": name, "type": type_name, "alternate": alternate}
         )
 
     def deleted(self, kind: str, name: str) -> None:
+        """Record that an exchange, a queue or a stream was deleted."""
         self._record("delete", {"kind": kind, "name": name})
 
     def bound(self, source: str, binding: Binding, session: bool) -> None:
-        self._record("subscribe" if session else "bind", _facts(source, binding, session))
+        """Record a new binding; `session` is True if its destination is a subscriber."""
+        self._record("subscribe" if session else "bind", _binding_facts(source, binding, session))
 
     def unbound(self, source: str, binding: Binding, session: bool) -> None:
-        self._record("unsubscribe" if session else "unbind", _facts(source, binding, session))
+        """Record a removed binding; `session` is True if its destination is a subscriber."""
+        self._record(
+            "unsubscribe" if session else "unbind", _binding_facts(source, binding, session)
+        )
 
     def connected(self, user: str, protocol: str) -> None:
+        """Record a new connection."""
         self._record("connect", {"user": user, "protocol": protocol})
 
     def disconnected(self, user: str, protocol: str) -> None:
+        """Record the end of a connection."""
         self._record("disconnect", {"user": user, "protocol": protocol})
 
     def snapshot(self, restarted: bool) -> None:
-        """What is there follows, then `complete`."""
+        """Begin a snapshot. The caller records all objects after this, then calls `complete`."""
         self._begun = self.queue.end
         self._rows = -1
         self._record("snapshot", {"restarted": restarted})
 
     def complete(self) -> None:
+        """End a snapshot."""
         self._rows = self.queue.end - self._begun
         self._record("complete", {})
 
     def _record(self, event: str, facts: Mapping[str, object]) -> None:
-        self._count(1, 0)
+        self._count_copies(1, 0)
         self.queue.put(Message(Address("", event), dump(facts).encode(), _JSON, AT_LEAST_ONCE))
-        # A large snapshot does not come again before there are as many rows of other things, twice.
+        # The next snapshot comes with a new segment, but not before the changes since the last one
+        # take twice as many rows as that snapshot did: a large snapshot must not fill the stream.
         segments = self.queue.archive.segments
         if (
             self._rows >= 0
@@ -97,10 +113,10 @@ class TopologyStream:
             and segments[-1].base > self._begun
             and self.queue.end - self._begun > 3 * self._rows
         ):
-            self._again()
+            self._begin_snapshot()
 
 
-def _facts(source: str, binding: Binding, session: bool) -> dict[str, object]:
+def _binding_facts(source: str, binding: Binding, session: bool) -> dict[str, object]:
     target = binding.destination
     kind = (
         "session"

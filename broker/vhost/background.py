@@ -1,93 +1,114 @@
-"""What a virtual host does in slices, some a turn: objects follow policies, bindings of what is
-gone leave, and what is there is written down."""
+"""Background work of a virtual host: tasks that change many objects, some in each turn.
+
+- PolicyUpdate: queues and exchanges get the arguments of the policies that changed.
+- BindingRemoval: bindings of a deleted queue, subscriber or exchange are removed.
+- TopologySnapshot: all exchanges, queues and bindings are written to the stream `$topology`.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 from broker.agenda import Agenda, Task
 from broker.queues.destination import Destination
 from broker.queues.queue import Queue
 from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange
-from broker.routing.route import Subscriber
+from broker.routing.subscriber import Subscriber
 from broker.routing.topology_stream import TopologyStream
 from broker.stream.queue import StreamQueue
-from broker.vhost.dead_letters import MessagePublisher
 
-#: Bindings that are removed or written down, and queues that follow their policies, in one turn.
-SLICE: Final = 500
+#: Queues that get the arguments of their policies in one turn.
+QUEUES_PER_SLICE: Final = 500
+#: Bindings that are removed in one turn.
+BINDINGS_PER_SLICE: Final = 500
+#: Objects that a snapshot writes in one turn.
+SNAPSHOT_ROWS_PER_SLICE: Final = 500
 
 
-class BackgroundHost(MessagePublisher):
-    """The role a virtual host plays for slices."""
+class PolicyTarget(Protocol):
+    """The part of the declarations that a PolicyUpdate calls."""
 
-    def follow_alternates(self, exchanges: list[Exchange]) -> None:
-        """Exchanges have the alternates that policies say now."""
-        raise NotImplementedError
+    def apply_alternates(self, exchanges: list[Exchange]) -> None:
+        """Give exchanges the alternate exchanges of their policies."""
 
-    def follow_policies(self, queue: Queue) -> None:
-        """What holds for the queue now, if it is still there."""
-        raise NotImplementedError
+    def apply_policies(self, queue: Queue) -> None:
+        """Give a queue the arguments of its policy, if the queue still exists."""
 
-    def unbind_slice(self, exchange: Exchange, destination: Destination, most: int) -> int:
-        """Remove some bindings to a destination that is gone, or from an exchange that is. Returns
-        how many that was, those with long keys counted for several; 0 when there are no more."""
-        raise NotImplementedError
+    def retire_plans(self) -> None:
+        """Make all plans stale."""
 
-    def changed(self) -> None:
-        """Every plan may be wrong now."""
-        raise NotImplementedError
+
+class BindingRemover(Protocol):
+    """The part of the bindings that a BindingRemoval calls."""
+
+    def remove_slice(self, exchange: Exchange, destination: Destination, most: int) -> int:
+        """Remove up to `most` bindings between two objects of which one is deleted.
+
+        Return how many were removed, bindings with long keys counted several times; 0 if none are
+        left.
+        """
 
 
 class PolicyUpdate(Task):
-    """Queues and exchanges follow the policies of now, some a turn."""
+    """A task that applies the present policies to queues and exchanges, some in each turn."""
 
     def __init__(
-        self, host: BackgroundHost, queues: list[Queue], exchanges: list[Exchange]
+        self,
+        declarations: PolicyTarget,
+        agenda: Agenda,
+        queues: list[Queue],
+        exchanges: list[Exchange],
     ) -> None:
-        self._host = host
+        self._declarations = declarations
+        self._agenda = agenda
         self._queues = queues
         self._exchanges = exchanges
 
     def run(self) -> None:
-        host = self._host
-        host.follow_alternates(self._exchanges)
+        declarations = self._declarations
+        declarations.apply_alternates(self._exchanges)
         self._exchanges = []
-        left = SLICE
+        left = QUEUES_PER_SLICE
         while self._queues and left:
             left -= 1
-            host.follow_policies(self._queues.pop())
-        host.changed()
+            declarations.apply_policies(self._queues.pop())
+        declarations.retire_plans()
         if self._queues:
-            host.agenda.later(self)
+            self._agenda.later(self)
 
 
 class BindingRemoval(Task):
-    """Bindings of what is gone, an exchange or what it led to, leave in slices."""
+    """A task that removes the bindings of deleted objects from one exchange, in slices."""
 
     def __init__(
-        self, host: BackgroundHost, exchange: Exchange, destinations: list[Destination]
+        self,
+        bindings: BindingRemover,
+        agenda: Agenda,
+        exchange: Exchange,
+        destinations: list[Destination],
     ) -> None:
-        self._host = host
+        self._bindings = bindings
+        self._agenda = agenda
         self._exchange = exchange
         self._destinations = destinations
 
     def run(self) -> None:
-        left = SLICE
+        left = BINDINGS_PER_SLICE
         while left > 0 and self._destinations:
-            removed = self._host.unbind_slice(self._exchange, self._destinations[-1], left)
+            removed = self._bindings.remove_slice(self._exchange, self._destinations[-1], left)
             if not removed:
                 self._destinations.pop()
             left -= max(1, removed)
         if self._destinations:
-            self._host.agenda.later(self)
+            self._agenda.later(self)
 
 
 class TopologySnapshot(Task):
-    """A snapshot for `$topology`: names first, then bindings. What changes meanwhile is written as
-    it changes, so a binding that is gone when its turn comes is passed over, and one that came is
-    written twice.
+    """A task that writes a snapshot to `$topology`: exchanges, then queues, then bindings.
+
+    Changes during the snapshot are written as they happen. So a binding that is removed before its
+    turn is skipped, and a binding that is added meanwhile is written twice.
     """
 
     def __init__(
@@ -101,9 +122,9 @@ class TopologySnapshot(Task):
         self._agenda = agenda
         self._topology = topology
         self._queues = queues
-        self._named = list(queues)
-        self._declared: list[Exchange] = list(exchanges.values())
-        self._left: list[Exchange] = list(self._declared)
+        self._queue_names = list(queues)
+        self._exchanges: list[Exchange] = list(exchanges.values())
+        self._sources: list[Exchange] = list(self._exchanges)
         self._source: Exchange | None = None
         self._bindings: list[Binding] = []
         topology.snapshot(restarted)
@@ -112,21 +133,21 @@ class TopologySnapshot(Task):
         topology = self._topology
         if topology.queue.dead:
             return
-        left = SLICE
-        while left > 0 and self._declared:
+        left = SNAPSHOT_ROWS_PER_SLICE
+        while left > 0 and self._exchanges:
             left -= 1
-            exchange = self._declared.pop()
+            exchange = self._exchanges.pop()
             if not exchange.dead:
                 topology.declared_exchange(exchange.name, exchange.kind, exchange.alternate)
-        while left > 0 and self._named:
+        while left > 0 and self._queue_names:
             left -= 1
-            queue = self._queues.get(self._named.pop())
+            queue = self._queues.get(self._queue_names.pop())
             if queue is not None:
                 topology.declared(kind_of(queue), queue.name)
-        while left > 0 and (self._bindings or self._left):
+        while left > 0 and (self._bindings or self._sources):
             left -= 1
             if not self._bindings:
-                self._source = self._left.pop()
+                self._source = self._sources.pop()
                 self._bindings = list(self._source)
                 continue
             binding = self._bindings.pop()
@@ -136,12 +157,12 @@ class TopologySnapshot(Task):
                 and source.bindings.get(binding.destination, {}).get(binding.identity) is binding
             ):
                 topology.bound(source.name, binding, isinstance(binding.destination, Subscriber))
-        if self._declared or self._named or self._bindings or self._left:
+        if self._exchanges or self._queue_names or self._bindings or self._sources:
             self._agenda.later(self)
         else:
             topology.complete()
 
 
 def kind_of(queue: Queue) -> str:
-    """As `$topology` and listings say it."""
+    """Return "stream" or "queue", the word of `$topology` and of listings for this queue."""
     return "stream" if isinstance(queue, StreamQueue) else "queue"

@@ -1,8 +1,23 @@
-"""What enters from the core itself: dead letters and wills."""
+"""Messages that the broker itself publishes: dead letters, delayed messages and wills.
+
+A dead letter is a message that a queue discards (it expired, the queue was full, a consumer
+rejected it, or it was returned too often) and that is published to the queue's dead letter
+exchange. Its header `x-death` counts, for each queue and reason, how often that happened.
+
+A dead letter cycle is a chain of dead letter exchanges that leads a message back to a queue which
+discarded it before; without a check, the message would go round for ever. So before a dead letter
+is routed, `Planner.plan_keys` compares its destinations with `x-death`: the message does not go to a
+queue that discarded it before, unless a consumer has rejected the message since (`would_cycle` in
+messages/x_death.py). A message that has no other destination left ends with the fate "looped". A
+message that a consumer rejects now may always go round: the consumer decides each time.
+
+Dead letters and delayed messages move from one queue to others. The store gets both changes in one
+group: after a crash, the message is either still in the one queue or already in the others.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 from mypy_extensions import i64
 
@@ -11,30 +26,27 @@ from broker.errors import BrokerError
 from broker.messages.cc_headers import BCC, CC, additional_keys, cc_keys
 from broker.messages.message import AT_LEAST_ONCE, AT_MOST_ONCE, Message, Properties, amend
 from broker.messages.x_death import Death, count_death, death_headers, deaths_of
-from broker.queues.limited import DeadLetterHost, LimitedQueue
 from broker.queues.queue import Queue
 from broker.routing.exchanges.delayed import DELAY_MAX, HEADER, delay_of
 from broker.routing.publish_context import PublishContext
-from broker.routing.route import Route, Subscriber
-from broker.store.contract import MessageSettled, Store, Ticket
+from broker.routing.route import Route
+from broker.routing.subscriber import Subscriber
+from broker.store.contract import Store, Ticket
 
-#: A dead letter lives as long as its next queue lets it.
-_SPENT: Final[dict[str, object]] = {"expiration": None}
+#: A dead letter loses its expiration, or it would expire in the next queue too.
+_WITHOUT_EXPIRATION: Final[dict[str, object]] = {"expiration": None}
 
 
-class MessagePublisher(DeadLetterHost):
-    """The role a virtual host plays for letters."""
+class MessagePublisher(Protocol):
+    """The part of a virtual host that publishes the broker's own messages."""
 
     agenda: Agenda
-    publishing_session: Subscriber | None
     store: Store
-
-    @property
-    def internal(self) -> PublishContext:
-        raise NotImplementedError
+    internal: PublishContext
+    publishing_session: Subscriber | None
 
     def route(self, context: PublishContext, exchange: str, key: str) -> Route:
-        raise NotImplementedError
+        """Return a new route for one message."""
 
     def route_by(
         self,
@@ -44,33 +56,30 @@ class MessagePublisher(DeadLetterHost):
         properties: Properties,
         deaths: list[Death] | None = None,
     ) -> Route:
-        raise NotImplementedError
+        """Return a new route for one message with several routing keys, or for a dead letter."""
 
     def publish(
         self, context: PublishContext, route: Route, message: Message, ticket: Ticket | None
     ) -> i64:
-        raise NotImplementedError
+        """Publish a message and return its fate. Raise the refusal of the route's plan."""
 
     def retain(self, message: Message, ticket: Ticket | None) -> None:
-        raise NotImplementedError
+        """Make the message the retained message of its topic."""
 
     def leave(self, context: PublishContext) -> None:
-        raise NotImplementedError
+        """Count one user less of the context."""
 
 
-class DeadLetter(Task):
-    """A message leaving a queue unconsumed, on its way to the queue's dead letter exchange.
+class QueueMove(Task):
+    """A task that moves a message from a queue to the destinations of an exchange.
 
-    The store hears of both at once: after a crash it is in the one place or in the other.
+    The subclass says how the message is routed, and what it looks like afterwards.
     """
 
-    def __init__(
-        self, publisher: MessagePublisher, queue: LimitedQueue, message: Message, reason: str
-    ) -> None:
+    def __init__(self, publisher: MessagePublisher, queue: Queue, message: Message) -> None:
         self._publisher = publisher
         self._queue = queue
         self._message = message
-        self._reason = reason
 
     def run(self) -> None:
         store = self._publisher.store
@@ -79,18 +88,38 @@ class DeadLetter(Task):
             self._publish()
             queue, position = self._queue, self._message.position
             if queue.durable and position > 0:
-                # Also when the queue is deleted meanwhile: the deletion may be lost in a crash that
-                # keeps the letter.
-                store.append(MessageSettled(queue.number, position), None)
+                # A queue that was deleted meanwhile settles the message too: a crash may lose the
+                # deletion and keep the published message.
+                store.append_settled(queue.number, position)
         finally:
             store.commit()
 
     def _publish(self) -> None:
-        publisher, message, terms = self._publisher, self._message, self._queue.arguments
-        context = publisher.internal
+        """Make the new message and its route, and call `_publish_by`."""
+        raise NotImplementedError
+
+    def _publish_by(self, route: Route, message: Message) -> None:
+        context = self._publisher.internal
+        context.received += 1
+        try:
+            self._publisher.publish(context, route, message, None)
+        except BrokerError:
+            return  # The exchange does not exist. The message is counted with the fate "refused".
+
+
+class DeadLetter(QueueMove):
+    """A task that publishes a discarded message to the dead letter exchange of its queue."""
+
+    def __init__(
+        self, publisher: MessagePublisher, queue: Queue, message: Message, reason: str
+    ) -> None:
+        super().__init__(publisher, queue, message)
+        self._reason = reason
+
+    def _publish(self) -> None:
+        publisher, message, arguments = self._publisher, self._message, self._queue.arguments
         properties = message.properties
-        found = properties.get("headers")
-        headers: Properties = found if isinstance(found, dict) else {}
+        headers = _headers_of(properties)
         deaths = deaths_of(headers)
         exchange = message.address.exchange
         keys = [message.address.key, *cc_keys(headers)]
@@ -104,76 +133,50 @@ class DeadLetter(Task):
             properties.get("expiration"),
         )
         changes = death_headers(headers, deaths, self._queue.name, self._reason, exchange)
-        if terms.dead_letter_key is not None:
-            keys = [terms.dead_letter_key]
+        if arguments.dead_letter_key is not None:
+            keys = [arguments.dead_letter_key]
             changes[CC] = None
         qos = message.qos
         if qos == AT_MOST_ONCE and properties.get("delivery_mode") == 2:
-            qos = AT_LEAST_ONCE  # No queue so far had to ask.
+            # A persistent message whose queues were all transient has QoS 0 until here.
+            qos = AT_LEAST_ONCE
         route = publisher.route_by(
-            context,
-            terms.dead_letter_exchange or "",
+            publisher.internal,
+            arguments.dead_letter_exchange or "",
             keys,
             {**properties, "headers": {**headers, **changes}},
             None if self._reason == "rejected" else deaths,
         )
-        letter = Message(route, message.content, amend(message.encoding, changes, _SPENT), qos)
-        context.received += 1
-        try:
-            publisher.publish(context, route, letter, None)
-        except BrokerError:
-            return  # Counted with its fate: the exchange is gone.
+        encoding = amend(message.encoding, changes, _WITHOUT_EXPIRATION)
+        self._publish_by(route, Message(route, message.content, encoding, qos))
 
 
-class DelayedPublish(Task):
-    """A message whose delay is over, on its way to where its exchange leads.
-
-    After a crash it is here or there.
-    """
-
-    def __init__(self, publisher: MessagePublisher, waiting: Queue, message: Message) -> None:
-        self._publisher = publisher
-        self._waiting = waiting
-        self._message = message
-
-    def run(self) -> None:
-        store = self._publisher.store
-        store.begin()
-        try:
-            self._publish()
-            waiting, position = self._waiting, self._message.position
-            if waiting.durable and position > 0:
-                store.append(MessageSettled(waiting.number, position), None)
-        finally:
-            store.commit()
+class DelayedPublish(QueueMove):
+    """A task that publishes a message of a delayed exchange whose delay is over."""
 
     def _publish(self) -> None:
         publisher, message = self._publisher, self._message
-        context, properties = publisher.internal, message.properties
-        found = properties.get("headers")
-        headers: Properties = found if isinstance(found, dict) else {}
-        over: dict[str, object] = {HEADER: -delay_of(properties)}
+        properties = message.properties
+        headers = _headers_of(properties)
+        changes: dict[str, object] = {HEADER: -delay_of(properties)}
         if BCC in headers:
-            over[BCC] = None
+            changes[BCC] = None
         route = publisher.route_by(
-            context,
+            publisher.internal,
             message.address.exchange,
             [message.address.key, *additional_keys(headers)],
-            {**properties, "headers": {**headers, **over}},
+            {**properties, "headers": {**headers, **changes}},
         )
-        released = Message(route, message.content, amend(message.encoding, over, {}), message.qos)
+        encoding = amend(message.encoding, changes, {})
+        released = Message(route, message.content, encoding, message.qos)
         expiration = properties.get("expiration")
         if isinstance(expiration, str) and expiration.isdigit():
             released.expires = publisher.agenda.now + min(int(expiration), DELAY_MAX)
-        context.received += 1
-        try:
-            publisher.publish(context, route, released, None)
-        except BrokerError:
-            return  # Counted with its fate: the exchange is gone.
+        self._publish_by(route, released)
 
 
 class PublishWill(Task):
-    """The message that a client left for the case that it disappears."""
+    """A task that publishes the will message of a session whose connection was lost."""
 
     def __init__(
         self,
@@ -181,13 +184,13 @@ class PublishWill(Task):
         context: PublishContext,
         message: Message,
         lifetime: int,
-        speaker: Subscriber | None,
+        session: Subscriber | None,
     ) -> None:
         self._publisher = publisher
         self._context = context
         self._message = message
         self._lifetime = lifetime
-        self._speaker = speaker
+        self._session = session
 
     def run(self) -> None:
         publisher, context, will = self._publisher, self._context, self._message
@@ -196,12 +199,18 @@ class PublishWill(Task):
         message = Message(route, will.content, will.encoding, will.qos)
         if self._lifetime >= 0:
             message.expires = publisher.agenda.now + self._lifetime
-        publisher.publishing_session = self._speaker
+        publisher.publishing_session = self._session
         try:
             if will.retained and route.plan.refusal is None:
                 publisher.retain(message, None)
             publisher.publish(context, route, message, None)
         except BrokerError:
-            pass  # Counted with its fate: the client may not publish there.
+            pass  # The client may not publish there. The will is counted with the fate "denied".
         publisher.publishing_session = None
         publisher.leave(context)
+
+
+def _headers_of(properties: Properties) -> Properties:
+    """Return the headers among the properties of a message; an empty mapping if it has none."""
+    headers = properties.get("headers")
+    return headers if isinstance(headers, dict) else {}

@@ -1,52 +1,85 @@
-"""Counting what a virtual host holds, in steps: hundreds of thousands of queues are not counted in
-one turn.
+"""Totals of a virtual host, computed in slices.
+
+A virtual host may have 100,000 queues and sessions: to count them all in one turn would stall the
+event loop.
 """
 
 from __future__ import annotations
 
 from mypy_extensions import i64
 
-from broker.messages.fates import UNREPRESENTABLE
+from broker.messages.fates import COPY_FATES, UNREPRESENTABLE
 from broker.queues.queue import Queue
 from broker.routing.publish_context import sum_into
-from broker.routing.route import Subscriber
+from broker.routing.subscriber import Subscriber
+
+
+class DeletedCounts:
+    """The counts of the queues and subscribers of a virtual host that were deleted.
+
+    They are part of the totals, so that a metric never falls when a queue is deleted.
+    """
+
+    def __init__(self) -> None:
+        #: Copies by fate, in the order of COPY_FATES.
+        self.fates = [0] * len(COPY_FATES)
+        #: Copies with QoS 0 that were written to clients.
+        self.relayed = 0
+
+    def add_queue(self, queue: Queue) -> None:
+        """Add the counts of a queue that is deleted now."""
+        sum_into(self.fates, queue.fates())
+
+    def add_subscriber(self, subscriber: Subscriber) -> None:
+        """Add the counts of a subscriber that is deleted now, and of its inbox."""
+        sum_into(self.fates, subscriber.fates())
+        self.relayed += int(subscriber.relayed)
+
+    def merge(self, other: DeletedCounts) -> None:
+        """Add the counts of a virtual host that is deleted now."""
+        sum_into(self.fates, other.fates)
+        self.relayed += other.relayed
 
 
 class VirtualHostTotals:
-    """Totals never fall from one census to the next, though objects come and go between the steps:
-    one that is deleted later is counted by itself here and by its parent next time."""
+    """A running count of the queues, consumers, messages and copies of a virtual host.
+
+    The lists of objects are taken when the count begins. An object that is deleted before its turn
+    is still counted, and the next count finds it among the deleted ones: so totals never fall.
+    """
 
     def __init__(
         self,
         queues: list[Queue],
-        hidden: list[Queue],
-        listeners: list[Subscriber],
-        past: list[int],
-        relayed: int,
+        internal: list[Queue],
+        subscribers: list[Subscriber],
+        deleted: DeletedCounts,
         unrepresentable: int,
     ) -> None:
-        #: How many copies ended how, in the order of COPY_FATES.
-        self.fates = list(past)
+        #: Copies by fate, in the order of COPY_FATES.
+        self.fates = list(deleted.fates)
         self.fates[UNREPRESENTABLE] += unrepresentable
-        #: Copies relayed to listeners, which nobody acknowledges.
-        self.relayed = relayed
+        #: Copies with QoS 0 that were written to clients, which do not acknowledge them.
+        self.relayed = deleted.relayed
         self.queues = len(queues)
-        self.subscribers = len(listeners)
+        self.subscribers = len(subscribers)
         self.consumers: i64 = 0
-        #: Messages in queues, and in sessions' inboxes.
+        #: Messages in queues.
         self.ready: i64 = 0
         self.unacked: i64 = 0
+        #: Messages in the inboxes of subscribers.
         self.inbox_ready: i64 = 0
         self.inbox_unacked: i64 = 0
-        self._hidden = hidden
+        #: Queues that clients cannot name: direct replies, and delayed messages.
+        self._internal = internal
         self._queues = queues
-        self._listeners = listeners
+        self._subscribers = subscribers
 
     def step(self, most: int) -> bool:
-        """Count so many objects; whether there are more."""
-        while most > 0 and self._hidden:
+        """Count up to `most` objects. True if there are more to count."""
+        while most > 0 and self._internal:
             most -= 1
-            queue = self._hidden.pop()
+            queue = self._internal.pop()
             self.ready += queue.depth
             self.unacked += queue.unacked
             sum_into(self.fates, queue.fates())
@@ -57,17 +90,17 @@ class VirtualHostTotals:
             self.ready += queue.depth
             self.unacked += queue.unacked
             sum_into(self.fates, queue.fates())
-        while most > 0 and self._listeners:
+        while most > 0 and self._subscribers:
             most -= 1
-            listener = self._listeners.pop()
-            self.inbox_ready += listener.inbox.depth
-            self.inbox_unacked += listener.inbox.unacked
-            self.relayed += int(listener.relayed)
-            sum_into(self.fates, listener.fates())
-        return bool(self._hidden or self._queues or self._listeners)
+            subscriber = self._subscribers.pop()
+            self.inbox_ready += subscriber.inbox.depth
+            self.inbox_unacked += subscriber.inbox.unacked
+            self.relayed += int(subscriber.relayed)
+            sum_into(self.fates, subscriber.fates())
+        return bool(self._internal or self._queues or self._subscribers)
 
     def whole(self) -> VirtualHostTotals:
-        """All at once."""
+        """Count all objects at once, and return the totals."""
         while self.step(1_000):
             pass
         return self

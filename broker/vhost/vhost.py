@@ -1,15 +1,30 @@
-"""The virtual host: what clients of its own kinds hold, policies, and publishing with care.
+"""The virtual host: its parts, the slow path of publishing, and the queues of sessions.
 
-(holdings has the rest of it.)
+A virtual host is a separate set of exchanges, queues, bindings and policies. Front ends reach all of
+it through one VirtualHost:
+
+    VirtualHost --+-- declarations   exchanges, queues, policies and journals (declarations.py)
+                  +-- bindings       add and remove bindings (bindings.py)
+                  +-- contexts       route caches of publishers (routing/publish_context.py)
+                  +-- retained       retained messages (retained.py)
+                  +-- producers      deduplication of publishers (routing/deduplication.py)
+
+A message is published on the fast path by its front end, which puts it into the queues of its plan
+directly, or with `publish_persistent`. A message with a feature that the plan's `slow_path_mask`
+names takes the slow path, `publish`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from mypy_extensions import i64
 
+from broker.agenda import Agenda
+from broker.limits import BrokerLimits
 from broker.messages.cc_headers import BCC
+from broker.messages.fates import REFUSED, REPEATED
 from broker.messages.message import (
     AT_LEAST_ONCE,
     AT_MOST_ONCE,
@@ -19,135 +34,236 @@ from broker.messages.message import (
     amend,
 )
 from broker.messages.x_death import Death
-from broker.queues.arguments import QueueArguments
 from broker.queues.delay import DelayQueue
-from broker.queues.limited import LimitedQueue
-from broker.queues.policies import Policy
+from broker.queues.destination import Destination
+from broker.queues.limited import DeadLetterHost, LimitedQueue
 from broker.queues.queue import Queue
-from broker.routing.deduplication import NumberedPublication
+from broker.routing.binding import Binding
+from broker.routing.deduplication import NumberedPublication, Producers
 from broker.routing.exchanges import Exchange
+from broker.routing.exchanges.base import ExchangeOptions
 from broker.routing.exchanges.delayed import delay_of
+from broker.routing.plan import Plan
 from broker.routing.planner import ResolvedTargets
-from broker.routing.publish_context import PublishContext, sum_into
-from broker.routing.route import REFUSED, REPEATED, CcRoute, Plan, Route, Subscriber
-from broker.store.contract import Defined, MessageStored, Ticket, Undefined
-from broker.stream.queue import StreamQueue
-from broker.vhost.background import PolicyUpdate
+from broker.routing.publish_context import PublishContext
+from broker.routing.route import CcRoute, Route
+from broker.routing.subscriber import Subscriber
+from broker.store.contract import MessageStored, Store, Ticket
+from broker.stream.streams import Streams
 from broker.vhost.dead_letters import DeadLetter, DelayedPublish, PublishWill
-from broker.vhost.holdings import Holdings
+from broker.vhost.declarations import Declarations
+from broker.vhost.retained import RetainedMessages
+from broker.vhost.totals import VirtualHostTotals
 
-#: Replies that wait for one who asks and does not read.
-REPLIES: Final = 100_000
+#: The largest number of direct replies that wait for a consumer which does not read.
+REPLIES_MAX: Final = 100_000
 
 
-class VirtualHost(Holdings):
-    """The core's front door. Raises kinds of BrokerError."""
+class VirtualHost(DeadLetterHost):
+    """A virtual host, as front ends and the management API use it.
+
+    The methods raise subclasses of BrokerError.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        agenda: Agenda,
+        store: Store,
+        limits: BrokerLimits,
+        streams: Streams | None = None,
+    ) -> None:
+        self.name = name
+        self.agenda = agenda
+        self.store = store
+        self.limits = limits
+        declarations = Declarations(name, agenda, store, limits, streams or Streams(store), self)
+        self.declarations = declarations
+        self.bindings = declarations.bindings
+        self.contexts = declarations.contexts
+        #: The context of messages that the broker itself publishes.
+        self.internal = self.contexts.internal
+        # The dicts of the declarations, which callers read directly. They are never replaced.
+        self.exchanges = declarations.exchanges
+        self.queues = declarations.queues
+        self.replies = declarations.replies
+        self.delays = declarations.delays
+        self.inboxes = declarations.inboxes
+        self.policies = declarations.policies
+        self.subscribers: dict[Subscriber, None] = {}
+        #: The session whose messages are published now. It gets no copy of them if its subscription
+        #: says "no local".
+        self.publishing_session: Subscriber | None = None
+        self.retained = RetainedMessages(
+            name, agenda, store, limits.retained, limits.retained_bytes
+        )
+        self.producers = Producers(name, store)
+        #: True while the virtual host is deleted: no client can enter it any more.
+        self.closing = False
+        #: True while a resource alarm is on: publishers are throttled.
+        self.alarmed = False
+        #: Dead letters by reason.
+        self.dead_letters: dict[str, int] = {}
+        self._planner = declarations.planner
+
+    # -- counts
+
+    @property
+    def plans(self) -> int:
+        """The number of plans that are in use."""
+        return len(self._planner)
+
+    def totals(self) -> VirtualHostTotals:
+        """Return a new count of the objects and messages, which the caller advances in steps."""
+        return VirtualHostTotals(
+            list(self.queues.values()),
+            [*self.replies.values(), *self.delays.values()],
+            list(self.subscribers),
+            self.declarations.deleted,
+            sum(ingress.unrepresentable for ingress in self.contexts.ingress_counters().values()),
+        )
+
+    def absorb(self, other: VirtualHost) -> None:
+        """Add the counts of a virtual host that is deleted, so that metrics never fall."""
+        self.contexts.absorb(other.contexts)
+        for reason, count in other.dead_letters.items():
+            self.dead_letters[reason] = self.dead_letters.get(reason, 0) + count
+        own, gone = self.declarations, other.declarations
+        own.deleted.merge(gone.deleted)
+        own.queues_declared += gone.queues_declared
+        own.queues_created += gone.queues_created
+        own.queues_deleted += gone.queues_deleted
+
+    # -- declarations and bindings, as clients request them
+
+    def exchange(self, name: str) -> Exchange:
+        """Return the exchange of this name. Raise NotFound if there is none."""
+        return self._planner.exchange(name)
+
+    def queue(self, name: str, owner: object = None) -> Queue:
+        """Return the queue of this name for a connection, `owner`, that wants to use it.
+
+        Raise NotFound if there is none, ResourceLocked if it is exclusive to another connection.
+        """
+        return self.declarations.queue(name, owner)
+
+    def declare_exchange(
+        self, name: str, kind: str, options: ExchangeOptions, ticket: Ticket | None = None
+    ) -> Exchange:
+        """Return the exchange of this name, created if it does not exist."""
+        return self.declarations.declare_exchange(name, kind, options, ticket)
+
+    def delete_exchange(
+        self, name: str, if_unused: bool = False, ticket: Ticket | None = None
+    ) -> None:
+        """Delete an exchange, if it exists."""
+        self.declarations.delete_exchange(name, if_unused, ticket)
+
+    def declare_queue(
+        self,
+        name: str,
+        durable: bool = False,
+        arguments: Mapping[str, object] | None = None,
+        owner: object = None,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        ticket: Ticket | None = None,
+    ) -> Queue:
+        """Return the queue of this name, created if it does not exist."""
+        return self.declarations.declare_queue(
+            name, durable, arguments, owner, exclusive, auto_delete, ticket
+        )
+
+    def delete_queue(
+        self,
+        queue: Queue,
+        if_unused: bool = False,
+        if_empty: bool = False,
+        ticket: Ticket | None = None,
+    ) -> int:
+        """Delete a queue, and return how many messages it held."""
+        return self.declarations.delete_queue(queue, if_unused, if_empty, ticket, self.closing)
+
+    def bind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
+        """Add a binding to an exchange, or replace the equal one."""
+        self.bindings.bind(source, binding, ticket)
+
+    def unbind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
+        """Remove the binding that is equal to this one, if there is one."""
+        self.bindings.unbind(source, binding, ticket)
+
+    def retire_plans(self) -> None:
+        """Make all plans stale, because a permission or a subscription changed."""
+        self._planner.retire()
+
+    def reply_when_durable(self, known: Destination, ticket: Ticket | None) -> None:
+        """Delay a reply until the definition of an existing object is durable.
+
+        So a declare-ok survives a crash, even if another client declared the object just before.
+        """
+        if ticket is not None:
+            self.store.wait_for(known.number, ticket)
+
+    def reply_when_all_durable(self, ticket: Ticket | None) -> None:
+        """Delay a reply until all changes so far are durable.
+
+        For a change that the client requests and that another client made just before.
+        """
+        if ticket is not None:
+            self.store.wait_for_all(ticket)
+
+    # -- queues that clients cannot declare
 
     def open_reply(self, name: str) -> Queue:
-        """A queue of one consumer's, to which the default exchange leads by this name; no exchange
-        can be bound to it.
+        """Return a new queue for direct replies to one consumer.
+
+        The default exchange routes to it by this name, and no binding can.
         """
         queue = self.replies[name] = Queue(self.name, name, self.agenda, self.store, False)
-        queue.max_length = REPLIES
+        queue.max_length = REPLIES_MAX
         return queue
 
     def close_reply(self, queue: Queue) -> None:
-        """... and it is gone."""
+        """Delete a queue for direct replies."""
         del self.replies[queue.name]
         queue.on_deleted()
-        sum_into(self._copy_fates, queue.fates())
-        self._forget_route(queue)
+        self.declarations.deleted.add_queue(queue)
+        self.declarations.evict_default_route(queue)
 
     def new_inbox(self, name: str, durable: bool, max_length: int) -> Queue:
-        """A queue that belongs to a session. It keeps its newest messages when it is full."""
+        """Return a new queue for a session. A full inbox drops its oldest messages."""
         inbox = self.inboxes[name] = Queue(self.name, name, self.agenda, self.store, durable)
         inbox.private = True
         inbox.max_length = max_length
         return inbox
 
-    def add_subscriber(self, listener: Subscriber) -> None:
-        """Count with this listener from now on."""
-        self.subscribers[listener] = None
+    def add_subscriber(self, subscriber: Subscriber) -> None:
+        """Include a session or a subscription group in the totals."""
+        self.subscribers[subscriber] = None
 
-    def delete_subscriber(self, listener: Subscriber) -> None:
-        """The session is over, and what waits for it."""
-        inbox = listener.inbox
+    def delete_subscriber(self, subscriber: Subscriber) -> None:
+        """Delete a session or a subscription group, with its inbox and bindings."""
+        inbox = subscriber.inbox
         inbox.on_deleted()
         self.inboxes.pop(inbox.name, None)
-        self.subscribers.pop(listener, None)
-        sum_into(self._copy_fates, listener.fates())
-        self._relayed += int(listener.relayed)
-        listener.dead = True
-        self._forget(listener)
-
-    # -- policies
-
-    def set_policy(self, policy: Policy, ticket: Ticket | None = None) -> None:
-        """Add a policy, or put it in the place of the one of its name; what it is about follows it,
-        some objects a turn.
-        """
-        known = self.policies.by_name.get(policy.name)
-        if known is not None and known.row == policy.row:
-            return
-        self.store.append(Defined(self.name, "policy", policy.name, policy.row), ticket)
-        self.add_policy(policy)
-
-    def clear_policy(self, name: str, ticket: Ticket | None = None) -> None:
-        """Remove a policy; one that is not there is removed already."""
-        if self.policies.by_name.pop(name, None) is not None:
-            self.store.append(Undefined(self.name, "policy", name), ticket)
-            PolicyUpdate(self, list(self.queues.values()), list(self.exchanges.values())).run()
-
-    def add_policy(self, policy: Policy) -> None:
-        """A policy that is made now, or was before."""
-        self.policies.by_name[policy.name] = policy
-        PolicyUpdate(self, list(self.queues.values()), list(self.exchanges.values())).run()
-
-    def follow_alternates(self, exchanges: list[Exchange]) -> None:
-        for exchange in exchanges:
-            before = exchange.alternate
-            if exchange.options.alternate is None:
-                exchange.alternate = self.policies.alternate(exchange.name)
-            if self.topology is not None and exchange.alternate != before:
-                self.topology.declared_exchange(exchange.name, exchange.kind, exchange.alternate)
-
-    def follow_policies(self, queue: Queue) -> None:
-        """What holds for the queue now.
-
-        A plain one that must do more becomes another one in its place.
-        """
-        if self.queues.get(queue.name) is not queue:
-            return
-        arguments = queue.arguments.arguments
-        terms = QueueArguments(
-            queue.name, self.name, arguments, self.policies.arguments(queue.name, arguments)
-        )
-        if isinstance(queue, (StreamQueue, LimitedQueue)):
-            queue.update_arguments(terms)
-        elif terms.needs_only_plain_queue:
-            queue.arguments = terms
-        else:
-            heir = LimitedQueue(
-                self.name, queue.name, self.agenda, self.store, queue.durable, terms, self
-            )
-            heir.take_over(queue)
-            self.queues[queue.name] = heir
-            for exchange in self.exchanges.values():
-                exchange.redirect(queue, heir)
-            heir.update_arguments(terms)
+        self.subscribers.pop(subscriber, None)
+        self.declarations.deleted.add_subscriber(subscriber)
+        subscriber.dead = True
+        self.bindings.remove_to(subscriber)
 
     def alarm(self, on: bool) -> None:
-        """Memory or disk is short: every publication asks for care, so that its publisher can be
-        stopped.
+        """Turn the resource alarm for memory or disk on or off.
+
+        While it is on, all messages take the slow path, where their publishers are throttled.
         """
         self.alarmed = on
         self._planner.always_slow = on
-        self.changed()
+        self.retire_plans()
 
-    # -- publishing with care
+    # -- publishing
 
     def route(self, context: PublishContext, exchange: str, key: str) -> Route:
-        """A route for once, fresh, not kept: for what comes from the core itself."""
+        """Return a new route for one message, which no cache keeps."""
         route = Route(exchange, key, self._planner.plan(context.identity, exchange, key))
         route.origin = context.origin
         return route
@@ -160,7 +276,10 @@ class VirtualHost(Holdings):
         properties: Properties,
         deaths: list[Death] | None = None,
     ) -> Route:
-        """A route for one message that has several routing keys, or these deaths."""
+        """Return a new route for one message with several routing keys, or for a dead letter.
+
+        `deaths` are the deaths of a dead letter, which must not go round in a cycle.
+        """
         route = Route(
             exchange,
             keys[0],
@@ -177,7 +296,7 @@ class VirtualHost(Holdings):
         blind: list[str],
         properties: Properties,
     ) -> Route:
-        """A route for one message that has several routing keys, some of them blind."""
+        """Return a new route for one message with headers CC or BCC; `blind` are the BCC keys."""
         route = CcRoute(
             exchange,
             keys,
@@ -190,30 +309,30 @@ class VirtualHost(Holdings):
     def resolve_now(
         self, context: PublishContext, exchange: str, keys: list[str], properties: Properties
     ) -> ResolvedTargets:
-        """Where a message goes that is published later, as things are now.
+        """Return the present destinations of a message that is published when a transaction commits.
 
-        Raises NotFound, AccessRefused.
+        Raise NotFound if the exchange does not exist, AccessRefused if the identity may not publish
+        to it.
         """
         return self._planner.resolve_now(context.identity, exchange, keys, properties)
 
     def publish(
         self, context: PublishContext, route: Route, message: Message, ticket: Ticket | None
     ) -> i64:
-        """Publish what the hot loops do not: returns the fate; raises the plan's refusal.
+        """Publish a message on the slow path, and return its fate. Raise the plan's refusal.
 
-        The ticket waits for what must be durable before the publisher hears a confirm. A message
-        that travels with assurance and has a durable destination has a `position` afterwards.
+        The ticket waits for all that must be durable before the publisher gets a confirm. A message
+        with QoS 1 or 2 that a durable queue gets has a `position` in the store afterwards.
         """
         if route.plan.stale:
             context.renew(route)
         plan = route.plan
         if plan.refusal is not None:
             context.count(plan, 1)
-            raise type(plan.refusal)(
-                str(plan.refusal)
-            )  # A new one: a kept exception collects tracebacks.
+            # A new error: one that is raised again and again collects tracebacks.
+            raise type(plan.refusal)(str(plan.refusal))
         if plan.by_headers or plan.by_publishing_session:
-            plan = self._planner.walk(
+            plan = self._planner.follow(
                 self.exchange(route.exchange),
                 route,
                 message.properties,
@@ -221,16 +340,16 @@ class VirtualHost(Holdings):
                 context.identity.name,
             )
             if plan.recorded:
-                message.address = _as_walked(route, plan)
+                message.address = _with_plan(route, plan)
         refusing = [queue for queue in plan.limited if not queue.accepts(message)]
         for full in refusing:
             full.refuse(message)
         if message.qos > AT_MOST_ONCE and plan.durable:
-            self._keep(message, plan, refusing, ticket)
+            self._store_message(message, plan, refusing, ticket)
         for queue in plan.queues if message.qos == AT_MOST_ONCE else plan.reliable_queues:
             if queue in refusing:
                 continue
-            if message.qos == EXACTLY_ONCE and queue in plan.lowered:
+            if message.qos == EXACTLY_ONCE and queue in plan.qos1_inboxes:
                 queue.put(message.copy(AT_LEAST_ONCE, False))
             else:
                 queue.put(message)
@@ -271,8 +390,9 @@ class VirtualHost(Holdings):
         ticket: Ticket | None,
         publication: NumberedPublication,
     ) -> i64:
-        """The same, of what a producer numbered: a second time, it goes nowhere, and is confirmed
-        when the first one may be.
+        """Publish a message of a producer that numbers its messages, and return the fate.
+
+        A repeated message is not published again. It is confirmed when the first one is durable.
         """
         if self.producers.is_repeat(publication):
             context.count_fate(REPEATED)
@@ -290,7 +410,10 @@ class VirtualHost(Holdings):
     def _delay(
         self, waiting: DelayQueue, message: Message, blind: list[str], ticket: Ticket | None
     ) -> None:
-        """A copy waits for its time, and knows its `blind` routing keys until then."""
+        """Put a copy of the message into the queue of a delayed exchange.
+
+        The copy keeps the `blind` routing keys (BCC) in its headers until the delay is over.
+        """
         copy = message.copy(message.qos, False)
         if blind:
             copy.encoding = amend(copy.encoding, {BCC: blind}, {})
@@ -302,28 +425,28 @@ class VirtualHost(Holdings):
             )
         waiting.put(copy)
 
-    def _keep(
+    def _store_message(
         self, message: Message, plan: Plan, refusing: list[LimitedQueue], ticket: Ticket | None
     ) -> None:
-        """Give the message to the store, for the durable queues among its destinations."""
+        """Store the message for the durable queues of the plan that do not refuse it."""
         numbers = plan.numbers
         if refusing:
             numbers = [int(queue.number) for queue in plan.durable if queue not in refusing]
         if numbers:
-            serials: list[int] | None = None
+            annotations: list[int] | None = None
             if plan.annotated:
-                lowered = plan.lowered if message.qos == EXACTLY_ONCE else []
-                serials = [
-                    queue.annotate(queue in lowered)
+                qos1_inboxes = plan.qos1_inboxes if message.qos == EXACTLY_ONCE else []
+                annotations = [
+                    queue.annotate(queue in qos1_inboxes)
                     for queue in plan.durable
                     if queue not in refusing
                 ]
             message.position = self.store.append(
-                MessageStored(self.name, message, numbers, serials), ticket
+                MessageStored(self.name, message, numbers, annotations), ticket
             )
 
     def retain(self, message: Message, ticket: Ticket | None) -> None:
-        """Remember the message for those who subscribe later."""
+        """Make the message the retained message of its topic."""
         self.retained.keep(message, ticket)
 
     def publish_will(
@@ -331,18 +454,20 @@ class VirtualHost(Holdings):
         context: PublishContext,
         will: Message,
         lifetime: int = -1,
-        speaker: Subscriber | None = None,
+        session: Subscriber | None = None,
     ) -> None:
-        """Publish the speaker's last message, at the end of this turn.
+        """Publish the will message of a session at the end of this turn.
 
-        It expires after so many ms; never if that is below 0.
+        The message expires after `lifetime` milliseconds; never if that is below 0.
         """
         self.contexts.join(context)
-        self.agenda.add(PublishWill(self, context, will, lifetime, speaker))
+        self.agenda.add(PublishWill(self, context, will, lifetime, session))
 
     def leave(self, context: PublishContext) -> None:
-        """Somebody uses the gate no more."""
+        """Count one user less of the context."""
         self.contexts.leave(context)
+
+    # -- requests of queues
 
     def expire_queue(self, queue: LimitedQueue) -> None:
         if self.queues.get(queue.name) is queue:
@@ -356,8 +481,8 @@ class VirtualHost(Holdings):
         self.agenda.add(DeadLetter(self, queue, message, reason))
 
 
-def _as_walked(route: Route, plan: Plan) -> Route:
-    """The route of one message whose destinations its headers decided."""
-    walked = Route(route.exchange, route.key, plan)
-    walked.origin = route.origin
-    return walked
+def _with_plan(route: Route, plan: Plan) -> Route:
+    """Return a copy of the route with the plan of one message, which its headers decided."""
+    copy = Route(route.exchange, route.key, plan)
+    copy.origin = route.origin
+    return copy

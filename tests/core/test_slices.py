@@ -7,9 +7,9 @@ import pamqp.commands as spec
 from broker.messages.message import ALWAYS
 from broker.queues.queue import MESSAGES_PER_SLICE as MESSAGES
 from broker.routing.binding import Binding
-from broker.routing.exchanges.base import OCTETS
-from broker.routing.planner import SLICE as PLANS
-from broker.vhost.background import SLICE as BINDINGS
+from broker.routing.exchanges.base import KEY_BYTES_PER_BINDING
+from broker.routing.planner import PLANS_PER_SLICE as PLANS
+from broker.vhost.background import BINDINGS_PER_SLICE as BINDINGS
 from protocols.amqp.channel.exclusive_queues import CLEARED
 from tests.clients import World, marshal, mqtt_publish, publication
 
@@ -52,7 +52,9 @@ def test_bindings_with_long_keys_are_removed_in_smaller_slices() -> None:
     exchange = world.vhost.exchange("amq.topic")
     client.connection.receive_data(marshal(1, spec.Queue.Delete(queue="q")))
     removed = BINDINGS - len(list(exchange))
-    assert 0 < removed * len(key) <= BINDINGS * OCTETS < (removed + 1) * (len(key) + 5)
+    assert (
+        0 < removed * len(key) <= BINDINGS * KEY_BYTES_PER_BINDING < (removed + 1) * (len(key) + 5)
+    )
     world.settle(client.connection)
     assert list(exchange) == []
 

@@ -8,7 +8,7 @@ from broker.definitions.restore import RestoreReport, restore_broker
 from broker.limits import BrokerLimits
 from broker.queues.queue import Queue
 from broker.routing.exchanges import Exchange, TopicExchange
-from broker.routing.route import Subscriber
+from broker.routing.subscriber import Subscriber
 from broker.store.catalog import Catalog
 from broker.store.disk import RealDisk
 from broker.store.inspect import dump

@@ -230,7 +230,9 @@ def test_a_queue_that_gets_a_time_to_live_by_a_policy_keeps_it_through_restarts(
     client = world.amqp()
     client.queue("q", durable=True)
     persistent(client, "", "q", b"before")
-    world.vhost.set_policy(Policy("/", "short", "q", "all", 0, {"message-ttl": 10_000}))
+    world.vhost.declarations.set_policy(
+        Policy("/", "short", "q", "all", 0, {"message-ttl": 10_000})
+    )
     world.settle(client.connection)
     persistent(client, "", "q", b"after")
     world.stop()

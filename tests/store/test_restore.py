@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from broker.limits import BrokerLimits
 from broker.routing.exchanges import TopicExchange
 from broker.store.contract import Defined
-from broker.vhost.background import SLICE
+from broker.vhost.background import BINDINGS_PER_SLICE
 from protocols.amqp.codec.tables import write_table
 from tests.clients import World, marshal, mqtt_publish, publication
 from tests.store.homes import Home, bindings, listing, numbers, options
@@ -367,7 +367,7 @@ def test_bindings_of_what_is_gone_leave_in_slices_and_those_of_its_successor_sta
     tmp_path: Path,
 ) -> None:
     """Crash after any turn."""
-    most = 2 * SLICE + 100
+    most = 2 * BINDINGS_PER_SLICE + 100
     world = Home(tmp_path / "first")
     client = world.amqp()
     client.send(queue("q"), exchange("e"), exchange("f", "fanout"))

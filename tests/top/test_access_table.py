@@ -11,7 +11,7 @@ import pytest
 from websockets import ClientConnection, Subprotocol
 from websockets.asyncio.client import connect
 
-from broker.routing.route import DENIED
+from broker.messages.fates import DENIED
 from protocols.amqp.connection.handshake import GREETING
 from tests.authority import Authority
 from tests.clients import marshal, mqtt_publish, publication, start_ok

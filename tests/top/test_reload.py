@@ -14,7 +14,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.routing.route import DENIED
+from broker.messages.fates import DENIED
 from tests.authority import Authority
 from tests.broker import BrokerProcess
 from tests.clients import connect_packet

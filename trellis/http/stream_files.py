@@ -91,7 +91,8 @@ def list_streams(broker: Broker, identity: Identity) -> list[Row]:
                         "epoch": archive.epoch,
                         "readers": len(queue.readers),
                         "served": int(queue.served),
-                        "journal": queue.arguments.journal or queue.name == vhost.journal,
+                        "journal": queue.arguments.journal
+                        or queue.name == vhost.declarations.journal,
                     }
                 )
     return rows

@@ -15,9 +15,8 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 import trellis
-from broker.messages.fates import COPY_FATES
+from broker.messages.fates import COPY_FATES, MESSAGE_FATES, ROUTED, UNROUTABLE
 from broker.routing.publish_context import IngressCounters
-from broker.routing.route import FATES, ROUTED, UNROUTABLE
 from broker.stream.queue import StreamQueue
 from broker.vhost.totals import VirtualHostTotals
 from protocols.front import Front
@@ -375,17 +374,17 @@ def _queues(page: MetricsPage, node: BrokerNode, totals: list[VirtualHostTotals]
     page.counter(
         "rabbitmq_queues_declared",
         "Total number of queue declarations, of new and existing queues.",
-        sum(vhost.queues_declared for vhost in vhosts),
+        sum(vhost.declarations.queues_declared for vhost in vhosts),
     )
     page.counter(
         "rabbitmq_queues_created",
         "Total number of queues created.",
-        sum(vhost.queues_created for vhost in vhosts),
+        sum(vhost.declarations.queues_created for vhost in vhosts),
     )
     page.counter(
         "rabbitmq_queues_deleted",
         "Total number of queues deleted.",
-        sum(vhost.queues_deleted for vhost in vhosts),
+        sum(vhost.declarations.queues_deleted for vhost in vhosts),
     )
     for reason in ("expired", "maxlen", "rejected", "delivery_limit"):
         page.counter(
@@ -696,7 +695,7 @@ def _fates(
     page: MetricsPage, vhosts: list[dict[str, IngressCounters]], totals: list[VirtualHostTotals]
 ) -> None:
     every = [ingress for vhost in vhosts for ingress in vhost.values()]
-    for at, fate in enumerate(FATES):
+    for at, fate in enumerate(MESSAGE_FATES):
         page.counter(
             "trellis_messages",
             "Total number of messages published, by fate.",

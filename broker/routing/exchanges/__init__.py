@@ -1,6 +1,7 @@
-"""Exchanges: from a routing key to the bindings that want it. Asked on a route cache miss only.
+"""Exchanges: from the routing key of a message to the bindings that match it.
 
-One type a file. Reading order: base, direct, fanout, topic, headers, consistent_hash, delayed.
+The planner asks an exchange only when the route cache has no route. Each exchange type has a file.
+Reading order: base, direct, fanout, topic, headers, consistent_hash, delayed.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ __all__ = [
     "TopicExchange",
 ]
 
-#: Every exchange type by the name under which clients declare it, but for the one that delays,
-#: which needs more.
+#: Exchange types by the name under which clients declare them. The delayed exchange is not here,
+#: because its constructor needs a queue of delayed messages.
 TYPES: dict[str, type[Exchange]] = {
     kind.kind: kind
     for kind in (

@@ -1,4 +1,4 @@
-"""What all exchange types share: names, options, and the bindings by destination."""
+"""The base class of all exchange types: name, options, and the bindings by destination."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from broker.messages.message import Properties
 from broker.queues.destination import Destination
 from broker.routing.binding import Binding
 
-#: What removing a binding takes grows with its key. So many octets of a key count as one binding.
-OCTETS: Final = 40
+#: The time to remove a binding grows with the length of its key. For the size of a slice, this many
+#: bytes of a key count as one binding.
+KEY_BYTES_PER_BINDING: Final = 40
 
 
 class ExchangeOptions:
-    """How an exchange was declared."""
+    """The options and arguments with which an exchange was declared."""
 
     def __init__(
         self,
@@ -33,24 +34,26 @@ class ExchangeOptions:
 
 
 class Exchange(Destination):
-    """Keeps the bindings; a type says which of them match.
+    """An exchange with its bindings; the subclass says which of them match a message.
 
-    bindings    destination -> identity -> Binding       so that a destination leaves in one step
+    `bindings` maps a destination to its bindings by identity, so that all bindings to a deleted
+    destination are found at once.
     """
 
+    #: The name of the exchange type, as clients declare it.
     kind: ClassVar[str] = ""
-    #: Whether the answer depends on more than the key, so that it cannot be kept.
+    #: True if a match depends on the message's headers, so that it cannot be cached.
     by_headers: ClassVar[bool] = False
 
     def __init__(self, name: str, options: ExchangeOptions) -> None:
         super().__init__(name)
         self.options = options
-        #: Where messages go that nothing here matches: as declared, or as a policy says.
+        #: The exchange that gets the messages which match no binding, by declaration or policy.
         self.alternate = options.alternate
         self.bindings: dict[Destination, dict[str, Binding]] = {}
 
     def bind(self, binding: Binding) -> Binding | None:
-        """Add a binding; returns the equal one whose place it takes, if there was one."""
+        """Add a binding, and return the equal one that it replaces, if there was one."""
         mine = self.bindings.setdefault(binding.destination, {})
         known = mine.get(binding.identity)
         if known is not None:
@@ -60,7 +63,7 @@ class Exchange(Destination):
         return known
 
     def unbind(self, destination: Destination, identity: str) -> Binding | None:
-        """Remove and return a binding; None when it is not there."""
+        """Remove and return a binding. Return None if it does not exist."""
         mine = self.bindings.get(destination)
         known = None if mine is None else mine.pop(identity, None)
         if mine is not None and not mine:
@@ -70,23 +73,24 @@ class Exchange(Destination):
         return known
 
     def unbind_some(self, destination: Destination, most: int) -> list[Binding]:
-        """Remove and return up to `most` bindings to a destination, fewer if their keys are long;
-        none when none is left.
+        """Remove and return up to `most` bindings to a destination, fewer if their keys are long.
+
+        An empty list means that none are left.
         """
         mine = self.bindings.get(destination, {})
         found: list[Binding] = []
-        octets = 0
+        key_bytes = 0
         for identity in list(islice(mine, most)):
             binding = self.unbind(destination, identity)
             if binding is not None:
                 found.append(binding)
-                octets += len(binding.key)
-            if octets > most * OCTETS:
+                key_bytes += len(binding.key)
+            if key_bytes > most * KEY_BYTES_PER_BINDING:
                 break
         return found
 
     def redirect(self, old: Destination, new: Destination) -> None:
-        """What led to one destination leads to the other from now on."""
+        """Let all bindings to the old destination lead to the new one."""
         mine = self.bindings.pop(old, None)
         if mine is not None:
             self.bindings[new] = mine
@@ -97,17 +101,17 @@ class Exchange(Destination):
         return iter([binding for mine in self.bindings.values() for binding in mine.values()])
 
     def check(self, binding: Binding) -> None:
-        """Raise PreconditionFailed for a binding that this type does not know."""
+        """Raise PreconditionFailed if this exchange type cannot have such a binding."""
 
     def match(self, key: str, properties: Properties) -> list[Binding]:
-        """The bindings that want this, in no order.
+        """Return the bindings that match a message, in no particular order.
 
-        The properties are the message's, where `by_headers` says so.
+        `properties` are the message's if `by_headers` is True, and empty otherwise.
         """
         raise NotImplementedError
 
     def added(self, binding: Binding) -> None:
-        """For types with an index of their own."""
+        """Add a binding to the index of the subclass, if it has one."""
 
     def removed(self, binding: Binding) -> None:
-        """For types with an index of their own."""
+        """Remove a binding from the index of the subclass, if it has one."""

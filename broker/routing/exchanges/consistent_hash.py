@@ -1,14 +1,16 @@
-"""The consistent-hash exchange: each message to one of the bindings, equal keys to the same one
-(RabbitMQ's `x-consistent-hash`).
+"""The consistent-hash exchange (RabbitMQ's `x-consistent-hash`).
 
-Rendezvous hashing with weights: every binding draws a number from (its own name, the message's
-key), and the highest draw, stretched by the binding's weight, wins. So the shares are exactly as
-the weights, a binding that comes or goes moves only what it wins or won, and the answer does not
-depend on the order in which bindings came: after a restart it is the same. (D. G. Thaler, C. V.
-Ravishankar: Using name-based mappings to increase hit rates, 1998.)
+It routes each message to one of its bindings, and messages with equal keys to the same one.
 
-A binding's name is its destination's `hash_kind` and name, and its own identity. It contains no
-name of a class, so that a release that renames classes does not move messages to other queues.
+Rendezvous hashing with weights: for each message key, each binding gets a score, computed from a
+hash of the binding's seed and the key, and from the binding's weight. The binding with the highest
+score gets the message. So each binding gets messages in proportion to its weight; a binding that is
+added or removed moves only its own messages; and the result does not depend on the order of the
+bindings, so it is the same after a restart. (D. G. Thaler, C. V. Ravishankar: Using name-based
+mappings to increase hit rates, 1998.)
+
+The seed is a hash of the `hash_kind` and the name of the destination and the identity of the
+binding. It contains no class name, so renaming a class does not move messages to other queues.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _MASK: Final[i64] = 0xFFFF_FFFF
 
 
 class HashShare:
-    """A binding with its seed and weight."""
+    """A binding with the seed of its hash and its weight."""
 
     __slots__ = ("binding", "seed", "weight")
 
@@ -46,9 +48,10 @@ class HashShare:
 
 
 class ConsistentHashExchange(Exchange):
-    """A binding key is a weight.
+    """An exchange that routes each message to one binding, by a hash of its key.
 
-    The routing key decides, or the header or property that the exchange names.
+    The binding key is the weight. The key of a message is its routing key, or the header or
+    property that the arguments of the exchange name.
     """
 
     kind: ClassVar[str] = "x-consistent-hash"
@@ -57,17 +60,18 @@ class ConsistentHashExchange(Exchange):
 
     def __init__(self, name: str, options: ExchangeOptions) -> None:
         super().__init__(name, options)
-        header, of = options.arguments.get("hash-header"), options.arguments.get("hash-property")
-        if header is not None and of is not None:
+        header = options.arguments.get("hash-header")
+        property_name = options.arguments.get("hash-property")
+        if header is not None and property_name is not None:
             raise PreconditionFailed("hash-header and hash-property are mutually exclusive")
         if header is not None and not isinstance(header, str):
             raise PreconditionFailed(f"invalid arg 'hash-header' for exchange '{name}': not a text")
-        if of is not None and of not in _PROPERTIES:
+        if property_name is not None and property_name not in _PROPERTIES:
             raise PreconditionFailed(
-                f"Unsupported property: {of}; supported are {', '.join(_PROPERTIES)}"
+                f"Unsupported property: {property_name}; supported are {', '.join(_PROPERTIES)}"
             )
         self._header = header if isinstance(header, str) else None
-        self._property = of if isinstance(of, str) else None
+        self._property = property_name if isinstance(property_name, str) else None
         self._shares: dict[Binding, HashShare] = {}
 
     def check(self, binding: Binding) -> None:
@@ -86,22 +90,24 @@ class ConsistentHashExchange(Exchange):
         del self._shares[binding]
 
     def match(self, key: str, properties: Properties) -> list[Binding]:
-        mark = self._mark(key, properties)
+        key_hash = self._key_hash(key, properties)
         best: Binding | None = None
         highest = 0.0
         for share in self._shares.values():
             if share.binding.destination.dead:
                 continue
-            # -ln(draw) / weight is exponentially distributed, and the least of such is each one's
-            # in the share of its weight.
+            # For a uniform hash in (0, 1), -ln(hash) / weight is exponentially distributed, and each
+            # binding has the least of these values with a probability proportional to its weight.
+            # The score is the reciprocal.
             score = share.weight / -math.log(
-                (float(mixed(mark, share.seed)) + 0.5) / 4_294_967_296.0
+                (float(mixed(key_hash, share.seed)) + 0.5) / 4_294_967_296.0
             )
             if score > highest:
                 best, highest = share.binding, score
         return [] if best is None else [best]
 
-    def _mark(self, key: str, properties: Properties) -> i64:
+    def _key_hash(self, key: str, properties: Properties) -> i64:
+        """Return a 32-bit hash of the routing key, or of the chosen header or property."""
         if self._header is not None:
             headers = properties.get("headers")
             key = repr(headers.get(self._header)) if isinstance(headers, dict) else "None"
@@ -110,12 +116,12 @@ class ConsistentHashExchange(Exchange):
         return zlib.crc32(key.encode("utf-8", "surrogateescape"))
 
 
-def mixed(mark: i64, seed: i64) -> i64:
-    """32 bits that depend on every bit of both.
+def mixed(key_hash: i64, seed: i64) -> i64:
+    """Return a 32-bit hash of two 32-bit numbers, which depends on each of their bits.
 
-    (Both below 2**32, so that no product leaves 63 bits.)
+    The multipliers have at most 31 bits, so that no product exceeds 63 bits.
     """
-    mixing: i64 = mark ^ (seed * 0x1E35_A7BD & _MASK)
+    mixing: i64 = key_hash ^ (seed * 0x1E35_A7BD & _MASK)
     mixing = (mixing >> 16 ^ mixing) * 0x45D9_F3B & _MASK
     mixing = (mixing >> 16 ^ mixing ^ seed) * 0x45D9_F3B & _MASK
     mixing = (mixing >> 15 ^ mixing) * 0x2C1B_3C6D & _MASK

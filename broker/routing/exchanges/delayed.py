@@ -1,9 +1,12 @@
-"""The delayed-message exchange: what has a header `x-delay` (ms) is routed only then (the plugin
-`x-delayed-message`).
+"""The delayed-message exchange (RabbitMQ's plugin `x-delayed-message`).
 
-publish --> x-delay > 0? --> waiting (ranked by time, kept in the store) --> its time --> routed as
-the type of
-                 no -------------------------------------------------------------------> `x-delayed-type` does
+It routes a message with a header `x-delay` only after this many milliseconds.
+
+    publish --> x-delay > 0? --yes--> waiting: a DelayQueue, --> the time has come --+
+                     |                ordered by time, stored                        v
+                     +-----------------no------------------------> the inner exchange routes it
+
+The argument `x-delayed-type` names the type of the inner exchange.
 """
 
 from __future__ import annotations
@@ -16,14 +19,15 @@ from broker.routing.binding import Binding
 from broker.routing.exchanges.base import Exchange, ExchangeOptions
 
 HEADER: Final = "x-delay"
-#: The longest delay, in ms.
+#: The longest delay, in milliseconds. A longer one is cut to it.
 DELAY_MAX: Final = 1 << 50
 
 
 class DelayedExchange(Exchange):
-    """Routes as `inner` does, which it shares its bindings with.
+    """An exchange that delays messages, then routes them as its `inner` exchange does.
 
-    `waiting` has the number of the exchange.
+    Both share their bindings. `waiting` holds the delayed messages, and has the number of the
+    exchange in the store.
     """
 
     kind: ClassVar[str] = "x-delayed-message"
@@ -54,9 +58,9 @@ class DelayedExchange(Exchange):
 
 
 def delay_of(properties: Properties) -> int:
-    """The delay in ms that a message asks for; 0 for none.
+    """Return the delay in milliseconds that the headers of a message ask for; 0 for none.
 
-    (When it is over, the header is negative.)
+    A message whose delay is over has a negative header, and is not delayed again.
     """
     headers = properties.get("headers")
     delay = headers.get(HEADER) if isinstance(headers, dict) else None

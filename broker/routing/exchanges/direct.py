@@ -1,4 +1,4 @@
-"""The direct exchange: the routing key is the binding key (AMQP 0-9-1 section 3.1.3.1)."""
+"""The direct exchange: the routing key equals the binding key (AMQP 0-9-1 section 3.1.3.1)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matching.bucket import Bucket, members, with_added, without
 
 
 class DirectExchange(Exchange):
-    """One probe of a dict."""
+    """An exchange that matches a message with one lookup in a dict of binding keys."""
 
     kind: ClassVar[str] = "direct"
     hash_kind: ClassVar[str] = "DirectExchange"

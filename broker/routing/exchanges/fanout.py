@@ -1,4 +1,4 @@
-"""The fanout exchange: everything goes everywhere (AMQP 0-9-1 section 3.1.3.2)."""
+"""The fanout exchange: each message matches each binding (AMQP 0-9-1 section 3.1.3.2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker.routing.exchanges.base import Exchange
 
 
 class FanoutExchange(Exchange):
-    """Its answer is its bindings."""
+    """An exchange that routes each message to all of its bindings."""
 
     kind: ClassVar[str] = "fanout"
     hash_kind: ClassVar[str] = "FanoutExchange"

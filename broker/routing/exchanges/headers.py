@@ -1,6 +1,6 @@
-"""The headers exchange: a binding's arguments are compared with the message's headers.
+"""The headers exchange: the arguments of a binding match the headers of a message.
 
-What they ask for, and how values are compared, is `matching.fields`.
+The package `matching.fields` says which arguments there are and how values are compared.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from matching.fields.matcher import HeadersMatcher
 
 
 class HeadersExchange(Exchange):
-    """Finds bindings by their rarest criterion (AMQP 0-9-1 section 3.1.3.4)."""
+    """An exchange that matches the message's headers (AMQP 0-9-1 section 3.1.3.4)."""
 
     kind: ClassVar[str] = "headers"
     hash_kind: ClassVar[str] = "HeadersExchange"

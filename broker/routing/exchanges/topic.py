@@ -1,8 +1,8 @@
-"""The topic exchange: plain keys in a dict, patterns in a matcher, for each grammar in use; the
-answers merged.
+"""The topic exchange: binding keys with wildcards match routing keys made of words.
 
-All of that is `matching.composite`; what is here is which binding goes where. Patterns are never
-translated: each is asked in its own grammar (architecture: one truth about topics).
+Queues are bound with AMQP patterns, sessions with MQTT filters. A pattern is never translated into
+the other grammar: `matching.composite` keeps a matcher for each of the two grammars, and merges
+their results (docs/architecture.md).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from matching.grammar import DEFAULT
 
 
 class TopicExchange(Exchange):
-    """Routing keys are words; binding keys may hold wildcards (AMQP 0-9-1 section 3.1.3.3)."""
+    """An exchange that matches binding keys with wildcards (AMQP 0-9-1 section 3.1.3.3)."""
 
     kind: ClassVar[str] = "topic"
     hash_kind: ClassVar[str] = "TopicExchange"
@@ -29,8 +29,9 @@ class TopicExchange(Exchange):
         self._matcher: Bilingual[Binding] = Bilingual(DEFAULT, algorithm)
 
     def use(self, algorithm: str) -> None:
-        """Match with another algorithm from now on: all bindings are put into a new matcher, at 2
-        to 5 us each.
+        """Replace the matcher by one with another algorithm.
+
+        All bindings are added to the new matcher, which takes 2 to 5 us each.
         """
         self.algorithm = algorithm
         self._matcher = Bilingual(DEFAULT, algorithm)
@@ -50,13 +51,14 @@ class TopicExchange(Exchange):
 def topic_exchange(
     name: str, options: ExchangeOptions, default: str, allowed: list[str]
 ) -> TopicExchange:
-    """A topic exchange with the matcher that its argument `x-matcher` names.
+    """Return a topic exchange with the matcher that its argument `x-matcher` names.
 
-    Raises PreconditionFailed.
+    Raise PreconditionFailed if this matcher is not one of the `allowed`.
     """
     wanted = options.arguments.get("x-matcher", default)
     if not isinstance(wanted, str) or wanted not in allowed:
         raise PreconditionFailed(
-            f"invalid arg 'x-matcher' for exchange '{name}': {wanted!r} is none of {', '.join(allowed)}"
+            f"invalid arg 'x-matcher' for exchange '{name}': {wanted!r} is none of "
+            f"{', '.join(allowed)}"
         )
     return TopicExchange(name, options, wanted)

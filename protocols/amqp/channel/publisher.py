@@ -18,6 +18,7 @@ from mypy_extensions import i64
 
 from broker.errors import BrokerError
 from broker.messages.cc_headers import BCC, bcc_keys, parse_additional_keys
+from broker.messages.fates import REFUSED, REPEATED, TOO_LARGE, UNROUTABLE
 from broker.messages.message import (
     AT_LEAST_ONCE,
     AT_MOST_ONCE,
@@ -31,7 +32,7 @@ from broker.messages.message import (
 from broker.routing.deduplication import NumberedPublication, numbered
 from broker.routing.planner import TOPICS
 from broker.routing.publish_context import PublishContext
-from broker.routing.route import REFUSED, REPEATED, TOO_LARGE, UNROUTABLE, CcRoute, Route
+from broker.routing.route import CcRoute, Route
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.confirms import Confirms

@@ -10,7 +10,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.messages.message import FRONT_END, Encoding
-from broker.routing.route import RelayFormat
+from broker.routing.subscriber import RelayFormat
 
 #: Bits of `Plan.slow_path_mask`: some subscriber cannot read the packets of a publisher of level 3
 #: or 4 unchanged; or those of a publisher of level 5.

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 from broker.errors import AccessRefused
+from broker.routing.plan import refused
 from broker.routing.publish_context import PublishContext
-from broker.routing.route import Route, refused
+from broker.routing.route import Route
 from matching.grammar import MQTT, InvalidPattern, swap
 from protocols.mqtt.codec.connect import topic_name
 from protocols.mqtt.codec.packets import MalformedPacket, decoded

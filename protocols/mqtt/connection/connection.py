@@ -20,10 +20,11 @@ from mypy_extensions import i64
 
 from broker.access.identity import Identity
 from broker.errors import BrokerError
+from broker.messages.fates import DENIED
 from broker.messages.message import Message
 from broker.routing.deduplication import NumberedPublication
 from broker.routing.publish_context import PublishContext
-from broker.routing.route import DENIED, Route
+from broker.routing.route import Route
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import swap

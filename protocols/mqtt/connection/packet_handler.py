@@ -16,6 +16,7 @@ from typing import Final
 from librt.strings import read_i16_be
 from mypy_extensions import i64
 
+from broker.messages.fates import DENIED, REFUSED, REPEATED, ROUTED, TOO_LARGE, UNROUTABLE
 from broker.messages.message import (
     ALWAYS,
     AT_LEAST_ONCE,
@@ -27,17 +28,8 @@ from broker.messages.message import (
     Message,
 )
 from broker.routing.publish_context import PublishContext
-from broker.routing.route import (
-    DENIED,
-    EMPTY_RELAY,
-    REFUSED,
-    REPEATED,
-    ROUTED,
-    TOO_LARGE,
-    UNROUTABLE,
-    Relay,
-    Route,
-)
+from broker.routing.relay import EMPTY_RELAY, Relay
+from broker.routing.route import Route
 from broker.store.contract import Ticket
 from protocols.connection import BUDGET, COLD
 from protocols.mqtt.codec.content import encoding_of
@@ -226,7 +218,7 @@ class PacketHandler(InputHandler):
         """Relay a run of packets, if there is one."""
         if count > 0:
             if self._described:
-                run.send_described(data[start:end], count)
+                run.send_with_properties(data[start:end], count)
             else:
                 run.send(data[start:end], count)
 

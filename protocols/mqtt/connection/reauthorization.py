@@ -100,7 +100,7 @@ class SessionReauthorization(Task):
             left -= (1 + name.count("/")) * self._identity.weight
             partly |= self._review(name)
         if partly:
-            session.vhost.changed()
+            session.vhost.retire_plans()
         if self._names:
             session.vhost.agenda.later(self)
         elif self._lost and session.connection is not None:

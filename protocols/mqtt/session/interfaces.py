@@ -8,7 +8,7 @@ from broker.access.identity import Identity
 from broker.agenda import Task
 from broker.definitions.restore import SessionRestorer
 from broker.messages.outlet import Outlet
-from broker.routing.route import Subscriber
+from broker.routing.subscriber import Subscriber
 from broker.store.contract import Ticket
 from protocols.connection import Connection
 

@@ -19,7 +19,7 @@ from mypy_extensions import i64
 from broker.agenda import Agenda
 from broker.messages.message import PLAIN, Message
 from broker.messages.outlet import LARGE_BODY, Outlet
-from broker.routing.route import RelayFormat
+from broker.routing.subscriber import RelayFormat
 from protocols.crossing import wants_retain
 from protocols.mqtt.codec.content import MqttEncoding, described_by, properties_end
 from protocols.mqtt.codec.packets import PUBLISH, RETAIN, remaining_length, write_publish_head

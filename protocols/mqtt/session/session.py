@@ -21,7 +21,7 @@ from broker.messages.message import AT_MOST_ONCE, EXACTLY_ONCE, Message
 from broker.messages.outlet import Outlet
 from broker.queues.consumer import Delivery
 from broker.routing.binding import Arguments, Binding
-from broker.routing.route import Subscriber
+from broker.routing.subscriber import Subscriber
 from broker.store.contract import PacketIdHeld, PacketIdReleased, PubrecReceived, Ticket, Waiter
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import MQTT
@@ -194,7 +194,7 @@ class Session(Subscriber):
         if relay_format is not self.relay_format:
             self.relay_format = relay_format
             if len(self.subscriptions) > 0:
-                self.vhost.changed()
+                self.vhost.retire_plans()
 
     # -- connections come and go
 

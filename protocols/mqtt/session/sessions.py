@@ -10,7 +10,7 @@ from broker.agenda import Agenda
 from broker.definitions.restore import Definition
 from broker.errors import PreconditionFailed
 from broker.routing.binding import Binding
-from broker.routing.route import Subscriber
+from broker.routing.subscriber import Subscriber
 from broker.store.contract import Defined, Ticket, Undefined
 from broker.store.durable import DurableStore
 from broker.vhost.vhost import VirtualHost

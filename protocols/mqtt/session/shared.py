@@ -20,7 +20,7 @@ from broker.messages.outlet import Outlet
 from broker.queues.arguments import UNLIMITED
 from broker.queues.consumer import Consumer, Delivery, MessageSource
 from broker.routing.binding import Binding
-from broker.routing.route import Subscriber
+from broker.routing.subscriber import Subscriber
 from broker.store.contract import Defined, MessageStored, Ticket, Undefined
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import MQTT

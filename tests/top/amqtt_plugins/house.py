@@ -12,7 +12,7 @@ import pamqp.frame
 
 from broker.broker import Broker
 from broker.limits import BrokerLimits
-from broker.routing.route import FATES
+from broker.messages.fates import MESSAGE_FATES
 from broker.store.memory import MemoryStore
 from protocols.amqp.connection.handshake import GREETING
 from protocols.amqp.front import AmqpFront
@@ -120,7 +120,7 @@ class House:
                 *(context.totals()[0] for context in self.broker.vhosts["/"].contexts), strict=True
             )
         ]
-        return {name: count for name, count in zip(FATES, totals, strict=True) if count}
+        return {name: count for name, count in zip(MESSAGE_FATES, totals, strict=True) if count}
 
 
 class Client:

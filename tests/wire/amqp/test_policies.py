@@ -26,7 +26,7 @@ def say(
     priority: int = 0,
     apply_to: str = "all",
 ) -> None:
-    world.vhost.set_policy(Policy("/", name, pattern, apply_to, priority, definition))
+    world.vhost.declarations.set_policy(Policy("/", name, pattern, apply_to, priority, definition))
     world.settle()
 
 
@@ -151,7 +151,7 @@ def test_without_the_policy_the_queue_is_as_it_was_declared() -> None:
     client.send(spec.Confirm.Select())
     client.publish("", "q", b"0")
     assert names(client.publish("", "q", b"1")) == ["Basic.Nack"]
-    world.vhost.clear_policy("short")
+    world.vhost.declarations.clear_policy("short")
     world.settle()
     assert names(client.publish("", "q", b"1")) == ["Basic.Ack"]
     assert read(client, "q") == [b"0", b"1"]
@@ -186,7 +186,7 @@ def test_an_exchange_has_the_alternate_that_the_policy_says_unless_it_has_its_ow
     for exchange in ("x", "x2", "x3"):
         client.publish(exchange, "k", exchange.encode())
     assert read(client, "lost") == [b"x", b"x2"]
-    world.vhost.clear_policy("lost")
+    world.vhost.declarations.clear_policy("lost")
     client.publish("x", "k", b"again")
     assert read(client, "lost") == []
 
@@ -233,7 +233,7 @@ def test_many_queues_follow_in_slices() -> None:
     world = World()
     for number in range(1_200):
         world.vhost.declare_queue(f"q{number}")
-    world.vhost.set_policy(Policy("/", "p", "", "queues", 0, {"max-length": 1}))
+    world.vhost.declarations.set_policy(Policy("/", "p", "", "queues", 0, {"max-length": 1}))
     followed = sum(isinstance(queue, LimitedQueue) for queue in world.vhost.queues.values())
     assert 0 < followed < 1_200
     world.settle()

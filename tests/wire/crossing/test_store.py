@@ -12,7 +12,7 @@ import pytest
 from broker.queues.consumer import Delivery
 from broker.queues.queue import Queue
 from broker.routing.exchanges.base import Exchange
-from broker.routing.route import Subscriber
+from broker.routing.subscriber import Subscriber
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.connection.connection import AmqpConnection
 from tests.clients import World, marshal, mqtt_publish

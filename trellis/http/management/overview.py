@@ -82,9 +82,9 @@ async def overview(call: Call) -> Row:
             "connection_closed": sum(sum(front.closed.values()) for front in call.node.fronts),
             "channel_created": int(tally.channels_opened),
             "channel_closed": int(tally.channels_closed),
-            "queue_declared": sum(vhost.queues_declared for vhost in vhosts),
-            "queue_created": sum(vhost.queues_created for vhost in vhosts),
-            "queue_deleted": sum(vhost.queues_deleted for vhost in vhosts),
+            "queue_declared": sum(vhost.declarations.queues_declared for vhost in vhosts),
+            "queue_created": sum(vhost.declarations.queues_created for vhost in vhosts),
+            "queue_deleted": sum(vhost.declarations.queues_deleted for vhost in vhosts),
         },
         "queue_totals": counts(totals.ready, totals.unacked),
         "object_totals": {

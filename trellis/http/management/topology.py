@@ -436,7 +436,7 @@ async def put_policy(call: Call) -> Empty:
     vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
     known = name in vhost.policies.by_name
     policy = policy_of(vhost.name, name, call.body())
-    await call.make_durable(lambda ticket: vhost.set_policy(policy, ticket))
+    await call.make_durable(lambda ticket: vhost.declarations.set_policy(policy, ticket))
     return Empty(not known)
 
 
@@ -445,5 +445,5 @@ async def delete_policy(call: Call) -> Empty:
     vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
     if name not in vhost.policies.by_name:
         raise not_found(f"no policy '{name}' in vhost '{vhost.name}'")
-    await call.make_durable(lambda ticket: vhost.clear_policy(name, ticket))
+    await call.make_durable(lambda ticket: vhost.declarations.clear_policy(name, ticket))
     return Empty()

@@ -1,0 +1,166 @@
+"""The Plan: where the messages of a route go, computed before the first of them is published.
+
+A plan belongs to a set of destinations. All routes that lead to this set share the plan, so there
+are few plans and many routes. When a binding changes, the plans become stale, and each route gets
+a new plan with its next message.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.errors import AccessRefused, BrokerError
+from broker.messages.fates import DENIED, REFUSED, ROUTED, UNROUTABLE
+from broker.messages.message import (
+    ALWAYS,
+    AT_LEAST_ONCE,
+    AT_MOST_ONCE,
+    EXPIRATION,
+    HEADERS,
+    NOWHERE,
+    PERSISTENCE,
+    QUEUES,
+    REPLY_TO,
+    SUBSCRIBERS,
+    USER_ID,
+)
+from broker.queues.delay import DelayQueue
+from broker.queues.limited import LimitedQueue
+from broker.queues.queue import Queue
+from broker.routing.relay import EMPTY_RELAY, RecordingRelay, Relay
+from broker.routing.subscriber import Subscriber
+from broker.stream.queue import StreamQueue
+
+#: The number of destinations from which on each of them counts double in `Plan.weight`.
+LARGE_FANOUT: Final[i64] = 1_000
+
+
+class Plan:
+    """A set of destinations, arranged for the loops that publish to them.
+
+    A stale plan takes the slow path always, and the slow path renews the plan of the route, so the
+    hot loops need not check for it.
+    """
+
+    def __init__(
+        self,
+        targets: list[tuple[Queue | Subscriber, int]],
+        unrepresentable: int,
+        by_headers: bool,
+        by_publishing_session: bool = False,
+    ) -> None:
+        subscribers = [(target, qos) for target, qos in targets if isinstance(target, Subscriber)]
+        queues = [target for target, _ in targets if isinstance(target, Queue)]
+        #: Queues of delayed exchanges, which keep the message until its delay is over.
+        self.delays = [queue for queue in queues if isinstance(queue, DelayQueue)]
+        #: Queues that get each message.
+        self.queues = (
+            [queue for queue in queues if queue not in self.delays] if self.delays else queues
+        )
+        #: Queues and inboxes that get a message published with QoS 1 or 2.
+        self.reliable_queues = self.queues + [
+            subscriber.inbox for subscriber, qos in subscribers if qos > AT_MOST_ONCE
+        ]
+        #: Inboxes that get a QoS 2 message with QoS 1, as their subscription asks for.
+        self.qos1_inboxes = [
+            subscriber.inbox for subscriber, qos in subscribers if qos == AT_LEAST_ONCE
+        ]
+        #: Subscribers that get a message published with QoS 0.
+        self.relay = _relay([subscriber for subscriber, _ in subscribers])
+        #: Subscribers that get a message published with QoS 1 or 2 with QoS 0, as they asked for.
+        self.reliable_relay = _relay(
+            [subscriber for subscriber, qos in subscribers if qos == AT_MOST_ONCE]
+        )
+        self.streams = [queue for queue in self.queues if isinstance(queue, StreamQueue)]
+        #: Queues for which the store keeps messages published with QoS 1 or 2.
+        self.durable = [
+            queue
+            for queue in self.reliable_queues
+            if queue.durable and not isinstance(queue, StreamQueue)
+        ]
+        #: The number of destinations, streams not counted. Streams record it with each message.
+        self.routed: i64 = len(targets) - len(self.streams)
+        #: True if a stream records the messages.
+        self.recorded = bool(self.streams)
+        #: The numbers of the durable queues in the store.
+        self.numbers = [int(queue.number) for queue in self.durable]
+        #: True if at least one durable queue stores an annotation with each message.
+        self.annotated = any(queue.annotates for queue in self.durable)
+        #: Queues that refuse messages when they are full (overflow reject-publish).
+        self.limited = [
+            queue
+            for queue in self.queues
+            if isinstance(queue, LimitedQueue) and queue.arguments.reject_publish
+        ]
+        #: True if the destinations depend on the headers of each message.
+        self.by_headers = by_headers
+        #: True if the destinations depend on the publishing session, because a subscription does
+        #: not want the messages that its own session publishes.
+        self.by_publishing_session = by_publishing_session
+        self.stale = False
+        #: The error to raise to the publisher, if it must not publish here.
+        self.refusal: BrokerError | None = None
+        #: The fate of each message.
+        self.fate: i64 = ROUTED if targets else UNROUTABLE
+        #: The number of copies that each message makes.
+        self.copies: i64 = len(targets) + unrepresentable
+        #: The number of those copies whose destination cannot represent the topic.
+        self.unrepresentable: i64 = unrepresentable
+        #: The cost of a message, in units of the work budget of a turn. Thousands of queues do not
+        #: fit into the processor's cache, so each of them costs more.
+        self.weight: i64 = 1 + len(targets) * (1 + len(targets) // LARGE_FANOUT)
+        #: The features of a message that send it to the slow path, as bits of messages/message.py.
+        self.slow_path_mask: i64 = EXPIRATION | USER_ID | HEADERS | REPLY_TO
+        if self.queues:
+            self.slow_path_mask |= QUEUES
+        if by_headers or by_publishing_session or self.limited or self.streams or self.delays:
+            self.slow_path_mask |= ALWAYS
+        for subscriber, _ in subscribers:
+            self.slow_path_mask |= subscriber.relay_format.apart
+        if subscribers:
+            self.slow_path_mask |= SUBSCRIBERS
+        if self.durable:
+            self.slow_path_mask |= PERSISTENCE
+        if not targets:
+            self.slow_path_mask |= NOWHERE
+
+    def add_journals(self, journals: list[StreamQueue], publisher: str) -> None:
+        """Add streams that record each message, whether or not it has another destination.
+
+        The fate of a message still depends on its other destinations alone.
+        """
+        added: list[StreamQueue] = [journal for journal in journals if journal not in self.queues]
+        if not added:
+            return
+        self.queues = [*self.queues, *added]
+        self.reliable_queues = [*self.reliable_queues, *added]
+        self.copies += len(added)
+        self.recorded = True
+        self.relay = RecordingRelay(
+            self.relay.targets, added, publisher.encode("utf-8", "replace"), self.routed
+        )
+
+    def release(self) -> None:
+        """Remove the references of a stale plan to its destinations.
+
+        The fate and the copies stay, for messages that its routes have not added up yet.
+        """
+        self.queues, self.reliable_queues, self.qos1_inboxes = [], [], []
+        self.limited, self.durable, self.numbers = [], [], []
+        self.delays, self.streams = [], []
+        self.relay = self.reliable_relay = EMPTY_RELAY
+
+
+def refused(refusal: BrokerError) -> Plan:
+    """Return a plan without destinations, whose messages are refused with this error."""
+    plan = Plan([], 0, False)
+    plan.refusal = refusal
+    plan.fate = DENIED if isinstance(refusal, AccessRefused) else REFUSED
+    plan.slow_path_mask = ALWAYS
+    return plan
+
+
+def _relay(subscribers: list[Subscriber]) -> Relay:
+    return Relay(subscribers) if subscribers else EMPTY_RELAY

@@ -1,0 +1,83 @@
+"""Relays: one encoded packet is sent to many subscribers, without decoding it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.messages.message import Message
+from broker.routing.subscriber import Subscriber
+from broker.stream.queue import StreamQueue
+from broker.stream.rows import PublishRun
+
+
+class Relay:
+    """A set of subscribers that are sent the same bytes.
+
+    Each Plan has one Relay. A front end that reads a run of packets compares the relays of their
+    routes by identity, and sends all packets of one relay at once.
+    """
+
+    def __init__(self, targets: list[Subscriber]) -> None:
+        self.targets = targets
+
+    def send(self, packets: bytes, count: i64) -> None:
+        """Write `count` encoded packets to all subscribers. Hot path.
+
+        A subscriber whose client does not read fast enough loses them.
+        """
+        for target in self.targets:
+            outlet = target.outlet
+            if outlet is None:
+                target.missed += count
+                continue
+            if outlet.paused:
+                target.dropped += count
+                continue
+            target.relayed += count
+            outlet.out.write(packets)
+            if not outlet.dirty:
+                outlet.touch()
+
+    def send_with_properties(self, packets: bytes, count: i64) -> None:
+        """Write `count` encoded packets that have a properties field, as MQTT 5 packets do."""
+        self.send(packets, count)
+
+    def offer(self, message: Message) -> None:
+        """Offer one decoded message to all subscribers."""
+        for target in self.targets:
+            target.offer(message)
+
+
+class RecordingRelay(Relay):
+    """A relay of a virtual host with journals.
+
+    It appends the encoded packets to the journals as they are; the journals decode them later.
+    """
+
+    def __init__(
+        self, targets: list[Subscriber], journals: list[StreamQueue], publisher: bytes, routed: i64
+    ) -> None:
+        super().__init__(targets)
+        self._journals = journals
+        self._publisher = publisher
+        self._routed: i64 = routed
+
+    def send(self, packets: bytes, count: i64) -> None:
+        self._record(packets, count, False)
+        super().send(packets, count)
+
+    def send_with_properties(self, packets: bytes, count: i64) -> None:
+        self._record(packets, count, True)
+        super().send(packets, count)
+
+    def _record(self, packets: bytes, count: i64, with_properties: bool) -> None:
+        for journal in self._journals:
+            journal.put_run(
+                PublishRun(packets, count, self._publisher, self._routed, with_properties)
+            )
+
+
+#: The relay of a plan without subscribers.
+EMPTY_RELAY: Final = Relay([])

@@ -1,0 +1,68 @@
+"""Subscribers: the destinations that relay messages to a connection without a queue between them.
+
+A session of a front end, or a group of sessions that share a subscription, is a subscriber.
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+from broker.messages.fates import DROPPED, OFFLINE
+from broker.messages.message import Message
+from broker.messages.outlet import Outlet
+from broker.queues.destination import Destination
+from broker.queues.queue import Queue
+
+
+class RelayFormat:
+    """The wire format of a group of subscribers, which all can be sent the same encoded packet.
+
+    `apart` is a mask in the bits of `Plan.slow_path_mask`. It names the publishers whose packets
+    must not be relayed unchanged to these subscribers.
+    """
+
+    def __init__(self, apart: i64) -> None:
+        self.apart: i64 = apart
+
+
+class Subscriber(Destination):
+    """A destination that receives a message in one of two ways, depending on the QoS.
+
+    Messages with QoS 1 or 2 are put into its inbox queue. Messages with QoS 0 are written to the
+    outlet of its connection, and are lost while it has none.
+    """
+
+    def __init__(self, name: str, inbox: Queue, relay_format: RelayFormat) -> None:
+        super().__init__(name)
+        self.inbox = inbox
+        self.relay_format = relay_format
+        self.outlet: Outlet | None = None
+        #: Copies with QoS 0 that were written to the outlet.
+        self.relayed: i64 = 0
+        #: Copies with QoS 0 that were dropped because the client does not read fast enough.
+        self.dropped: i64 = 0
+        #: Copies with QoS 0 that were lost because no client was connected.
+        self.missed: i64 = 0
+
+    def can_represent(self, topic: bytes) -> bool:
+        """True if the subscriber's protocol can represent the topic."""
+        raise NotImplementedError
+
+    def may_read(self, topic: bytes) -> bool:
+        """True if the user may read this topic. Asked for partly permitted filters only."""
+        return True
+
+    def offer(self, message: Message) -> None:
+        """Write the message out if that is possible now; else count it as dropped or missed."""
+        raise NotImplementedError
+
+    def fates(self) -> list[int]:
+        """Return how many copies ended with each fate, in the order of COPY_FATES.
+
+        The copies of the inbox are included.
+        """
+        fates = self.inbox.fates()
+        fates[1] += int(self.relayed)
+        fates[DROPPED] += int(self.dropped)
+        fates[OFFLINE] += int(self.missed)
+        return fates

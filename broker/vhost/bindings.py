@@ -1,0 +1,176 @@
+"""The bindings of a virtual host: how they are added, removed and stored.
+
+A binding is durable if both of its ends are. Its name in the store is made of the numbers of its
+ends, because the bindings of a deleted queue are removed in slices: meanwhile a new queue of the
+same name may get bindings of its own, and these must stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.agenda import Agenda
+from broker.errors import AccessRefused
+from broker.queues.destination import Destination
+from broker.queues.queue import Queue
+from broker.routing.binding import Binding
+from broker.routing.exchanges import Exchange
+from broker.routing.exchanges.base import KEY_BYTES_PER_BINDING
+from broker.routing.planner import Planner
+from broker.routing.subscriber import Subscriber
+from broker.routing.topology_stream import TOPOLOGY, TopologyStream
+from broker.store.contract import Defined, Store, Ticket, Undefined
+from broker.vhost.background import BindingRemoval
+
+
+class Bindings:
+    """The bindings of all exchanges of one virtual host.
+
+    The exchanges hold the bindings; this class stores them, records them in the topology stream,
+    and retires the plans that they change. `delete_exchange` is called with the name of an
+    auto-delete exchange that lost its last binding.
+    """
+
+    def __init__(
+        self,
+        vhost: str,
+        agenda: Agenda,
+        store: Store,
+        planner: Planner,
+        exchanges: dict[str, Exchange],
+        delete_exchange: Callable[[str], None],
+    ) -> None:
+        self._vhost = vhost
+        self._agenda = agenda
+        self._store = store
+        self._planner = planner
+        self._exchanges = exchanges
+        self._delete_exchange = delete_exchange
+        #: The stream that records each change, if there is one.
+        self.topology: TopologyStream | None = None
+
+    def bind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
+        """Add a binding to an exchange, or replace the equal one.
+
+        Raise NotFound if the exchange does not exist, PreconditionFailed if its type does not
+        accept the binding, AccessRefused if the destination is the topology stream.
+        """
+        exchange = self._planner.exchange(source)
+        if self.topology is not None and binding.destination is self.topology.queue:
+            raise AccessRefused(
+                f"cannot bind queue '{TOPOLOGY}' in vhost '{self._vhost}': "
+                "only the broker writes there"
+            )
+        known = self.add(exchange, binding)
+        if known is not None and known.qos == binding.qos and known.arguments == binding.arguments:
+            if ticket is not None and _is_durable(exchange, binding):
+                self._store.wait_for_all(ticket)
+        elif _is_durable(exchange, binding):
+            target = binding.destination
+            self._store.append(
+                Defined(
+                    self._vhost,
+                    _stored_kind(target),
+                    _stored_name(exchange, binding),
+                    {
+                        "source": int(exchange.number),
+                        "destination": int(target.number),
+                        "key": binding.key,
+                        "assurance": int(binding.qos),
+                        "grammar": binding.grammar.name,
+                        "arguments": dict(binding.arguments),
+                    },
+                ),
+                ticket,
+            )
+        self._record(exchange, binding, True)
+        self._planner.retire()
+
+    def add(self, exchange: Exchange, binding: Binding) -> Binding | None:
+        """Add a binding without storing it, as at a start. Return the equal one that it replaces.
+
+        Raise PreconditionFailed if the type of the exchange does not accept the binding.
+        """
+        exchange.check(binding)
+        return exchange.bind(binding)
+
+    def unbind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
+        """Remove the binding that is equal to this one, if there is one."""
+        exchange = self._exchanges.get(source)
+        known = None if exchange is None else exchange.unbind(binding.destination, binding.identity)
+        if exchange is not None and known is not None:
+            if _is_durable(exchange, known):
+                self._store.append(
+                    Undefined(
+                        self._vhost, _stored_kind(known.destination), _stored_name(exchange, known)
+                    ),
+                    ticket,
+                )
+            self._record(exchange, known, False)
+            self._planner.retire()
+            self._auto_delete(exchange)
+        elif ticket is not None:
+            self._store.wait_for_all(ticket)
+
+    def remove_to(self, destination: Destination) -> None:
+        """Retire all plans, and remove all bindings to a deleted destination, in slices."""
+        self._planner.retire()
+        for exchange in [
+            exchange for exchange in self._exchanges.values() if destination in exchange.bindings
+        ]:
+            BindingRemoval(self, self._agenda, exchange, [destination]).run()
+
+    def remove_from(self, exchange: Exchange) -> None:
+        """Remove all bindings of a deleted exchange, in slices."""
+        BindingRemoval(self, self._agenda, exchange, list(exchange.bindings)).run()
+
+    def remove_slice(self, exchange: Exchange, destination: Destination, most: int) -> int:
+        """Remove up to `most` bindings between two objects of which one is deleted.
+
+        Return how many were removed, bindings with long keys counted several times; 0 if none are
+        left. The store removes these bindings itself, with the exchange or the destination.
+        """
+        removed = exchange.unbind_some(destination, most)
+        for binding in removed:
+            self._record(exchange, binding, False)
+        self._auto_delete(exchange)
+        key_bytes = sum(len(binding.key) for binding in removed)
+        return max(len(removed), key_bytes // KEY_BYTES_PER_BINDING)
+
+    def _record(self, exchange: Exchange, binding: Binding, added: bool) -> None:
+        """Write the change to the topology stream, if there is one."""
+        if self.topology is not None:
+            session = isinstance(binding.destination, Subscriber)
+            if added:
+                self.topology.bound(exchange.name, binding, session)
+            else:
+                self.topology.unbound(exchange.name, binding, session)
+
+    def _auto_delete(self, exchange: Exchange) -> None:
+        """Delete the exchange if it is auto-delete and has lost its last binding."""
+        if exchange.options.auto_delete and not exchange.bindings and not exchange.dead:
+            self._delete_exchange(exchange.name)
+
+
+def _is_durable(exchange: Exchange, binding: Binding) -> bool:
+    """True if the binding survives a restart, because both of its ends do."""
+    target = binding.destination
+    durable = (
+        target.durable
+        if isinstance(target, Queue)
+        else (
+            target.inbox.durable
+            if isinstance(target, Subscriber)
+            else isinstance(target, Exchange) and target.options.durable
+        )
+    )
+    return exchange.options.durable and durable
+
+
+def _stored_kind(destination: Destination) -> str:
+    return "subscription" if isinstance(destination, Subscriber) else "binding"
+
+
+def _stored_name(exchange: Exchange, binding: Binding) -> str:
+    """Return the name of the binding's definition in the store."""
+    return f"{exchange.number}:{binding.destination.number}:{binding.identity}"
