@@ -4,10 +4,10 @@
             +-- matcher --------------- patterns with a wildcard
 
 `Composite` does this for one grammar. `Bilingual` holds one composite for each of the two grammars
-and is asked with topics of one of them:
+and is searched with topics of one of them:
 
-    a.b --+-- native: composite of its own grammar ---- asked with a.b
-          +-- foreign: composite of the other one ----- asked with a/b, if it has subscriptions
+    a.b --+-- native: composite of its own grammar ---- searched with a.b
+          +-- foreign: composite of the other one ----- searched with a/b, if it has subscriptions
 
 A topic in the two notations differs only in the characters `/` and `.`, which `swap` exchanges.
 Patterns are never translated; each is matched in its own grammar.
@@ -126,7 +126,7 @@ class Composite(Matcher[S]):
 
 
 class Bilingual(Matcher[S]):
-    """A matcher for subscriptions in both grammars, asked with topics of its own grammar.
+    """A matcher for subscriptions in both grammars, searched with topics of its own grammar.
 
     Only `match`, `matches_any`, `clear` and `stats` include both grammars. All other methods
     concern its own grammar; use `side` to change subscriptions of the other one.

@@ -169,7 +169,7 @@ ALGORITHMS: Final = (
     Algorithm(
         "word-cache",
         "matching.word_cache:WordCache",
-        "for each position and word asked, the patterns that accept it, as sets",
+        "for each position and word looked up, the patterns that accept it, as sets",
         "O(L) intersections; a new word O(N)",
         "O(words cached)",
         "article 5",

@@ -270,10 +270,10 @@ class Shapes(Matcher[S]):
         if plan is None:
             hidden = length < 0
             count = ~length if hidden else length
-            asked = [
+            probed = [
                 shape for shape in self._exact.get(count, []) + self._open if shape.least <= count
             ]
-            plan = [shape.probe() for shape in asked if shape.rooted or not hidden]
+            plan = [shape.probe() for shape in probed if shape.rooted or not hidden]
             if len(self._plans) < _PLANS:
                 self._plans[length] = plan
         return plan

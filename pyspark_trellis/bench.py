@@ -211,13 +211,13 @@ def _matching(
     part = max(count // 1000, 1000)
     some = messages.limit(part).cache()
     assert some.count() == part
-    asked = spark.createDataFrame(
+    patterns_table = spark.createDataFrame(
         [(at, regex(pattern, AMQP)) for at, pattern in enumerate(many[:few])],
         "pattern long, regex string",
     )
     crossed = (
         some.select(spelled(F.col("topic"), AMQP).alias("spelled"))
-        .crossJoin(F.broadcast(asked))
+        .crossJoin(F.broadcast(patterns_table))
         .where(F.expr("spelled rlike regex"))
     )
     rival, number = _took(

@@ -152,9 +152,9 @@ def match_topics(
     sent = df.sparkSession.sparkContext.broadcast(tuple(known))
 
     def search(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        made = _batch(sent.value, grammar)
+        batch = _batch(sent.value, grammar)
         for each in batches:
-            rows, numbers = pairs(made, each.column("topic"))
+            rows, numbers = pairs(batch, each.column("topic"))
             yield pa.RecordBatch.from_arrays(
                 [each.column("topic").take(rows), each.column("messages").take(rows), numbers],
                 ["topic", "messages", "pattern"],
@@ -179,10 +179,10 @@ def match_by_shape(
 
     def shapes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for each in batches:
-            made = [_shape(text, GRAMMARS[grammar]) for text in each.column("text").to_pylist()]
+            forms = [_shape(text, GRAMMARS[grammar]) for text in each.column("text").to_pylist()]
             columns = (
-                [pa.array(column) for column in zip(*made, strict=True)]
-                if made
+                [pa.array(column) for column in zip(*forms, strict=True)]
+                if forms
                 else [
                     pa.array([], pa.string()),
                     pa.array([], pa.string()),
@@ -232,10 +232,10 @@ def match_by_shape(
         return distinct.select("topic", "messages", F.lit(0).cast("long").alias("pattern")).where(
             F.lit(False)
         )
-    asked = parts[0]
+    topics_by_shape = parts[0]
     for part in parts[1:]:
-        asked = asked.unionAll(part)
-    joined = asked.join(shaped, ["shape", "key"])
+        topics_by_shape = topics_by_shape.unionAll(part)
+    joined = topics_by_shape.join(shaped, ["shape", "key"])
     right = (F.col("regex") == "") | F.rlike(spelled(F.col("topic"), known), F.col("regex"))
     return joined.where(right).select("topic", "messages", "pattern")
 

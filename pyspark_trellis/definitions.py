@@ -148,7 +148,7 @@ def parse(document: Any, name: str) -> DefinitionsFile:
     hosts: dict[str, DefinedHost] = {
         row.get("name", "/"): DefinedHost() for row in _rows(document, "vhosts", name)
     } or {"/": DefinedHost()}
-    made = DefinitionsFile(name, hosts, [])
+    definitions = DefinitionsFile(name, hosts, [])
     for at, row in enumerate(_rows(document, "exchanges", name)):
         where = f"{name}: exchanges[{at}]"
         host, exchange = _host(hosts, row, where), _text(row, "name", where)
@@ -162,12 +162,12 @@ def parse(document: Any, name: str) -> DefinitionsFile:
         where = f"{name}: queues[{at}]"
         _host(hosts, row, where).queues.add(_text(row, "name", where))
     for at, row in enumerate(_rows(document, "bindings", name)):
-        _bind(made, row, f"{name}: bindings[{at}]")
-    return made
+        _bind(definitions, row, f"{name}: bindings[{at}]")
+    return definitions
 
 
-def _bind(made: DefinitionsFile, row: Mapping[str, Any], where: str) -> None:
-    host = _host(made.hosts, row, where)
+def _bind(definitions: DefinitionsFile, row: Mapping[str, Any], where: str) -> None:
+    host = _host(definitions.hosts, row, where)
     vhost = row.get("vhost", "/")
     source, destination = _text(row, "source", where), _text(row, "destination", where)
     to_exchange = row.get("destination_type", "queue") == "exchange"
@@ -188,7 +188,7 @@ def _bind(made: DefinitionsFile, row: Mapping[str, Any], where: str) -> None:
             AMQP.check(key)
         except InvalidPattern as error:
             raise PipelineError(f"{where}: {error}") from None
-    made.add(vhost, source, destination, "exchange" if to_exchange else "queue", key)
+    definitions.add(vhost, source, destination, "exchange" if to_exchange else "queue", key)
 
 
 def _near(name: str, names: Any) -> str:

@@ -113,8 +113,8 @@ def _added(table: pa.Table) -> pa.Table:
     )
     return pa.table(
         {
-            name: found.column(made)
-            for name, made in (
+            name: found.column(column_name)
+            for name, column_name in (
                 *((name, name) for name in ("minute", *KEYS)),
                 *((name, f"{name}_sum") for name in COUNTS),
                 ("first_at", "first_at_min"),

@@ -59,8 +59,8 @@ def read_bindings(arguments: argparse.Namespace) -> JobBindings:
         )
     current = definitions.read(file) if file is not None else None
     proposed = definitions.read(wanted) if wanted is not None else None
-    then, reason = _then(arguments, until)
-    if then is None:
+    state, reason = _topology_state(arguments, until)
+    if state is None:
         if until is not None:
             raise PipelineError(f"--as-of needs the stream $topology: {reason}")
         if current is None and not whatif:
@@ -73,23 +73,23 @@ def read_bindings(arguments: argparse.Namespace) -> JobBindings:
             proposed,
             (f"bindings: {bound}", f"MQTT sessions: unknown ({reason}); {UNKNOWN}"),
         )
-    place = f"{topology.NAME} of vhost '{then.vhost}' as of {then.at:%Y-%m-%d %H:%M:%S} UTC"
+    place = f"{topology.NAME} of vhost '{state.vhost}' as of {state.at:%Y-%m-%d %H:%M:%S} UTC"
     bound = place if current is None else current.name
     current = (
-        topology.as_definitions([then], place)
+        topology.as_definitions([state], place)
         if current is None
-        else topology.with_subscriptions(current, [then])
+        else topology.with_subscriptions(current, [state])
     )
-    subscriptions = sum(1 for _ in then.subscriptions())
+    subscriptions = sum(1 for _ in state.subscriptions())
     sessions_line = (
-        f"MQTT sessions and groups: {then.sessions():,}, "
+        f"MQTT sessions and groups: {state.sessions():,}, "
         f"with subscriptions: {subscriptions:,}, by {place}"
     )
     if proposed is not None:
-        proposed = topology.with_subscriptions(proposed, [then])
+        proposed = topology.with_subscriptions(proposed, [state])
     others = sorted(
         {vhost for each in (current, proposed) if each is not None for vhost in each.hosts}
-        - {then.vhost}
+        - {state.vhost}
     )
     lines = [
         f"MQTT sessions of vhost '{vhost}': unknown; {UNKNOWN}"
@@ -110,7 +110,7 @@ def moment(text: str | None) -> datetime | None:
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
-def _then(
+def _topology_state(
     arguments: argparse.Namespace, until: datetime | None
 ) -> tuple[topology.TopologyState | None, str]:
     """Return the state of `$topology`, or None and the reason.

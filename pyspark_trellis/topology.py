@@ -90,28 +90,28 @@ def replay(stream: JournalStream, until: datetime | None = None) -> TopologyStat
     Raises PipelineError if the state of that time is not known.
     """
     bounds = stream.bounds()
-    then: TopologyState | None = None
+    state: TopologyState | None = None
     known = False
     first_known: datetime | None = None
     for at, vhost, event, facts in _rows(stream, bounds.first, bounds.next):
         if until is not None and at > until:
             if known or first_known is not None:
                 break
-        if then is None or (event == "snapshot" and (facts.get("restarted") or not known)):
-            then, known = TopologyState(vhost, at), False
+        if state is None or (event == "snapshot" and (facts.get("restarted") or not known)):
+            state, known = TopologyState(vhost, at), False
         try:
             if event == "complete":
                 known = True
                 first_known = first_known or at
             elif event != "snapshot":
-                then.apply(event, facts)
+                state.apply(event, facts)
         except (KeyError, TypeError):
             raise PipelineError(
                 f"{stream.name} has a row '{event}' that cannot be read: was it written by another "
                 "version?"
             ) from None
-        then.at = at
-    if then is None or first_known is None:
+        state.at = at
+    if state is None or first_known is None:
         raise PipelineError(
             f"{stream.name} has no complete snapshot of the bindings: it was written by another "
             "version, or its beginning was "
@@ -125,10 +125,10 @@ def replay(stream: JournalStream, until: datetime | None = None) -> TopologyStat
         )
     if not known:
         raise PipelineError(
-            f"{stream.name} was being rewritten at {then.at:{_WHEN}}, after a start of the broker: "
+            f"{stream.name} was being rewritten at {state.at:{_WHEN}}, after a start of the broker: "
             "ask for a moment later"
         )
-    return then
+    return state
 
 
 def _rows(
@@ -154,52 +154,52 @@ def _rows(
                 yield at, vhost, event, facts
 
 
-def as_definitions(several: Iterable[TopologyState], name: str) -> DefinitionsFile:
+def as_definitions(states: Iterable[TopologyState], name: str) -> DefinitionsFile:
     """Return the states as definitions, as if read from a file."""
-    made = DefinitionsFile(name, {}, [])
-    for then in several:
-        host = made.hosts[then.vhost] = DefinedHost()
-        for (kind, text), facts in then.names.items():
+    definitions = DefinitionsFile(name, {}, [])
+    for state in states:
+        host = definitions.hosts[state.vhost] = DefinedHost()
+        for (kind, text), facts in state.names.items():
             if kind != "exchange":
                 host.queues.update({text} - {NAME})
                 continue
             host.types[text] = facts.get("type", PREDECLARED.get(text, ""))
             if facts.get("alternate") is not None:
                 host.alternates[text] = facts["alternate"]
-        for facts in then.bindings.values():
+        for facts in state.bindings.values():
             # Bindings of a removed queue or exchange may remain for a moment.
             kind, target = facts["destination_type"], facts["destination"]
-            there = target in (host.types if kind == "exchange" else host.queues)
-            if facts["source"] in host.types and kind != "session" and there:
-                made.add(
-                    then.vhost,
+            exists = target in (host.types if kind == "exchange" else host.queues)
+            if facts["source"] in host.types and kind != "session" and exists:
+                definitions.add(
+                    state.vhost,
                     facts["source"],
                     target,
                     "exchange" if kind == "exchange" else "queue",
                     facts["routing_key"],
                     facts["grammar"],
                 )
-    return with_subscriptions(made, several)
+    return with_subscriptions(definitions, states)
 
 
 def with_subscriptions(
-    definitions: DefinitionsFile, several: Iterable[TopologyState]
+    definitions: DefinitionsFile, states: Iterable[TopologyState]
 ) -> DefinitionsFile:
     """Return the definitions with the MQTT subscriptions of these states added."""
-    made = deepcopy(definitions)
-    for then in several:
-        host = made.hosts.get(then.vhost)
+    extended = deepcopy(definitions)
+    for state in states:
+        host = extended.hosts.get(state.vhost)
         if host is None:
             continue
-        for facts in then.subscriptions():
+        for facts in state.subscriptions():
             if facts["source"] in host.types:
                 host.sessions.add(facts["destination"])
-                made.add(
-                    then.vhost,
+                extended.add(
+                    state.vhost,
                     facts["source"],
                     facts["destination"],
                     "session",
                     facts["routing_key"],
                     facts["grammar"],
                 )
-    return made
+    return extended

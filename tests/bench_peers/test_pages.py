@@ -58,7 +58,7 @@ def test_shares_times_the_cost_are_nanoseconds() -> None:
     assert "- amqp-auto: `amqp.connection.AmqpConnection._parse` 20.0 %" in text
 
 
-def test_the_table_of_memory_says_what_is_allowed_and_how_a_backlog_drains() -> None:
+def test_the_memory_table_has_bounds_and_the_drained_backlog() -> None:
     mib = 2**20
     text = memory.table(
         {

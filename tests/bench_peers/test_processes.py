@@ -46,7 +46,7 @@ def test_a_child_ends_with_all_below_it(tmp_path: Path) -> None:
         time.sleep(0.01)
 
 
-def test_a_child_that_ends_at_once_says_why(tmp_path: Path) -> None:
+def test_the_error_of_a_process_that_ends_at_once_has_its_output(tmp_path: Path) -> None:
     child = Child(["sh", "-c", "echo no such option; exit 3"], tmp_path, name="shell")
     with pytest.raises(Failed, match=r"shell ended with exit code 3:\nno such option"):
         child.wait_until(lambda: False, 10)

@@ -36,7 +36,7 @@ def nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
     return Tools(installed=tmp_path / "none", trellis=None)
 
 
-def test_names_are_told_apart() -> None:
+def test_similar_names_are_distinguished() -> None:
     assert len(set(NAMES)) == len(PEERS) == len({peer.title for peer in PEERS})
 
 
@@ -49,7 +49,7 @@ def test_trellis_can_do_all_workloads() -> None:
     assert refused("trellis") == {}
 
 
-def test_who_speaks_no_amqp_says_so() -> None:
+def test_a_peer_without_amqp_says_so() -> None:
     for name in ("mosquitto", "nats", "mochi", "aedes", "amqtt"):
         assert set(refused(name).values()) == {"speaks no AMQP"}
         assert set(refused(name)) == {
@@ -57,14 +57,14 @@ def test_who_speaks_no_amqp_says_so() -> None:
         }
 
 
-def test_a_version_without_qos_2_is_not_asked_for_it() -> None:
+def test_a_version_without_qos_2_is_not_measured_with_it() -> None:
     for name in ("rabbitmq", "nats-debian"):
         assert refused(name)["mqtt-qos2"] == "has no QoS 2 in this version"
         assert "mqtt-qos1" not in refused(name)
     assert "mqtt-qos2" not in refused("nats")
 
 
-def test_floors_do_only_what_needs_no_reading() -> None:
+def test_lower_bounds_do_only_workloads_that_need_no_reading() -> None:
     can = set(CASES) - set(refused("relay"))
     assert {
         "mqtt-qos0",
@@ -114,7 +114,7 @@ def test_peers_and_workloads_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=NAMES)
-def test_what_is_missing_is_one_line_that_names_what_installs_it(
+def test_a_missing_peer_is_one_line_that_names_its_installation(
     peer: type[PeerBroker], nothing: Tools
 ) -> None:
     line = peer(nothing).missing()
@@ -124,7 +124,7 @@ def test_what_is_missing_is_one_line_that_names_what_installs_it(
     )
 
 
-def test_a_run_says_what_it_skips_and_goes_on(
+def test_a_run_reports_skipped_peers_and_continues(
     nothing: Tools, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("peers.command.tools", lambda trellis: nothing)
@@ -137,7 +137,7 @@ def test_a_run_says_what_it_skips_and_goes_on(
     assert lines[2] == "peers: no chosen peer is installed, see above"
 
 
-def test_what_is_missing_is_fatal_where_it_is_required(
+def test_a_missing_peer_is_fatal_with_require(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("peers.brokers.mosquitto.MosquittoPeer.missing", lambda self: "")

@@ -56,7 +56,7 @@ def test_a_ratio_below_one_is_a_loss(value: float, shown: str) -> None:
     assert times(value) == shown
 
 
-def test_the_table_has_every_peer_beside_ours() -> None:
+def test_the_table_compares_every_peer_with_trellis() -> None:
     text = page(results(), {})
     assert "|  | Trellis | mosquitto | *blind relay* |" in text
     assert row(text, "QoS 0") == ["0.200", "5.00 · 25 ×", "0.050 · 0.25 ×"]
@@ -69,7 +69,7 @@ def test_losses_are_shown_as_losses() -> None:
     assert row(text, "QoS 1", 2)[1] == "11.0 / **20.0** / 91.0"
 
 
-def test_targets_are_met_or_said_to_be_missed() -> None:
+def test_targets_are_shown_as_met_or_missed() -> None:
     text = page(results(), {})
     assert "| `mqtt-qos0` | CPU a message | mosquitto at least 30 × | **25.0 ×, missed** |" in text
     assert "| `mqtt-qos0` | CPU a message | at most 5 × blind relay | 4.00 × |" in text
@@ -89,7 +89,7 @@ def test_every_target_names_a_workload_and_a_peer() -> None:
     assert {goal.peer for goal in GOALS} <= set(NAMES)
 
 
-def test_who_does_not_keep_up_with_a_rate_is_shown() -> None:
+def test_a_broker_that_does_not_sustain_a_rate_is_shown() -> None:
     made = results()
     made.workloads["mqtt-qos1"]["rate"] = 2_500.0
     assert row(page(made, {}), "QoS 1: 2,500 a second", 2)[0] == "10.0 / 30.0 / 90.0, 40%"
@@ -97,7 +97,7 @@ def test_who_does_not_keep_up_with_a_rate_is_shown() -> None:
     assert row(page(made, {}), "QoS 1: 1,001 a second", 2)[0] == "10.0 / 30.0 / 90.0"
 
 
-def test_what_is_wrong_has_no_figure_and_is_said() -> None:
+def test_a_wrong_answer_has_no_figure_and_is_reported() -> None:
     text = page(results(), {})
     assert row(text, "QoS 1")[2] == "wrong"
     assert row(text, "no acknowledgements") == ["0.250", "failed"]
@@ -114,7 +114,7 @@ def test_a_warning_stands_first() -> None:
     assert page(made, {}).startswith("> **Trellis is NOT COMPILED.**")
 
 
-def test_machine_versions_command_and_noise_are_said() -> None:
+def test_the_report_states_machine_versions_command_and_noise() -> None:
     text = page(results(), {})
     log_end = (
         "2026-01-02",
@@ -149,7 +149,7 @@ def test_bars_stay_inside_of_the_picture() -> None:
         )
 
 
-def test_only_what_was_timed_is_in_the_chart_of_latencies() -> None:
+def test_the_chart_of_latencies_has_only_timed_workloads() -> None:
     assert [panel.title for panel in latency(results())] == [["MQTT QoS 1"]]
 
 
@@ -157,7 +157,7 @@ def test_nothing_measured_gives_no_chart() -> None:
     assert chart([], "title", "microseconds") == ""
 
 
-def test_a_report_replaces_what_stands_between_the_marks(tmp_path: Path) -> None:
+def test_a_report_replaces_the_text_between_the_marks(tmp_path: Path) -> None:
     document = tmp_path / "performance.md"
     document.write_text(f"before\n{BEGIN}\nobsolete\n{END}\nafter\n")
     written = report(results(), document, tmp_path / "performance")

@@ -34,7 +34,7 @@ def test_a_latency_that_one_round_lacks_has_no_median() -> None:
         PeerCell(unable="speaks no AMQP"),
     ],
 )
-def test_what_was_wrong_or_not_measured_has_no_medians(cell: PeerCell) -> None:
+def test_wrong_or_missing_measurements_have_no_medians(cell: PeerCell) -> None:
     assert cell.medians is None
 
 

@@ -91,7 +91,7 @@ def test_every_round_has_every_peer_and_another_one_first(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_peer_cannot_do_is_noted_and_not_tried(tmp_path: Path) -> None:
+def test_unsupported_workloads_are_recorded_and_not_tried(tmp_path: Path) -> None:
     run = Run(tmp_path, "mqtt-qos0", "amqp-auto")
     run.measure()
     assert run.results.cell("first", "amqp-auto").unable == "speaks no AMQP"
@@ -196,7 +196,7 @@ ANSWER = {
 }
 
 
-def test_the_load_tools_answer_becomes_figures() -> None:
+def test_the_load_tools_result_becomes_figures() -> None:
     assert figures_of(ANSWER) == Figures(1000, 2000.0, 4.0, 5_000_000, 6_000_000, 10.0, 20.0, 30.0)
     first = ANSWER["rounds"][0]  # type: ignore[index]  # it is a list
     untimed = {**ANSWER, "rounds": [{**first, "latency": None}]}
@@ -214,6 +214,8 @@ def test_the_load_tools_answer_becomes_figures() -> None:
         ("subscriber 0: the broker closed the connection", Failed),
     ],
 )
-def test_a_wrong_answer_is_told_from_none(error: str, kind: type[Exception]) -> None:
+def test_a_wrong_answer_is_distinguished_from_a_missing_one(
+    error: str, kind: type[Exception]
+) -> None:
     with pytest.raises(kind, match="subscriber 0"):
         figures_of({**ANSWER, "error": error})

@@ -218,7 +218,7 @@ def test_article_4_a_short_subscription_writes_no_row_behind_its_first_null() ->
     assert matcher.stats()["rows"] == before["rows"] + 3
 
 
-def test_article_4_filtering_asks_only_whether_anybody_matches(name: str) -> None:
+def test_article_4_filtering_tests_for_any_match(name: str) -> None:
     matcher = subscribed(name, {0: "trade", 1: "forex.eur", 2: "forex.*"})
     assert matcher.matches_any("forex.eur")
     assert matcher.matches_any("trade")

@@ -107,7 +107,7 @@ def test_long_patterns_move_fewer_at_a_time() -> None:
     assert auto.stats()["leaving"] == 49
 
 
-def test_what_moves_may_be_subscribed_to_and_left() -> None:
+def test_moving_patterns_accept_changes_of_subscribers() -> None:
     auto = filled(501, 500)
     auto.subscribe("a.1.*", 1_000)
     assert not auto.subscribe("a.1.*", 1_000)
@@ -129,7 +129,7 @@ def test_a_subscriber_in_both_places_is_found_once() -> None:
     assert auto.match("a.399.b") == ["x"]
 
 
-def test_it_may_change_its_mind_on_the_way() -> None:
+def test_the_choice_may_change_during_a_move() -> None:
     auto = filled(1_001, 1_000)
     for n in range(502):
         auto.unsubscribe(f"a.{n}.*", n)
@@ -142,7 +142,7 @@ def test_it_may_change_its_mind_on_the_way() -> None:
     assert sorted(auto.subscriptions()) == sorted((f"a.{n}.*", n) for n in range(1_001))
 
 
-def test_it_may_change_its_mind_twice_while_only_one_pattern_moves_at_a_time() -> None:
+def test_the_choice_may_change_twice_while_one_pattern_moves_at_a_time() -> None:
     auto: Auto[int] = Auto(MQTT, 10)
     deep = ["/".join(["x"] * 600 + [str(n)]) for n in range(11)]
     for n, pattern in enumerate(deep):

@@ -39,7 +39,7 @@ NEW: dict[str, Callable[[Grammar], Matcher[int]]] = {
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=str)
 @settings(deadline=None, max_examples=25)
 @given(data=st.data())
-def test_what_was_learned_is_kept_right_while_patterns_come_and_go(
+def test_learned_state_stays_correct_while_patterns_change(
     algorithm: str, grammar: Grammar, data: st.DataObject
 ) -> None:
     matcher = NEW[algorithm](grammar)
@@ -65,7 +65,7 @@ def test_what_was_learned_is_kept_right_while_patterns_come_and_go(
         assert sizes.get("kept", 0) <= sizes.get("capacity", 0)
 
 
-def test_bitmap_fixed_learns_a_topic_when_it_is_asked_for() -> None:
+def test_bitmap_fixed_learns_a_topic_at_its_first_lookup() -> None:
     matcher: Matcher[str] = BitmapFixed(AMQP)
     matcher.match("a.b")
     assert matcher.stats()["topics"] == 0, "topics learned without a subscription"
@@ -91,7 +91,7 @@ def test_bitmap_fixed_knows_no_more_topics_than_its_capacity_and_answers_all() -
 
 
 @pytest.mark.parametrize(("new", "learned"), [(BitmapFixed, "topics"), (WordCache, "words")])
-def test_what_was_learned_is_forgotten_with_the_last_pattern(
+def test_learned_state_is_reset_with_the_last_pattern(
     new: Callable[[Grammar], Matcher[str]], learned: str
 ) -> None:
     matcher = new(AMQP)
@@ -116,7 +116,7 @@ def test_a_snapshot_has_the_same_capacity(matcher: Matcher[str]) -> None:
     assert snapshot.stats()["capacity"] == 2
 
 
-def test_word_cache_keeps_a_set_for_each_word_asked_for_until_they_are_too_many() -> None:
+def test_word_cache_keeps_a_set_per_word_up_to_its_capacity() -> None:
     matcher: Matcher[str] = WordCache(AMQP, capacity=6)
     matcher.subscribe("a.*", "x")
     matcher.subscribe("a.b", "y")
@@ -243,7 +243,7 @@ def test_topics_far_deeper_than_the_stack_are_learned_and_freed(
     assert matcher.match(deep) == []
 
 
-def test_what_numbered_patterns_share_is_no_algorithm_yet() -> None:
+def test_the_common_part_of_numbered_patterns_is_abstract() -> None:
     matcher: Numbered[str] = Numbered(AMQP)
     for lacking in (
         lambda: matcher.can_hold(["a"]),

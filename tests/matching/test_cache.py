@@ -54,7 +54,7 @@ def test_a_change_drops_the_answers_of_the_topics_it_matches(pattern: str, asked
     assert cache.match("a.b") == ["x"]
 
 
-def test_what_changes_nothing_drops_nothing() -> None:
+def test_a_call_without_effect_invalidates_no_answer() -> None:
     cache = cached()
     cache.find("a.b")
     assert not cache.subscribe("a.*", "x")

@@ -11,7 +11,7 @@ from matching.composite import Bilingual, Composite
 from tests.matching.words import GRAMMARS, patterns, topics
 
 
-def test_plain_keys_and_patterns_are_found_together_and_everybody_once() -> None:
+def test_plain_keys_and_patterns_are_found_together_and_every_subscriber_once() -> None:
     matcher: Composite[str] = Composite(AMQP)
     assert matcher.subscribe("a.b", "x")
     assert not matcher.subscribe("a.b", "x")
@@ -59,7 +59,7 @@ def test_an_invalid_pattern_leaves_nothing(pattern: str) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["a.b", "a.*"])
-def test_what_cannot_be_hashed_is_refused_and_leaves_nothing(pattern: str) -> None:
+def test_an_unhashable_subscriber_is_rejected_without_a_change(pattern: str) -> None:
     matcher: Composite[object] = Composite(AMQP)
     with pytest.raises(TypeError):
         matcher.subscribe(pattern, [])
@@ -93,7 +93,7 @@ def test_a_composite_equals_its_matcher_alone(
 
 @pytest.mark.parametrize("others", [1, 2, 20])
 @pytest.mark.parametrize("people", [0, 1, 2, 14, 15, 16, 17, 40])
-def test_everybody_is_found_once_however_many_there_are(people: int, others: int) -> None:
+def test_every_subscriber_is_found_once_however_many_there_are(people: int, others: int) -> None:
     both: Bilingual[int] = Bilingual()
     for person in range(people):
         both.subscribe("a.*", person)
@@ -108,7 +108,7 @@ def test_everybody_is_found_once_however_many_there_are(people: int, others: int
 # Both grammars.
 
 
-def test_subscribers_of_both_grammars_hear_one_topic() -> None:
+def test_subscribers_of_both_grammars_receive_one_topic() -> None:
     both: Bilingual[str] = Bilingual()
     assert both.side(AMQP) is both.native
     assert both.subscribe("a.*", "amqp")

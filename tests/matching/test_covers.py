@@ -117,7 +117,7 @@ def small_patterns(grammar: Grammar, length: int) -> list[str]:
 
 
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=str)
-def test_all_short_patterns_cover_what_all_topics_say(grammar: Grammar) -> None:
+def test_coverage_of_all_short_patterns_agrees_with_all_topics(grammar: Grammar) -> None:
     letters = ("a", "z", "$x") if grammar is MQTT else ("a", "z")
     length = 5 if grammar is MQTT else 7
     some = small_patterns(grammar, 3 if grammar is MQTT else 4)
@@ -130,7 +130,7 @@ def test_all_short_patterns_cover_what_all_topics_say(grammar: Grammar) -> None:
 
 @settings(deadline=None, max_examples=100)
 @given(data=st.data())
-def test_amqp_patterns_cover_what_all_topics_say(data: st.DataObject) -> None:
+def test_coverage_of_amqp_patterns_agrees_with_all_topics(data: st.DataObject) -> None:
     words = st.sampled_from(["a", "a", "b", "*", "#", "#"])
     a = ".".join(data.draw(st.lists(words, max_size=6)))
     b = ".".join(data.draw(st.lists(words, max_size=4)))
@@ -203,7 +203,7 @@ def test_two_patterns_cover_a_third_only_one_by_one() -> None:
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=str)
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
-def test_coverage_finds_what_covers(grammar: Grammar, data: st.DataObject) -> None:
+def test_coverage_finds_the_covering_patterns(grammar: Grammar, data: st.DataObject) -> None:
     rules = Coverage(grammar)
     for rule in data.draw(st.lists(patterns(grammar), max_size=12)):
         rules.add(rule)

@@ -82,7 +82,7 @@ def test_words_with_the_other_separator_never_collide() -> None:
 
 
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=str)
-def test_a_pattern_asked_about_topics_of_its_own_grammar_means_what_its_words_mean(
+def test_a_pattern_searches_topics_of_its_own_grammar_by_its_words(
     grammar: Grammar,
 ) -> None:
     topics = [(topic, grammar.split(topic)) for topic in valid_topics(grammar)]
@@ -96,7 +96,7 @@ def test_a_pattern_asked_about_topics_of_its_own_grammar_means_what_its_words_me
 
 
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=str)
-def test_a_pattern_asked_about_topics_from_the_other_side_means_what_its_words_mean(
+def test_a_pattern_searches_topics_of_the_other_grammar_by_its_words(
     grammar: Grammar,
 ) -> None:
     origin = other(grammar)

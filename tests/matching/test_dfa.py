@@ -103,7 +103,7 @@ def test_a_hidden_topic_begins_behind_its_first_word() -> None:
     assert sorted(dfa.match("y/x")) == ["#", "+/x"]
 
 
-def test_a_hidden_topic_of_no_pattern_is_nobodys() -> None:
+def test_a_hidden_topic_without_a_pattern_has_no_subscribers() -> None:
     dfa: Dfa[str] = Dfa(MQTT)
     dfa.subscribe("#", "x")
     assert dfa.match("$SYS/x") == []
@@ -219,7 +219,7 @@ def test_a_step_to_a_state_that_is_gone_is_made_again(word: str) -> None:
     assert matcher.stats()["states"] == known
 
 
-def test_nor_does_it_look_through_where_all_other_words_lead() -> None:
+def test_a_lookup_does_not_check_the_step_of_all_other_words() -> None:
     # 60 nodes accept six words, and continuing visits as many more: after one change that exceeds
     # the effort of one lookup.
     dfa: Dfa[int] = Dfa(AMQP)

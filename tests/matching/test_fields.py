@@ -124,7 +124,7 @@ def test_an_unknown_x_match_is_refused_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("arguments", "subscriber"), [({"a": 1}, []), ({"a": {1}}, "x"), ({"a": [{1}]}, "x")]
 )
-def test_what_cannot_be_hashed_is_refused_and_leaves_nothing(
+def test_an_unhashable_subscriber_is_rejected_without_a_change(
     matcher: HeadersMatcher[object], arguments: Fields, subscriber: object
 ) -> None:
     fresh = matcher.stats()
@@ -208,7 +208,7 @@ def test_the_answer_belongs_to_the_caller(matcher: HeadersMatcher[object]) -> No
     assert matcher.match({}) == ["x"]
 
 
-def test_a_binding_stands_under_what_fewest_others_name() -> None:
+def test_a_binding_is_indexed_under_its_rarest_criterion() -> None:
     matcher: HeadersMatcher[object] = create("rarest")
     for trader in range(100):
         matcher.bind({"market": "forex", "urgent": None, "trader": trader}, trader)

@@ -123,7 +123,7 @@ def test_a_pattern_has_a_word_that_is_a_wildcard(grammar: Grammar, key: str, wil
     assert grammar.is_pattern(key) == wild
 
 
-def test_words_are_what_stands_between_separators() -> None:
+def test_words_are_separated_by_the_separator() -> None:
     assert AMQP.split("a..b/c.") == ["a", "", "b/c", ""]
     assert AMQP.split("") == []
     assert MQTT.split("/a.b//") == ["", "a.b", "", ""]

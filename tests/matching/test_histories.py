@@ -51,7 +51,7 @@ def assert_equal(matcher: Matcher[int], truth: Matcher[int], asked: list[str]) -
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=str)
 @settings(deadline=None, max_examples=100)
 @given(data=st.data())
-def test_an_algorithm_answers_as_the_naive_one_whatever_came_and_went(
+def test_an_algorithm_answers_as_the_naive_one_after_any_history(
     algorithm: str, grammar: Grammar, data: st.DataObject
 ) -> None:
     matcher = ALGORITHMS[algorithm](grammar)

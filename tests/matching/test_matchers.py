@@ -41,9 +41,7 @@ def test_subscribing_twice_is_once(matcher: Matcher[object]) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["a.*", "a.#", "a.#.b", "b", "", "*", "#"])
-def test_what_was_never_subscribed_cannot_be_unsubscribed(
-    matcher: Matcher[object], pattern: str
-) -> None:
+def test_an_absent_pair_cannot_be_unsubscribed(matcher: Matcher[object], pattern: str) -> None:
     matcher.subscribe("a.*.c", "x")
     matcher.subscribe("a.#.b.c", "x")
     assert not matcher.unsubscribe(pattern, "x")
@@ -77,7 +75,7 @@ class Options(dict[str, int]):
         return 1
 
 
-def test_anything_hashable_subscribes_even_none_and_what_is_false(matcher: Matcher[object]) -> None:
+def test_any_hashable_subscribes_even_none_and_false_values(matcher: Matcher[object]) -> None:
     everybody = [None, 0, "", (), frozenset[int](), float("nan"), Options(a=1)]
     for person in everybody:
         assert matcher.subscribe("a", person)
@@ -94,7 +92,7 @@ def test_anything_hashable_subscribes_even_none_and_what_is_false(matcher: Match
 
 
 @pytest.mark.parametrize("last", [None, Options(a=1), "x"])
-def test_the_last_of_several_may_be_anybody(matcher: Matcher[object], last: object) -> None:
+def test_any_of_several_subscribers_may_remain_last(matcher: Matcher[object], last: object) -> None:
     matcher.subscribe("a", last)
     matcher.subscribe("a", 1)
     assert matcher.unsubscribe("a", 1)
@@ -142,7 +140,7 @@ def test_equal_subscribers_are_one(matcher: Matcher[object]) -> None:
     assert matcher.unsubscribe("a", (1.0, "x"))
 
 
-def test_what_cannot_be_hashed_is_refused_and_leaves_nothing(matcher: Matcher[object]) -> None:
+def test_an_unhashable_subscriber_is_rejected_without_a_change(matcher: Matcher[object]) -> None:
     fresh = matcher.stats()
     for pattern in ("a.*", "a.#.b"):
         with pytest.raises(TypeError):
@@ -190,7 +188,7 @@ def test_a_snapshot_cannot_be_changed(matcher: Matcher[object]) -> None:
     assert snapshot.match("a.b") == ["x"]
 
 
-def test_a_snapshot_outlives_what_it_was_taken_of(matcher: Matcher[object]) -> None:
+def test_a_snapshot_outlives_its_matcher(matcher: Matcher[object]) -> None:
     matcher.subscribe("a.*", "x")
     snapshot = matcher.snapshot()
     again = snapshot.snapshot()
@@ -269,7 +267,7 @@ def test_the_bitmap_drops_the_rows_behind_its_longest_pattern() -> None:
     assert {**matcher.stats(), "free": 0} == before
 
 
-def test_the_bitmap_says_how_many_patterns_stand_in_the_trie_beside_it() -> None:
+def test_the_bitmap_counts_the_patterns_in_its_fallback_trie() -> None:
     matcher: Matcher[str] = create("bitmap", AMQP)
     for pattern in ("a.#", "#", "a.#.b", "#.b", "#.#"):
         matcher.subscribe(pattern, "x")

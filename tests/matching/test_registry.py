@@ -45,7 +45,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("algorithm", algorithms(), ids=lambda algorithm: algorithm.name)
-def test_every_algorithm_of_ours_can_be_made_and_says_what_it_costs(algorithm: Algorithm) -> None:
+def test_every_built_in_algorithm_can_be_created_and_describes_its_costs(
+    algorithm: Algorithm,
+) -> None:
     assert algorithm.name in NAMES
     for grammar in (AMQP, MQTT):
         matcher: Matcher[str] = create(algorithm.name, grammar)
@@ -65,7 +67,7 @@ def test_an_installed_package_adds_matchers_by_entry_point() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_package_cannot_take_a_name_of_ours() -> None:
+def test_a_package_cannot_redefine_a_built_in_name() -> None:
     assert [algorithm.name for algorithm in algorithms()] == [
         *NAMES,
         "broken",
@@ -79,7 +81,7 @@ def test_a_package_cannot_take_a_name_of_ours() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_matcher_whose_package_lacks_something_says_so_when_it_is_made() -> None:
+def test_creating_a_matcher_whose_package_is_broken_raises_a_clear_error() -> None:
     with pytest.raises(ImportError, match="not_installed_anywhere"):
         create("broken", AMQP)
     with pytest.raises(
@@ -98,7 +100,7 @@ def test_a_matcher_whose_package_lacks_something_says_so_when_it_is_made() -> No
         ("number", "NUMBER of third_party is not a class"),
     ],
 )
-def test_an_entry_point_that_leads_to_no_class_is_an_import_error_that_says_whose_it_is(
+def test_an_entry_point_without_a_class_is_an_import_error_that_names_its_package(
     name: str, problem: str
 ) -> None:
     with pytest.raises(ImportError) as caught:
@@ -114,7 +116,7 @@ def test_an_entry_point_may_name_extras() -> None:
     assert type(create("extra", AMQP)).__name__ == "Third"
 
 
-def test_checking_an_algorithm_of_ours_imports_nothing() -> None:
+def test_checking_a_built_in_algorithm_imports_nothing() -> None:
     program = (
         "import sys\n"
         "from matching.registry import ALGORITHMS\n"

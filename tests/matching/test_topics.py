@@ -24,7 +24,7 @@ def test_a_topic_is_put_replaced_and_removed() -> None:
     assert len(index) == 0
 
 
-def test_what_a_topic_begins_with_is_not_stored_with_it() -> None:
+def test_prefixes_of_a_topic_are_not_stored_with_it() -> None:
     index: TopicIndex[str] = TopicIndex(MQTT)
     index.put("home/door", "open")
     assert index.get("home") is None
@@ -100,7 +100,7 @@ def test_dollar_topics_are_found_only_by_their_name() -> None:
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=str)
 @settings(deadline=None, max_examples=100)
 @given(data=st.data())
-def test_the_index_finds_what_the_definition_says(grammar: Grammar, data: st.DataObject) -> None:
+def test_the_index_agrees_with_the_definition(grammar: Grammar, data: st.DataObject) -> None:
     index: TopicIndex[tuple[str, int]] = TopicIndex(grammar)
     stored: dict[str, tuple[str, int]] = {}
     history = st.lists(st.tuples(st.booleans(), topics(grammar)), max_size=40)
@@ -148,7 +148,7 @@ def test_a_walk_bears_changes_between_its_steps(grammar: Grammar, data: st.DataO
 
 @given(st.data())
 @settings(max_examples=150, deadline=None)
-def test_within_a_bound_the_same_topics_are_found_or_it_says_that_there_are_too_many(
+def test_a_bounded_search_finds_the_same_topics_or_reports_too_many(
     data: st.DataObject,
 ) -> None:
     grammar = data.draw(st.sampled_from([AMQP, MQTT]))

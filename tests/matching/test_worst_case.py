@@ -41,7 +41,7 @@ def test_a_lookup_costs_at_most_words_times_nodes(name: str, attack: str) -> Non
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_stored_topics_are_asked_at_bounded_cost_too(attack: str) -> None:
+def test_searching_stored_topics_has_a_bounded_cost(attack: str) -> None:
     index: TopicIndex[str] = TopicIndex(AMQP)
     index.put(TOPIC, "x")
     assert (index.match(ATTACKS[attack]) == ["x"]) == AMQP.matches(ATTACKS[attack], TOPIC)

@@ -166,7 +166,7 @@ def test_a_column_is_asked_for_one_pattern_in_the_jvm(spark: SparkSession) -> No
         ]
 
 
-def test_what_is_no_pattern_is_named() -> None:
+def test_an_invalid_pattern_is_named() -> None:
     with pytest.raises(PipelineError, match=r"invalid pattern 'a/#/b': '#' must be the last level"):
         matches("topic", "a/#/b", "mqtt")
     with pytest.raises(PipelineError, match="unknown grammar 'xmpp'; known: amqp, mqtt"):

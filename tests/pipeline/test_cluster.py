@@ -125,7 +125,7 @@ def test_the_java_of_java_home_is_taken_before_that_of_path(tmp_path: Path) -> N
     assert java.version_of(old / "bin" / "java") == 8
 
 
-def test_without_any_java_it_says_what_it_looked_at(
+def test_without_java_the_error_names_the_places_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(java, "_bundled", lambda: None)

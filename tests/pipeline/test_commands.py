@@ -151,7 +151,7 @@ def test_a_target_and_its_checkpoint_belong_to_one_job(
 
 
 @pytest.mark.parametrize("source", ["journal", "traffic"])
-def test_a_question_is_asked_again_when_more_was_published(
+def test_a_job_runs_again_when_more_was_published(
     shared: None, tmp_path: Path, source: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It runs until Ctrl-C, which is not a failure, and counts each message once."""
@@ -312,7 +312,7 @@ def test_a_question_is_asked_again_when_more_was_published(
         ([], "name a job: lake, traffic"),
     ],
 )
-def test_what_is_wrong_is_one_line(
+def test_an_error_is_one_line(
     shared: None, place: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], line: str
 ) -> None:
     assert main(["pipeline", *[word.format(place=place) for word in arguments]]) == 2
@@ -321,7 +321,7 @@ def test_what_is_wrong_is_one_line(
     assert line.format(place=place) in said[0]
 
 
-def test_what_java_says_when_it_does_not_start_is_told(place: Path, tmp_path: Path) -> None:
+def test_the_error_of_a_java_that_does_not_start_is_shown(place: Path, tmp_path: Path) -> None:
     """The error is one line; the warnings of every start are not shown."""
     ran = subprocess.run(
         [
@@ -346,7 +346,7 @@ def test_what_java_says_when_it_does_not_start_is_told(place: Path, tmp_path: Pa
     assert "Too small maximum heap" in ran.stderr
 
 
-def test_without_the_packages_it_says_what_to_install(
+def test_without_the_packages_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyspark_trellis.commands", None)

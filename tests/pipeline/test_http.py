@@ -100,7 +100,7 @@ def test_a_query_reads_what_was_published(spark: SparkSession, served: Served) -
     assert sorted(map(tuple, thin.collect())) == [("a.c", 88), ("b", 89)]
 
 
-def test_a_stream_is_followed_and_a_query_that_starts_again_goes_on(
+def test_a_streaming_query_continues_after_a_restart(
     spark: SparkSession, served: Served, tmp_path: Path
 ) -> None:
     served.declare("followed")
@@ -140,7 +140,7 @@ def test_a_stream_is_followed_and_a_query_that_starts_again_goes_on(
     assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) == 4
 
 
-def test_what_is_wrong_is_one_line(spark: SparkSession, served: Served) -> None:
+def test_an_error_is_one_line(spark: SparkSession, served: Served) -> None:
     served.put("users/blind", password="night", tags="")
     served.put("permissions/%2F/blind", configure="", write="", read="^other$")
     wrong = error_of(lambda: load(spark, served.url_of("guest", "wrong")).count())

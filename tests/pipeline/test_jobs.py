@@ -172,7 +172,7 @@ def places_of(document: Document, heard: list[Subscription]) -> set[str]:
     }
 
 
-def test_whatif_says_who_would_get_what(case: Case) -> None:
+def test_whatif_counts_the_messages_of_each_queue(case: Case) -> None:
     answer = what_if(case.history, case.current, case.proposed)
     for document, counts in (
         (case.old, {place_of(each): each.before for each in answer.queues}),
@@ -367,7 +367,7 @@ def test_audit_names_bindings_that_others_make_needless(
     assert [(each.binding.key, each.by.key) for each in subsumed] == covered
 
 
-def test_subscriptions_cover_each_other_as_mqtt_says() -> None:
+def test_subscriptions_cover_each_other_by_the_mqtt_rules() -> None:
     made = parse({}, "file")
     made.hosts["/"].sessions.add("c")
     for key in ("#", "$x/#", "$x/a", "a/+", "+/#"):
@@ -406,7 +406,7 @@ def test_without_the_needless_ones_the_same_topics_come(keys: list[str]) -> None
     st.lists(st.sampled_from("ab"), max_size=5),
     st.lists(st.sampled_from(["a", "b", "*", "#"]), max_size=5),
 )
-def test_a_pattern_matches_what_is_at_no_distance(words: list[str], pattern: list[str]) -> None:
+def test_a_pattern_matches_topics_at_distance_zero(words: list[str], pattern: list[str]) -> None:
     assert (distance(words, pattern) == 0) == (
         AMQP.matches(".".join(pattern), ".".join(words)) if pattern else not words
     )
@@ -454,7 +454,7 @@ def test_advice_is_of_topic_exchanges_and_their_topics(case: Case, tmp_path: Pat
     assert json.loads((tmp_path / "matching-profile.json").read_text())["format"] == 1
 
 
-def test_what_advice_is_made_of() -> None:
+def test_advice_is_computed_from_counts_and_measurements() -> None:
     assert choice({"auto": 100, "trie": 95, "shapes": 120}) is None
     assert choice({"auto": 100, "trie": 60, "shapes": 80}) == "trie"
     assert choice({}) is None

@@ -55,7 +55,7 @@ def page(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
     return make(parts, parse(old, "old.json"), parse(new, "plans/new.json"))
 
 
-def test_the_page_is_whole_and_asks_for_nothing(page: str) -> None:
+def test_the_page_is_complete_and_loads_no_resources(page: str) -> None:
     outline = Outline(page)
     assert outline.asked == []
     assert outline.labels == [
@@ -87,7 +87,7 @@ def test_names_are_shown_as_they_are(page: str) -> None:
     assert "&lt;b&gt;" in page
 
 
-def test_a_page_of_nothing_says_so(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_report_without_messages_says_so(spark: SparkSession, tmp_path: Path) -> None:
     from tests.pipeline.written import Writer, row
 
     Writer(tmp_path).write([row(0, "a")])

@@ -112,7 +112,7 @@ def test_a_batch_that_is_divided_in_another_way_is_refused(tmp_path: Path) -> No
         ),
     ],
 )
-def test_what_is_no_message_is_refused_at_once(
+def test_columns_that_make_no_message_are_rejected_at_once(
     ddl: str, options: dict[str, str], line: str, spark: SparkSession
 ) -> None:
     schema = StructType.fromDDL(ddl)
@@ -132,7 +132,7 @@ def test_a_broker_that_is_not_there_ends_the_query_with_one_line(
     )
 
 
-def test_what_is_no_url_is_named() -> None:
+def test_an_invalid_url_is_named() -> None:
     with pytest.raises(PipelineError, match="option url is 'amqp://host:port/', and should be"):
         SinkPublisher("amqp://host:port/")
 

@@ -55,7 +55,7 @@ def heard_of(directory: Directory, at: datetime | None) -> set[Subscription]:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 1 << 32))
-def test_any_moment_is_what_was_done_up_to_it(
+def test_the_state_at_any_moment_includes_all_earlier_changes(
     tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
     """Bindings and subscriptions come and go; now and then the broker writes a new snapshot, or
@@ -115,7 +115,7 @@ def test_any_moment_is_what_was_done_up_to_it(
         )
 
 
-def test_a_stream_whose_beginning_is_gone_is_known_from_its_first_snapshot_on(
+def test_a_stream_without_its_beginning_is_known_from_its_first_snapshot_on(
     tmp_path: Path,
 ) -> None:
     document = definitions(random.Random(1), 3)
@@ -136,7 +136,7 @@ def test_a_stream_whose_beginning_is_gone_is_known_from_its_first_snapshot_on(
         replay(directory, minute(3))
 
 
-def test_what_cannot_be_replayed_is_one_line(tmp_path: Path) -> None:
+def test_a_stream_that_cannot_be_replayed_is_a_one_line_error(tmp_path: Path) -> None:
     for name, changes, line in (
         (
             "none",
@@ -213,7 +213,7 @@ def question(place: Path, job: str, *words: str) -> Any:
     )
 
 
-def test_a_file_says_the_bindings_and_the_topology_who_listens(place: Path) -> None:
+def test_bindings_come_from_the_file_and_mqtt_subscriptions_from_the_topology(place: Path) -> None:
     about = question(place, "audit", "--definitions", "{place}/now.json")
     assert [(each.kind, each.destination) for each in about.effective.bindings][-1] == (
         "session",
@@ -232,7 +232,7 @@ def test_a_file_says_the_bindings_and_the_topology_who_listens(place: Path) -> N
     )
 
 
-def test_where_no_file_does_the_topology_says_all(place: Path) -> None:
+def test_without_a_file_the_bindings_come_from_the_topology(place: Path) -> None:
     now, then = question(place, "audit"), question(place, "audit", "--as-of", "2026-03-01T12:04:59")
     assert len(then.effective.bindings) == len(now.effective.bindings) + 2
     whatif = question(
@@ -281,12 +281,14 @@ def test_a_vhost_without_a_topology_is_named(place: Path) -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_one_line(place: Path, words: Sequence[str], line: str) -> None:
+def test_unsuitable_rows_or_options_are_a_one_line_error(
+    place: Path, words: Sequence[str], line: str
+) -> None:
     with pytest.raises(PipelineError, match=re.escape(line.format(place=place))):
         question(place, *words)
 
 
-def test_a_running_broker_says_it_too_and_again_after_a_start(tmp_path: Path) -> None:
+def test_a_running_broker_gives_the_same_bindings_also_after_a_restart(tmp_path: Path) -> None:
     """Over HTTP, the topology beside the journal is found; a clean session is gone after the
     restart.
     """

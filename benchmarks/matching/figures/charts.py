@@ -78,7 +78,7 @@ def _keys(results: MatchingResults, part: str, kind: str) -> list[str]:
 
 
 def _panels(results: MatchingResults, keys: Sequence[str], figure: str) -> list[Panel]:
-    made = []
+    panels = []
     for key in keys:
         case = results.cases[key]
         bars = [
@@ -89,12 +89,12 @@ def _panels(results: MatchingResults, keys: Sequence[str], figure: str) -> list[
         ]
         if bars:
             further = "" if case.part == "attack" else f" {case.variant or size(case.size)}"
-            made.append(Panel([case.workload + further], sorted(bars, key=lambda bar: bar.value)))
-    return made
+            panels.append(Panel([case.workload + further], sorted(bars, key=lambda bar: bar.value)))
+    return panels
 
 
 def _article(results: MatchingResults) -> list[Panel]:
-    made = []
+    panels = []
     for kind, title in (("cold", "cold"), ("workload", "hot")):
         keys = _keys(results, "article", kind)
         for place, figure in enumerate(("subscribe", "unsubscribe", "lookup")):
@@ -108,5 +108,7 @@ def _article(results: MatchingResults) -> list[Panel]:
                     )
                     for row in ROWS
                 ]
-                made.append(Panel([f"{figure}, {title}"], sorted(bars, key=lambda bar: bar.value)))
-    return made
+                panels.append(
+                    Panel([f"{figure}, {title}"], sorted(bars, key=lambda bar: bar.value))
+                )
+    return panels

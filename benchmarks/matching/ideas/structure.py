@@ -260,7 +260,7 @@ def split_once() -> None:
                 [number for number, wanted in enumerate(apart) if words_match(wanted, words)]
             return len(topics)
 
-        def asked(matcher: Matcher[int], topics: list[str] = topics) -> int:
+        def look_up_all(matcher: Matcher[int], topics: list[str] = topics) -> int:
             for topic in topics:
                 matcher.match(topic)
             return len(topics)
@@ -268,9 +268,9 @@ def split_once() -> None:
         ways: dict[str, Work] = {
             "split each time": each_time,
             "split once": once,
-            "naive": partial(asked, naive),
-            "bitmap": partial(asked, bitmap),
-            "trie": partial(asked, trie),
+            "naive": partial(look_up_all, naive),
+            "bitmap": partial(look_up_all, bitmap),
+            "trie": partial(look_up_all, trie),
         }
         medians = time_ways(f"1,000 {name}", ways)
         print(

@@ -41,7 +41,7 @@ def test_a_snapshot_makes_few_cells_and_so_does_the_next_change(kind: Kind) -> N
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pairs_are_listed_as_they_were_when_asked_for(kind: Kind) -> None:
+def test_pairs_are_listed_as_they_were_at_the_first_step(kind: Kind) -> None:
     matcher = kind(AMQP)
     patterns = ["", "#", "*", "a.b", "a.*.#", "*.#.b", "a..b"]
     for pattern in patterns:

@@ -55,7 +55,7 @@ HASHES: list[Callable[[int], int]] = [
 
 @pytest.mark.parametrize("number", [1, 64, 65, 300, 1_100])
 @pytest.mark.parametrize("spread", range(len(HASHES)))
-def test_what_was_put_is_there_and_what_was_taken_is_not(spread: int, number: int) -> None:
+def test_added_pairs_are_present_and_removed_pairs_are_not(spread: int, number: int) -> None:
     keys = [Key(n, HASHES[spread](n)) for n in range(number)]
     full = many(keys)
     assert len(full) == number
@@ -87,7 +87,7 @@ def test_a_map_that_shrank_is_as_small_as_one_that_never_grew() -> None:
     st.lists(st.tuples(st.booleans(), st.integers(0, 150), st.integers(0, 5)), max_size=250),
     st.sampled_from([2, 1 << 20, 1 << 40]),
 )
-def test_it_equals_a_dict_and_no_version_changes_when_another_is_made(
+def test_a_map_equals_a_dict_and_earlier_versions_do_not_change(
     steps: list[tuple[bool, int, int]], hashes: int
 ) -> None:
     some: Hamt[Key, int] | None = None

@@ -172,7 +172,7 @@ def check(runs: Iterator[Interrupted]) -> int:
 @pytest.mark.parametrize("snapshot", [False, True])
 @pytest.mark.parametrize("before", BEFORE, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_comes_between_an_operation_happened_before_or_after(
+def test_an_interruption_of_an_operation_takes_effect_before_or_after_it(
     kind: Kind, before: list[str], snapshot: bool
 ) -> None:
     for operation, other in itertools.product(
@@ -198,7 +198,7 @@ TWICE = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_comes_between_twice_happened_in_its_order(kind: Kind) -> None:
+def test_two_interruptions_of_an_operation_take_effect_in_order(kind: Kind) -> None:
     for operation, one, other in TWICE:
         assert check(twice(kind, ["a.b.c"], True, operation, one, other)) > 0
 
@@ -207,7 +207,7 @@ def test_whatever_comes_between_twice_happened_in_its_order(kind: Kind) -> None:
 @pytest.mark.parametrize("snapshot", [False, True])
 @pytest.mark.parametrize("before", BEFORE[1:], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_two_changes_come_between_happened_in_their_order(
+def test_two_changes_that_interrupt_an_operation_take_effect_in_order(
     kind: Kind, before: list[str], snapshot: bool
 ) -> None:
     changes = [*CHANGES, plain("snapshot")]
@@ -227,7 +227,7 @@ def test_without_tombs_a_subscription_is_lost_with_the_node_that_is_cut_off() ->
     assert all(("a.b.c", own("a.b.c")) not in run.matcher for run in lost)
 
 
-def test_a_lookup_that_collects_once_finds_what_came_later_without_what_came_earlier() -> None:
+def test_a_lookup_that_collects_once_finds_a_later_change_without_an_earlier_one() -> None:
     match, earlier, later = plain("match", "a.b.c"), subscribe("a.b.c"), ("subscribe", "a.*.c", 0)
     wrong = unexplained(twice(SingleCollect, ["a.b", "a.*.c"], False, match, earlier, later))
     assert {event.result for run in wrong for event in run.events if event.operation == match} == {
@@ -237,7 +237,7 @@ def test_a_lookup_that_collects_once_finds_what_came_later_without_what_came_ear
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_who_is_overtaken_exchanges_again(kind: Kind) -> None:
+def test_an_overtaken_change_is_exchanged_again(kind: Kind) -> None:
     exchanges: list[bool] = []
 
     class Counting(SteppedCell[object]):
@@ -256,7 +256,7 @@ def test_who_is_overtaken_exchanges_again(kind: Kind) -> None:
     assert failures > 0
 
 
-def test_a_subscriber_who_moves_from_one_pattern_to_another_is_found_all_the_time() -> None:
+def test_a_subscriber_that_moves_between_patterns_is_always_found() -> None:
     """The subscriber subscribes to the new pattern before it unsubscribes from the old one; the
     articles' lookup may miss both.
     """

@@ -101,7 +101,7 @@ def test_the_same_seed_makes_the_same_history() -> None:
     assert overlap(first)
 
 
-def test_what_a_script_raises_is_raised_when_the_others_have_ended() -> None:
+def test_the_exception_of_a_script_is_raised_after_the_others_have_ended() -> None:
     ended: list[int] = []
 
     def refuse() -> None:

@@ -21,31 +21,33 @@ ANYBODY = [None, 0, "", (), Row([1]), Row(), float("nan"), only("a", 1), *range(
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.sampled_from(ANYBODY), max_size=90))
-def test_anybody_comes_and_goes_and_former_crowds_stay_as_they_were(people: list[object]) -> None:
-    crowd: SubscriberSet[object] = None
-    inside: list[object] = []
-    former: list[tuple[SubscriberSet[object], list[object]]] = []
-    for person in people:
-        assert holds(crowd, person) == (person in inside)
-        if person in inside:
-            crowd = without(crowd, person)
-            inside.remove(person)
+def test_subscribers_are_added_and_removed_and_earlier_sets_do_not_change(
+    subscribers: list[object],
+) -> None:
+    value: SubscriberSet[object] = None
+    present: list[object] = []
+    earlier: list[tuple[SubscriberSet[object], list[object]]] = []
+    for subscriber in subscribers:
+        assert holds(value, subscriber) == (subscriber in present)
+        if subscriber in present:
+            value = without(value, subscriber)
+            present.remove(subscriber)
         else:
-            crowd = with_added(crowd, person)
-            inside.append(person)
-        former.append((crowd, inside.copy()))
-    for then, those in former:
+            value = with_added(value, subscriber)
+            present.append(subscriber)
+        earlier.append((value, present.copy()))
+    for then, those in earlier:
         assert (then is None) == (not those)
         found = members(then)
         assert len(found) == len(those)
-        assert all(person in those for person in found)
+        assert all(subscriber in those for subscriber in found)
 
 
-def test_of_several_crowds_everybody_is_named_once() -> None:
+def test_merging_several_sets_returns_every_subscriber_once() -> None:
     few: SubscriberSet[object] = with_added(with_added(None, "x"), None)
     many: SubscriberSet[object] = None
-    for person in range(40):
-        many = with_added(many, person)
+    for subscriber in range(40):
+        many = with_added(many, subscriber)
     assert merged([]) == []
     assert set(merged([many])) == set(range(40))
     assert sorted(map(str, merged(["x", few, 7, many]))) == sorted(
@@ -53,7 +55,7 @@ def test_of_several_crowds_everybody_is_named_once() -> None:
     )
 
 
-def test_what_merged_returns_belongs_to_the_caller() -> None:
+def test_the_caller_owns_the_list_that_merged_returns() -> None:
     few: SubscriberSet[int] = with_added(with_added(None, 1), 2)
     merged([few]).append(3)
     assert members(few) == [1, 2]
