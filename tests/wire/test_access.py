@@ -1,6 +1,4 @@
-"""Rights that change while clients are here, and subscriptions that are allowed in part, over both
-protocols.
-"""
+"""Permissions that change while clients are connected, and partly permitted subscriptions."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ def bodies(packets: list[Any]) -> list[bytes]:
 
 
 def subscribed(client: Client5, *filters: str, packet_id: int = 1) -> list[Any]:
-    """What came back; the first is the SUBACK."""
+    """Return the output after a SUBSCRIBE; it begins with the SUBACK."""
     return client.send(mqtt5.SubscribePacket(packet_id, [wish(one) for one in filters]))
 
 
@@ -89,9 +87,7 @@ def test_a_binding_is_all_or_nothing_for_a_queue_may_have_other_readers() -> Non
     ) == ["Channel.Close"]
 
 
-def test_a_binding_key_that_begins_with_a_wildcard_takes_hidden_topics_and_is_asked_about_them() -> (
-    None
-):
+def test_a_binding_key_that_begins_with_a_wildcard_needs_permission_for_hidden_topics() -> None:
     client = world_of("deny subscribe $hidden/#", "allow all #").amqp(user="u")
     client.send(spec.Queue.Declare(queue="q"))
     assert names(
@@ -217,9 +213,7 @@ def test_a_shared_subscription_is_left() -> None:
     assert len(publications(other.read())) == 4
 
 
-def test_whoever_is_nobody_any_more_goes_over_both_protocols_and_leaves_no_session_and_no_will() -> (
-    None
-):
+def test_a_deleted_user_is_disconnected_and_leaves_no_session_and_no_will() -> None:
     world = world_of()
     amqp = world.amqp(user="u")
     here = client_of(
@@ -252,7 +246,7 @@ def test_a_client_that_is_away_loses_subscriptions_too_and_gains_none_by_it() ->
     assert bodies(again.greeting) == [b"b"]
 
 
-def test_a_session_is_its_users_whoever_chooses_the_same_identifier() -> None:
+def test_a_session_belongs_to_its_user_even_if_another_uses_its_identifier() -> None:
     world = world_of()
     client = client_of(world, session_expiry_interval=100)
     subscribed(client, "a")
@@ -273,7 +267,7 @@ def test_rights_that_did_not_change_change_nothing() -> None:
     assert not client.read()
 
 
-def test_a_very_old_client_keeps_its_octets() -> None:
+def test_a_very_old_client_keeps_its_bytes() -> None:
     world = world_of()
     raw = world.raw_mqtt()
     raw.receive_data(connect("c", user="u", password=b"guest"))

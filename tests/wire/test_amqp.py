@@ -1,4 +1,4 @@
-"""AMQP: octets in, octets out."""
+"""AMQP 0-9-1: bytes in, bytes out."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_foreign_greeting_is_answered_with_ours_and_closed() -> None:
 
 
 def test_a_wrong_password_is_refused_with_403() -> None:
-    refusal = World().amqp(user="nobody").greeting[-1]
+    refusal = World().amqp(user="unknown").greeting[-1]
     assert isinstance(refusal, spec.Connection.Close) and refusal.reply_code == 403
 
 
@@ -208,8 +208,8 @@ def test_content_relayed_to_another_channel_number_carries_that_number() -> None
     reader.send(spec.Channel.Open(), channel=9)
     reader.send(spec.Basic.Consume(queue="q", consumer_tag="t", no_ack=True), channel=9)
     publisher.publish("", "q", b"hello")
-    octets = reader.read_bytes()
-    assert octets.endswith(marshal(9, pamqp.body.ContentBody(b"hello")))
+    data = reader.read_bytes()
+    assert data.endswith(marshal(9, pamqp.body.ContentBody(b"hello")))
 
 
 def test_confirms_of_persistent_messages_wait_for_the_store() -> None:

@@ -1,4 +1,4 @@
-"""However the octets are cut, the same octets come out; and whatever they are, nothing escapes.
+"""The output does not depend on how the input is cut into chunks, and no exception escapes.
 
 `World.fates` asserts that every message that entered has exactly one fate.
 """
@@ -66,7 +66,7 @@ MQTT_INPUT = b"".join(
 )
 
 
-#: Class and method of everything a client may send on a channel, and of nothing at all.
+#: Class and method ids of all methods that a client may send on a channel, and of unknown ones.
 AMQP_METHODS = [b""] + [
     bytes([0, cls, 0, method])
     for cls, methods in (
@@ -82,22 +82,22 @@ AMQP_METHODS = [b""] + [
 ]
 
 
-def pieces(octets: bytes, cuts: list[int]) -> Iterator[bytes]:
+def pieces(data: bytes, cuts: list[int]) -> Iterator[bytes]:
     at = 0
-    for cut in cuts * (len(octets) // max(1, sum(cuts)) + 1) if cuts else []:
-        yield octets[at : at + cut]
+    for cut in cuts * (len(data) // max(1, sum(cuts)) + 1) if cuts else []:
+        yield data[at : at + cut]
         at += cut
-    yield octets[at:]
+    yield data[at:]
 
 
-def answers(connection: Connection, octets: bytes, cuts: list[int]) -> bytes:
-    for piece in pieces(octets, cuts):
+def answers(connection: Connection, data: bytes, cuts: list[int]) -> bytes:
+    for piece in pieces(data, cuts):
         connection.receive_data(piece)
     return connection.data_to_send()
 
 
-def drained(world: World, connection: Connection, octets: bytes, cuts: list[int]) -> bytes:
-    out = answers(connection, octets, cuts)
+def drained(world: World, connection: Connection, data: bytes, cuts: list[int]) -> bytes:
+    out = answers(connection, data, cuts)
     world.turn()
     return out + connection.data_to_send()
 

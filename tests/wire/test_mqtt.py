@@ -1,4 +1,4 @@
-"""MQTT 3.1.1: octets in, octets out; and across to AMQP."""
+"""MQTT 3.1.1: bytes in, bytes out, and messages that cross to AMQP."""
 
 from __future__ import annotations
 

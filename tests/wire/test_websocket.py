@@ -1,6 +1,4 @@
-"""WebSocket: are frames and upgrades what `websockets` and `wsproto` say they are, however they are
-cut?
-"""
+"""Frames and upgrades agree with `websockets` and `wsproto`, however the input is cut."""
 
 from __future__ import annotations
 
@@ -32,7 +30,10 @@ from trellis.settings.values import split_origins
 
 KEY: Final = b"dGhlIHNhbXBsZSBub25jZQ=="
 REQUEST: Final = (
-    b"GET /ws HTTP/1.1\r\nHost: localhost:15675\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: "
+    (
+        b"GET /ws HTTP/1.1\r\nHost: localhost:15675\r\nUpgrade: websocket\r\nConnection: "
+        b"Upgrade\r\nSec-WebSocket-Key: "
+    )
     + KEY
     + b"\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: mqtt\r\n"
 )
@@ -55,11 +56,11 @@ def opened() -> WebSocketLayer:
 
 
 class Heard(NamedTuple):
-    """What a server made of what a client said: octets of data, the last pong, and how it closed;
-    None: it did not.
+    """The result of a server's input: the bytes of data, the last pong, and the close code or
+    None.
     """
 
-    octets: bytes
+    data: bytes
     pong: bytes | None
     close: int | None
 
@@ -74,29 +75,29 @@ def frame(
     wide: int = 0,
     key: bytes = b"\x01\x82\x00\xff",
 ) -> bytes:
-    """Any frame.
+    """Return any frame.
 
-    `length` is what its head says when that is not the truth, `wide` how many octets say it.
+    `length` is the length in its header if that is wrong, `wide` the number of bytes that hold it.
     """
     size = len(payload) if length < 0 else length
     short = 127 if wide == 8 or size > 0xFFFF else 126 if wide == 2 or size > 125 else size
-    octets = bytes([fin << 7 | rsv << 4 | opcode, masked << 7 | short])
-    octets += size.to_bytes({126: 2, 127: 8}[short], "big") if short > 125 else b""
+    data = bytes([fin << 7 | rsv << 4 | opcode, masked << 7 | short])
+    data += size.to_bytes({126: 2, 127: 8}[short], "big") if short > 125 else b""
     if not masked:
-        return octets + payload
-    return octets + key + apply_mask(payload, key)
+        return data + payload
+    return data + key + apply_mask(payload, key)
 
 
 def ours(chunks: list[bytes]) -> Heard:
     layer = opened()
-    octets = b"".join(layer.receive(chunk) for chunk in chunks)
-    return Heard(octets, *said(b"".join(layer.send([]))))
+    data = b"".join(layer.receive(chunk) for chunk in chunks)
+    return Heard(data, *said(b"".join(layer.send([]))))
 
 
-def said(octets: bytes) -> tuple[bytes | None, int | None]:
-    """The last pong and the close code of a server, as `websockets` reads them on the other side."""
+def said(data: bytes) -> tuple[bytes | None, int | None]:
+    """Return the last pong and the close code of a server, as `websockets` reads them."""
     client = ClientProtocol(parse_uri("ws://localhost/ws"), state=State.OPEN)
-    client.receive_data(octets)
+    client.receive_data(data)
     pong: bytes | None = None
     code: int | None = None
     for event in client.events_received():
@@ -112,17 +113,17 @@ def theirs_websockets(chunks: list[bytes]) -> Heard:
     server = ServerProtocol(state=State.OPEN, max_size=None)
     for chunk in chunks:
         server.receive_data(chunk)
-    octets = b"".join(
+    data = b"".join(
         bytes(event.data)
         for event in server.events_received()
         if isinstance(event, Frame) and event.opcode in (Opcode.BINARY, Opcode.CONT)
     )
-    return Heard(octets, *said(b"".join(server.data_to_send())))
+    return Heard(data, *said(b"".join(server.data_to_send())))
 
 
 def theirs_wsproto(chunks: list[bytes]) -> Heard:
     server = wsproto.connection.Connection(ConnectionType.SERVER)
-    octets, pong, code = b"", None, None
+    data, pong, code = b"", None, None
     for chunk in chunks:
         if code is not None:
             break
@@ -130,7 +131,7 @@ def theirs_wsproto(chunks: list[bytes]) -> Heard:
         try:
             for event in server.events():
                 if isinstance(event, wsproto.events.BytesMessage):
-                    octets += bytes(event.data)
+                    data += bytes(event.data)
                 elif isinstance(event, wsproto.events.Ping):
                     pong = bytes(event.payload)
                 elif isinstance(event, wsproto.events.CloseConnection):
@@ -138,7 +139,7 @@ def theirs_wsproto(chunks: list[bytes]) -> Heard:
         except wsproto.utilities.RemoteProtocolError as error:
             hint: Any = error.event_hint
             code = hint.code
-    return Heard(octets, pong, code)
+    return Heard(data, pong, code)
 
 
 # -- frames
@@ -156,22 +157,22 @@ KEYS: Final = st.binary(min_size=4, max_size=4)
 @st.composite
 def conversations(draw: st.DrawFn) -> bytes:
     """Messages in one or several frames, pings and pongs between them, and perhaps a close."""
-    octets = b""
+    data = b""
     for _ in range(draw(st.integers(0, 4))):
         parts = draw(st.lists(PAYLOAD, min_size=1, max_size=3))
         for number, part in enumerate(parts):
             if draw(st.booleans()):
-                octets += frame(draw(st.sampled_from([9, 10])), draw(CONTROL), key=draw(KEYS))
-            octets += frame(0 if number else 2, part, fin=number == len(parts) - 1, key=draw(KEYS))
+                data += frame(draw(st.sampled_from([9, 10])), draw(CONTROL), key=draw(KEYS))
+            data += frame(0 if number else 2, part, fin=number == len(parts) - 1, key=draw(KEYS))
     if draw(st.booleans()):
         code = draw(st.none() | CODES)
-        octets += frame(
+        data += frame(
             8,
             b""
             if code is None
             else code.to_bytes(2, "big") + draw(st.sampled_from([b"", b"bye", b"\xff"])),
         )
-    return octets
+    return data
 
 
 FAULTS: Final = {
@@ -186,21 +187,21 @@ FAULTS: Final = {
     "ping in parts": frame(9, b"x", fin=False),
     "close in parts": frame(8, b"", fin=False),
     "ping too long": frame(9, bytes(126)),
-    "close of one octet": frame(8, b"x"),
-    "length of two octets for one": frame(2, b"x", wide=2),
-    "length of eight octets for one": frame(2, b"x", wide=8),
+    "close of one byte": frame(8, b"x"),
+    "length of two bytes for one": frame(2, b"x", wide=2),
+    "length of eight bytes for one": frame(2, b"x", wide=8),
     "length beyond 63 bits": frame(2, b"", length=1 << 63),
 }
 
 
-def cut(octets: bytes, sizes: list[int]) -> list[bytes]:
-    """Into chunks of these sizes, again and again."""
+def cut(data: bytes, sizes: list[int]) -> list[bytes]:
+    """Cut data into chunks of these sizes, repeatedly."""
     chunks: list[bytes] = []
     at = 0
     for size in itertools.cycle(sizes):
-        if at >= len(octets):
+        if at >= len(data):
             return chunks
-        chunks.append(octets[at : at + size])
+        chunks.append(data[at : at + size])
         at += size
     return chunks
 
@@ -210,13 +211,13 @@ SIZES: Final = st.lists(st.integers(1, 10) | st.integers(1_000, 100_000), min_si
 
 @given(conversations(), SIZES)
 @settings(max_examples=100, deadline=None)
-def test_what_is_said_is_heard_as_both_libraries_hear_it(octets: bytes, sizes: list[int]) -> None:
-    chunks = cut(octets, [max(size, len(octets) // 500) for size in sizes])
+def test_what_is_said_is_heard_as_both_libraries_hear_it(data: bytes, sizes: list[int]) -> None:
+    chunks = cut(data, [max(size, len(data) // 500) for size in sizes])
     heard, theirs = ours(chunks), theirs_websockets(chunks)
-    assert heard.octets == theirs.octets
+    assert heard.data == theirs.data
     assert heard.close == theirs.close
     other = theirs_wsproto(chunks)
-    assert heard.octets == other.octets
+    assert heard.data == other.data
     assert (heard.close is None) == (other.close is None)
 
 
@@ -227,7 +228,7 @@ def test_what_is_said_is_heard_as_both_libraries_hear_it(octets: bytes, sizes: l
 def test_a_fault_closes_with_the_same_code(fault: str, before: bytes, sizes: list[int]) -> None:
     chunks = cut(before + FAULTS[fault] + frame(2, b"never heard"), sizes)
     heard = ours(chunks)
-    assert heard.octets == (b"good" if before else b"")
+    assert heard.data == (b"good" if before else b"")
     assert heard.close == 1002
     assert theirs_wsproto(chunks)[::2] == heard[::2]
     if not fault.startswith("length"):  # `websockets` takes any length.
@@ -251,12 +252,10 @@ def test_text_is_refused() -> None:
 @given(st.binary(max_size=200), SIZES)
 @settings(max_examples=200, deadline=None)
 @example(b"\x82\xff" + b"\xff" * 8, [1])
-def test_any_octets_end_well_and_alike_however_they_are_cut(
-    octets: bytes, sizes: list[int]
-) -> None:
-    heard = ours(cut(octets, sizes))
-    assert heard.octets == ours([octets]).octets
-    assert heard.close == ours([octets]).close
+def test_any_bytes_end_well_and_alike_however_they_are_cut(data: bytes, sizes: list[int]) -> None:
+    heard = ours(cut(data, sizes))
+    assert heard.data == ours([data]).data
+    assert heard.close == ours([data]).close
 
 
 def test_the_last_of_many_pings_is_answered_once_a_turn() -> None:
@@ -268,9 +267,9 @@ def test_the_last_of_many_pings_is_answered_once_a_turn() -> None:
 
 def test_nothing_is_kept_of_a_payload_that_comes_slowly() -> None:
     layer = opened()
-    octets = frame(2, bytes(100_000))
+    data = frame(2, bytes(100_000))
     assert (
-        sum(len(layer.receive(octets[at : at + 1_000])) for at in range(0, len(octets), 1_000))
+        sum(len(layer.receive(data[at : at + 1_000])) for at in range(0, len(data), 1_000))
         == 100_000
     )
     assert layer._rest == b""
@@ -283,9 +282,9 @@ def test_what_we_say_in_a_turn_is_one_frame_for_both_libraries(
 ) -> None:
     layer = opened()
     layer.receive(frame(9, b"p") * pings)
-    octets = b"".join(layer.send(parts))
+    data = b"".join(layer.send(parts))
     websockets = ClientProtocol(parse_uri("ws://localhost/ws"), state=State.OPEN, max_size=None)
-    websockets.receive_data(octets)
+    websockets.receive_data(data)
     frames = [
         event
         for event in websockets.events_received()
@@ -293,7 +292,7 @@ def test_what_we_say_in_a_turn_is_one_frame_for_both_libraries(
     ]
     assert [bytes(event.data) for event in frames] == ([b"".join(parts)] if parts else [])
     client = wsproto.connection.Connection(ConnectionType.CLIENT)
-    client.receive_data(octets)
+    client.receive_data(data)
     assert b"".join(
         bytes(event.data)
         for event in client.events()
@@ -324,18 +323,18 @@ def test_the_end_of_a_connection_is_a_close_frame(reason: str, code: int) -> Non
 def test_masks_come_off_by_both_ways(
     data: bytes, key: bytes, phase: int, before: int, after: int
 ) -> None:
-    expected = bytes(octet ^ key[(at + phase) & 3] for at, octet in enumerate(data))
+    expected = bytes(byte ^ key[(at + phase) & 3] for at, byte in enumerate(data))
     out = BytesWriter()
     unmask(out, bytes(before) + data + bytes(after), before, before + len(data), key, phase)
     assert out.getvalue() == unmasked(data, key, phase) == expected
 
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 65_535, 65_536, 1 << 40])
-def test_heads_say_their_length_in_the_shortest_form(size: int) -> None:
-    octets = head(2, size)
-    assert len(octets) == (2 if size < 126 else 4 if size < 65_536 else 10)
+def test_frame_headers_have_the_shortest_form_of_a_length(size: int) -> None:
+    data = head(2, size)
+    assert len(data) == (2 if size < 126 else 4 if size < 65_536 else 10)
     if size < 1 << 20:
-        assert octets + bytes(size) == Frame(Opcode.BINARY, bytes(size)).serialize(mask=False)
+        assert data + bytes(size) == Frame(Opcode.BINARY, bytes(size)).serialize(mask=False)
 
 
 # -- the upgrade
@@ -350,12 +349,12 @@ def answer(
 
 
 def test_the_answer_is_that_of_the_specification() -> None:
-    layer, octets = answer(REQUEST + b"\r\n")
+    layer, data = answer(REQUEST + b"\r\n")
     assert layer.open
-    assert octets.startswith(b"HTTP/1.1 101 Switching Protocols\r\n")
-    assert ACCEPT in octets
-    assert b"Sec-WebSocket-Protocol: mqtt\r\n" in octets
-    assert b"Extensions" not in octets
+    assert data.startswith(b"HTTP/1.1 101 Switching Protocols\r\n")
+    assert ACCEPT in data
+    assert b"Sec-WebSocket-Protocol: mqtt\r\n" in data
+    assert b"Extensions" not in data
 
 
 def request_of_websockets() -> Iterator[Callable[[bytes], None] | bytes]:
@@ -363,8 +362,8 @@ def request_of_websockets() -> Iterator[Callable[[bytes], None] | bytes]:
     client.send_request(client.connect())
     yield b"".join(client.data_to_send())
 
-    def read(octets: bytes) -> None:
-        client.receive_data(octets)
+    def read(data: bytes) -> None:
+        client.receive_data(data)
         client.events_received()
         assert client.handshake_exc is None
         assert (client.state, client.subprotocol, client.extensions) == (State.OPEN, "mqtt", [])
@@ -380,8 +379,8 @@ def request_of_wsproto() -> Iterator[Callable[[bytes], None] | bytes]:
         )
     )
 
-    def read(octets: bytes) -> None:
-        client.receive_data(octets)
+    def read(data: bytes) -> None:
+        client.receive_data(data)
         (event,) = client.events()
         assert isinstance(event, wsproto.events.AcceptConnection)
         assert (event.subprotocol, event.extensions) == ("mqtt", [])
@@ -394,9 +393,9 @@ def test_the_requests_of_both_libraries_are_granted_and_compression_is_not(
     make: Callable[[], Iterator[Any]],
 ) -> None:
     request, read = make()
-    layer, octets = answer(request)
+    layer, data = answer(request)
     assert layer.open
-    read(octets)
+    read(data)
 
 
 def test_what_comes_with_the_request_is_heard() -> None:
@@ -407,8 +406,8 @@ def test_what_comes_with_the_request_is_heard() -> None:
 @given(st.integers(1, len(REQUEST) + 1))
 @settings(max_examples=40, deadline=None)
 def test_a_request_may_be_cut_anywhere(at: int) -> None:
-    layer, octets = new(), REQUEST + b"\r\n" + frame(2, b"x")
-    assert layer.receive(octets[:at]) + layer.receive(octets[at:]) == b"x"
+    layer, data = new(), REQUEST + b"\r\n" + frame(2, b"x")
+    assert layer.receive(data[:at]) + layer.receive(data[at:]) == b"x"
 
 
 def without(name: bytes) -> bytes:
@@ -443,12 +442,12 @@ REFUSED: Final = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_asks_for_no_websocket_is_told_why_and_counted(name: str) -> None:
     request, status, reason = REFUSED[name]
-    layer, octets = answer(request)
+    layer, data = answer(request)
     assert (layer.open, layer.over) == (False, "websocket_refused")
     assert layer._tally.refused == dict.fromkeys(layer._tally.refused, 0) | {reason: 1}
     http = h11.Connection(h11.CLIENT)
     http.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
-    http.receive_data(octets)
+    http.receive_data(data)
     response = http.next_event()
     assert isinstance(response, h11.Response)
     assert response.status_code == status
@@ -502,8 +501,8 @@ SAME, FOREIGN = False, True
         ("localhost:15675", "https://app.example", "https://app.example", (AFAR, FOREIGN)),
         ("localhost:15675", "null", "null", (AFAR, FOREIGN)),
         ("localhost:15675", "https://any.example", "*", (AFAR, FOREIGN)),
-        # A name of the attacker's that leads to this machine (DNS rebinding) is let in, and is
-        # nobody special.
+        # A name of an attacker that points to this machine (DNS rebinding) may connect, but is not
+        # local.
         ("evil.example:15675", "http://evil.example:15675", "", (AFAR, SAME)),
     ],
 )
@@ -514,9 +513,9 @@ def test_a_page_of_another_host_is_refused_or_has_nothing_of_this_machine(
     request = REQUEST.replace(b"localhost:15675", host.encode())
     if origin is not None:
         request += f"Origin: {origin}\r\n".encode()
-    layer, octets = answer(request + b"\r\n", allowed, peer)
+    layer, data = answer(request + b"\r\n", allowed, peer)
     if expected is None:
-        assert octets.startswith(b"HTTP/1.1 403 Forbidden\r\n")
+        assert data.startswith(b"HTTP/1.1 403 Forbidden\r\n")
         assert layer._tally.refused["origin"] == 1
     else:
         assert layer.open

@@ -1,10 +1,10 @@
-"""A small model of the broker, and what clients do to both: any number of connections, six queues,
-two exchanges.
+"""A small model of the broker, and the steps that clients take in both at once.
 
-The model keeps, for every queue, what waits in its order. After every step the messages delivered
-must be the first that wait, as many as consumers have credit for, no more and no fewer, the
-consumers with a higher priority first; whoever held something that comes back finds it at its old
-place, marked as redelivered; and what each has died of is told in `x-death`.
+There are any number of connections, six queues and two exchanges. The model keeps the waiting
+messages of each queue in their order. After each step, the broker must have delivered the first
+waiting messages, exactly as many as the consumers have credit for, and consumers with a higher
+priority first. A delivery that is requeued must return to its old position, marked as redelivered,
+and each dead letter must name its deaths in `x-death`.
 
     a, b, c   plain
     p         x-max-priority 3
@@ -28,8 +28,8 @@ Q, B, X, T = spec.Queue, spec.Basic, spec.Exchange, spec.Tx
 PRIORITIES: Final = 3
 TTL: Final = {"t": 50, "u": 30}
 LETTERS: Final = {"t": "u", "u": "t"}
-#: What is delayed does not go where dead letters go: which of the two comes first at one time is
-#: nobody's business.
+#: Targets of delayed messages. They get no dead letters: the order of a delayed message and a dead
+#: letter that are due at one time is not defined.
 DELAYED_TO: Final = ["a", "b", "c", "p"]
 QUEUES: Final = ["a", "b", "c", "p", "t", "u"]
 PATTERNS: Final = ["k.1", "k.*", "#", "*.2", "k.#"]
@@ -49,7 +49,7 @@ DELIVERY: Final = ("Basic.Deliver", "ContentHeader", "ContentBody", "Basic.Cance
 
 
 class Copy:
-    """A message in a queue. `deaths` are (queue, reason, count), the latest first."""
+    """A message in a queue of the model. `deaths` are (queue, reason, count), the latest first."""
 
     def __init__(
         self,
@@ -70,18 +70,18 @@ class Copy:
 
 
 class ModelQueue:
-    """`arrived` holds what waits and what is held."""
+    """A queue of the model. `arrived` has the waiting messages and the outstanding ones."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.arrived: list[Copy] = []
         self.held: set[Copy] = set()
-        #: By exchange.
+        #: Bindings by exchange.
         self.bindings: dict[str, set[str]] = {"amq.topic": set(), "later": set()}
 
     @property
     def waiting(self) -> list[Copy]:
-        """In the order in which they go."""
+        """Return the waiting messages in the order in which they are delivered."""
         most = PRIORITIES if self.name == "p" else 0
         return sorted(
             (copy for copy in self.arrived if copy not in self.held),
@@ -106,14 +106,14 @@ class ModelConsumer:
 
 
 class Held:
-    """A delivery that somebody must settle. Its queue object may be gone from the model by then."""
+    """An outstanding delivery. Its queue may have been removed from the model."""
 
     def __init__(self, queue: ModelQueue, copy: Copy, consumer: ModelConsumer | None) -> None:
         self.queue, self.copy, self.consumer = queue, copy, consumer
 
 
 class Transaction:
-    """What is published and settled at the commit."""
+    """The publications and settlements of a side since its last commit."""
 
     def __init__(self) -> None:
         self.published: list[Callable[[], int]] = []
@@ -135,7 +135,7 @@ class Side:
 
 
 class Play:
-    """The steps. Each asserts what everybody hears."""
+    """The steps. Each compares the deliveries of the broker with those of the model."""
 
     def begin(self, sides: int, consumers: int) -> None:
         self.world = World()
@@ -156,16 +156,17 @@ class Play:
     # -- what the model knows of a step
 
     def said(self, who: int, *methods: Any, first: bool = True) -> list[str]:
-        """Say it, take what all sides hear, and compare the deliveries; returns the other answers.
-        `first` is whether those with a higher priority must have had credit first: not when some
-        credit comes only in the middle of the step.
+        """Send methods on one side, compare the deliveries to all sides, and return the other
+        replies.
+
+        `first` is False if consumers of a lower priority may come first, because others get their
+        credit only during the step.
         """
         frames = [
             side.client.send(*(methods if at == who else ())) for at, side in enumerate(self.sides)
         ]
-        self.world.sleep(
-            0
-        )  # What came back too late to its queue goes when the clock is told next.
+        # A message that is requeued after its time expires at the next advance of the clock.
+        self.world.sleep(0)
         self.check(
             [[*mine, *side.client.read()] for mine, side in zip(frames, self.sides, strict=True)],
             first,
@@ -223,8 +224,10 @@ class Play:
         consumer: ModelConsumer | None,
         no_ack: bool = False,
     ) -> Copy:
-        """A delivery happened: the numbers run on, body, flag and deaths are those of a message
-        that waits.
+        """Check one delivery against the model, and move its message from waiting to outstanding.
+
+        The delivery tags are consecutive; body, redelivered flag and deaths are those of a waiting
+        message.
         """
         queue = self.queues[name]
         side.number += 1
@@ -262,10 +265,10 @@ class Play:
             return
         held.queue.arrived.remove(held.copy)
         if how == "drop" and self.queues.get(held.queue.name) is held.queue:
-            self.bury(held.queue, held.copy, "rejected")
+            self.dead_letter(held.queue, held.copy, "rejected")
 
-    def bury(self, queue: ModelQueue, copy: Copy, reason: str) -> None:
-        """To where the queue's dead letters go, unless it would go round for ever."""
+    def dead_letter(self, queue: ModelQueue, copy: Copy, reason: str) -> None:
+        """Move a message to the dead letter queue, unless it would go round for ever."""
         target = self.queues.get(LETTERS.get(queue.name, ""))
         count = sum(
             times for name, why, times in copy.deaths if (name, why) == (queue.name, reason)
@@ -278,7 +281,7 @@ class Play:
             self.arrive(target, copy.body, copy.priority, deaths)
 
     def expire(self) -> None:
-        """What has come to the head of its queue too late."""
+        """Dead-letter the expired messages at the head of their queues."""
         for name in TTL:
             queue = self.queues.get(name)
             while (
@@ -286,7 +289,7 @@ class Play:
             ):
                 copy = queue.waiting[0]
                 queue.arrived.remove(copy)
-                self.bury(queue, copy, "expired")
+                self.dead_letter(queue, copy, "expired")
 
     def leave(self, side: Side) -> None:
         side.consumers.clear()
@@ -296,7 +299,7 @@ class Play:
         self.expire()
 
     def found(self, exchange: str, keys: list[str]) -> list[ModelQueue]:
-        """The queues where this goes now."""
+        """Return the queues to which a message is routed now."""
         if not exchange:
             return [queue for name, queue in self.queues.items() if name in keys]
         return [
@@ -310,7 +313,7 @@ class Play:
         ]
 
     def arrivals(self, queues: list[ModelQueue], body: bytes, priority: int) -> int:
-        """It comes to those of these queues that are there; returns how many."""
+        """Add a message to those of the queues that exist; return their number."""
         there = [queue for queue in queues if self.queues.get(queue.name) is queue]
         for queue in there:
             self.arrive(queue, body, priority, [])
@@ -359,16 +362,16 @@ class Play:
         priority: int = 0,
         delay: int = 0,
     ) -> None:
-        """Some messages, by topic, or to a queue (and then returned when nobody wants it), or by
-        topic and later.
+        """Publish some messages: by topic, to a queue, or by topic with a delay.
+
+        Messages to a queue are mandatory, so they are returned if the queue does not exist.
         """
-        octets = b""
+        data = b""
         side, returned = self.sides[who], 0
         if side.transaction is not None and "requeue" in side.transaction.settled.values():
-            return  # Which of them finds a consumer first, the model does not know.
+            return  # The model does not know which of them gets a consumer first.
         if side.transaction is not None or delay:
-            # Those of several priorities that find consumers come in their order, not in that of
-            # the queue.
+            # Messages that are delivered at once come in the order of publishing, not of priority.
             priority = 0
         exchange, key = ("", direct) if direct else ("later" if delay else "amq.topic", key)
         keys = [key, *(copies or []), *(blind or [])]
@@ -381,7 +384,7 @@ class Play:
             self.published += 1
             body = b"%d" % self.published
             given: dict[str, Any] = {"priority": priority} if priority else {}
-            octets += publication(
+            data += publication(
                 exchange, key, body, mandatory=bool(direct), headers=headers, **given
             )
             if delay:
@@ -392,8 +395,8 @@ class Play:
                 side.transaction.published.append(arrives)
             else:
                 returned += not arrives()
-        side.client.connection.receive_data(octets[:cut])
-        side.client.connection.receive_data(octets[cut:])
+        side.client.connection.receive_data(data[:cut])
+        side.client.connection.receive_data(data[cut:])
         assert self.said(who) == (["Basic.Return"] * returned if direct else [])
 
     def arrival(self, queues: list[ModelQueue], body: bytes, priority: int) -> Callable[[], int]:
@@ -455,7 +458,7 @@ class Play:
             )
 
     def settle(self, who: int, which: int, multiple: bool, how: str) -> None:
-        """ack, drop or requeue. In a transaction that is done at the commit."""
+        """Acknowledge, reject or requeue a delivery, in a transaction at its commit."""
         side = self.sides[who]
         settled = side.transaction.settled if side.transaction is not None else {}
         if side.transaction is not None and side.transaction.published and how == "requeue":
@@ -528,7 +531,7 @@ class Play:
         self.said(who)
 
     def pass_time(self, milliseconds: int) -> None:
-        """One after another, so that what is due at different times happens in that order."""
+        """Advance the clock in steps, so that messages expire in the order of their times."""
         for _ in range(milliseconds):
             self.now += 1
             for due, _, happens in sorted(self.delayed, key=lambda one: one[:2]):
@@ -542,7 +545,7 @@ class Play:
     # -- always
 
     def compare(self) -> None:
-        """The queues hold what the model says, and every message and copy has its fate."""
+        """Compare all queues with the model, and check that each message and copy has one fate."""
         assert {
             name: (queue.depth, queue.unacked) for name, queue in self.world.vhost.queues.items()
         } == {name: (len(queue.waiting), len(queue.held)) for name, queue in self.queues.items()}
@@ -550,7 +553,7 @@ class Play:
 
 
 def round_again(deaths: list[tuple[str, str, int]], target: str) -> bool:
-    """Whether nobody refused it since it died in the target."""
+    """True if no client has rejected the message since it last died in the target queue."""
     at = [name for name, _, _ in deaths]
     return target in at and all(
         reason != "rejected" for _, reason, _ in deaths[: at.index(target) + 1]
@@ -564,7 +567,7 @@ def deaths_in(headers: dict[str, Any]) -> list[tuple[str, str, int]]:
 
 
 def told(frames: list[Any]) -> list[dict[str, Any]]:
-    """The headers of the messages that are delivered."""
+    """Return the headers of the delivered messages."""
     found: list[dict[str, Any]] = []
     returned = False
     for one in frames:

@@ -1,6 +1,7 @@
-"""What is refused of declarations and transactions, for the table of soft errors in test_errors.py:
-provocation, code, text, class and method. There are the queues and exchanges that `prepared` makes
-there.
+"""Declarations and transactions that are refused, for the table of soft errors in test_errors.py.
+
+A row has the refused methods, code and text of the error, class and method. `prepared` in
+test_errors.py makes the queues and exchanges.
 """
 
 from __future__ import annotations
@@ -15,14 +16,20 @@ DECLARING: Final[list[tuple[Any, int, str, int, int]]] = [
     (
         Q.Declare(queue="q", durable=True),
         406,
-        "PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'q' in vhost '/': received 'true' but current is 'false'",
+        (
+            "PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'q' in vhost '/': received "
+            "'true' but current is 'false'"
+        ),
         50,
         10,
     ),
     (
         Q.Declare(queue="q", auto_delete=True),
         406,
-        "PRECONDITION_FAILED - inequivalent arg 'auto_delete' for queue 'q' in vhost '/': received 'true' but current is 'false'",
+        (
+            "PRECONDITION_FAILED - inequivalent arg 'auto_delete' for queue 'q' in vhost '/': "
+            "received 'true' but current is 'false'"
+        ),
         50,
         10,
     ),
@@ -40,7 +47,8 @@ DECLARING: Final[list[tuple[Any, int, str, int, int]]] = [
         Q.Declare(queue="single"),
         406,
         (
-            "PRECONDITION_FAILED - inequivalent arg 'x-single-active-consumer' for queue 'single' in vhost '/': "
+            "PRECONDITION_FAILED - inequivalent arg 'x-single-active-consumer' for queue "
+            "'single' in vhost '/': "
             "received none but current is the value 'true' of type 'bool'"
         ),
         50,
@@ -49,7 +57,10 @@ DECLARING: Final[list[tuple[Any, int, str, int, int]]] = [
     (
         X.Declare(exchange="x", exchange_type="direct", durable=True),
         406,
-        "PRECONDITION_FAILED - inequivalent arg 'durable' for exchange 'x' in vhost '/': received 'true' but current is 'false'",
+        (
+            "PRECONDITION_FAILED - inequivalent arg 'durable' for exchange 'x' in vhost '/': "
+            "received 'true' but current is 'false'"
+        ),
         40,
         10,
     ),
@@ -66,14 +77,20 @@ DECLARING: Final[list[tuple[Any, int, str, int, int]]] = [
     (
         X.Declare(exchange="x", exchange_type="direct", internal=True),
         406,
-        "PRECONDITION_FAILED - inequivalent arg 'internal' for exchange 'x' in vhost '/': received 'true' but current is 'false'",
+        (
+            "PRECONDITION_FAILED - inequivalent arg 'internal' for exchange 'x' in vhost '/': "
+            "received 'true' but current is 'false'"
+        ),
         40,
         10,
     ),
     (
         Q.Declare(queue="y", arguments={"x-message-ttl": -1}),
         406,
-        "PRECONDITION_FAILED - invalid arg 'x-message-ttl' for queue 'y' in vhost '/': -1 is too small",
+        (
+            "PRECONDITION_FAILED - invalid arg 'x-message-ttl' for queue 'y' in vhost '/': -1 is "
+            "too small"
+        ),
         50,
         10,
     ),
@@ -94,7 +111,10 @@ DECLARING: Final[list[tuple[Any, int, str, int, int]]] = [
     (
         Q.Declare(queue="y", arguments={"x-max-priority": 256}),
         406,
-        "PRECONDITION_FAILED - invalid arg 'x-max-priority' for queue 'y' in vhost '/': 256 is too large",
+        (
+            "PRECONDITION_FAILED - invalid arg 'x-max-priority' for queue 'y' in vhost '/': 256 is "
+            "too large"
+        ),
         50,
         10,
     ),
@@ -112,7 +132,8 @@ DECLARING: Final[list[tuple[Any, int, str, int, int]]] = [
         Q.Declare(queue="y", arguments={"x-dead-letter-routing-key": "k"}),
         406,
         (
-            "PRECONDITION_FAILED - invalid arg 'x-dead-letter-routing-key' for queue 'y' in vhost '/': "
+            "PRECONDITION_FAILED - invalid arg 'x-dead-letter-routing-key' for queue 'y' in "
+            "vhost '/': "
             "there is no 'x-dead-letter-exchange'"
         ),
         50,

@@ -1,4 +1,4 @@
-"""What the AMQP tests say and hear."""
+"""Helpers of the AMQP tests: write frames, and read those of the broker."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 
 
 class Frame(NamedTuple):
-    """A frame as it stands on the wire."""
+    """A frame as it is transmitted."""
 
     kind: int
     channel: int
     payload: bytes
 
     @property
-    def octets(self) -> bytes:
+    def data(self) -> bytes:
         return frame(self.kind, self.channel, self.payload)
 
 
@@ -35,44 +35,44 @@ def frame(kind: int, channel: int, payload: bytes) -> bytes:
     )
 
 
-def split(octets: bytes) -> list[Frame]:
-    """The frames in these octets, which are whole frames and nothing else."""
+def split(data: bytes) -> list[Frame]:
+    """Return the frames in `data`, which must be complete."""
     found = []
-    while octets:
-        end = 8 + int.from_bytes(octets[3:7], "big")
-        assert octets[end - 1 : end] == b"\xce"
-        found.append(Frame(octets[0], int.from_bytes(octets[1:3], "big"), octets[7 : end - 1]))
-        octets = octets[end:]
+    while data:
+        end = 8 + int.from_bytes(data[3:7], "big")
+        assert data[end - 1 : end] == b"\xce"
+        found.append(Frame(data[0], int.from_bytes(data[1:3], "big"), data[7 : end - 1]))
+        data = data[end:]
     return found
 
 
 def short(text: str | bytes) -> bytes:
-    """A short string."""
-    octets = text if isinstance(text, bytes) else text.encode()
-    return bytes([len(octets)]) + octets
+    """Return a short string."""
+    data = text if isinstance(text, bytes) else text.encode()
+    return bytes([len(data)]) + data
 
 
-def long(octets: bytes) -> bytes:
-    """A long string, or a table or an array around its entries."""
-    return len(octets).to_bytes(4, "big") + octets
+def long(data: bytes) -> bytes:
+    """Return a long string, or a table or array with these entries."""
+    return len(data).to_bytes(4, "big") + data
 
 
 def method(channel: int, class_id: int, method_id: int, arguments: bytes = b"") -> bytes:
-    """A method frame, whatever stands in it."""
+    """Return a method frame with any arguments."""
     return frame(
         METHOD, channel, class_id.to_bytes(2, "big") + method_id.to_bytes(2, "big") + arguments
     )
 
 
 def publish(exchange: str | bytes, key: str | bytes, flags: int = 0, channel: int = 1) -> bytes:
-    """basic.publish without its content."""
+    """Return a basic.publish without its content."""
     return method(channel, 60, 40, b"\0\0" + short(exchange) + short(key) + bytes([flags]))
 
 
 def header(
     size: int, properties: bytes = b"\0\0", channel: int = 1, class_id: int = 60, weight: int = 0
 ) -> bytes:
-    """A content header; `properties` begins with the flags."""
+    """Return a header frame; `properties` begins with the flags."""
     return frame(
         HEADER,
         channel,
@@ -83,13 +83,13 @@ def header(
     )
 
 
-def body(octets: bytes, channel: int = 1) -> bytes:
-    return frame(BODY, channel, octets)
+def body(data: bytes, channel: int = 1) -> bytes:
+    return frame(BODY, channel, data)
 
 
-def content(octets: bytes, properties: bytes = b"\0\0", channel: int = 1) -> bytes:
-    """A header, and one body frame if the body is not empty."""
-    return header(len(octets), properties, channel) + (body(octets, channel) if octets else b"")
+def content(data: bytes, properties: bytes = b"\0\0", channel: int = 1) -> bytes:
+    """Return a header frame, and one body frame if the body is not empty."""
+    return header(len(data), properties, channel) + (body(data, channel) if data else b"")
 
 
 def names(frames: list[Any]) -> list[str]:
@@ -107,7 +107,7 @@ class Refusal(NamedTuple):
 
 
 def refusal(frames: list[Any]) -> Refusal:
-    """The close that is all we hear."""
+    """Return the close in the replies, which must be the only one."""
     assert [one.name for one in frames] in (["Channel.Close"], ["Connection.Close"]), [
         one.name for one in frames
     ]
@@ -122,7 +122,7 @@ def refusal(frames: list[Any]) -> Refusal:
 
 
 class Delivered(NamedTuple):
-    """A message as its reader sees it. `tag` is the consumer's, empty for basic.get."""
+    """A message as its consumer sees it. `tag` is the consumer tag, empty for basic.get."""
 
     tag: str
     number: int
@@ -133,7 +133,7 @@ class Delivered(NamedTuple):
 
 
 def deliveries(frames: list[Any]) -> list[Delivered]:
-    """The messages among these frames."""
+    """Return the messages in these frames."""
     found: list[Delivered] = []
     returned = False
     for one in frames:
@@ -152,13 +152,13 @@ def deliveries(frames: list[Any]) -> list[Delivered]:
 
 
 def properties(frames: list[Any]) -> Any:
-    """The properties of the one message among these frames."""
+    """Return the properties of the only message in these frames."""
     [one] = [one for one in frames if isinstance(one, pamqp.header.ContentHeader)]
     return one.properties
 
 
 def read(client: Amqp, queue: str) -> list[bytes]:
-    """Take everything out of a queue."""
+    """Get all messages of a queue with basic.get."""
     bodies = []
     while (frames := client.send(spec.Basic.Get(queue=queue, no_ack=True)))[
         0
@@ -172,34 +172,34 @@ def open_channel(client: Amqp, number: int) -> None:
 
 
 def reopen(client: Amqp, number: int = 1) -> None:
-    """After a channel.close: say close-ok, and open the channel again."""
+    """Answer a channel.close with close-ok, and open the channel again."""
     assert names(client.send(spec.Channel.CloseOk(), spec.Channel.Open(), channel=number)) == [
         "Channel.OpenOk"
     ]
 
 
 class Raw:
-    """A client that has said nothing yet."""
+    """A client that has not sent its protocol header yet."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.connection: Any = world.raw_amqp()
 
-    def say(self, octets: bytes) -> bytes:
-        """Send a chunk; returns what comes back."""
-        self.connection.receive_data(octets)
+    def say(self, data: bytes) -> bytes:
+        """Send a chunk; return the output of the broker."""
+        self.connection.receive_data(data)
         return self.hear()
 
     def hear(self) -> bytes:
         self.world.turn()
-        octets: bytes = self.connection.data_to_send()
+        data: bytes = self.connection.data_to_send()
         while (
             self.connection.behind and not self.connection.stalled and not self.connection.finished
         ):
             self.connection.resume()
             self.world.turn()
-            octets += self.connection.data_to_send()
-        return octets
+            data += self.connection.data_to_send()
+        return data
 
     def call(self, *methods: Any, channel: int = 0) -> list[Any]:
         return unmarshal(self.say(b"".join(marshal(channel, one) for one in methods)))

@@ -1,4 +1,4 @@
-"""Alarms stop those who publish, and nobody else."""
+"""Alarms block publishers, and no other clients."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_confirm_is_not_held_back_by_an_alarm() -> None:
     assert names(client.read()) == ["Connection.Unblocked"]
 
 
-def test_who_has_no_ears_for_it_waits_untold() -> None:
+def test_a_client_without_connection_blocked_waits_untold() -> None:
     world = World()
     client = world.amqp()
     client.queue("q")
@@ -92,7 +92,7 @@ def test_who_has_no_ears_for_it_waits_untold() -> None:
     assert names(client.send(Q.Declare(queue="q", passive=True))) == ["Queue.DeclareOk"]
 
 
-def test_one_who_left_while_waiting_is_not_called() -> None:
+def test_a_connection_that_closed_while_blocked_is_not_unblocked() -> None:
     world, client = alarmed()
     client.publish("", "q", b"x")
     client.connection.on_closed()

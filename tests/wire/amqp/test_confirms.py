@@ -1,4 +1,4 @@
-"""Publisher confirms: the longest ready prefix, returns before them, nacks between them."""
+"""Publisher confirms: the longest ready prefix, returns before their ack, nacks in between."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Q, B = spec.Queue, spec.Basic
 
 
 def confirming(**queue: Any) -> Amqp:
-    """A client in confirm mode with a transient queue `q` and a durable one `d`."""
+    """Return a client in confirm mode with a transient queue `q` and a durable one `d`."""
     client = World().amqp()
     client.queue("q", **queue)
     client.queue("d", durable=True)
@@ -23,7 +23,7 @@ def confirming(**queue: Any) -> Amqp:
 
 
 def told(frames: list[Any]) -> list[tuple[str, int, bool]]:
-    """What a publisher hears: ack and nack with their numbers."""
+    """Return the acks and nacks of a publisher, with their numbers."""
     return [
         (
             one.name.removeprefix("Basic.").lower(),
@@ -70,12 +70,12 @@ def test_every_channel_counts_for_itself() -> None:
         b"".join(publication("", "q", b"x", channel) for channel in (1, 2, 2, 1, 2))
     )
     by_channel: dict[int, int] = {}
-    octets = client.read_bytes()
-    while octets:
-        channel, end = octets[2], 8 + int.from_bytes(octets[3:7], "big")
-        number, multiple = int.from_bytes(octets[11:19], "big"), octets[19]
+    data = client.read_bytes()
+    while data:
+        channel, end = data[2], 8 + int.from_bytes(data[3:7], "big")
+        number, multiple = int.from_bytes(data[11:19], "big"), data[19]
         assert multiple or number == by_channel.get(channel, 0) + 1
-        by_channel[channel], octets = number, octets[end:]
+        by_channel[channel], data = number, data[end:]
     assert by_channel == {1: 2, 2: 3}
 
 
@@ -104,9 +104,9 @@ def test_returns_come_before_the_run_that_holds_their_number() -> None:
 @pytest.mark.parametrize("cut", [1, 30, 60])
 def test_what_comes_in_pieces_is_confirmed_when_it_is_whole(cut: int) -> None:
     client = confirming()
-    octets = publication("", "q", b"x" * 50)
-    assert say(client, octets[:cut]) == []
-    assert say(client, octets[cut:]) == [("ack", 1, False)]
+    data = publication("", "q", b"x" * 50)
+    assert say(client, data[:cut]) == []
+    assert say(client, data[cut:]) == [("ack", 1, False)]
 
 
 # -- the disk
@@ -136,7 +136,7 @@ def test_nothing_overtakes_a_persistent_message_that_waits() -> None:
     quick, safe = publication("", "q", b"x"), publication("", "d", b"x", delivery_mode=2)
     assert say(client, quick, quick, safe, quick) == [("ack", 2, True)]
     assert say(client, quick, safe, quick) == []
-    first = world.store.take()  # What was published so far.
+    first = world.store.take()  # The messages so far.
     assert say(client, safe, quick) == []
     first.write()
     world.store.written(first)
@@ -189,7 +189,7 @@ def test_what_was_consumed_before_the_disk_had_it_is_confirmed_all_the_same() ->
 
 
 @pytest.mark.parametrize("end", ["channel", "error", "connection", "lost", "shutdown"])
-def test_nobody_hears_of_a_confirm_when_its_channel_is_gone(end: str) -> None:
+def test_a_closed_channel_sends_no_confirm(end: str) -> None:
     client = confirming()
     client.world.slow_disk = True
     client.connection.receive_data(publication("", "d", b"x", delivery_mode=2))
@@ -255,9 +255,7 @@ def test_one_refusing_queue_of_several_nacks_and_the_others_keep_the_message() -
     assert live.queues == [client.world.queue("d").number]
 
 
-def test_a_full_queue_refuses_silently_where_nobody_wants_confirms_and_a_mandatory_message_is_not_returned() -> (
-    None
-):
+def test_a_full_queue_refuses_silently_without_confirms_and_returns_nothing() -> None:
     client = World().amqp()
     client.queue("q", x_max_length=1, x_overflow="reject-publish")
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Consumers: who gets which message, in which order, how many, and how it ends."""
+"""Consumers: their share of the messages, order, prefetch, settlement and end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Q, B = spec.Queue, spec.Basic
 
 
 def filled(count: int = 5, **flags: Any) -> Amqp:
-    """A queue `q` with messages 0, 1, 2, ..."""
+    """Return a client with a queue `q` that has the messages 0, 1, 2, ..."""
     client = World().amqp()
     client.send(Q.Declare(queue="q", **flags))
     fill(client, count)
@@ -531,9 +531,9 @@ def test_acknowledgements_in_any_order_and_chunking_settle_the_same() -> None:
     client = filled(100)
     client.send(B.Consume(queue="q", consumer_tag="t"))
     numbers = [number * 37 % 101 for number in range(1, 101)]
-    octets = b"".join(marshal(1, B.Ack(number)) for number in numbers)
-    for at in range(0, len(octets), 13):
-        client.connection.receive_data(octets[at : at + 13])
+    data = b"".join(marshal(1, B.Ack(number)) for number in numbers)
+    for at in range(0, len(data), 13):
+        client.connection.receive_data(data[at : at + 13])
     assert client.read() == [] and state(client) == (0, 0)
 
 
@@ -609,8 +609,8 @@ def test_a_backlog_comes_in_turns_of_bounded_size_and_in_order() -> None:
     seen: list[int] = []
     turns = 0
     while len(seen) < 200:
-        octets = client.read_bytes()
-        assert len(octets) < (1 << 18) + 2 * size
-        seen += bodies(unmarshal(octets))
+        data = client.read_bytes()
+        assert len(data) < (1 << 18) + 2 * size
+        seen += bodies(unmarshal(data))
         turns += 1
     assert seen == list(range(200)) and turns >= 7

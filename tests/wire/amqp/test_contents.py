@@ -1,6 +1,4 @@
-"""Contents: bodies cut into frames by us and by them, properties relayed as they came, names of
-every length.
-"""
+"""Contents: bodies in frames of any size, properties relayed unchanged, names of any length."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ SIZES = [0, 1, 2, 4_087, 4_088, 4_089, 8_176, 8_177, 16_384, 131_064, 131_065, 3
 
 
 def reader(world: World, frame_max: int = 131_072, channel: int = 1) -> Amqp:
-    """Consumes `q` on a channel."""
+    """Start a consumer of `q` on a channel."""
     client = world.amqp(frame_max)
     client.queue("q")
     if channel != 1:
@@ -45,18 +43,18 @@ def reader(world: World, frame_max: int = 131_072, channel: int = 1) -> Amqp:
     return client
 
 
-def say(client: Amqp, octets: bytes, piece: int = 0) -> None:
-    """In one chunk, or in pieces of so many octets."""
-    for at in range(0, len(octets), piece or len(octets)):
-        client.connection.receive_data(octets[at : at + (piece or len(octets))])
+def say(client: Amqp, data: bytes, piece: int = 0) -> None:
+    """Send data in one chunk, or in chunks of `piece` bytes."""
+    for at in range(0, len(data), piece or len(data)):
+        client.connection.receive_data(data[at : at + (piece or len(data))])
 
 
 def heard(client: Amqp) -> list[Frame]:
     return split(client.read_bytes())
 
 
-def cut(octets: bytes, size: int, channel: int = 1) -> bytes:
-    return b"".join(body(octets[at : at + size], channel) for at in range(0, len(octets), size))
+def cut(data: bytes, size: int, channel: int = 1) -> bytes:
+    return b"".join(body(data[at : at + size], channel) for at in range(0, len(data), size))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -148,9 +146,9 @@ def test_channel_numbers_are_the_readers_own(theirs: int, ours: int, piece: int)
         ours.to_bytes(2, "big") * 2 + b"!", 2, ours
     )
     say(writer, publish("", "q", channel=ours) + said, piece)
-    octets = heard(target)
-    assert {one.channel for one in octets} == {theirs}
-    assert [(one.kind, one.payload) for one in octets[1:]] == [
+    data = heard(target)
+    assert {one.channel for one in data} == {theirs}
+    assert [(one.kind, one.payload) for one in data[1:]] == [
         (one.kind, one.payload) for one in split(said)
     ]
 
@@ -230,7 +228,7 @@ def test_a_weight_means_nothing(weight: int, piece: int) -> None:
 @pytest.mark.parametrize(
     "name", ["x" * 255, "é" * 127 + "x", "\U0001f600" * 63 + "abc", "\n" * 255]
 )
-def test_names_of_255_octets_work_everywhere(name: str, piece: int) -> None:
+def test_names_of_255_bytes_work_everywhere(name: str, piece: int) -> None:
     world = World()
     writer, target = world.amqp(4_096), world.amqp(4_096)
     nothing = long(b"")
@@ -359,7 +357,7 @@ def test_messages_from_mqtt_have_a_delivery_mode_and_what_that_cannot_say() -> N
 
 
 def unfinished(channel: int) -> bytes:
-    """All of a publication of 500,000 octets but its last 100,000."""
+    """Return a publication of 500,000 bytes without its last 100,000."""
     return publication("", "q", b"x" * 500_000, channel=channel, frame_max=100_008)[:-100_008]
 
 
@@ -403,9 +401,7 @@ def test_channels_that_end_take_their_unfinished_contents_with_them() -> None:
 # -- a header is one frame
 
 
-def test_properties_that_fit_into_no_frame_of_the_reader_are_not_told_to_it_and_nothing_else_suffers() -> (
-    None
-):
+def test_a_consumer_gets_no_message_whose_properties_do_not_fit_into_its_frames() -> None:
     world = World()
     publisher, reader = world.amqp(), world.amqp(frame_max=4096)
     publisher.queue("graves")
@@ -416,9 +412,9 @@ def test_properties_that_fit_into_no_frame_of_the_reader_are_not_told_to_it_and_
     )  # A payload without fixed fields, the table's length, a name, a text's length.
     for said, size in ((b"a", 10), (b"b", 5_000), (b"c", 4_000), (b"d", most + 1), (b"e", most)):
         publisher.publish("", "q", said, headers={"h": "x" * size})
-    octets = reader.read_bytes()
-    assert all(len(one.octets) <= 4096 for one in split(octets))
-    found = deliveries(unmarshal(octets))
+    data = reader.read_bytes()
+    assert all(len(one.data) <= 4096 for one in split(data))
+    found = deliveries(unmarshal(data))
     assert [one.body for one in found] == [b"a", b"c", b"e"]
     reader.send(spec.Basic.Ack(0, multiple=True))
     assert (world.queue("q").depth, world.queue("q").unacked) == (0, 0)

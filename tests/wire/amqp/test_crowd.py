@@ -1,8 +1,7 @@
-"""Fifty consumers that reject, put back, close and disappear at random: order, flags and counts are
-right, whatever the seed.
+"""Fifty consumers that reject, requeue, close and disconnect at random, against the model.
 
-The same steps and the same model as in test_model.py, drawn by weight instead of by hypothesis, and
-many more of them.
+The steps and the model are those of test_model.py. Here the steps are drawn by weight instead of by
+hypothesis, and there are many more of them.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ STEPS = {
 
 
 class Crowd(Play):
-    """Draws steps; never more than so many consumers, and soon as many."""
+    """A player that draws steps, and soon has as many consumers as it may have."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.begin(CONNECTIONS, CONSUMERS // CONNECTIONS)
-        #: How many consumers there were at most.
+        #: Highest number of consumers so far.
         self.most = 0
         for name in QUEUES:
             self.declare(0, name)

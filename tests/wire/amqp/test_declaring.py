@@ -1,4 +1,6 @@
-"""Exchanges, queues and bindings: making them, making them again alike or not, and letting them go."""
+"""Exchanges, queues and bindings: declaring them, again with equal or other arguments, deleting
+them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ def args(**given: Any) -> Any:
 
 
 def depth(client: Amqp, queue: str) -> tuple[int, int]:
-    """How many messages and consumers a passive declare tells."""
+    """Return the numbers of messages and consumers in the reply to a passive declare."""
     [ok] = client.send(Q.Declare(queue=queue, passive=True))
     return ok.message_count, ok.consumer_count
 
@@ -42,7 +44,10 @@ def test_an_exchange_may_be_declared_again_alike(kind: str, flags: Any) -> None:
     declare = X.Declare(exchange="x", exchange_type=kind, **flags)
     assert names(client.send(declare, declare) + client.read()) == ["Exchange.DeclareOk"] * 2
     assert names(client.send(X.Declare(exchange="x", passive=True))) == ["Exchange.DeclareOk"]
-    text = "PRECONDITION_FAILED - inequivalent arg '{}' for exchange 'x' in vhost '/': received '{}' but current is '{}'"
+    text = (
+        "PRECONDITION_FAILED - inequivalent arg '{}' for exchange 'x' in vhost '/': received "
+        "'{}' but current is '{}'"
+    )
     for flag in ("durable", "auto_delete", "internal"):
         other: Any = {**flags, flag: not flags.get(flag, False)}
         answer = refusal(client.send(X.Declare(exchange="x", exchange_type=kind, **other)))
@@ -67,7 +72,8 @@ def test_another_alternate_exchange_is_refused(
     client = World().amqp()
     client.send(X.Declare(exchange="x", arguments=first))
     assert refusal(client.send(X.Declare(exchange="x", arguments=second))).text == (
-        "PRECONDITION_FAILED - inequivalent arg 'alternate-exchange' for exchange 'x' in vhost '/': "
+        "PRECONDITION_FAILED - inequivalent arg 'alternate-exchange' for exchange 'x' in vhost "
+        "'/': "
         f"received {received} but current is {current}"
     )
 
@@ -144,7 +150,7 @@ def test_an_auto_delete_exchange_goes_with_its_last_binding() -> None:
     assert "x" not in client.world.vhost.exchanges
 
 
-def test_an_exchange_in_use_is_kept_when_asked_and_let_go_when_unused() -> None:
+def test_delete_if_unused_deletes_an_exchange_only_once_it_is_unused() -> None:
     client = World().amqp()
     client.queue("q")
     client.send(X.Declare(exchange="x"), Q.Bind(queue="q", exchange="x", routing_key="k"))
@@ -231,7 +237,10 @@ def test_a_queue_may_be_declared_again_alike(flags: Any) -> None:
         )
         == ["Queue.DeclareOk"] * 3
     )
-    text = "PRECONDITION_FAILED - inequivalent arg '{}' for queue 'q' in vhost '/': received '{}' but current is '{}'"
+    text = (
+        "PRECONDITION_FAILED - inequivalent arg '{}' for queue 'q' in vhost '/': received "
+        "'{}' but current is '{}'"
+    )
     for flag in ("durable", "auto_delete"):
         other: Any = {**flags, flag: not flags.get(flag, False)}
         answer = refusal(client.send(Q.Declare(queue="q", **other)))
@@ -270,7 +279,10 @@ def test_a_queue_may_be_declared_again_alike(flags: Any) -> None:
         (
             args(x_dead_letter_exchange="a", x_dead_letter_routing_key="k"),
             args(x_dead_letter_exchange="a"),
-            "'x-dead-letter-routing-key' {} received none but current is the value 'k' of type 'longstr'",
+            (
+                "'x-dead-letter-routing-key' {} received none but current is the value 'k' of type "
+                "'longstr'"
+            ),
         ),
         (
             args(x_overflow="drop-head"),
@@ -326,11 +338,11 @@ def test_unknown_arguments_are_ignored_when_a_queue_is_declared_again(
 def test_integers_of_every_width_are_equal_by_value(kind: bytes) -> None:
     client = World().amqp()
     client.send(Q.Declare(queue="q", arguments=args(x_max_length=100)))
-    octets = marshal(1, Q.Declare(queue="q", arguments=args(x_max_length=100)))
+    data = marshal(1, Q.Declare(queue="q", arguments=args(x_max_length=100)))
     entry = b"\x0cx-max-lengthb\x64"
-    assert entry in octets
+    assert entry in data
     table = b"\x0cx-max-length" + kind
-    head = octets[7 : octets.index(entry) - 4]
+    head = data[7 : data.index(entry) - 4]
     payload = head + len(table).to_bytes(4, "big") + table
     client.connection.receive_data(
         b"\x01\0\x01" + len(payload).to_bytes(4, "big") + payload + b"\xce"
@@ -452,7 +464,9 @@ def test_delete_tells_how_many_messages_were_ready() -> None:
         client.publish("", "q", b"x")
     client.send(spec.Basic.Get(queue="q"))
     assert client.send(Q.Delete(queue="q"))[0].message_count == 2
-    assert client.send(spec.Basic.Ack(1)) == []  # What it held is gone, but it may say so.
+    assert (
+        client.send(spec.Basic.Ack(1)) == []
+    )  # The delivery's queue is deleted; its tag is still valid.
     client.publish("amq.fanout", "", b"x")
     client.publish("", "q", b"x")
     assert client.world.fates() == {"routed": 3, "unroutable": 2} and client.world.copies() == {
@@ -638,7 +652,7 @@ def test_transient_things_do_not_wait_for_the_disk() -> None:
     ]
 
 
-def test_a_connection_lost_while_the_disk_is_slow_is_let_go() -> None:
+def test_a_connection_lost_while_the_disk_is_slow_is_released() -> None:
     client = World().amqp()
     client.world.slow_disk = True
     client.send(Q.Declare(queue="q", durable=True))

@@ -1,4 +1,4 @@
-"""The exchange that delays."""
+"""The exchange type x-delayed-message."""
 
 from __future__ import annotations
 
@@ -193,13 +193,12 @@ def test_another_type_is_not_equivalent() -> None:
         )
     )
     assert found.text.startswith(
-        "PRECONDITION_FAILED - inequivalent arg 'x-delayed-type' for exchange 'later' in vhost '/': received 't"
+        "PRECONDITION_FAILED - inequivalent arg 'x-delayed-type' for exchange 'later' in vhost "
+        "'/': received 't"
     )
 
 
-def test_all_routing_keys_of_a_message_count_when_its_time_has_come_and_the_blind_ones_stay_unseen() -> (
-    None
-):
+def test_a_delayed_message_goes_to_all_its_routing_keys_and_bcc_stays_hidden() -> None:
     client = delaying()
     publish(client, b"x", 10, headers={"CC": ["open"], "BCC": ["blind"]})
     client.queue("seen", "later", "open")

@@ -1,7 +1,7 @@
-"""Refusals: which code and text, whether the channel ends or the connection, and who else notices.
+"""Errors: code and text, whether the channel or the connection closes, and the effect on others.
 
-One table for the soft errors, one for the hard ones: what was done before, what provokes the error,
-the answer.
+There is one table for the soft errors and one for the hard ones: the methods before, the methods
+that cause the error, and the reply.
 """
 
 from __future__ import annotations
@@ -40,8 +40,11 @@ def exclusive(world: World) -> None:
 
 
 def prepared(limit: int = 0) -> Amqp:
-    """A client on channels 1 and 2; a queue `q` holding one message, one `full`, one `taken` by an
-    exclusive consumer, an exchange `x`, somebody's exclusive queue."""
+    """Return a client with channels 1 and 2, and queues and exchanges to cause errors with.
+
+    Queue `q` has one message, `full` is full, `taken` has an exclusive consumer; there is an
+    exchange `x`, and an exclusive queue of another connection.
+    """
     limits = BrokerLimits()
     if limit:
         limits.message = limit
@@ -66,8 +69,10 @@ def prepared(limit: int = 0) -> Amqp:
 
 
 LOCKED = (
-    "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{}' in vhost '/'. It could be originally declared on "
-    "another connection or the exclusive property value does not match that of the original declaration."
+    "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{}' in vhost '/'. It "
+    "could be originally declared on "
+    "another connection or the exclusive property value does not match that of the original "
+    "declaration."
 )
 NO_Q, NO_X = (
     "NOT_FOUND - no queue 'nope' in vhost '/'",
@@ -83,7 +88,7 @@ def arguments(**given: Any) -> Any:
     return {name.replace("_", "-"): value for name, value in given.items()}
 
 
-#: What ends the channel and nothing else.
+#: Errors that close the channel only.
 SOFT: list[tuple[Any, int, str, int, int]] = [
     # 404
     (Q.Declare(queue="nope", passive=True), 404, NO_Q, 50, 10),
@@ -128,7 +133,10 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
     (
         spec.Basic.Consume(queue="single", exclusive=True),
         403,
-        "ACCESS_REFUSED - queue 'single' in vhost '/' in exclusive use: it has a single active consumer",
+        (
+            "ACCESS_REFUSED - queue 'single' in vhost '/' in exclusive use: it has a single active "
+            "consumer"
+        ),
         60,
         20,
     ),
@@ -175,14 +183,20 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
     (
         spec.Basic.Consume(queue="q", arguments={"x-priority": "high"}),
         406,
-        f"PRECONDITION_FAILED - invalid arg 'x-priority' for queue 'q' in vhost '/': 'high' is not a number up to {1 << 31}",
+        (
+            "PRECONDITION_FAILED - invalid arg 'x-priority' for queue 'q' in vhost '/': 'high' is "
+            f"not a number up to {1 << 31}"
+        ),
         60,
         20,
     ),
     (
         Q.Declare(queue="y", arguments={"x-queue-type": "quorum"}),
         406,
-        "PRECONDITION_FAILED - invalid property 'non-durable' for queue 'y' in vhost '/': its type is quorum",
+        (
+            "PRECONDITION_FAILED - invalid property 'non-durable' for queue 'y' in vhost '/': its "
+            "type is quorum"
+        ),
         50,
         10,
     ),
@@ -255,7 +269,8 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
         X.Declare(exchange="y", exchange_type="nope"),
         406,
         (
-            "PRECONDITION_FAILED - invalid exchange type 'nope'; known are direct, fanout, headers, topic, x-consistent-hash, "
+            "PRECONDITION_FAILED - invalid exchange type 'nope'; known are direct, fanout, "
+            "headers, topic, x-consistent-hash, "
             "x-delayed-message"
         ),
         40,
@@ -264,14 +279,20 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
     (
         X.Declare(exchange="x", exchange_type="topic"),
         406,
-        "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'x' in vhost '/': received 'topic' but current is 'direct'",
+        (
+            "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'x' in vhost '/': received "
+            "'topic' but current is 'direct'"
+        ),
         40,
         10,
     ),
     (
         X.Declare(exchange="y", arguments=arguments(alternate_exchange=7)),
         406,
-        "PRECONDITION_FAILED - invalid arg 'alternate-exchange' for exchange 'y' in vhost '/': not a text",
+        (
+            "PRECONDITION_FAILED - invalid arg 'alternate-exchange' for exchange 'y' in vhost '/': "
+            "not a text"
+        ),
         40,
         10,
     ),
@@ -313,21 +334,30 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
     (
         Q.Bind(queue="q", exchange="amq.headers", arguments=arguments(x_match="most")),
         406,
-        "PRECONDITION_FAILED - invalid x-match field value 'most'; expected all, any, all-with-x, any-with-x",
+        (
+            "PRECONDITION_FAILED - invalid x-match field value 'most'; expected all, any, "
+            "all-with-x, any-with-x"
+        ),
         50,
         20,
     ),
     (
         Q.Bind(queue="q", exchange="amq.match", arguments=arguments(x_match=1)),
         406,
-        "PRECONDITION_FAILED - invalid x-match field value 1; expected all, any, all-with-x, any-with-x",
+        (
+            "PRECONDITION_FAILED - invalid x-match field value 1; expected all, any, all-with-x, "
+            "any-with-x"
+        ),
         50,
         20,
     ),
     (
         X.Bind(destination="x", source="amq.headers", arguments=arguments(x_match=["any"])),
         406,
-        "PRECONDITION_FAILED - invalid x-match field value ['any']; expected all, any, all-with-x, any-with-x",
+        (
+            "PRECONDITION_FAILED - invalid x-match field value ['any']; expected all, any, "
+            "all-with-x, any-with-x"
+        ),
         40,
         30,
     ),
@@ -348,7 +378,10 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
     (
         publication("", "q", b"x", 2, expiration="0" * 30 + "9" * 30),
         406,
-        f"PRECONDITION_FAILED - invalid expiration '{'0' * 30 + '9' * 30}': not a number of milliseconds",
+        (
+            f"PRECONDITION_FAILED - invalid expiration '{'0' * 30 + '9' * 30}': not a number of "
+            "milliseconds"
+        ),
         60,
         40,
     ),
@@ -367,23 +400,29 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
         40,
     ),
     (
-        publication("", "q", b"x", 2, user_id="somebody"),
+        publication("", "q", b"x", 2, user_id="another"),
         406,
-        "PRECONDITION_FAILED - user_id property set to 'somebody' but authenticated user was 'guest'",
+        (
+            "PRECONDITION_FAILED - user_id property set to 'another' but authenticated user was "
+            "'guest'"
+        ),
         60,
         40,
     ),
     (
         publication("", "nowhere", b"x", 2, user_id="guestguest"),
         406,
-        "PRECONDITION_FAILED - user_id property set to 'guestguest' but authenticated user was 'guest'",
+        (
+            "PRECONDITION_FAILED - user_id property set to 'guestguest' but authenticated user was "
+            "'guest'"
+        ),
         60,
         40,
     ),
 ]
 
 
-def octets(provocation: Any, channel: int) -> bytes:
+def data(provocation: Any, channel: int) -> bytes:
     return provocation if isinstance(provocation, bytes) else marshal(channel, provocation)
 
 
@@ -397,7 +436,7 @@ def test_a_soft_error_ends_its_channel_and_leaves_the_others_alone(
     before = {
         name: (queue.depth, queue.unacked) for name, queue in client.world.vhost.queues.items()
     }
-    client.connection.receive_data(octets(provocation, 2))
+    client.connection.receive_data(data(provocation, 2))
     frames = client.connection.data_to_send()
     assert frames[1:3] == b"\0\2"
     client.connection.receive_data(
@@ -419,7 +458,7 @@ def test_a_soft_error_ends_its_channel_and_leaves_the_others_alone(
     client.world.fates()
 
 
-#: What ends the connection. The channel is 2, which is open; 3 is not.
+#: Errors that close the connection. Channel 2 is open, 3 is not.
 HARD: list[tuple[Any, int, str, int, int]] = [
     # 501
     (
@@ -657,7 +696,10 @@ HARD: list[tuple[Any, int, str, int, int]] = [
     (
         marshal(2048, spec.Channel.Open()),
         530,
-        "NOT_ALLOWED - number of channels opened (2048) has reached the negotiated channel_max (2047)",
+        (
+            "NOT_ALLOWED - number of channels opened (2048) has reached the negotiated channel_max "
+            "(2047)"
+        ),
         20,
         10,
     ),
@@ -804,7 +846,7 @@ def test_a_channel_that_its_client_closed_may_be_opened_again_and_begins_anew() 
     assert refusal(client.send(Q.Purge(queue=""), channel=2)).text == NO_LAST
 
 
-#: What changes nothing and is answered all the same.
+#: Methods without an effect that get a reply all the same.
 FINE: list[tuple[Any, str]] = [
     (Q.Delete(queue="nope"), "Queue.DeleteOk"),
     (Q.Delete(queue="nope", if_unused=True, if_empty=True), "Queue.DeleteOk"),
@@ -839,7 +881,7 @@ FINE: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("provocation", "answer"), FINE)
 def test_what_is_done_already_is_fine(provocation: Any, answer: str) -> None:
     client = prepared()
-    client.connection.receive_data(octets(provocation, 2) * 2)
+    client.connection.receive_data(data(provocation, 2) * 2)
     if answer == "access":
         assert client.read_bytes() == method(2, 30, 11, b"\0\1") * 2
     else:
@@ -868,7 +910,10 @@ def test_a_message_above_the_limit_is_refused_with_406_in_one_chunk_and_in_piece
 def test_a_huge_announced_body_is_refused_before_it_comes() -> None:
     client = prepared()
     client.connection.receive_data(publish("", "q", channel=2) + header(2**63 - 1, channel=2))
-    text = f"PRECONDITION_FAILED - message size {2**63 - 1} is larger than configured max size {16 << 20}"
+    text = (
+        f"PRECONDITION_FAILED - message size {2**63 - 1} is larger than configured max size "
+        f"{16 << 20}"
+    )
     assert refusal(client.read()) == ("channel", 406, text, 60, 40)
 
 

@@ -1,9 +1,8 @@
-"""The hot loop does what the careful path does: equal octets to consumers, equal fates, equal
-counts.
+"""The fast path has the same effects as the slow path: deliveries, fates and counts are equal.
 
-Whole chunks take the hot loop where they may; cut inside a content, the same publications are
-collected frame by frame and take the careful path. For every condition that data-plane.md (rule 2b)
-names, and for everything that decides about a route, both ways must look alike from outside.
+Whole chunks take the fast path where possible. If a chunk ends within a content, the same
+publications are collected frame by frame and take the slow path. For each condition that excludes
+the fast path, and for each input of a routing decision, both must look alike from outside.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tests.wire.amqp.speech import body, content, header, long, open_channel, pu
 
 Q, B, X = spec.Queue, spec.Basic, spec.Exchange
 
-#: A way to hand octets over: in one chunk, or cut so that no content is whole.
+#: A way to pass input on: in one chunk, or cut so that no content is whole.
 Ways = Callable[[list[bytes]], list[bytes]]
 
 
@@ -47,16 +46,16 @@ def cut_in_the_header(said: list[bytes]) -> list[bytes]:
     ]
 
 
-def octet_by_octet(said: list[bytes]) -> list[bytes]:
-    return [octet.to_bytes(1, "big") for one in said for octet in one]
+def byte_by_byte(said: list[bytes]) -> list[bytes]:
+    return [byte.to_bytes(1, "big") for one in said for byte in one]
 
 
-WAYS: list[Ways] = [whole, one_by_one, cut_at_the_end, cut_in_the_header, octet_by_octet]
+WAYS: list[Ways] = [whole, one_by_one, cut_at_the_end, cut_in_the_header, byte_by_byte]
 
 
 class Scene:
-    """A world with a publisher, and readers on queues of many kinds that all get what goes to
-    `amq.topic`, `k.#`.
+    """A world with a publisher, and consumers of many kinds of queues bound to `amq.topic` with
+    `k.#`.
     """
 
     def __init__(self, confirms: bool) -> None:
@@ -103,11 +102,11 @@ class Scene:
             self.publisher.send(spec.Confirm.Select())
         self.answers: list[Any] = []
 
-    def say(self, octets: bytes) -> None:
-        self.publisher.connection.receive_data(octets)
+    def say(self, data: bytes) -> None:
+        self.publisher.connection.receive_data(data)
 
     def seen(self) -> dict[str, Any]:
-        """Everything that both ways must have in common."""
+        """Return all that must be equal on both paths."""
         world = self.world
         answers = split(self.publisher.read_bytes())
         read = [one.read_bytes() if isinstance(one, Amqp) else one.read() for one in self.readers]
@@ -144,7 +143,7 @@ class Scene:
 
 
 def confirmed(answers: list[Any]) -> list[tuple[int, bool]]:
-    """Number by number, whatever runs they were told in."""
+    """Return the confirms number by number, however they were combined."""
     found: list[tuple[int, bool]] = []
     for one in answers:
         if one.payload[:4] in (b"\0\x3c\0\x50", b"\0\x3c\0\x78"):
@@ -164,11 +163,11 @@ def mqtt_at(qos: int) -> Callable[[Scene], None]:
 
 
 def nothing(scene: Scene) -> None:
-    """No more than what every scene has."""
+    """Add nothing to the scene."""
 
 
 T = "amq.topic"
-#: Condition, what is said (again and again, so that the route is known), what is done before.
+#: Condition -> input, repeated so that the route is cached, and preparation.
 CONDITIONS: dict[str, tuple[list[bytes], Callable[[Scene], None]]] = {
     "nothing special": ([publication(T, "k", b"x")] * 4, nothing),
     "empty bodies": ([publication(T, "k", b"")] * 4, nothing),
@@ -368,7 +367,7 @@ CONDITIONS: dict[str, tuple[list[bytes], Callable[[Scene], None]]] = {
         * 2,
         mqtt_at(0),
     ),
-    "keys of 255 octets": ([publication(T, "k." + "x" * 253, b"x")] * 3, nothing),
+    "keys of 255 bytes": ([publication(T, "k." + "x" * 253, b"x")] * 3, nothing),
     "an exchange that is not text": (
         [publication(T, "k", b"x"), publish(b"\xff", "k") + content(b"x")],
         nothing,
@@ -472,7 +471,7 @@ SAID = st.lists(
 def test_any_publications_in_any_chunks_look_alike_from_outside(
     said: list[Any], cuts: list[int], confirms: bool, listening: bool
 ) -> None:
-    octets = b"".join(
+    data = b"".join(
         publication(T, key, text, mandatory=mandatory, **given)
         for key, mandatory, text, given in said
     )
@@ -482,10 +481,10 @@ def test_any_publications_in_any_chunks_look_alike_from_outside(
         if listening:
             mqtt_at(0)(scene)
         at = 0
-        for size in pieces * (len(octets) // max(1, sum(pieces)) + 1):
-            scene.say(octets[at : at + size])
+        for size in pieces * (len(data) // max(1, sum(pieces)) + 1):
+            scene.say(data[at : at + size])
             at += size
-        scene.say(octets[at:])
+        scene.say(data[at:])
         seen.append(scene.seen())
     assert seen[0] == seen[1]
 

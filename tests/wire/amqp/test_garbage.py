@@ -1,5 +1,6 @@
-"""Valid streams with something wrong in them: nothing escapes, no chunking changes an answer, every
-message has a fate.
+"""Valid input with errors in it: no exception escapes, and each message has one fate.
+
+The replies must not depend on how the input is cut into chunks.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ LOGIN = [
     marshal(1, spec.Channel.Open()),
     marshal(2, spec.Channel.Open()),
 ]
-#: One of everything that a client may say.
+#: One of each method that a client may send.
 TALK = [
     marshal(
         1,
@@ -89,7 +90,7 @@ TALK = [
     marshal(0, spec.Connection.CloseOk()),
 ]
 CUTS = st.lists(st.integers(1, 600), max_size=12)
-#: Octets that mean something somewhere.
+#: Bytes with a meaning somewhere in the protocol.
 TELLING = st.sampled_from(
     [
         b"\xce",
@@ -115,37 +116,35 @@ TELLING = st.sampled_from(
 
 @st.composite
 def streams(draw: Any) -> bytes:
-    """What a client says in any order, some of it twice or not at all, and some octets changed."""
+    """Methods in any order, some of them repeated or missing, and some bytes changed."""
     talk = draw(
         st.one_of(
             st.just(TALK), st.lists(st.sampled_from(TALK), max_size=25), st.permutations(TALK)
         )
     )
-    octets = bytearray(b"".join(LOGIN + talk))
+    raw = bytearray(b"".join(LOGIN + talk))
     for _ in range(draw(st.integers(0, 3))):
-        at = draw(st.integers(0, len(octets)))
+        at = draw(st.integers(0, len(raw)))
         kind = draw(st.sampled_from(["write", "write", "insert", "drop", "flip"]))
         if kind == "drop":
-            del octets[at : at + draw(st.integers(1, 30))]
-        elif kind == "flip" and at < len(octets):
-            octets[at] ^= 1 << draw(st.integers(0, 7))
+            del raw[at : at + draw(st.integers(1, 30))]
+        elif kind == "flip" and at < len(raw):
+            raw[at] ^= 1 << draw(st.integers(0, 7))
         else:
             telling = draw(TELLING | st.binary(max_size=8))
-            octets[at : at + (len(telling) if kind == "write" else 0)] = telling
-    return bytes(octets)
+            raw[at : at + (len(telling) if kind == "write" else 0)] = telling
+    return bytes(raw)
 
 
-def heard(
-    octets: bytes, cuts: list[int]
-) -> tuple[bytes, dict[str, int], dict[str, int], bool, str]:
-    """What comes back, when the disk and the agenda take their turn at the end only."""
+def heard(raw: bytes, cuts: list[int]) -> tuple[bytes, dict[str, int], dict[str, int], bool, str]:
+    """Return the output for the input in chunks; the store and the agenda run at the end only."""
     world = World()
     connection = world.raw_amqp()
     at = 0
-    for size in cuts * (len(octets) // max(1, sum(cuts)) + 1):
-        connection.receive_data(octets[at : at + size])
+    for size in cuts * (len(raw) // max(1, sum(cuts)) + 1):
+        connection.receive_data(raw[at : at + size])
         at += size
-    connection.receive_data(octets[at:])
+    connection.receive_data(raw[at:])
     world.settle(connection)
     answer = connection.data_to_send()
     fates, copies = world.fates(), world.copies()
@@ -161,9 +160,9 @@ def heard(
 
 @settings(max_examples=250, deadline=None)
 @given(streams(), CUTS)
-def test_no_chunking_changes_the_answer_to_a_broken_stream(octets: bytes, cuts: list[int]) -> None:
-    whole = heard(octets, [])
-    assert heard(octets, cuts) == whole
+def test_no_chunking_changes_the_answer_to_a_broken_stream(raw: bytes, cuts: list[int]) -> None:
+    whole = heard(raw, [])
+    assert heard(raw, cuts) == whole
     split(whole[0].removeprefix(GREETING))
 
 
@@ -245,9 +244,9 @@ def test_contents_with_any_properties_never_escape_and_are_relayed_as_they_came(
     client.queue("h")
     client.send(Q.Bind(queue="h", exchange="amq.headers", arguments={"x-match": "any", "a": 1}))
     client.send(B.Consume(queue=queue, consumer_tag="t", no_ack=True))
-    for flags, octets, size in contents:
-        flags &= ~0x0110  # expiration and user_id are looked at, and refused if they are odd.
-        properties = flags.to_bytes(2, "big") + octets
+    for flags, raw, size in contents:
+        flags &= ~0x0110  # Invalid values of expiration and user_id are refused.
+        properties = flags.to_bytes(2, "big") + raw
         said = content(b"x" * size, properties)
         client.connection.receive_data(
             (publish("amq.headers", "") if queue == "h" else publish("", queue)) + said

@@ -1,4 +1,6 @@
-"""Greeting, credentials, tuning, opening: who gets in, and what those hear who do not."""
+"""The handshake: protocol header, credentials, tuning, opening, and the replies to refused
+clients.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,14 @@ from tests.clients import World, marshal, unmarshal
 from tests.wire.amqp.speech import Raw, frame, long, method, names, refusal, short
 
 FAILURES = {"capabilities": {"authentication_failure_close": True}}
-REFUSED = "ACCESS_REFUSED - Login was refused using authentication mechanism {}. For details see the broker logfile."
+REFUSED = (
+    "ACCESS_REFUSED - Login was refused using authentication mechanism {}. For details see "
+    "the broker logfile."
+)
 
 
 def amqplain(user: bytes, password: bytes) -> bytes:
-    """The entries of the table that AMQPLAIN sends, without their length."""
+    """Return the entries of an AMQPLAIN table, without their length."""
     return short("LOGIN") + b"S" + long(user) + short("PASSWORD") + b"S" + long(password)
 
 
@@ -27,7 +32,7 @@ def start_ok(mechanism: str, response: bytes, properties: bytes = b"") -> bytes:
 
 
 def tuned(world: World, frame_max: int = 0, channel_max: int = 0, heartbeat: int = 0) -> list[Any]:
-    """What a client hears to its tune-ok and open."""
+    """Return the replies to a tune-ok and open."""
     raw = Raw(world)
     raw.say(GREETING + marshal(0, spec.Connection.StartOk(response="\0guest\0guest")))
     return raw.call(
@@ -35,7 +40,7 @@ def tuned(world: World, frame_max: int = 0, channel_max: int = 0, heartbeat: int
     )
 
 
-# -- the greeting
+# -- the protocol header
 
 
 @pytest.mark.parametrize(
@@ -116,7 +121,7 @@ def test_start_names_version_mechanisms_locales_and_every_capability() -> None:
     ("mechanism", "response"),
     [
         ("PLAIN", b"\0guest\0guest"),
-        ("PLAIN", b"somebody\0guest\0guest"),
+        ("PLAIN", b"another\0guest\0guest"),
         ("AMQPLAIN", amqplain(b"guest", b"guest")),
         ("AMQPLAIN", amqplain(b"guest", b"guest") + short("MORE") + b"t\x01"),
     ],
@@ -132,7 +137,7 @@ def test_good_credentials_are_answered_with_tune(mechanism: str, response: bytes
     ("mechanism", "response"),
     [
         ("PLAIN", b"\0guest\0wrong"),
-        ("PLAIN", b"\0nobody\0guest"),
+        ("PLAIN", b"\0unknown\0guest"),
         ("PLAIN", b"\0guest\0"),
         ("PLAIN", b"\0\xff\xfe\0guest"),
         ("PLAIN", b"\0guest\0\xff\xfe"),
@@ -159,7 +164,7 @@ def test_bad_credentials_are_refused_with_403_where_the_client_knows_the_words(
 
 @pytest.mark.parametrize("failures", [True, False])
 def test_a_refused_client_that_hangs_up_at_once_counts_as_refused(failures: bool) -> None:
-    client = World().amqp(user="nobody", authentication_failure_close=failures)
+    client = World().amqp(user="unknown", authentication_failure_close=failures)
     client.connection.on_closed()
     assert client.world.amqp_front.closed == {"login_refused": 1}
 
@@ -174,7 +179,7 @@ def test_a_refused_client_that_hangs_up_at_once_counts_as_refused(failures: bool
         {"capabilities": {"authentication_failure_close": 1}},
     ],
 )
-def test_a_client_without_words_for_a_refusal_is_let_go_after_three_seconds_of_silence(
+def test_a_client_that_cannot_read_a_refusal_is_disconnected_after_three_seconds(
     properties: Any,
 ) -> None:
     raw = Raw(World())
@@ -206,7 +211,10 @@ def test_an_unknown_mechanism_is_refused_with_503(mechanism: str) -> None:
     assert answer == (
         "connection",
         503,
-        f"COMMAND_INVALID - unknown authentication mechanism '{mechanism}'; known are PLAIN AMQPLAIN",
+        (
+            f"COMMAND_INVALID - unknown authentication mechanism '{mechanism}'; known are PLAIN "
+            "AMQPLAIN"
+        ),
         10,
         11,
     )
@@ -242,7 +250,7 @@ def test_a_response_that_cannot_be_read_is_refused_with_501(
     ("mechanism", "response"),
     [("PLAIN", b"\0guest\0\xff\0\xfe"), ("AMQPLAIN", amqplain(b"guest", b"\xff\0\xfe"))],
 )
-def test_a_password_may_be_any_octets(mechanism: str, response: bytes) -> None:
+def test_a_password_may_be_any_bytes(mechanism: str, response: bytes) -> None:
     world = World()
     given = []
     inner = world.guests.authenticate
@@ -261,14 +269,14 @@ def test_a_verdict_may_come_later_and_what_came_meanwhile_is_heard_then() -> Non
     world = World()
     world.guests.hold = True
     raw = Raw(world)
-    octets = (
+    data = (
         GREETING
         + start_ok("PLAIN", b"\0guest\0guest")
         + marshal(0, spec.Connection.TuneOk(0, 0, 0))
         + marshal(0, spec.Connection.Open())
         + marshal(1, spec.Channel.Open())
     )
-    assert names(unmarshal(raw.say(octets))) == ["Connection.Start"] and raw.connection.stalled
+    assert names(unmarshal(raw.say(data))) == ["Connection.Start"] and raw.connection.stalled
     world.guests.decide()
     assert names(unmarshal(raw.hear())) == [
         "Connection.Tune",
@@ -293,11 +301,11 @@ def test_many_small_chunks_before_the_verdict_are_not_too_much() -> None:
     world = World()
     world.guests.hold = True
     raw = Raw(world)
-    octets = GREETING + start_ok(
+    data = GREETING + start_ok(
         "PLAIN", b"\0guest\0guest", short("long") + b"S" + long(bytes(40_000))
     )
-    for at in range(0, len(octets), 9_000):
-        raw.say(octets[at : at + 9_000])
+    for at in range(0, len(data), 9_000):
+        raw.say(data[at : at + 9_000])
     raw.say(bytes(40_000))
     assert raw.connection.stalled and not raw.connection.finished
 
@@ -419,8 +427,8 @@ def test_silence_during_the_handshake_ends_the_connection_after_ten_seconds() ->
     ]
     for said in range(len(spoken)):
         raw = Raw(World())
-        for octets in spoken[:said]:
-            raw.say(octets)
+        for data in spoken[:said]:
+            raw.say(data)
         assert raw.connection.deadline == raw.world.broker.agenda.now + 10_000
         raw.connection.advance(raw.connection.deadline)
         assert (
@@ -457,7 +465,7 @@ OPENING = [
 STATES = ["start", "tune", "open", "running"]
 
 
-#: What is said too early or too late, the answer, and the states in which it is right.
+#: Methods that come too early or too late, the reply, and the states in which they may come.
 EARLY = [
     (marshal(1, spec.Channel.Open()), 504, 20, 10, "running"),
     (marshal(1, spec.Queue.Declare(queue="q")), 504, 50, 10, ""),
@@ -524,7 +532,7 @@ def test_a_heartbeat_is_welcome_in_every_state(state: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["greeting", *STATES])
-def test_shutdown_is_said_with_320_to_everybody_who_has_greeted(state: str) -> None:
+def test_shutdown_closes_with_320_after_the_protocol_header(state: str) -> None:
     raw = Raw(World())
     raw.say(b"".join(OPENING[: ["greeting", *STATES].index(state)]))
     raw.connection.close("shutdown")
@@ -544,7 +552,7 @@ def test_shutdown_is_said_with_320_to_everybody_who_has_greeted(state: str) -> N
     assert raw.connection.reason == "shutdown"
 
 
-def test_a_verdict_after_shutdown_lets_nobody_in() -> None:
+def test_a_verdict_after_shutdown_admits_no_client() -> None:
     world = World()
     world.guests.hold = True
     raw = Raw(world)
@@ -637,7 +645,7 @@ def test_we_beat_twice_an_interval() -> None:
 
 
 @pytest.mark.parametrize("life", [frame(8, 0, b""), marshal(1, spec.Channel.Open()), b"\x01"])
-def test_any_octets_are_a_sign_of_life_and_two_silent_intervals_are_the_end(life: bytes) -> None:
+def test_any_bytes_are_a_sign_of_life_and_two_silent_intervals_are_the_end(life: bytes) -> None:
     raw = beating(10)
     for _ in range(4):
         raw.world.sleep(5_000)

@@ -1,4 +1,4 @@
-"""The consistent-hash exchange: shares, stability, what decides."""
+"""The consistent-hash exchange: shares, stability, and the hashed value."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_everyone_gets_a_share_by_weight(weights: list[int]) -> None:
         )
 
 
-def test_who_comes_or_goes_moves_only_what_it_wins_or_won() -> None:
+def test_adding_or_removing_a_queue_moves_only_its_own_keys() -> None:
     five, four = winners(ring(1, 1, 1, 1, 1)), winners(ring(1, 1, 1, 1))
     assert all(before == after or before == "q4" for before, after in zip(five, four, strict=True))
     assert five.count("q4") > len(KEYS) // 6

@@ -1,4 +1,4 @@
-"""Queues that end unused, hold so many octets, or deliver a message so often."""
+"""Queues that expire unused (x-expires), or limit their bytes or the deliveries of a message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Q, B = spec.Queue, spec.Basic
 # -- x-expires
 
 
-def test_a_queue_that_nobody_uses_ends() -> None:
+def test_an_unused_queue_expires() -> None:
     client = World().amqp()
     client.queue("q", "amq.topic", "a", x_expires=100)
     client.publish("", "q", b"x")
@@ -81,13 +81,13 @@ def test_a_queue_declared_anew_is_not_ended_by_the_lease_of_the_old_one() -> Non
     assert "q" in client.world.vhost.queues
 
 
-# -- octets
+# -- x-max-length-bytes
 
 
 @pytest.mark.parametrize(
     ("limit", "left"), [(0, []), (3, [b"ccc"]), (5, [b"bb", b"ccc"]), (6, [b"a", b"bb", b"ccc"])]
 )
-def test_a_queue_holds_so_many_octets_and_drops_its_oldest(limit: int, left: list[bytes]) -> None:
+def test_a_queue_holds_so_many_bytes_and_drops_its_oldest(limit: int, left: list[bytes]) -> None:
     client = World().amqp()
     client.queue("q", x_max_length_bytes=limit)
     for body in (b"a", b"bb", b"ccc"):
@@ -96,7 +96,7 @@ def test_a_queue_holds_so_many_octets_and_drops_its_oldest(limit: int, left: lis
     client.world.fates()
 
 
-def test_octets_that_left_make_room() -> None:
+def test_bytes_that_left_make_room() -> None:
     client = World().amqp()
     client.queue("q", x_max_length_bytes=4, x_overflow="reject-publish")
     client.send(spec.Confirm.Select())
@@ -105,14 +105,14 @@ def test_octets_that_left_make_room() -> None:
     assert names(client.publish("", "q", b"4")) == ["Basic.Ack"]
     client.send(B.Get(queue="q"))
     assert names(client.publish("", "q", b"567")) == ["Basic.Ack"]
-    client.send(B.Nack(1, requeue=True))  # What comes back is never refused.
+    client.send(B.Nack(1, requeue=True))  # A requeued message is never refused.
     assert names(client.publish("", "q", b"")) == ["Basic.Nack"]
     client.send(Q.Purge(queue="q"))
     assert names(client.publish("", "q", b"8901")) == ["Basic.Ack"]
     client.world.fates()
 
 
-def test_a_consumer_drains_the_octets() -> None:
+def test_a_consumer_drains_the_bytes() -> None:
     client = World().amqp()
     client.queue("q", x_max_length_bytes=100)
     for _ in range(5):
@@ -137,7 +137,7 @@ def counted(client: Amqp, **arguments: Any) -> None:
 
 
 def again(client: Amqp) -> Any:
-    """Get the message, and give it back; returns its headers."""
+    """Get a message and requeue it; return its headers."""
     frames = client.send(B.Get(queue="q"))
     [one] = deliveries(frames)
     client.send(B.Nack(one.number, requeue=True))

@@ -1,5 +1,6 @@
-"""What a review found in another broker, and is right here (docs/amqp.md, "What others had to
-mend", says which line is which).
+"""Faults that a review found in another broker do not exist here.
+
+docs/amqp.md lists them.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def test_a_declaration_that_is_refused_leaves_no_queue() -> None:
 
 
 @pytest.mark.parametrize("fewer", [1, 2, 3])
-def test_a_lower_global_prefetch_holds_deliveries_until_enough_are_settled_and_nobody_is_busy_meanwhile(
+def test_a_lower_global_prefetch_holds_deliveries_until_enough_are_settled(
     fewer: int,
 ) -> None:
     client = World().amqp()
@@ -195,7 +196,9 @@ def test_a_held_high_priority_does_not_block_a_low_one() -> None:
 
 
 def test_the_capabilities_that_are_told_are_kept() -> None:
-    """connection.blocked is sent (test_alarms), a cancel is told, and a refused login is a close."""
+    """connection.blocked is sent (test_alarms), a cancel is sent, and a refused login is a
+    close.
+    """
     world = World()
     start = unmarshal(_greeting(world))[0]
     told = start.server_properties["capabilities"]

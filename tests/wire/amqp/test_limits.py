@@ -1,4 +1,4 @@
-"""Time to live, length, overflow, and what becomes of dead letters."""
+"""Time to live, maximum length, overflow, and dead letters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Q, B, X = spec.Queue, spec.Basic, spec.Exchange
 
 
 def got(client: Amqp, queue: str, no_ack: bool = True) -> list[Frame]:
-    """What basic.get brings, unread, after a turn that takes letters to their queue."""
+    """Return the replies to basic.get, after a turn that delivers dead letters."""
     client.world.turn()
     client.connection.receive_data(marshal(1, B.Get(queue=queue, no_ack=no_ack)))
     return split(client.read_bytes())
@@ -121,7 +121,7 @@ def test_a_long_lived_head_does_not_let_what_is_behind_it_out_when_that_expired(
     client.world.sleep(50)
     assert (
         client.world.queue("q").depth == 4
-    )  # As in RabbitMQ: what is not at the head waits for its turn.
+    )  # As in RabbitMQ, only messages at the head of the queue expire.
     assert read(client, "q") == [b"100", b"200"] and client.world.copies() == {
         "expired": 2,
         "auto_acknowledged": 2,
@@ -160,7 +160,7 @@ def test_length_counts_what_waits_and_not_what_is_held() -> None:
     assert (client.world.queue("q").depth, client.world.queue("q").unacked) == (2, 2)
     client.send(B.Cancel("t"), B.Nack(0, multiple=True, requeue=True))
     assert client.world.queue("q").depth == 2
-    assert read(client, "q") == [b"4", b"5"]  # What came back is older, so it goes first.
+    assert read(client, "q") == [b"4", b"5"]  # The requeued message is older, so it goes first.
     client.world.fates()
 
 
@@ -179,7 +179,7 @@ def test_what_comes_back_into_a_full_queue_is_over_the_limit() -> None:
 
 
 def buried(**arguments: Any) -> Amqp:
-    """A queue `q` whose dead letters come to `graves`."""
+    """Return a client with a queue `q` whose dead letters go to `graves`."""
     client = World().amqp()
     client.queue("graves", "amq.fanout")
     client.queue("q", x_dead_letter_exchange="amq.fanout", **arguments)
@@ -264,7 +264,7 @@ def test_x_death_is_written_in_the_types_that_clients_cast_to() -> None:
         for which in ("first", "last")
         for what, value in (("queue", b"q"), ("reason", b"maxlen"), ("exchange", b""))
     )
-    assert head.octets == header(
+    assert head.data == header(
         1, b"\x20\0" + long(short("x-death") + b"A" + long(b"F" + long(death)) + told)
     )
 
@@ -310,7 +310,7 @@ def test_deaths_are_counted_by_queue_and_reason_the_latest_first() -> None:
 
 
 @pytest.mark.parametrize("hops", [1, 2, 3])
-def test_letters_that_go_round_without_a_rejection_end(hops: int) -> None:
+def test_dead_letters_in_a_cycle_without_a_rejection_are_dropped(hops: int) -> None:
     client = World().amqp()
     for hop in range(hops):
         client.queue(
@@ -326,7 +326,7 @@ def test_letters_that_go_round_without_a_rejection_end(hops: int) -> None:
     assert client.world.fates() == {"routed": hops, "looped": 1}
 
 
-def test_a_letter_may_wait_and_be_tried_again_as_often_as_somebody_rejects_it() -> None:
+def test_a_dead_letter_cycle_with_rejections_goes_on() -> None:
     client = World().amqp()
     client.queue("work", x_dead_letter_exchange="", x_dead_letter_routing_key="wait")
     client.queue(
@@ -366,7 +366,7 @@ def test_a_letter_goes_through_exchange_bindings_alternates_and_headers() -> Non
     assert read(client, "graves") == [b"yes"]
 
 
-def test_an_internal_exchange_takes_letters() -> None:
+def test_an_internal_exchange_takes_dead_letters() -> None:
     client = World().amqp()
     client.send(X.Declare(exchange="dead", exchange_type="fanout", internal=True))
     client.queue("graves", "dead")
@@ -375,14 +375,14 @@ def test_an_internal_exchange_takes_letters() -> None:
     assert read(client, "graves") == [b"x"]
 
 
-def test_purged_and_deleted_messages_are_no_letters() -> None:
+def test_purged_and_deleted_messages_are_not_dead_lettered() -> None:
     client = buried()
     numbered(client, "q", 3)
     client.send(B.Get(queue="q"), Q.Purge(queue="q"), Q.Delete(queue="q"))
     assert client.world.queue("graves").depth == 0 and client.world.copies() == {"purged": 3}
 
 
-def test_refused_publications_are_letters_only_with_reject_publish_dlx() -> None:
+def test_refused_publications_are_dead_lettered_only_with_reject_publish_dlx() -> None:
     client = buried(x_max_length=1, x_overflow="reject-publish-dlx")
     client.send(spec.Confirm.Select())
     assert names(client.publish("", "q", b"1") + client.publish("", "q", b"2")) == [
@@ -403,8 +403,8 @@ def test_a_persistent_message_stays_so_as_a_letter_however_it_came_in(
     client = World().amqp()
     client.queue("graves", durable=True)
     client.queue("q", x_max_length=0, x_dead_letter_exchange="", x_dead_letter_routing_key="graves")
-    octets = publication("", "q", b"x", delivery_mode=mode)
-    for piece in [octets] if whole else [octets[:-2], octets[-2:]]:
+    data = publication("", "q", b"x", delivery_mode=mode)
+    for piece in [data] if whole else [data[:-2], data[-2:]]:
         client.connection.receive_data(piece)
     client.read()
     assert len(client.world.store.state.messages) == (mode == 2)
@@ -456,7 +456,7 @@ TYPES = {
     "decimal": b"D\2\0\0\1\x3b",
     "negative": b"D\2\xff\xff\xfe\xc5",
     "text": b"S" + long("é".encode()),
-    "octets": b"S" + long(b"\xff\0"),
+    "string of bytes": b"S" + long(b"\xff\0"),
     "array": b"A" + long(b"t\0" + b"S" + long(b"x") + b"A" + long(b"")),
     "time": b"T\0\0\0\0\x65\0\0\0",
     "later": b"T\0\0\1\x8b\xcf\xe5\x68\0",
@@ -490,7 +490,7 @@ def test_a_letter_keeps_every_property_and_header_as_it_was_written() -> None:
     client = buried(x_max_length=0)
     client.connection.receive_data(publish("", "q") + content(b"x", EVERY))
     [_, head, _] = got(client, "graves")
-    assert head.payload[12:14] == b"\xfe\xfc"  # All but expiration.
+    assert head.payload[12:14] == b"\xfe\xfc"  # All flags but expiration.
     rest = head.payload[14:]
     before = short("text/plain") + short("utf-8")
     headers = rest[len(before) + 4 :][: int.from_bytes(rest[len(before) :][:4], "big")]
@@ -565,7 +565,7 @@ def test_a_letter_keeps_every_property_and_header_as_it_was_written() -> None:
         b"\xc0\1\1a\1b",
     ],
 )
-def test_odd_properties_make_no_odd_letters(odd: bytes) -> None:
+def test_invalid_properties_are_left_out_of_dead_letters(odd: bytes) -> None:
     client = buried()
     client.connection.receive_data(publish("", "q") + content(b"x", odd))
     assert [frame.kind for frame in got(client, "q", no_ack=False)] == [1, 2, 3]

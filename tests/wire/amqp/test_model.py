@@ -1,4 +1,4 @@
-"""The broker against the model of model.py, in any order of steps that hypothesis can think of."""
+"""The broker against the model of model.py, with steps in any order (hypothesis)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Broker(Play, RuleBasedStateMachine):
             self.bind_or_unbind(0, name, "k.#", True, False)
             self.bind_or_unbind(0, name, "k.#", True, True)
 
-    # What happens often comes alone, what is rare with others: hypothesis draws every rule as
-    # often.
+    # Frequent steps have a rule of their own, and rare ones share a rule, because hypothesis draws
+    # each rule equally often.
 
     publishes = rule(
         who=WHO,

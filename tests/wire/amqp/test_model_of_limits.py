@@ -1,5 +1,6 @@
-"""A queue with any arguments against a small model: what waits, in which order, what ends and why,
-by time and by hand.
+"""A queue with any arguments against a small model.
+
+Compared are the waiting messages, their order, and when and why messages leave.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ NUMBERS = st.none() | st.integers(0, 4)
 
 
 class Copy:
-    """A message in the model: its place is its number."""
+    """A message in the model: its position is its number."""
 
     def __init__(self, number: int, priority: int, size: int, expires: int | None) -> None:
         self.number, self.priority, self.size, self.expires = number, priority, size, expires
@@ -30,7 +31,7 @@ class Limits(RuleBasedStateMachine):
     @initialize(
         priorities=st.none() | st.integers(1, 3),
         length=NUMBERS,
-        octets=st.none() | st.integers(0, 12),
+        max_bytes=st.none() | st.integers(0, 12),
         ttl=st.none() | st.integers(0, 30),
         limit=st.none() | st.integers(0, 2),
         reject=st.booleans(),
@@ -39,7 +40,7 @@ class Limits(RuleBasedStateMachine):
         self,
         priorities: int | None,
         length: int | None,
-        octets: int | None,
+        max_bytes: int | None,
         ttl: int | None,
         limit: int | None,
         reject: bool,
@@ -47,7 +48,7 @@ class Limits(RuleBasedStateMachine):
         given = {
             "x-max-priority": priorities,
             "x-max-length": length,
-            "x-max-length-bytes": octets,
+            "x-max-length-bytes": max_bytes,
             "x-message-ttl": ttl,
             "x-delivery-limit": limit,
             "x-overflow": "reject-publish" if reject else None,
@@ -64,10 +65,10 @@ class Limits(RuleBasedStateMachine):
                 arguments={name: value for name, value in given.items() if value is not None},
             )
         )
-        self.priorities, self.length, self.octets, self.ttl, self.limit, self.reject = (
+        self.priorities, self.length, self.max_bytes, self.ttl, self.limit, self.reject = (
             priorities,
             length,
-            octets,
+            max_bytes,
             ttl,
             limit,
             reject,
@@ -82,7 +83,7 @@ class Limits(RuleBasedStateMachine):
     def rank(self) -> None:
         self.waiting.sort(key=lambda copy: (-min(copy.priority, self.priorities or 0), copy.number))
 
-    def bury(self, copy: Copy, reason: str) -> None:
+    def dead_letter(self, copy: Copy, reason: str) -> None:
         self.buried.append((copy.number, reason))
 
     def expire(self) -> None:
@@ -91,20 +92,20 @@ class Limits(RuleBasedStateMachine):
             and self.waiting[0].expires is not None
             and self.waiting[0].expires <= self.now
         ):
-            self.bury(self.waiting.pop(0), "expired")
+            self.dead_letter(self.waiting.pop(0), "expired")
 
     def full(self, more: Copy | None = None) -> bool:
         copies = [*self.waiting, more] if more is not None else self.waiting
         return (
             self.length is not None
             and len(copies) > self.length
-            or self.octets is not None
-            and sum(copy.size for copy in copies) > self.octets
+            or self.max_bytes is not None
+            and sum(copy.size for copy in copies) > self.max_bytes
         )
 
     def trim(self) -> None:
         while self.waiting and self.full():
-            self.bury(self.waiting.pop(0), "maxlen")
+            self.dead_letter(self.waiting.pop(0), "maxlen")
 
     # -- rules
 
@@ -166,9 +167,9 @@ class Limits(RuleBasedStateMachine):
         copy = self.held.pop(tag)
         self.client.send(B.Ack(tag) if how == "ack" else B.Nack(tag, requeue=how == "requeue"))
         if how == "reject":
-            self.bury(copy, "rejected")
+            self.dead_letter(copy, "rejected")
         elif how == "requeue" and self.limit is not None and copy.returned >= self.limit:
-            self.bury(copy, "delivery_limit")
+            self.dead_letter(copy, "delivery_limit")
         elif how == "requeue":
             copy.returned += 1
             self.waiting.append(copy)
@@ -200,7 +201,7 @@ class Limits(RuleBasedStateMachine):
         self.expire()
         queue: Any = self.world.queue("q")
         assert (queue.depth, queue.unacked) == (len(self.waiting), len(self.held))
-        if self.octets is not None:
+        if self.max_bytes is not None:
             assert queue.waiting_bytes == sum(copy.size for copy in self.waiting)
         while (frames := self.client.send(B.Get(queue="graves", no_ack=True)))[
             0

@@ -1,6 +1,4 @@
-"""Our frames and tables beside those of pamqp, a codec that others wrote: what one writes the other
-reads, and says the same of it.
-"""
+"""Frames and tables compared with pamqp, an independent codec: each reads the other's output."""
 
 from __future__ import annotations
 
@@ -27,9 +25,9 @@ from tests.wire.amqp.test_garbage import CUTS, LOGIN, TALK, heard, streams
 from tests.wire.amqp.test_tables import TABLES
 
 METHODS: Final[list[Any]] = sorted(spec.INDEX_MAPPING.values(), key=lambda kind: str(kind.name))
-#: The last second of the year 9999: we leave a time after that a number.
+#: The last second of the year 9999: a later time is read as a number.
 CALENDAR: Final = 253_402_300_799
-#: Values of a field, by its type.
+#: Values of a field, by its type in AMQP 0-9-1.
 FIELDS: Final[dict[str, Any]] = {
     "bit": st.booleans(),
     "octet": st.integers(0, 255),
@@ -69,24 +67,26 @@ TELLING: Final = st.sampled_from(
 
 @st.composite
 def methods(draw: Any) -> Any:
-    """Any method with any arguments that pamqp writes."""
+    """Any method with any arguments that pamqp can write."""
     kind = draw(st.sampled_from(METHODS))
     method = kind.__new__(kind)
     for name in kind.attributes():
         known = inspect.signature(kind).parameters[name].default
-        # What is reserved, pamqp writes with its default value only.
+        # pamqp writes reserved fields with their default value only.
         setattr(method, name, known if name in RESERVED else draw(FIELDS[kind.amqp_type(name)]))
     return method
 
 
 def fields(method: Any) -> dict[str, object]:
-    """What was read of each argument."""
+    """Return the values of the arguments."""
     return {name: same(getattr(method, name)) for name in type(method).attributes()}
 
 
 def same(value: Any) -> Any:
-    """A value without the differences between the two: octets that may be text, and times, which
-    pamqp takes for milliseconds from 2106 on."""
+    """Return a value without the differences between the codecs.
+
+    These are bytes that may be text, and times, which pamqp takes for milliseconds from 2106 on.
+    """
     if isinstance(value, dict):
         return {name: same(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -98,18 +98,18 @@ def same(value: Any) -> Any:
     return bytes(value) if isinstance(value, bytearray) else value
 
 
-def agree(octets: bytes) -> None:
-    """Both read the method frame, and alike, or ours says which of the three errors it is."""
+def agree(raw: bytes) -> None:
+    """Check that both read the frame with equal results, or ours raises one of the three errors."""
     refusal: AmqpError | None = None
     try:
-        ours = decode(octets)
+        ours = decode(raw)
     except AmqpError as error:
         refusal = error
     if refusal is not None:
         assert refusal.code in (501, 502, 503) and refusal.hard
         return
     try:
-        theirs = pamqp.frame.unmarshal(octets)[2]
+        theirs = pamqp.frame.unmarshal(raw)[2]
     except (
         pamqp.exceptions.PAMQPException,
         ValueError,
@@ -119,7 +119,7 @@ def agree(octets: bytes) -> None:
         OverflowError,
         UnicodeDecodeError,
     ):
-        return  # It knows fewer types, and no octets that are not text.
+        return  # pamqp knows fewer types, and no bytes that are not text.
     mine, other = fields(ours), fields(theirs)
     assert type(ours) is type(theirs)
     assert repr(mine) == repr(other)  # NaN is not equal to itself.
@@ -128,26 +128,26 @@ def agree(octets: bytes) -> None:
 @settings(max_examples=120, deadline=None)
 @given(methods(), st.integers(0, 0xFFFF))
 def test_a_method_that_pamqp_writes_is_read_as_pamqp_reads_it(method: Any, channel: int) -> None:
-    octets = pamqp.frame.marshal(method, channel)
-    assert fields(decode(octets)) == fields(pamqp.frame.unmarshal(octets)[2]) == fields(method)
-    assert encode(channel, method) == octets
+    raw = pamqp.frame.marshal(method, channel)
+    assert fields(decode(raw)) == fields(pamqp.frame.unmarshal(raw)[2]) == fields(method)
+    assert encode(channel, method) == raw
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_a_method_with_octets_changed_is_read_alike_or_refused(data: Any) -> None:
+def test_a_method_with_bytes_changed_is_read_alike_or_refused(data: Any) -> None:
     agree(changed(data))
 
 
 @pytest.mark.long
 @settings(max_examples=20_000, deadline=None)
 @given(st.data())
-def test_many_methods_with_octets_changed_are_read_alike_or_refused(data: Any) -> None:
+def test_many_methods_with_bytes_changed_are_read_alike_or_refused(data: Any) -> None:
     agree(changed(data))
 
 
 def changed(data: Any) -> bytes:
-    """A method frame, some of its arguments overwritten, cut or longer, its length right."""
+    """A method frame with some bytes of its arguments changed, cut off or added."""
     payload = bytearray(split(pamqp.frame.marshal(data.draw(methods()), 1))[0].payload)
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(4, len(payload)))
@@ -164,13 +164,13 @@ def changed(data: Any) -> bytes:
 
 @settings(max_examples=120, deadline=None)
 @given(st.dictionaries(st.text(max_size=10), TABLES, min_size=1, max_size=4), st.data())
-def test_a_table_with_octets_changed_is_read_alike_or_refused(table: Any, data: Any) -> None:
-    octets = bytearray(pamqp.encode.field_table(table)[4:])
+def test_a_table_with_bytes_changed_is_read_alike_or_refused(table: Any, data: Any) -> None:
+    raw = bytearray(pamqp.encode.field_table(table)[4:])
     for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, len(octets)))
+        at = data.draw(st.integers(0, len(raw)))
         telling = data.draw(TELLING)
-        octets[at : at + len(telling)] = telling
-    whole = long(bytes(octets))
+        raw[at : at + len(telling)] = telling
+    whole = long(bytes(raw))
     try:
         ours, end = read_table(whole, 0, len(whole))
     except ValueError:
@@ -192,7 +192,7 @@ def test_a_table_with_octets_changed_is_read_alike_or_refused(table: Any, data: 
 
 
 def refused_by_the_broker(table: bytes) -> None:
-    """As the arguments of a queue, they end the connection with 501, about queue.declare."""
+    """Check that the arguments of a queue.declare close the connection with 501."""
     client = World().amqp()
     client.connection.receive_data(frame(1, 1, b"\0\x32\0\x0a\0\0" + short("q") + b"\0" + table))
     [close] = client.read()
@@ -213,28 +213,26 @@ def test_everything_the_broker_says_is_read_and_written_alike_by_pamqp() -> None
 
 
 def reads_and_writes(one: Frame) -> None:
-    size, channel, method = pamqp.frame.unmarshal(one.octets)
-    assert (size, channel) == (len(one.octets), one.channel)
+    size, channel, method = pamqp.frame.unmarshal(one.data)
+    assert (size, channel) == (len(one.data), one.channel)
     if (
         one.kind == 1 and method.name != "Connection.Start"
-    ):  # It writes the types of tables in its own way.
-        assert marshal(channel, method) == one.octets
+    ):  # pamqp writes the types of tables in its own way.
+        assert marshal(channel, method) == one.data
 
 
 @pytest.mark.long
 @settings(max_examples=4_000, deadline=None)
 @given(streams(), CUTS)
-def test_many_broken_streams_have_one_answer_that_pamqp_reads(
-    octets: bytes, cuts: list[int]
-) -> None:
-    whole = heard(octets, [])
-    assert heard(octets, cuts) == whole
+def test_many_broken_streams_have_one_answer_that_pamqp_reads(raw: bytes, cuts: list[int]) -> None:
+    whole = heard(raw, [])
+    assert heard(raw, cuts) == whole
     said = whole[0]
     if not said.endswith(GREETING):
         # Contents are relayed unread, whatever stands in them.
         unmarshal(
             b"".join(
-                one.octets
+                one.data
                 for one in split(said)
                 if one.kind == 1 and not one.payload.startswith(b"\0\x1e")
             )

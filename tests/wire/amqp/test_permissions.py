@@ -1,4 +1,4 @@
-"""Who may do what: configure, write and read on every method, as RabbitMQ divides them."""
+"""Permissions: configure, write and read for every method, divided as in RabbitMQ."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Q, X = spec.Queue, spec.Exchange
 DEAD: Any = {"x-dead-letter-exchange": "x2"}
 ALTERNATE: Any = {"alternate-exchange": "x2"}
 
-#: What is done, and on which names which right is needed for it.
+#: Method -> the permissions that it needs, and on which names.
 NEEDED: list[tuple[Any, list[tuple[str, str, str]]]] = [
     (X.Declare(exchange="new"), [("configure", "exchange", "new")]),
     (X.Declare(exchange="x"), [("configure", "exchange", "x")]),
@@ -112,7 +112,11 @@ def test_every_method_asks_for_its_rights_and_for_no_others(
         assert refusal(done(client, what)) == (
             "channel",
             403,
-            f"ACCESS_REFUSED - {missing} access to {kind} '{name}' in vhost '/' refused for user 'u'",
+            (
+                f"ACCESS_REFUSED - {missing} access to {kind} '{name}' in vhost '/' refused for "
+                "user "
+                "'u'"
+            ),
             *about(what),
         )
         assert describe(client) == state
@@ -133,7 +137,7 @@ def about(what: Any) -> tuple[int, int]:
     return (60, 40) if isinstance(what, bytes) else (what.index >> 16, what.index & 0xFFFF)
 
 
-def test_who_may_nothing_may_still_do_what_touches_no_name() -> None:
+def test_methods_without_names_need_no_permission() -> None:
     client = client_who_may("^$", "^$", "^$")
     assert names(client.send(*FREE)) == [
         "Basic.QosOk",
@@ -158,7 +162,7 @@ def test_who_may_nothing_may_still_do_what_touches_no_name() -> None:
         X.Delete(exchange="nope"),
     ],
 )
-def test_who_may_not_is_not_told_what_exists(what: Any) -> None:
+def test_a_refused_user_does_not_learn_which_names_exist(what: Any) -> None:
     assert refusal(client_who_may("^$", "^$", "^$").send(what)).code == 403
 
 
@@ -172,7 +176,7 @@ def test_rights_are_found_somewhere_in_a_name_as_in_rabbitmq() -> None:
     assert refusal(client.send(Q.Declare(queue="q"))).code == 403
 
 
-def test_who_may_not_publish_is_refused_every_time_and_counted() -> None:
+def test_a_publisher_without_permission_is_refused_every_time_and_counted() -> None:
     client = client_who_may("^$", "amq.topic", "^$")
     for _ in range(3):
         assert refusal(client.publish("x", "k", b"x")).code == 403
@@ -193,7 +197,7 @@ def test_two_users_get_each_their_own_verdict_on_one_route() -> None:
     assert read(may, "q") == [b"x", b"x"] and world.fates() == {"routed": 2, "denied": 2}
 
 
-def test_dead_letters_need_no_right_of_their_publisher() -> None:
+def test_dead_letters_need_no_permission_of_their_publisher() -> None:
     world = World()
     world.guests.identities["u"] = Identity("u", write="amq.default")
     owner, writer = world.amqp(), world.amqp(user="u")
@@ -204,7 +208,7 @@ def test_dead_letters_need_no_right_of_their_publisher() -> None:
 
 
 class Fenced(Identity):
-    """May hear and say only what begins with its own name."""
+    """An authenticator whose users may read and write topics that begin with their own name."""
 
     def may_publish(self, topic: bytes) -> bool:
         return topic.startswith(self.name.encode())
@@ -240,7 +244,8 @@ def test_rules_about_topics_hold_for_bindings_of_topic_exchanges(key: str, fine:
             assert answers[0].name in ("Queue.BindOk", "Exchange.BindOk")
             continue
         assert refusal(answers).text == (
-            f"ACCESS_REFUSED - read access to topic '{key}' in exchange 'amq.topic' in vhost '/' refused for user 'u'"
+            f"ACCESS_REFUSED - read access to topic '{key}' in exchange 'amq.topic' in vhost '/' "
+            "refused for user 'u'"
         )
         client.send(spec.Channel.CloseOk(), spec.Channel.Open())
     assert names(client.send(Q.Bind(queue="q", exchange="amq.direct", routing_key=key))) == [
@@ -254,5 +259,6 @@ def test_rules_about_topics_hold_for_publications_to_topic_exchanges() -> None:
     client = world.amqp(user="u")
     assert client.publish("amq.topic", "u.a", b"x") == [] == client.publish("amq.direct", "v", b"x")
     assert refusal(client.publish("amq.topic", "v.a", b"x")).text == (
-        "ACCESS_REFUSED - write access to topic 'v.a' in exchange 'amq.topic' in vhost '/' refused for user 'u'"
+        "ACCESS_REFUSED - write access to topic 'v.a' in exchange 'amq.topic' in vhost '/' "
+        "refused for user 'u'"
     )

@@ -1,6 +1,4 @@
-"""Policies: what holds for queues and exchanges by their names, also for those that are there
-already.
-"""
+"""Policies for queues and exchanges by name, including those that exist already."""
 
 from __future__ import annotations
 
@@ -158,7 +156,7 @@ def test_without_the_policy_the_queue_is_as_it_was_declared() -> None:
     assert names(client.send(Q.Declare(queue="q"))) == ["Queue.DeclareOk"]
 
 
-def test_time_to_live_octets_and_leases_come_by_policy_too() -> None:
+def test_time_to_live_bytes_and_leases_come_by_policy_too() -> None:
     world = World()
     client = world.amqp()
     client.queue("q")

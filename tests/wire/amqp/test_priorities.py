@@ -1,4 +1,4 @@
-"""Who goes first: messages with priorities, consumers with priorities, the single active consumer."""
+"""Priorities of messages and of consumers, and the single active consumer."""
 
 from __future__ import annotations
 

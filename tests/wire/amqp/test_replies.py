@@ -23,7 +23,7 @@ DIRECT = "amq.rabbitmq.reply-to"
 
 
 def asker(world: World) -> tuple[Amqp, str]:
-    """A client that asks, and the name under which the reply is wanted."""
+    """Return a client that sends requests, and the name of its reply queue."""
     client = world.amqp()
     client.queue("rpc")
     client.send(B.Consume(queue=DIRECT, no_ack=True, consumer_tag="replies"))
@@ -75,7 +75,7 @@ def test_every_channel_that_asks_has_its_own_name() -> None:
 
 
 @pytest.mark.parametrize("end", ["cancel", "channel", "connection"])
-def test_when_nobody_waits_any_more_the_reply_is_unroutable(end: str) -> None:
+def test_a_reply_without_a_waiting_consumer_is_unroutable(end: str) -> None:
     world = World()
     client, name = asker(world)
     server = world.amqp()
@@ -117,7 +117,7 @@ def test_the_name_can_be_asked_for_and_nothing_else_can_be_done_with_it() -> Non
     assert names(client.send(Q.Delete(queue=DIRECT))) == ["Queue.DeleteOk"]
 
 
-def test_who_does_not_wait_for_replies_cannot_ask_for_them() -> None:
+def test_a_request_for_a_direct_reply_needs_a_consumer_of_replies() -> None:
     client = World().amqp()
     found = refusal(client.publish("", "q", b"x", reply_to=DIRECT))
     assert found == (
@@ -224,7 +224,7 @@ def test_what_is_no_key_in_the_list_is_passed_over() -> None:
     assert read(client, "q") == [b"x"]
 
 
-def test_octets_that_only_look_like_keys_change_nothing() -> None:
+def test_bytes_that_only_look_like_keys_change_nothing() -> None:
     client = World().amqp()
     client.queue("q")
     client.publish("", "q", b"x", headers={"x": "\x02CC", "y": {"CC": 1}})

@@ -1,4 +1,4 @@
-"""Where messages go: every exchange type, bindings between exchanges, alternate exchanges."""
+"""Routing: every exchange type, bindings between exchanges, alternate exchanges."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ NO: Any = {}
 
 
 def reached(client: Amqp, exchange: str, key: str, **properties: Any) -> set[str]:
-    """The queues that a message comes to; the route is asked twice, so that the second answer comes
-    from the cache.
+    """Return the queues that get a message. It is published twice, the second time from the
+    cache.
     """
     counts = {name: queue.depth for name, queue in client.world.vhost.queues.items()}
     for expected in (1, 2):
@@ -53,7 +53,7 @@ def reached(client: Amqp, exchange: str, key: str, **properties: Any) -> set[str
 # -- direct, default, fanout
 
 
-def test_direct_exchanges_compare_keys_octet_by_octet() -> None:
+def test_direct_exchanges_compare_keys_byte_by_byte() -> None:
     client = World().amqp()
     keys = ["", "a", "A", "a.b", "#", "*", "é", "a ", "\n", "x" * 255]
     for number, key in enumerate(keys):
@@ -156,9 +156,9 @@ def test_an_unknown_matcher_is_refused_with_406() -> None:
         X.Declare(exchange="t", exchange_type="topic", arguments={"x-matcher": "magic"})
     )
     names = "auto, trie, shapes, bitmap"
-    assert (
-        close.reply_text
-        == f"PRECONDITION_FAILED - invalid arg 'x-matcher' for exchange 't': 'magic' is none of {names}"
+    assert close.reply_text == (
+        "PRECONDITION_FAILED - invalid arg 'x-matcher' for exchange 't': 'magic' is none of "
+        f"{names}"
     )
 
 
@@ -365,7 +365,7 @@ def test_an_internal_exchange_takes_messages_from_other_exchanges_only() -> None
 # -- alternate exchanges
 
 
-def test_an_alternate_exchange_takes_what_nobody_wants_and_may_have_one_itself() -> None:
+def test_an_alternate_exchange_takes_unroutable_messages_and_may_have_one_itself() -> None:
     client = World().amqp()
     client.send(
         X.Declare(exchange="first", arguments={"alternate-exchange": "second"}),
@@ -410,7 +410,7 @@ def test_an_alternate_exchange_by_headers_looks_at_every_message() -> None:
     assert reached(client, "x", "k", headers={"v": 2}) == set()
 
 
-def test_a_headers_exchange_that_nobody_matched_has_an_alternate_too() -> None:
+def test_a_headers_exchange_has_an_alternate_exchange_too() -> None:
     client = World().amqp()
     client.send(
         X.Declare(
@@ -446,12 +446,12 @@ def test_what_is_returned_is_what_was_sent(size: int, whole: bool) -> None:
         b"\0\x3c\0\x32\x01\x38" + short("NO_ROUTE") + short("amq.topic") + short("nowhere"),
     )
     assert (
-        head.octets == header(size, properties)
+        head.data == header(size, properties)
         and b"".join(one.payload for one in bodies) == b"x" * size
     )
 
 
-def test_a_mandatory_message_that_somebody_gets_is_not_returned() -> None:
+def test_a_mandatory_message_that_reaches_a_queue_is_not_returned() -> None:
     client = World().amqp()
     client.queue("q", "amq.topic", "a")
     client.send(spec.Basic.Consume(queue="q", consumer_tag="t", no_ack=True))

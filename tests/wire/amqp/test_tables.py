@@ -20,7 +20,7 @@ from tests.wire.amqp.speech import content, long, method, names, publish, short
 
 Q, B = spec.Queue, spec.Basic
 
-#: Octets of a value, by a name for it; equal names of a group are equal values.
+#: Encoded values by name. The names in one group of EQUAL have equal values.
 VALUES = {
     "true": b"t\1",
     "true too": b"t\7",
@@ -41,7 +41,7 @@ VALUES = {
     "negative decimal": b"D\1\xff\xff\xff\xf1",
     "text": b"S" + long(b"text"),
     "empty": b"S" + long(b""),
-    "octets": b"S" + long(b"\xff"),
+    "string of bytes": b"S" + long(b"\xff"),
     "bytes": b"x" + long(b"\xff"),
     "array": b"A" + long(b"b\1t\1"),
     "array in 16": b"A" + long(b"s\0\1t\1"),
@@ -58,7 +58,7 @@ EQUAL = [
     {"minus one", "minus one in 64"},
     {"true", "true too"},
     {"float", "double"},
-    {"octets", "bytes"},
+    {"string of bytes", "bytes"},
     {"array", "array in 16"},
 ]
 
@@ -68,7 +68,7 @@ def headers(entries: bytes) -> bytes:
 
 
 def nested(depth: int, kind: bytes) -> bytes:
-    """Entries of a table in which tables, or arrays, stand inside each other."""
+    """Return the entries of a table with nested tables or arrays."""
     value = b"V"
     for _ in range(depth):
         value = kind + (long(short("") + value) if kind == b"F" else long(value))
@@ -88,16 +88,16 @@ def headers_bound(client: Amqp, arguments: bytes) -> list[str]:
 
 
 @pytest.mark.parametrize("wanted", VALUES)
-def test_headers_are_compared_by_value_whatever_octets_they_are_written_in(wanted: str) -> None:
+def test_headers_are_compared_by_value_whatever_bytes_they_are_written_in(wanted: str) -> None:
     client = World().amqp()
     client.queue("q")
     assert headers_bound(client, short("h") + VALUES[wanted]) == ["Queue.BindOk"]
     queue = client.world.queue("q")
-    for carried, octets in VALUES.items():
+    for carried, data in VALUES.items():
         before = queue.depth
         client.connection.receive_data(
             publish("amq.headers", "")
-            + content(b"x", headers(short("before") + b"V" + short("h") + octets))
+            + content(b"x", headers(short("before") + b"V" + short("h") + data))
         )
         fits = (
             carried == wanted
@@ -158,9 +158,9 @@ def test_tables_may_stand_inside_each_other_a_hundred_times(
     if fine:
         assert answer.name == "Queue.DeclareOk"
     else:
-        assert (
-            answer.reply_text
-            == f"FRAME_ERROR - arguments of Queue.Declare: tables are nested more than {DEPTH_MAX} deep"
+        assert answer.reply_text == (
+            "FRAME_ERROR - arguments of Queue.Declare: tables are nested more than "
+            f"{DEPTH_MAX} deep"
         )
 
 
@@ -285,12 +285,12 @@ def plain(value: Any) -> Any:
         max_size=20,
     ).map(b"".join)
 )
-def test_octets_are_a_table_or_raise_value_error(octets: bytes) -> None:
+def test_bytes_are_a_table_or_raise_value_error(data: bytes) -> None:
     try:
-        table, stop = read_table(octets, 0, len(octets))
+        table, stop = read_table(data, 0, len(data))
     except ValueError:
         return
-    assert 4 <= stop <= len(octets)
+    assert 4 <= stop <= len(data)
     assert repr(read_table(write_table(table), 0, len(write_table(table)))[0]) == repr(table)
 
 
@@ -330,17 +330,17 @@ PROPERTIES: Any = st.fixed_dictionaries(
 def test_properties_are_read_as_they_were_written_and_amended_in_two_places_only(
     properties: Any, more: Any
 ) -> None:
-    octets = write_properties(properties)
-    assert read_properties(octets) == properties
+    data = write_properties(properties)
+    assert read_properties(data) == properties
     expected = {name: value for name, value in properties.items() if name != "expiration"}
     expected["headers"] = {**properties.get("headers", {}), **more}
-    assert read_properties(amended(octets, more, {"expiration": None})) == expected
+    assert read_properties(amended(data, more, {"expiration": None})) == expected
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 0xFFFF), st.binary(max_size=60))
-def test_any_octets_are_properties_of_some_sort(flags: int, octets: bytes) -> None:
-    said = flags.to_bytes(2, "big") + octets
+def test_any_bytes_are_properties_of_some_sort(flags: int, data: bytes) -> None:
+    said = flags.to_bytes(2, "big") + data
     first = read_properties(said)
     letter = amended(said, {"x-death": []}, {"expiration": None})
     kept = read_properties(letter)

@@ -1,6 +1,4 @@
-"""tx: nothing of a transaction is seen before its commit, everything after it, and a rollback
-undoes it.
-"""
+"""Transactions: no effect before the commit, all effects after it, and none after a rollback."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ B, Q, T = spec.Basic, spec.Queue, spec.Tx
 
 
 def transacting(world: World | None = None) -> Amqp:
-    """A client in tx mode, with a transient queue `q` and a durable one `d`."""
+    """Return a client in tx mode, with a transient queue `q` and a durable one `d`."""
     client = (world or World()).amqp()
     client.queue("q")
     client.queue("d", durable=True)
@@ -31,7 +29,7 @@ def depth(client: Amqp, name: str = "q") -> int:
 
 
 def got(client: Amqp, name: str = "q", no_ack: bool = False) -> tuple[int, bool, bytes] | None:
-    """basic.get: tag, redelivered, body."""
+    """Return tag, redelivered flag and body of the reply to basic.get."""
     frames = client.send(B.Get(queue=name, no_ack=no_ack))
     if isinstance(frames[0], B.GetEmpty):
         return None
@@ -274,7 +272,7 @@ def test_commit_ok_waits_for_the_disk_also_when_nothing_was_published() -> None:
     assert names(client.read()) == ["Tx.CommitOk"]
 
 
-def test_a_commit_that_changed_nothing_durable_waits_for_nobody() -> None:
+def test_a_commit_without_durable_changes_does_not_wait() -> None:
     client = transacting()
     client.world.slow_disk = True
     client.publish("", "q", b"x", delivery_mode=2)
@@ -299,9 +297,9 @@ def test_a_transaction_may_not_grow_for_ever() -> None:
 
 def test_publications_cut_into_frames_belong_to_the_transaction_too() -> None:
     client = transacting()
-    octets = publication("", "q", b"a" * 5_000, frame_max=4_096)
-    for at in range(0, len(octets), 1_000):
-        client.connection.receive_data(octets[at : at + 1_000])
+    data = publication("", "q", b"a" * 5_000, frame_max=4_096)
+    for at in range(0, len(data), 1_000):
+        client.connection.receive_data(data[at : at + 1_000])
         assert client.read() == []
     assert depth(client) == 0
     client.send(T.Commit())

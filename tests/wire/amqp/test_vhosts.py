@@ -1,4 +1,4 @@
-"""Several virtual hosts, who may enter them, and how many."""
+"""Several virtual hosts, the permission to enter them, and their connection limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Q, B = spec.Queue, spec.Basic
 
 
 class Local(Identity):
-    """At home in one virtual host."""
+    """An authenticator whose user may enter one virtual host only."""
 
     def __init__(self, name: str, home: str) -> None:
         super().__init__(name)
@@ -61,7 +61,7 @@ def test_a_virtual_host_that_is_not_there_is_refused() -> None:
     )
 
 
-def test_who_has_no_rights_in_a_virtual_host_does_not_enter_it() -> None:
+def test_a_user_without_permissions_in_a_virtual_host_cannot_enter_it() -> None:
     world = World()
     world.broker.create_vhost("home")
     world.guests.identities["u"] = Local("u", "home")
@@ -84,7 +84,10 @@ def test_a_virtual_host_takes_so_many_connections_of_either_protocol() -> None:
     assert closed(world.amqp()) == (
         "connection",
         530,
-        "NOT_ALLOWED - access to vhost '/' refused for user 'guest': connection limit (2) is reached",
+        (
+            "NOT_ALLOWED - access to vhost '/' refused for user 'guest': connection limit (2) is "
+            "reached"
+        ),
     )
     sensor.connection.on_closed()
     assert names(world.amqp().greeting)[-1] == "Channel.OpenOk"
@@ -120,7 +123,10 @@ def test_a_user_has_so_many_channels() -> None:
     client, other = world.amqp(), world.amqp()
     open_channel(client, 2)
     found = refusal(other.send(spec.Channel.Open(), channel=2))
-    text = "NOT_ALLOWED - number of channels opened for user 'guest' has reached the maximum allowed limit of (3)"
+    text = (
+        "NOT_ALLOWED - number of channels opened for user 'guest' has reached the maximum "
+        "allowed limit of (3)"
+    )
     assert found == ("connection", 530, text, 20, 10)
 
 

@@ -1,4 +1,4 @@
-"""What is outstanding on a channel: a list with a moving base must do what a dict does."""
+"""The window of outstanding deliveries behaves like a dict."""
 
 from __future__ import annotations
 
