@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from broker.limits import BrokerLimits
 from broker.store.memory import MemoryStore
+from broker.store.segments import SEGMENT_SIZE
 from matching import NAMES
 from protocols.amqp.codec.frames import FRAME_MAX, FRAME_MIN
 from protocols.amqp.options import AmqpOptions
@@ -564,6 +565,7 @@ def test_defaults_and_bounds_equal_the_constants_of_the_code_that_obeys_them() -
     assert OPTIONS["amqp.frame_max"].default == OPTIONS["amqp.frame_max"].meta.le == FRAME_MAX
     assert OPTIONS["amqp.frame_max"].meta.ge == FRAME_MIN
     assert Settings().store.window == MemoryStore().window
+    assert Settings().store.segment == SEGMENT_SIZE
 
 
 # --- errors that repeat themselves ---
