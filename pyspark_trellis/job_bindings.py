@@ -91,11 +91,7 @@ def read_bindings(arguments: argparse.Namespace) -> JobBindings:
         {vhost for each in (current, proposed) if each is not None for vhost in each.hosts}
         - {state.vhost}
     )
-    lines = [
-        f"MQTT sessions of vhost '{vhost}': unknown; {UNKNOWN}"
-        for vhost in others
-        for vhost in others
-    ]
+    lines = [f"MQTT sessions of vhost '{vhost}': unknown; {UNKNOWN}" for vhost in others]
     return JobBindings(current, proposed, (f"bindings: {bound}", sessions_line, *lines))
 
 

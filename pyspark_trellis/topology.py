@@ -125,7 +125,7 @@ def replay(stream: JournalStream, until: datetime | None = None) -> TopologyStat
         )
     if not known:
         raise PipelineError(
-            f"{stream.name} was being rewritten at {state.at:{_WHEN}}, after a start of the broker: "
+            f"{stream.name} was being rewritten at {state.at:{_WHEN}}, after a broker start: "
             "ask for a moment later"
         )
     return state
