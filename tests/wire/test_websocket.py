@@ -358,7 +358,8 @@ def test_the_answer_is_that_of_the_specification() -> None:
 
 
 def request_of_websockets() -> Iterator[Callable[[bytes], None] | bytes]:
-    client = ClientProtocol(parse_uri("ws://localhost:15675/ws"), subprotocols=["mqtt"])  # type: ignore[list-item]
+    uri = parse_uri("ws://localhost:15675/ws")
+    client = ClientProtocol(uri, subprotocols=["mqtt"])  # type: ignore[list-item]
     client.send_request(client.connect())
     yield b"".join(client.data_to_send())
 
