@@ -319,6 +319,6 @@ class Metrics(Listener, frozen=True, kw_only=True):
 
 
 class Http(Listener, frozen=True, kw_only=True):
-    """HTTP API and web page, with a login. `trellis list` and other commands use it."""
+    """HTTP API, with a login. `trellis list` and other commands use it."""
 
     port: Port = 15672
