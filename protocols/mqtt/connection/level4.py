@@ -32,7 +32,7 @@ class Level4Handler(PacketHandler):
     """Reads the packets of levels 3 and 4."""
 
     def __init__(self, connection: MqttConnection) -> None:
-        super().__init__(connection, described=False)
+        super().__init__(connection, has_properties=False)
 
     def publish_properties(self, reader: PacketReader) -> PublishProperties:
         return NO_PROPERTIES

@@ -58,7 +58,7 @@ class Level5Handler(PacketHandler):
         expiry: int,
         authentication: EnhancedAuthentication | None,
     ) -> None:
-        super().__init__(connection, described=True)
+        super().__init__(connection, has_properties=True)
         self._expiry = expiry
         self._authentication = authentication
         self._properties = PublishPropertiesReader()

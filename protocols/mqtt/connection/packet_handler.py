@@ -70,14 +70,14 @@ _CODES: Final[dict[int, int]] = {
 class PacketHandler(InputHandler):
     """Reads the packets of a client that has a session."""
 
-    def __init__(self, connection: MqttConnection, described: bool) -> None:
-        """`described` is True if publications have properties, which they have from level 5 on."""
+    def __init__(self, connection: MqttConnection, has_properties: bool) -> None:
+        """`has_properties` is True at level 5, where publications have properties."""
         self.connection = connection
         self.service = connection.service
         self.replies = connection.replies
         self._topics = connection.service.topics
-        self._described = described
-        self._slow_mask: i64 = _SLOW_5 if described else _SLOW_4
+        self._has_properties = has_properties
+        self._slow_mask: i64 = _SLOW_5 if has_properties else _SLOW_4
 
     # -- implemented for each level
 
@@ -106,11 +106,11 @@ class PacketHandler(InputHandler):
         if context is None or session is None:
             return size
         budget: i64 = BUDGET
-        described = self._described
+        has_properties = self._has_properties
         slow_mask: i64 = self._slow_mask
         packet_max: i64 = connection.packet_max
         # Bytes of the shortest publication of QoS 0, behind its remaining length.
-        shortest: i64 = 3 if described else 2
+        shortest: i64 = 3 if has_properties else 2
         run = EMPTY_RELAY
         run_start: i64 = 0
         run_count: i64 = 0
@@ -138,7 +138,7 @@ class PacketHandler(InputHandler):
             end: i64 = start + length
             # The Maximum Packet Size of level 5 counts the whole packet, the limit of the older
             # levels what follows the remaining length.
-            if end - start > packet_max or described and end - position > packet_max:
+            if end - start > packet_max or has_properties and end - position > packet_max:
                 self._send(run, run_count, data, run_start, position)
                 self._refuse_size(context, first)
             if end > size:
@@ -146,7 +146,7 @@ class PacketHandler(InputHandler):
                 break
             if first == _PUBLISH_0 and length >= shortest:
                 mark: i64 = start + 2 + (i64(read_i16_be(data, start)) & 0xFFFF)
-                if described and (mark >= end or data[mark] != 0 or mark == start + 2):
+                if has_properties and (mark >= end or data[mark] != 0 or mark == start + 2):
                     self._send(run, run_count, data, run_start, position)
                     run_count = 0
                     budget -= self.on_publish(
@@ -171,7 +171,7 @@ class PacketHandler(InputHandler):
                 if plan.slow_path_mask & slow_mask:
                     self._send(run, run_count, data, run_start, position)
                     run_count = 0
-                    body = data[mark + 1 : end] if described else data[mark:end]
+                    body = data[mark + 1 : end] if has_properties else data[mark:end]
                     connection.publish(
                         context, route, Message(route, body, PLAIN, AT_MOST_ONCE), None
                     )
@@ -217,7 +217,7 @@ class PacketHandler(InputHandler):
     def _send(self, run: Relay, count: i64, data: bytes, start: i64, end: i64) -> None:
         """Relay a run of packets, if there is one."""
         if count > 0:
-            if self._described:
+            if self._has_properties:
                 run.send_with_properties(data[start:end], count)
             else:
                 run.send(data[start:end], count)
@@ -238,7 +238,7 @@ class PacketHandler(InputHandler):
         replies = self.replies
         mark: i64 = start + 2 + (i64(read_i16_be(data, start)) & 0xFFFF)
         body: i64 = mark + 2
-        if self._described:
+        if self._has_properties:
             body += 1
             if (
                 body > end
@@ -298,7 +298,7 @@ class PacketHandler(InputHandler):
                 known.waiter = replies  # The first copy may have come over an older connection.
             replies.give(_PUBREC, packet_id, known)
             return COLD
-        if qos and self._described and self._exceeds_receive_maximum(session):
+        if qos and self._has_properties and self._exceeds_receive_maximum(session):
             raise MalformedPacket(
                 "more than Receive Maximum", "receive_maximum", RECEIVE_MAXIMUM_EXCEEDED
             )  # [MQTT-3.3.4-7]
@@ -344,9 +344,11 @@ class PacketHandler(InputHandler):
         if properties.misnumbered:
             context.count_fate(REFUSED)
             return IMPLEMENTATION_SPECIFIC
-        described = properties.relayed != b""
-        encoding = encoding_of(described, bool(first & 1), qos == EXACTLY_ONCE)
-        message = Message(route, properties.relayed + body if described else body, encoding, qos)
+        has_properties = properties.relayed != b""
+        encoding = encoding_of(has_properties, bool(first & 1), qos == EXACTLY_ONCE)
+        message = Message(
+            route, properties.relayed + body if has_properties else body, encoding, qos
+        )
         if properties.expiry >= 0:
             message.expires = connection.agenda.now + properties.expiry * 1000
         publication = properties.publication
@@ -360,7 +362,7 @@ class PacketHandler(InputHandler):
 
     def _code(self, fate: i64) -> i64:
         """Return the reason code of an acknowledgement; the older levels have none but success."""
-        return _CODES.get(int(fate), UNSPECIFIED) if self._described else SUCCESS
+        return _CODES.get(int(fate), UNSPECIFIED) if self._has_properties else SUCCESS
 
     def _exceeds_receive_maximum(self, session: Session) -> bool:
         """True if the client may send no more publications before it has acknowledgements."""

@@ -9,6 +9,7 @@ subscription takes the inbox's next number.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from mypy_extensions import i64
@@ -21,6 +22,7 @@ from broker.store.contract import Ticket, Waiter
 from protocols.mqtt.codec.packets import DUP
 from protocols.mqtt.session.inflight import InflightWindow, packet_identifier
 from protocols.mqtt.session.publish_writer import Level4Writer, PublishWriter
+from protocols.mqtt.session.subscription_options import Addressed
 from protocols.mqtt.session.subscriptions import SessionSubscriptions
 from protocols.tally import FrontCounters
 
@@ -98,7 +100,9 @@ class InboxConsumer(Consumer):
         """Send a message when it is durable, and no other message before."""
         self._held = delivery
         self.credit -= HOLD
-        self.queue.store.wait_for(delivery.message.position, Ticket(HeldRelease(self)))
+        self.queue.store.wait_for(
+            delivery.message.position, Ticket(DurableWaiter(self.release_held))
+        )
 
     def release_held(self) -> None:
         """Send the message that has become durable, and go on."""
@@ -162,14 +166,14 @@ class InboxConsumer(Consumer):
         self._writer = NO_WRITER
 
 
-class HeldRelease(Waiter):
-    """Waits until the message that a consumer holds is durable."""
+class DurableWaiter(Waiter):
+    """Resumes deliveries when the next message is durable."""
 
-    def __init__(self, consumer: InboxConsumer) -> None:
-        self._consumer = consumer
+    def __init__(self, resume: Callable[[], None]) -> None:
+        self._resume = resume
 
     def settled(self) -> None:
-        self._consumer.release_held()
+        self._resume()
 
 
 def skip(window: InflightWindow, sequence: i64) -> None:
@@ -181,3 +185,14 @@ def skip(window: InflightWindow, sequence: i64) -> None:
         queue = delivery.consumer.queue
         if not queue.dead:
             queue.unrepresentable(delivery.message)
+
+
+def requeue_shared(window: InflightWindow, inbox: Queue) -> None:
+    """Return unacknowledged messages of shared subscriptions to their groups [MQTT-4.8.2-4]."""
+    for sequence, delivery in window.outstanding():
+        queue = delivery.consumer.queue
+        if queue is not inbox:
+            window.take(sequence)
+            message = delivery.message
+            origin = message.origin if isinstance(message, Addressed) else None
+            queue.requeue(delivery if origin is None else delivery.with_message(origin))

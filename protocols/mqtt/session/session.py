@@ -22,14 +22,21 @@ from broker.messages.outlet import Outlet
 from broker.queues.consumer import Delivery
 from broker.routing.binding import Arguments, Binding
 from broker.routing.subscriber import Subscriber
-from broker.store.contract import PacketIdHeld, PacketIdReleased, PubrecReceived, Ticket, Waiter
+from broker.store.contract import PacketIdHeld, PacketIdReleased, PubrecReceived, Ticket
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import MQTT
 from protocols.mqtt.codec.packets import DUP, PUBREL, write_answer
 from protocols.mqtt.codec.relay_formats import VERSION_4
 from protocols.mqtt.codec.topics import EXCHANGE, valid_topic_name
 from protocols.mqtt.session.deadlines import Deadline
-from protocols.mqtt.session.inbox_consumer import NO_WRITER, NOWHERE, InboxConsumer, skip
+from protocols.mqtt.session.inbox_consumer import (
+    NO_WRITER,
+    NOWHERE,
+    DurableWaiter,
+    InboxConsumer,
+    requeue_shared,
+    skip,
+)
 from protocols.mqtt.session.inflight import (
     EMPTY_WINDOW,
     IDENTIFIERS,
@@ -43,7 +50,6 @@ from protocols.mqtt.session.interfaces import (
     SharedSubscription,
 )
 from protocols.mqtt.session.publish_writer import PublishWriter
-from protocols.mqtt.session.subscription_options import Addressed
 from protocols.mqtt.session.subscriptions import SessionSubscriptions
 from protocols.tally import FrontCounters
 
@@ -53,16 +59,6 @@ BACKLOGGED: Final[i64] = 500
 #: Containers without elements: shared by all sessions, and never changed.
 _NONE_UNSENT: Final[list[tuple[i64, Delivery]]] = []
 _NONE_WAITING: Final[dict[str, Task]] = {}
-
-
-class Resend(Waiter):
-    """Waits until the next message that a session has to resend is durable."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def settled(self) -> None:
-        self._session.resend()
 
 
 class Session(Subscriber):
@@ -212,7 +208,7 @@ class Session(Subscriber):
         self.subscriptions.attach_shared(outlet)
         self._unsent = self.own_window().outstanding()
         self._unsent.reverse()
-        self._resend(outlet)
+        self._resend()
 
     def own_window(self) -> InflightWindow:
         """Return a window of the session's own, which may be changed."""
@@ -222,16 +218,17 @@ class Session(Subscriber):
 
     def resend(self) -> None:
         """Go on with the messages in flight that were not resent yet."""
-        if self._unsent and self.outlet is not None:
-            self._resend(self.outlet)
+        if self._unsent:
+            self._resend()
 
-    def _resend(self, outlet: Outlet) -> None:
+    def _resend(self) -> None:
         """Resend messages as far as the client, the connection and the store allow.
 
         After the last one, subscribe to the inbox.
         """
-        store, window, writer = self.vhost.store, self.in_flight, self.writer
-        assert writer is not None
+        outlet, writer, store, window = self.outlet, self.writer, self.vhost.store, self.in_flight
+        if outlet is None or writer is None:
+            return
         while self._unsent:
             if not outlet.open() or self._resendable == 0:
                 return
@@ -241,7 +238,7 @@ class Session(Subscriber):
             if delivery.message.qos == EXACTLY_ONCE:
                 needed = max(needed, delivery.message.position)
             if needed > store.durable:
-                store.wait_for(needed, Ticket(Resend(self)))
+                store.wait_for(needed, Ticket(DurableWaiter(self.resend)))
                 return
             self._unsent.pop()
             if window.get(sequence) is not delivery:
@@ -255,26 +252,20 @@ class Session(Subscriber):
                 self._resendable -= 1
             else:
                 skip(window, sequence)
-        consumer = self._consumer = InboxConsumer(
-            self.inbox,
-            outlet,
-            self.receive_maximum - window.count,
-            writer,
-            window,
-            self.subscriptions,
-            self.tally,
-            self._span_max,
-        )
-        self.inbox.subscribe(consumer)
+        self._consumer = self._new_consumer(outlet, self.receive_maximum - window.count, writer)
+        self.inbox.subscribe(self._consumer)
         self.subscriptions.drain_shared()
 
     def absent_consumer(self) -> InboxConsumer:
         """Return a consumer that holds deliveries of a client that is away."""
+        return self._new_consumer(NOWHERE, 0, NO_WRITER)
+
+    def _new_consumer(self, outlet: Outlet, credit: i64, writer: PublishWriter) -> InboxConsumer:
         return InboxConsumer(
             self.inbox,
-            NOWHERE,
-            0,
-            NO_WRITER,
+            outlet,
+            credit,
+            writer,
             self.in_flight,
             self.subscriptions,
             self.tally,
@@ -301,7 +292,7 @@ class Session(Subscriber):
         self._unsent = _NONE_UNSENT
         if self.subscriptions.has_shared:
             self.subscriptions.detach_shared()
-            self._requeue_shared()
+            requeue_shared(self.in_flight, self.inbox)
         self.suback_pending = False
         self.resume_retained()
         if self.in_flight.idle:
@@ -345,10 +336,6 @@ class Session(Subscriber):
 
     # -- shared subscriptions
 
-    def join(self, membership: SharedSubscription) -> None:
-        """Add a shared subscription."""
-        self.subscriptions.add_membership(membership, self.outlet)
-
     def leave_group(self, name: str, ticket: Ticket | None) -> bool:
         """Remove a shared subscription; False if there is none."""
         membership = self.subscriptions.memberships.pop(name, None)
@@ -373,16 +360,6 @@ class Session(Subscriber):
         """Send a QoS 0 message of a shared subscription, which counts it."""
         if self.writer is not None:
             self.writer.write(message, AT_MOST_ONCE, 0, 0)
-
-    def _requeue_shared(self) -> None:
-        """Return unacknowledged messages of shared subscriptions to their groups [MQTT-4.8.2-4]."""
-        for sequence, delivery in self.in_flight.outstanding():
-            queue = delivery.consumer.queue
-            if queue is not self.inbox:
-                self.in_flight.take(sequence)
-                message = delivery.message
-                origin = message.origin if isinstance(message, Addressed) else None
-                queue.requeue(delivery if origin is None else delivery.with_message(origin))
 
     # -- acknowledgements of the client
 

@@ -314,7 +314,7 @@ class SubscriptionGroups:
         group = self.open(session.vhost, name)
         member = SharedMember(group, session, qos)
         session.set_identifier(member, identifier)
-        session.join(member)
+        session.subscriptions.add_membership(member, session.outlet)
         group.add(member, ticket)
         return True
 
