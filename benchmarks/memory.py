@@ -196,10 +196,8 @@ def consumers(broker: MeasuredBroker, first: int, last: int) -> None:
     client.ask(amqp.queue_declare("work"), amqp.QUEUE_DECLARE_OK)
     for number in range(first, last):
         tag = amqp.short_string(f"consumer-{number}")
-        client.ask(
-            amqp.frame(1, 1, b"\x00\x3c\x00\x14\0\0" + amqp.short_string("work") + tag + b"\x02\0\0\0\0"),
-            amqp.CONSUME_OK,
-        )
+        method = b"\x00\x3c\x00\x14\0\0" + amqp.short_string("work") + tag + b"\x02\0\0\0\0"
+        client.ask(amqp.frame(1, 1, method), amqp.CONSUME_OK)
 
 
 def messages(broker: MeasuredBroker, first: int, last: int) -> None:

@@ -39,7 +39,9 @@ _WORDS: Final = 512
 
 
 class Auto(Shapes[S]):
-    """The default matcher."""
+    """The default matcher: a trie that turns into tables of shapes above `compact_above`
+    patterns.
+    """
 
     def __init__(
         self, grammar: Grammar, compact_above: int = COMPACT_ABOVE, limit: int = LIMIT

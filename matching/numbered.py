@@ -37,11 +37,11 @@ class Numbered(Matcher[S]):
         raise NotImplementedError
 
     def enter(self, pattern: str, words: list[str], number: int) -> None:
-        """Add the pattern to the sets."""
+        """Add the pattern with this number to the sets."""
         raise NotImplementedError
 
     def leave(self, pattern: str, words: list[str], number: int) -> None:
-        """Remove the pattern from the sets. Other patterns remain."""
+        """Remove the pattern with this number from the sets. Other patterns remain."""
         raise NotImplementedError
 
     def reset(self) -> None:

@@ -28,7 +28,7 @@ _LENGTH: Final = 0
 
 
 class DamagedSegment(ValueError):
-    """The data at this place is not an Arrow message."""
+    """A segment contains data that is not an Arrow message."""
 
 
 def end_of(data: Buffer, at: int, size: int) -> int:

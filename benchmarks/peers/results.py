@@ -154,5 +154,5 @@ def medians(rounds: Sequence[Figures]) -> Figures:
 
 
 def ratio(theirs: float | None, ours: float | None) -> float | None:
-    """Return theirs divided by ours; None if one of them is missing or 0."""
+    """Return a peer's figure divided by that of Trellis; None if one of them is missing or 0."""
     return theirs / ours if theirs and ours else None

@@ -122,7 +122,7 @@ def matchers(arguments: argparse.Namespace) -> int:
         print(msgspec.json.format(msgspec.json.encode(rows)).decode())
     else:
         print(table(rows, columns_of(rows)))
-        print("L: words of a topic, N: patterns")
+        print("L: words of a topic, N: patterns; docs/matching.md lists the articles")
     return 0
 
 
