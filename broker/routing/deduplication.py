@@ -4,9 +4,9 @@ A producer that gets no confirm, because its connection broke, publishes its mes
 the broker from storing it twice, the producer numbers its messages in two headers:
 
     x-trellis-producer    the name of the producer, unique in its virtual host
-    x-trellis-sequence    the sequence number, 0 or more; larger with each message, gaps are allowed.
-                          A text of decimal digits is accepted too, because user properties of MQTT
-                          are texts.
+    x-trellis-sequence    the sequence number: 0 or more, larger with each message, with or without
+                          gaps. A text of decimal digits is accepted too, because user properties
+                          of MQTT are texts.
 
 The broker remembers the last sequence number of each producer. A message with a number that is not
 larger is confirmed and dropped. The store keeps the last number in one group with the message, so

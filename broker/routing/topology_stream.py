@@ -3,10 +3,10 @@
 A reader of a journal can compute from it which queues and users a message of any time could reach.
 
     key of the row            body, as JSON
-    declare, delete           kind (exchange, queue, stream), name; for a declared exchange also type
-                              and alternate
-    bind, unbind              source, destination, destination_type, routing_key, arguments, grammar,
-                              assurance (the QoS)
+    declare, delete           kind (exchange, queue, stream), name; for a declared exchange also
+                              type and alternate
+    bind, unbind              source, destination, destination_type, routing_key, arguments,
+                              grammar, assurance (the QoS)
     subscribe, unsubscribe    the same keys, for a session or a group with a shared subscription
     connect, disconnect       user, protocol
     snapshot                  restarted: true if the rows before the snapshot do not hold any more

@@ -6,8 +6,8 @@ exchange. Its header `x-death` counts, for each queue and reason, how often that
 
 A dead letter cycle is a chain of dead letter exchanges that leads a message back to a queue which
 discarded it before; without a check, the message would go round for ever. So before a dead letter
-is routed, `Planner.plan_keys` compares its destinations with `x-death`: the message does not go to a
-queue that discarded it before, unless a consumer has rejected the message since (`would_cycle` in
+is routed, `Planner.plan_keys` compares its destinations with `x-death`: the message does not go to
+a queue that discarded it before, unless a consumer has rejected the message since (`would_cycle` in
 messages/x_death.py). A message that has no other destination left ends with the fate "looped". A
 message that a consumer rejects now may always go round: the consumer decides each time.
 

@@ -1,4 +1,14 @@
-"""Retained messages: the last one of every topic, for those who subscribe later."""
+"""Retained messages: the last retained message of each topic, for new subscriptions.
+
+A publisher marks a message as retained. The broker keeps it until the next retained message of the
+topic replaces it; an empty payload removes it. A new subscription gets the retained messages of all
+topics that match its filter:
+
+    no wildcard    one lookup in a dict
+    wildcards      a search in an index of the topics, which is built for the first such filter
+
+Building the index, searching it and sending the messages all happen in slices.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +24,25 @@ from broker.store.contract import RetainedSet, Store, Ticket
 from matching.grammar import DEFAULT, Grammar, swap
 from matching.topics import Absent, TopicIndex
 
-#: Retained messages that one subscription is sent in one turn, or that are looked at because they
-#: may have expired.
-SLICE: int = 500
+#: Retained messages that one subscription is sent in one turn, or that are checked for their
+#: expiry.
+MESSAGES_PER_SLICE: int = 500
 #: Topics that are put into an index in one turn (2.5 us each).
-INDEXED: Final[i64] = 1_000
-#: What of a slice is used up when some topics (matching.topics.PAUSE) were looked at, and none was
-#: wanted.
-SEARCHED: Final[i64] = 16
-#: Milliseconds between two looks at those that expire.
-LOOK: Final = 10_000
+TOPICS_PER_SLICE: Final[i64] = 1_000
+#: A search that finds nothing in matching.topics.PAUSE topics counts as this many messages of a
+#: slice.
+SEARCH_COST: Final[i64] = 16
+#: Milliseconds between two searches for expired messages.
+EXPIRY_INTERVAL_MS: Final = 10_000
 
 
 @mypyc_attr(acyclic=True)
 class RetainedMessage:
-    """A retained message, and when it came: a subscription gets what was there before it.
+    """A retained message in compact form: the values from which the Message is made again.
 
-    Only what is needed to make the message again: with key, content and its place in the dict of
-    topics it takes some 300 octets beside the payload; a Message with its Address would take twice
-    that.
+    With its key and its entry in the dict of topics it takes some 300 bytes beside the payload; a
+    Message with its Address would take twice that. `serial` numbers the retained messages in the
+    order in which they came: a new subscription gets those that came before it.
     """
 
     __slots__ = ("content", "encoding", "exchange", "expires", "key", "qos", "serial", "size")
@@ -49,7 +59,7 @@ class RetainedMessage:
         self.qos: u8 = u8(message.qos)
 
     def message(self) -> Message:
-        """As it was published."""
+        """Return the message as it was published, marked as retained."""
         message = Message(
             Address(self.exchange, self.key), self.content, self.encoding, i64(self.qos)
         )
@@ -59,52 +69,60 @@ class RetainedMessage:
 
 
 class RetainedReceiver:
-    """The role of one who subscribes."""
+    """The part of a subscription that receives retained messages."""
 
     def receive_retained(self, message: Message) -> bool:
-        """Take one; False when no more are wanted."""
+        """Deliver a retained message. False if the subscription has ended and wants no more."""
         raise NotImplementedError
 
     def backlogged(self, task: Task) -> bool:
-        """Whether there is no room for more now; then the receiver puts the task on the agenda when
-        there is.
+        """True if the client has too much unread output to send it more now.
+
+        The receiver puts the task on the agenda again when the client has read enough.
         """
         raise NotImplementedError
 
 
 class RetainedMessages:
-    """Topics of one virtual host with their last message. Bounded in messages and octets."""
+    """The retained messages of one virtual host, limited in number and in total size."""
 
-    def __init__(self, vhost: str, agenda: Agenda, store: Store, most: int, octets: int) -> None:
-        self.octets = 0
-        #: Messages that were not retained because the bounds were reached.
+    def __init__(
+        self, vhost: str, agenda: Agenda, store: Store, max_messages: int, max_size: int
+    ) -> None:
+        #: Total size of payloads and topics in bytes.
+        self.size = 0
+        #: Messages that were not retained because a limit was reached.
         self.refused = 0
         self._vhost = vhost
         self._agenda = agenda
         self._store = store
-        self._most = most
-        self._most_octets = octets
+        self._max_messages = max_messages
+        self._max_size = max_size
         self._serial = 0
-        #: Made for the first pattern in a grammar, and kept.
+        #: An index of the topics for each grammar, built for the first filter with wildcards.
         self._topics: dict[Grammar, TopicIndex[RetainedMessage]] = {}
-        #: Those that are not whole yet.
+        #: The tasks that build an index which is not complete yet.
         self._indexing: dict[Grammar, RetainedIndexing] = {}
         self._held: dict[str, RetainedMessage] = {}
-        #: Topics whose messages expire, and whether somebody looks after them.
-        self._mortal: dict[str, RetainedMessage] = {}
-        self._watched = False
+        #: The messages that expire, by topic.
+        self._expiring: dict[str, RetainedMessage] = {}
+        #: True if a search for expired messages is scheduled.
+        self._expiry_scheduled = False
 
     def __len__(self) -> int:
         return len(self._held)
 
     def get(self, key: str) -> Message | None:
-        """The retained message of a routing key."""
+        """Return the retained message of a routing key; None if there is none."""
         held = self._held.get(key)
         return None if held is None else held.message()
 
     def keep(self, message: Message, ticket: Ticket | None) -> bool:
-        """Remember the last message of its topic; an empty body forgets it. False when there is no
-        room: then nothing is remembered of the topic."""
+        """Make the message the retained message of its topic; an empty payload removes it.
+
+        False if a limit is reached. Then the topic has no retained message, because the former one
+        is not its last one any more.
+        """
         key = message.address.key
         known = self._held.get(key)
         body = message.body
@@ -113,76 +131,76 @@ class RetainedMessages:
                 self._remove(key, known)
                 self._store.append(RetainedSet(self._vhost, key, None), ticket)
             elif ticket is not None:
-                self._store.wait_for_all(ticket)  # Another one forgot it, perhaps just now.
+                # Another publisher may have removed it just now.
+                self._store.wait_for_all(ticket)
             return True
         size = _size(message)
-        octets = self.octets + size - (0 if known is None else int(known.size))
-        if octets > self._most_octets or known is None and len(self._held) >= self._most:
+        total = self.size + size - (0 if known is None else int(known.size))
+        if total > self._max_size or known is None and len(self._held) >= self._max_messages:
             self.refused += 1
             if known is not None:
-                # It is not the last message of its topic any more.
                 self._remove(key, known)
                 self._store.append(RetainedSet(self._vhost, key, None), ticket)
             return False
         self._serial += 1
         held = RetainedMessage(key if known is None else known.key, message, self._serial)
-        self.octets = octets
+        self.size = total
         self._held[key] = held
         for grammar, index in self._topics.items():
             index.put(_topic(key, grammar), held)
         self._store.append(RetainedSet(self._vhost, key, message.copy(message.qos, True)), ticket)
         if message.expires > 0:
-            self._mortal[key] = held
-            self._watch()
-        elif self._mortal:
-            self._mortal.pop(key, None)
+            self._expiring[key] = held
+            self._schedule_expiry()
+        elif self._expiring:
+            self._expiring.pop(key, None)
         return True
 
-    def _watch(self) -> None:
-        if self._mortal and not self._watched:
-            self._watched = True
-            self._agenda.at(self._agenda.now + LOOK, RetainedExpiry(self, self._agenda))
+    def _schedule_expiry(self) -> None:
+        if self._expiring and not self._expiry_scheduled:
+            self._expiry_scheduled = True
+            self._agenda.at(
+                self._agenda.now + EXPIRY_INTERVAL_MS, RetainedExpiry(self, self._agenda)
+            )
 
-    def mortal(self) -> list[str]:
-        """Topics whose messages expire one day."""
-        return list(self._mortal)
+    def expiring(self) -> list[str]:
+        """Return the topics whose messages expire."""
+        return list(self._expiring)
 
     def expire(self, key: str) -> None:
-        """Forget the topic's message if its time is over."""
-        held = self._mortal.get(key)
+        """Remove the message of a topic if it has expired."""
+        held = self._expiring.get(key)
         if held is not None and held.expires <= self._agenda.now:
             self._remove(key, held)
             self._store.append(RetainedSet(self._vhost, key, None), None)
 
-    def watch_again(self) -> None:
-        """All of them have been looked at."""
-        self._watched = False
-        self._watch()
+    def on_expiry_done(self) -> None:
+        """Schedule the next search for expired messages: the last one is complete."""
+        self._expiry_scheduled = False
+        self._schedule_expiry()
 
     def clear(self, most: int) -> bool:
-        """Forget so many; whether none are left."""
+        """Remove up to `most` messages. True if none are left."""
         for key, held in list(islice(self._held.items(), most)):
             self._remove(key, held)
             self._store.append(RetainedSet(self._vhost, key, None), None)
         return not self._held
 
     def restore(self, message: Message) -> None:
-        """It was the last message of its topic when the broker stopped.
-
-        The bounds of today hold for new ones.
-        """
+        """Add a stored message when the broker starts. The limits hold for new messages only."""
         self._serial += 1
         held = self._held[message.address.key] = RetainedMessage(
             message.address.key, message, self._serial
         )
-        self.octets += held.size
+        self.size += held.size
         if message.expires > 0:
-            self._mortal[message.address.key] = held
-            self._watch()
+            self._expiring[message.address.key] = held
+            self._schedule_expiry()
 
     def deliver(self, pattern: str, grammar: Grammar, receiver: RetainedReceiver) -> None:
-        """Give the receiver what the pattern matches, in slices: the first one now, unless the
-        topics have to be indexed before.
+        """Deliver the retained messages of all topics that match a pattern, in slices.
+
+        The first slice is delivered now, unless the index of the topics must be built before.
         """
         if not self._held:
             return
@@ -204,32 +222,32 @@ class RetainedMessages:
             indexing.wait(sending)
 
     def topics(self) -> list[str]:
-        """Keys of all that is retained."""
+        """Return the routing keys of all retained messages."""
         return list(self._held)
 
     def index(self, key: str, grammar: Grammar) -> None:
-        """Let patterns find the topic, if it is still there."""
+        """Add a topic to the index of a grammar, if it still has a message."""
         held = self._held.get(key)
         if held is not None:
             self._topics[grammar].put(_topic(key, grammar), held)
 
     def indexed(self, grammar: Grammar) -> None:
-        """All topics are in the index."""
+        """Mark the index of a grammar as complete."""
         del self._indexing[grammar]
 
     def _remove(self, key: str, held: RetainedMessage) -> None:
-        self.octets -= held.size
+        self.size -= held.size
         del self._held[key]
-        if self._mortal:
-            self._mortal.pop(key, None)
+        if self._expiring:
+            self._expiring.pop(key, None)
         for grammar, index in self._topics.items():
             index.remove(_topic(key, grammar))
 
 
 class RetainedIndexing(Task):
-    """Puts all topics into the index of a grammar, some a turn.
+    """A task that puts all topics into the index of a grammar, some in each turn.
 
-    Those who subscribe meanwhile wait.
+    New subscriptions wait until the index is complete.
     """
 
     def __init__(self, retained: RetainedMessages, agenda: Agenda, grammar: Grammar) -> None:
@@ -240,10 +258,11 @@ class RetainedIndexing(Task):
         self._waiting: list[RetainedSending] = []
 
     def wait(self, sending: RetainedSending) -> None:
+        """Start the task `sending` when the index is complete."""
         self._waiting.append(sending)
 
     def run(self) -> None:
-        left: i64 = INDEXED
+        left: i64 = TOPICS_PER_SLICE
         topics = self._left
         while topics and left > 0:
             self._retained.index(topics.pop(), self._grammar)
@@ -257,7 +276,10 @@ class RetainedIndexing(Task):
 
 
 class RetainedSending(Task):
-    """Retained messages on their way to a new subscription, as fast as it takes them."""
+    """A task that delivers retained messages to a new subscription, in slices.
+
+    It pauses while the client does not read fast enough.
+    """
 
     def __init__(
         self,
@@ -272,13 +294,13 @@ class RetainedSending(Task):
         self._receiver = receiver
 
     def run(self) -> None:
-        left: i64 = SLICE
+        left: i64 = MESSAGES_PER_SLICE
         if self._receiver.backlogged(self):
             return
         now: i64 = self._agenda.now
         for held in self._found:
             if isinstance(held, Absent):
-                left -= SEARCHED
+                left -= SEARCH_COST
             elif 0 < held.expires <= now:
                 left -= 1
             elif held.serial <= self._serial and not self._receiver.receive_retained(
@@ -295,7 +317,7 @@ class RetainedSending(Task):
 
 
 class RetainedExpiry(Task):
-    """Looks for retained messages that have expired, some a turn."""
+    """A task that removes the retained messages that have expired, some in each turn."""
 
     def __init__(self, retained: RetainedMessages, agenda: Agenda) -> None:
         self._retained = retained
@@ -305,13 +327,13 @@ class RetainedExpiry(Task):
     def run(self) -> None:
         topics = self._topics
         if topics is None:
-            topics = self._topics = self._retained.mortal()
-        for _ in range(min(SLICE, len(topics))):
+            topics = self._topics = self._retained.expiring()
+        for _ in range(min(MESSAGES_PER_SLICE, len(topics))):
             self._retained.expire(topics.pop())
         if topics:
             self._agenda.later(self)
         else:
-            self._retained.watch_again()
+            self._retained.on_expiry_done()
 
 
 def _topic(key: str, grammar: Grammar) -> str:
@@ -319,5 +341,5 @@ def _topic(key: str, grammar: Grammar) -> str:
 
 
 def _size(message: Message) -> i64:
-    """Octets of payload and topic."""
+    """Return the size of payload and topic in bytes."""
     return message.encoding.size(message.content) + len(message.address.topic)

@@ -1,7 +1,7 @@
 """The virtual host: its parts, the slow path of publishing, and the queues of sessions.
 
-A virtual host is a separate set of exchanges, queues, bindings and policies. Front ends reach all of
-it through one VirtualHost:
+A virtual host is a separate set of exchanges, queues, bindings and policies. Front ends reach all
+of it through one VirtualHost:
 
     VirtualHost --+-- declarations   exchanges, queues, policies and journals (declarations.py)
                   +-- bindings       add and remove bindings (bindings.py)
@@ -309,7 +309,7 @@ class VirtualHost(DeadLetterHost):
     def resolve_now(
         self, context: PublishContext, exchange: str, keys: list[str], properties: Properties
     ) -> ResolvedTargets:
-        """Return the present destinations of a message that is published when a transaction commits.
+        """Return the present destinations of a message that a transaction publishes later.
 
         Raise NotFound if the exchange does not exist, AccessRefused if the identity may not publish
         to it.
@@ -368,8 +368,8 @@ class VirtualHost(DeadLetterHost):
     def publish_persistent(self, route: Route, message: Message, ticket: Ticket | None) -> None:
         """Store a message and put it into the queues of its plan. Hot path.
 
-        Only for a plan whose `slow_path_mask` asks for nothing but the store. The message must not
-        have QoS 2, and there must be no subscriber that gets it at most once.
+        Only for a plan whose `slow_path_mask` names no feature of the message but PERSISTENCE. The
+        message must not have QoS 2, and the plan must have an empty `reliable_relay`.
         """
         plan = route.plan
         annotations: list[int] | None = None

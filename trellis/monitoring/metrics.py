@@ -643,7 +643,7 @@ def _trellis(page: MetricsPage, node: BrokerNode) -> None:
         page.gauge(
             "trellis_retained_bytes",
             "Size of the retained messages with their topics in bytes.",
-            vhost.retained.octets,
+            vhost.retained.size,
             vhost=vhost.name,
         )
         page.counter(

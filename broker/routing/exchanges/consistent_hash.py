@@ -96,7 +96,7 @@ class ConsistentHashExchange(Exchange):
         for share in self._shares.values():
             if share.binding.destination.dead:
                 continue
-            # For a uniform hash in (0, 1), -ln(hash) / weight is exponentially distributed, and each
+            # For a uniform hash in (0, 1), -ln(hash) / weight is exponentially distributed. Each
             # binding has the least of these values with a probability proportional to its weight.
             # The score is the reciprocal.
             score = share.weight / -math.log(

@@ -9,7 +9,7 @@ import pytest
 
 from broker.limits import BrokerLimits
 from broker.vhost import retained
-from broker.vhost.retained import INDEXED, SLICE
+from broker.vhost.retained import MESSAGES_PER_SLICE, TOPICS_PER_SLICE
 from protocols.mqtt.options import MqttOptions
 from protocols.mqtt.session.session import BACKLOGGED
 from tests.clients import World, mqtt_publish
@@ -31,7 +31,7 @@ from tests.wire.mqtt.client import (
     unsubscribe,
 )
 
-MANY = 3 * SLICE + 7
+MANY = 3 * MESSAGES_PER_SLICE + 7
 
 
 def bounded(messages: int = 100_000, data: int = 1 << 28) -> World:
@@ -104,7 +104,7 @@ def test_the_last_one_counts_and_an_empty_one_clears() -> (
         assert heard(world, "a") == {"a": body}
     retain(world, "a", b"", 1)
     assert heard(world, "#") == {}
-    assert len(world.vhost.retained) == world.vhost.retained.octets == 0
+    assert len(world.vhost.retained) == world.vhost.retained.size == 0
     retain(world, "a", b"", 2)
     retain(world, "a", b"4")
     assert heard(world, "#") == {"a": b"4"}
@@ -202,13 +202,13 @@ def test_one_that_does_not_fit_takes_its_predecessor_with_it(qos: int) -> None: 
     world = bounded(data=100)
     retain(world, "a", b"x" * 50, qos)
     retain(world, "b", b"x" * 40, qos)
-    assert world.vhost.retained.octets == 92
+    assert world.vhost.retained.size == 92
     retain(world, "b", b"x" * 60, qos)
     assert heard(world, "#") == {"a": b"x" * 50}
     retain(world, "b", b"x" * 48, qos)
     assert heard(world, "#") == {"a": b"x" * 50, "b": b"x" * 48}
     retain(world, "c", b"", qos)
-    assert (world.vhost.retained.octets, world.vhost.retained.refused) == (100, 1)
+    assert (world.vhost.retained.size, world.vhost.retained.refused) == (100, 1)
     assert sorted(key for _, key in world.store.state.retained) == ["a", "b"]
 
 
@@ -222,7 +222,7 @@ def test_thousands_come_in_slices_while_others_are_served(qos: int) -> None:
     got: list[Publication] = []
     turns = 0
     while some:
-        assert len(some) <= SLICE
+        assert len(some) <= MESSAGES_PER_SLICE
         got += some
         late.connection.receive_data(b"".join(puback(one.packet_id) for one in some if qos))
         assert other.connection.data_to_send() == PINGRESP * (turns > 0)
@@ -240,7 +240,7 @@ def test_thousands_come_in_slices_while_others_are_served(qos: int) -> None:
 def test_topics_are_indexed_and_looked_through_in_slices_too(topic_filter: str) -> None:
     world = World()
     writer, late = here(world, "w"), here(world, "late")
-    many = 4 * INDEXED
+    many = 4 * TOPICS_PER_SLICE
     for at in range(0, many, 500):
         writer.send(
             *[mqtt_publish(f"t/{number}/x", b"old", flags=RETAIN) for number in range(at, at + 500)]
@@ -259,7 +259,7 @@ def test_topics_are_indexed_and_looked_through_in_slices_too(topic_filter: str) 
     while not world.broker.agenda.idle:
         world.broker.agenda.turn()
         some = publications(late.connection.data_to_send())
-        assert len(some) <= SLICE
+        assert len(some) <= MESSAGES_PER_SLICE
         got += some
         turns += 1
     wanted = (
@@ -270,8 +270,8 @@ def test_topics_are_indexed_and_looked_through_in_slices_too(topic_filter: str) 
     assert {one.topic for one in got} == wanted
     assert len(got) == len(wanted)
     assert [one.body for one in live if one.topic == "t/8/x"] == [b"new"] * bool(wanted)
-    assert turns >= many // INDEXED + (
-        len(wanted) // SLICE if wanted else topic_filter == "+/+/nothing"
+    assert turns >= many // TOPICS_PER_SLICE + (
+        len(wanted) // MESSAGES_PER_SLICE if wanted else topic_filter == "+/+/nothing"
     )
 
 
@@ -334,12 +334,12 @@ def test_who_unsubscribes_or_leaves_between_two_slices_gets_no_more() -> None:
     retain_many(world)
     late = here(world, "late")
     late.connection.receive_data(subscribe(1, ("#", 0)) + unsubscribe(2, "#"))
-    assert len(publications(late.all())) == SLICE
+    assert len(publications(late.all())) == MESSAGES_PER_SLICE
     late.connection.receive_data(subscribe(1, ("#", 0)))
     late.connection.receive_data(b"\xe0\x00")
-    assert len(publications(late.all())) == SLICE
+    assert len(publications(late.all())) == MESSAGES_PER_SLICE
     world.settle()
-    assert world.copies() == {"auto_acknowledged": 2 * SLICE}
+    assert world.copies() == {"auto_acknowledged": 2 * MESSAGES_PER_SLICE}
     assert world.fates() == {"unroutable": MANY}
 
 
@@ -348,7 +348,7 @@ def test_who_subscribes_again_between_two_slices_gets_all_of_it_again() -> None:
     retain_many(world)
     late = here(world, "late")
     late.connection.receive_data(subscribe(1, ("#", 0)) + subscribe(2, ("#", 0)))
-    assert len(publications(late.all())) == SLICE + MANY
+    assert len(publications(late.all())) == MESSAGES_PER_SLICE + MANY
 
 
 @pytest.mark.parametrize("qos", [0, 1])
