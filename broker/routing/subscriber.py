@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from mypy_extensions import i64
 
-from broker.messages.fates import DROPPED, OFFLINE
+from broker.messages.fates import AUTO_ACKNOWLEDGED, DROPPED, OFFLINE
 from broker.messages.message import Message
 from broker.messages.outlet import Outlet
 from broker.queues.destination import Destination
@@ -62,7 +62,7 @@ class Subscriber(Destination):
         The copies of the inbox are included.
         """
         fates = self.inbox.fates()
-        fates[1] += int(self.relayed)
+        fates[AUTO_ACKNOWLEDGED] += int(self.relayed)
         fates[DROPPED] += int(self.dropped)
         fates[OFFLINE] += int(self.missed)
         return fates
