@@ -68,17 +68,22 @@ VERSIONS = {
 
 HEAD = """# MQTT conformance
 
-All numbered statements of the OASIS specifications (their appendix B) with the tests that check
-them. The tests send bytes to the broker and compare the bytes that it sends. Those of
-MQTT 5 use another codec, the package mqtt5. A statement without a test has a reason.
+For readers who ask whether Trellis follows a rule of MQTT, and for developers who change a rule.
+After this page you can find the test of every numbered statement of the OASIS specifications (their
+appendix B), or the reason why a statement has no test.
+
+The tests send bytes to the broker and compare the bytes that it sends. Those of MQTT 5 use a second
+codec, the package mqtt5.
+
+- The scenarios of Eclipse's interoperability suite are tests too
+  ([test_eclipse.py](../tests/wire/mqtt5/test_eclipse.py)), with the settings of
+  [conformance.toml](../config/conformance.toml).
+- [tests/interop](../tests/interop) tests the broker with other clients: paho (Python and Go, 3.1.1
+  and 5), aiomqtt, gmqtt, amqtt's client, MQTT.js, Mosquitto's tools, HiveMQ's client (Java) and
+  rumqttc (Rust).
+
 `tools/conformance_page.py` generates this page from the tests, and a test checks that it is up to
 date.
-
-The scenarios of Eclipse's interoperability suite are tests too
-([test_eclipse.py](../tests/wire/mqtt5/test_eclipse.py)), with the settings of
-[conformance.toml](../config/conformance.toml). [tests/interop](../tests/interop) tests the broker
-with other clients: paho (Python and Go, 3.1.1 and 5), aiomqtt, gmqtt, amqtt's client, MQTT.js,
-Mosquitto's tools, HiveMQ's client (Java) and rumqttc (Rust).
 """
 
 _TEST = re.compile(r"^(?:    )?(?:async )?def (test_\w+)", re.MULTILINE)

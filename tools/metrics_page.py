@@ -23,11 +23,23 @@ from trellis.settings import Data, RatesSettings, Settings, Tls, Wss
 
 HEAD = """# Metrics
 
+For operators who build dashboards and alerts. After this page you know the name, the labels and the
+meaning of every metric.
+
 The metrics port (`metrics.port`, 15692) serves `/metrics`, with totals, and `/metrics/per-object`,
-with queues and sessions by name. Names that begin with `rabbitmq_` have the same meaning as in
-RabbitMQ, so its dashboards work. Other names begin with `trellis_`. Counters never fall, also when
-queues, sessions and connections end. Metrics `trellis_rate_...` exist for configured rate limits
-only. `tools/metrics_page.py` generates this page, and a test checks that it is up to date.
+with queues and sessions by name:
+
+    curl -s http://127.0.0.1:15692/metrics
+
+- Names that begin with `rabbitmq_` have the same meaning as in RabbitMQ, so its dashboards work.
+  Other names begin with `trellis_`.
+- Counters never fall, also when queues, sessions and connections end.
+- Metrics `trellis_rate_...` exist for configured rate limits only.
+- [architecture.md](architecture.md#fates-every-message-is-accounted-for) explains the label `fate`,
+  [transports.md](transports.md#when-a-tls-client-cannot-connect) the reasons of
+  `trellis_tls_failures_total`.
+
+`tools/metrics_page.py` generates this page, and a test checks that it is up to date.
 """
 
 
