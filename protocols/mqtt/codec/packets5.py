@@ -219,7 +219,7 @@ def connack5(present: bool, code: int, properties: Properties5) -> bytes:
 def acknowledgement5(
     first: int, packet_id: int, code: int, properties: Properties5 | None = None
 ) -> bytes:
-    """Return a PUBACK, PUBREC, PUBREL or PUBCOMP, by its first byte."""
+    """Return a PUBACK, PUBREC, PUBREL or PUBCOMP: `first` is its first byte."""
     body = packet_id.to_bytes(2, "big")
     if code or properties is not None:
         body += bytes([code])
@@ -235,7 +235,7 @@ def acknowledgement5(
 def reason_codes5(
     first: int, packet_id: int, codes: bytes, properties: Properties5 | None = None
 ) -> bytes:
-    """Return a SUBACK or UNSUBACK, by its first byte, with a code for each topic filter."""
+    """Return a SUBACK or UNSUBACK with a code for each topic filter; `first` is its first byte."""
     body = packet_id.to_bytes(2, "big") + (properties or _NO_PROPERTIES).encoded() + codes
     return bytes([first]) + remaining_length(len(body)) + body
 

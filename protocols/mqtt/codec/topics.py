@@ -48,11 +48,11 @@ class MqttTopics:
         return route
 
     def serves(self, name: str) -> bool:
-        """True if clients may publish to the topic name at all."""
+        """True if a topic name is neither reserved nor has too many levels."""
         return name.split("/", 1)[0] not in RESERVED and name.count("/") < self.max_levels
 
     def allows(self, topic_filter: str) -> bool:
-        """True if clients may subscribe to the filter at all, shared or not."""
+        """True if the settings do not exclude a topic filter, shared or not, from subscriptions."""
         if topic_filter.startswith(SHARE):
             topic_filter = topic_filter[len(SHARE) :].partition("/")[2]
         return topic_filter not in self.no_subscribe

@@ -36,7 +36,7 @@ class EnhancedAuthentication:
         self._connection = connection
         self._authenticator = authenticator
         self._credentials = credentials
-        #: The dialogue that goes on, and the function that takes its verdict.
+        #: The unfinished dialogue with the client, and the function that takes its verdict.
         self._conversation: AuthConversation | None = None
         self._decide: Callable[[Verdict, bytes], None] | None = None
 

@@ -117,7 +117,9 @@ class Login(InputHandler):
                 raise MalformedPacket("packet too large", "too_large", PACKET_TOO_LARGE)
             if end > size:
                 if awaiting_connect and first != CONNECT << 4:
-                    raise MalformedPacket("expected CONNECT")  # Its rest changes nothing.
+                    raise MalformedPacket(
+                        "expected CONNECT"
+                    )  # The rest of the packet changes nothing.
                 connection.need = end - position
                 break
             self._on_packet(first, data[start:end])

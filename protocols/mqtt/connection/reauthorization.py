@@ -109,7 +109,10 @@ class SessionReauthorization(Task):
             )
 
     def _review(self, name: str) -> bool:
-        """Check one subscription; True if its topics are, or were, checked one by one."""
+        """Check one subscription against the permissions.
+
+        Return True if its messages are checked topic by topic, or were before.
+        """
         session = self._session
         scope = read_scope(self._identity, name, session.vhost.name)
         if name in session.subscriptions.memberships:

@@ -161,7 +161,10 @@ class InboxConsumer(Consumer):
         self._subscriptions.drain_refused()
 
     def disconnect(self) -> None:
-        """Drop the connection. Deliveries in flight keep their consumer, which must not keep it."""
+        """Drop the connection, which has ended.
+
+        Deliveries in flight refer to this consumer, so it must not refer to the connection any more.
+        """
         self.outlet = NOWHERE
         self._writer = NO_WRITER
 

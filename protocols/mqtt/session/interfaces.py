@@ -55,7 +55,7 @@ class DelayedWillTask(Task):
     """A will that waits for its delay, in case its client comes back; `run` publishes it."""
 
     def review(self, identity: Identity) -> None:
-        """Publish the will with the new permissions of its user."""
+        """Use other permissions of the user when the will is published."""
         raise NotImplementedError
 
     def cancel(self) -> None:

@@ -64,7 +64,7 @@ def restore_inbox(
 
 
 def _put_in_flight(session: Session, delivery: Delivery, acknowledged: bool) -> None:
-    """Put a message that the client has into the window."""
+    """Put a message that the client has into the session's in-flight window."""
     window = session.own_window()
     window.skip_to(delivery.sequence)
     window.add(delivery)

@@ -217,7 +217,7 @@ class Session(Subscriber):
         return self.in_flight
 
     def resend(self) -> None:
-        """Go on with the messages in flight that were not resent yet."""
+        """Resend the rest of the messages in flight, if the connection and the store allow it now."""
         if self._unsent:
             self._resend()
 
@@ -273,7 +273,7 @@ class Session(Subscriber):
         )
 
     def resume_deliveries(self) -> None:
-        """Go on: the connection has room again."""
+        """Resume deliveries: the connection accepts output again."""
         self.resend()
         self.inbox.schedule_drain()
         if self.subscriptions.has_shared:
@@ -281,7 +281,7 @@ class Session(Subscriber):
         self.resume_retained()
 
     def detach(self) -> None:
-        """Give up the connection, which has ended."""
+        """Drop the connection, which has ended."""
         self.connection = None
         self.outlet = None
         self.writer = None
@@ -328,7 +328,7 @@ class Session(Subscriber):
         return True
 
     def resume_retained(self) -> None:
-        """Go on with retained messages: there may be room again."""
+        """Resume the delivery of retained messages: there may be room again."""
         if self._waiting_retained:
             waiting, self._waiting_retained = self._waiting_retained, _NONE_WAITING
             for task in waiting.values():

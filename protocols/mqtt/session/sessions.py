@@ -62,7 +62,7 @@ class Sessions(SessionRegistry):
         return self._count
 
     def all(self) -> list[Session]:
-        """Return all sessions: a copy."""
+        """Return a copy of the list of all sessions."""
         return [session for sessions in self._sessions.values() for session in sessions.values()]
 
     def find(self, vhost: VirtualHost, client_id: str) -> Session | None:

@@ -83,7 +83,10 @@ class GroupConsumer(Consumer):
             queue.auto_acknowledge(message)
 
     def leave(self) -> None:
-        """Stop. Deliveries in flight keep their consumer, which must not keep the member."""
+        """Stop delivering to the member.
+
+        Deliveries in flight refer to this consumer, so it must not refer to the member any more.
+        """
         self.queue.unsubscribe(self)
         self.outlet = NOWHERE
         self._member = None
@@ -255,7 +258,7 @@ class SubscriptionGroup(Subscriber):
 
 
 def _not_stored(message: Message) -> Message:
-    """Return a message without a position in the store: a copy if it has one."""
+    """Return the message if it has no position in the store, otherwise a copy without one."""
     if message.position == 0:
         return message
     if isinstance(message, Addressed):

@@ -48,7 +48,7 @@ class SessionSubscriptions:
         return iter([topic_filter for topic_filter, _ in self.items()])
 
     def items(self) -> list[tuple[str, Binding]]:
-        """Return topic filters and bindings: a copy."""
+        """Return a copy of all topic filters with their bindings."""
         if self._many is None:
             return [(binding.key, binding) for binding in self._few]
         return list(self._many.items())
