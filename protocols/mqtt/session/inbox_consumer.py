@@ -163,7 +163,7 @@ class InboxConsumer(Consumer):
     def disconnect(self) -> None:
         """Drop the connection, which has ended.
 
-        Deliveries in flight refer to this consumer, so it must not refer to the connection any more.
+        Deliveries in flight refer to this consumer, so it drops the connection.
         """
         self.outlet = NOWHERE
         self._writer = NO_WRITER

@@ -217,7 +217,7 @@ class Session(Subscriber):
         return self.in_flight
 
     def resend(self) -> None:
-        """Resend the rest of the messages in flight, if the connection and the store allow it now."""
+        """Resend the rest of the messages in flight, as far as that is possible now."""
         if self._unsent:
             self._resend()
 
