@@ -551,7 +551,7 @@ def test_what_is_declared_in_the_place_of_something_refused_has_none_of_its_bind
             ),
             "already",
         ),
-        (Defined("/", "session", "s", {}), "time away"),
+        (Defined("/", "session", "s", {}), "away_since"),
         (
             Defined("/", "binding", "b", {"source": -4, "destination": 99, "key": ""}),
             "destination, number 99",
