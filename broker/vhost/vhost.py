@@ -77,19 +77,6 @@ class VirtualHost(DeadLetterHost):
         self.agenda = agenda
         self.store = store
         self.limits = limits
-        declarations = Declarations(name, agenda, store, limits, streams or Streams(store), self)
-        self.declarations = declarations
-        self.bindings = declarations.bindings
-        self.contexts = declarations.contexts
-        #: The context of messages that the broker itself publishes.
-        self.internal = self.contexts.internal
-        # The dicts of the declarations, which callers read directly. They are never replaced.
-        self.exchanges = declarations.exchanges
-        self.queues = declarations.queues
-        self.replies = declarations.replies
-        self.delays = declarations.delays
-        self.inboxes = declarations.inboxes
-        self.policies = declarations.policies
         self.subscribers: dict[Subscriber, None] = {}
         #: The session whose messages are published now. It gets no copy of them if its subscription
         #: says "no local".
@@ -104,6 +91,19 @@ class VirtualHost(DeadLetterHost):
         self.alarmed = False
         #: Dead letters by reason.
         self.dead_letters: dict[str, int] = {}
+        declarations = Declarations(name, agenda, store, limits, streams or Streams(store), self)
+        self.declarations = declarations
+        self.bindings = declarations.bindings
+        self.contexts = declarations.contexts
+        #: The context of messages that the broker itself publishes.
+        self.internal = self.contexts.internal
+        # The dicts of the declarations, which callers read directly. They are never replaced.
+        self.exchanges = declarations.exchanges
+        self.queues = declarations.queues
+        self.replies = declarations.replies
+        self.delays = declarations.delays
+        self.inboxes = declarations.inboxes
+        self.policies = declarations.policies
         self._planner = declarations.planner
 
     # -- counts

@@ -38,7 +38,9 @@ def publish(client: Amqp, body: bytes, delay: Any, key: str = "k", **given: Any)
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 30), max_size=12))
-def test_messages_come_at_their_time_and_those_of_one_time_in_order(delays: list[int]) -> None:
+def test_messages_are_delivered_in_order_of_their_time_then_of_publishing(
+    delays: list[int],
+) -> None:
     client = delaying()
     for number, delay in enumerate(delays):
         publish(client, b"%d" % number, delay)
@@ -53,13 +55,13 @@ def test_messages_come_at_their_time_and_those_of_one_time_in_order(delays: list
 
 
 @pytest.mark.parametrize("delay", [None, 0, -5, "5000", True, [5]])
-def test_what_asks_for_no_delay_is_routed_at_once(delay: Any) -> None:
+def test_a_message_without_a_delay_is_routed_at_once(delay: Any) -> None:
     client = delaying()
     publish(client, b"x", delay)
     assert read(client, "q") == [b"x"]
 
 
-def test_when_its_time_has_come_the_header_is_negative_and_the_rest_as_it_was() -> None:
+def test_after_the_delay_the_header_is_negative_and_the_rest_is_unchanged() -> None:
     client = delaying()
     publish(client, b"x", 10, headers={"a": 1}, message_id="m", delivery_mode=2)
     client.world.sleep(10)
@@ -74,7 +76,7 @@ def test_when_its_time_has_come_the_header_is_negative_and_the_rest_as_it_was() 
     assert [(one.exchange, one.key) for one in deliveries(frames)] == [("later", "k")]
 
 
-def test_it_is_routed_by_the_bindings_of_its_time() -> None:
+def test_a_delayed_message_is_routed_by_the_bindings_at_the_end_of_its_delay() -> None:
     client = delaying("topic")
     publish(client, b"x", 10, key="a.b")
     client.queue("other", "later", "a.*")
@@ -84,7 +86,7 @@ def test_it_is_routed_by_the_bindings_of_its_time() -> None:
 
 
 @pytest.mark.parametrize("kind", ["direct", "fanout", "topic", "headers"])
-def test_it_routes_as_the_type_it_names(kind: str) -> None:
+def test_a_delayed_exchange_routes_as_its_x_delayed_type_does(kind: str) -> None:
     client = delaying(kind)
     publish(client, b"now", None)
     publish(client, b"then", 5)
@@ -111,7 +113,7 @@ def test_a_confirm_does_not_wait_for_the_delay_and_the_message_counts_as_routed(
     assert client.world.fates() == {"routed": 1}
 
 
-def test_a_persistent_message_is_kept_while_it_waits_and_where_it_arrives() -> None:
+def test_a_persistent_message_is_stored_during_its_delay_and_in_its_queue() -> None:
     client = delaying(durable=True)
     state = client.world.store.state
     publish(client, b"x", 100, delivery_mode=2)
@@ -125,13 +127,13 @@ def test_a_persistent_message_is_kept_while_it_waits_and_where_it_arrives() -> N
     assert read(client, "q") == [b"x"] and not state.messages
 
 
-def test_a_transient_message_is_not_kept() -> None:
+def test_a_transient_message_is_not_stored() -> None:
     client = delaying(durable=True)
     publish(client, b"x", 100)
     assert not client.world.store.state.messages
 
 
-def test_with_the_exchange_goes_what_waits_in_it() -> None:
+def test_deleting_the_exchange_deletes_its_delayed_messages() -> None:
     client = delaying(durable=True)
     publish(client, b"x", 100, delivery_mode=2)
     client.send(X.Delete(exchange="later"))
@@ -140,7 +142,9 @@ def test_with_the_exchange_goes_what_waits_in_it() -> None:
     client.world.fates()
 
 
-def test_through_another_exchange_the_delay_holds_and_the_other_targets_have_it_at_once() -> None:
+def test_a_delayed_exchange_behind_another_delays_and_the_other_targets_get_the_message_at_once() -> (
+    None
+):
     client = delaying()
     client.queue("at once", "amq.fanout")
     client.send(X.Bind(destination="later", source="amq.fanout"))
@@ -151,7 +155,7 @@ def test_through_another_exchange_the_delay_holds_and_the_other_targets_have_it_
     client.world.fates()
 
 
-def test_dead_letters_are_delayed_too_once() -> None:
+def test_dead_letters_are_delayed_once() -> None:
     client = delaying()
     client.queue("work", x_dead_letter_exchange="later", x_dead_letter_routing_key="k")
     client.publish("", "work", b"x", headers={"x-delay": 10})
@@ -172,7 +176,7 @@ def test_dead_letters_are_delayed_too_once() -> None:
         {"x-delayed-type": 5},
     ],
 )
-def test_it_must_name_a_type(arguments: Any) -> None:
+def test_a_delayed_exchange_without_a_valid_x_delayed_type_is_refused(arguments: Any) -> None:
     found = refusal(
         World()
         .amqp()
@@ -181,7 +185,7 @@ def test_it_must_name_a_type(arguments: Any) -> None:
     assert found[:2] == ("channel", 406) and "x-delayed-type" in found.text
 
 
-def test_another_type_is_not_equivalent() -> None:
+def test_a_delayed_exchange_with_another_x_delayed_type_is_not_equivalent() -> None:
     client = delaying()
     found = refusal(
         client.send(

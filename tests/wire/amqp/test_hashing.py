@@ -34,7 +34,7 @@ def winners(exchange: ConsistentHashExchange, keys: list[str] = KEYS) -> list[st
 
 @settings(max_examples=8, deadline=None)
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=6))
-def test_everyone_gets_a_share_by_weight(weights: list[int]) -> None:
+def test_each_binding_gets_messages_in_proportion_to_its_weight(weights: list[int]) -> None:
     found = winners(ring(*weights))
     for number, weight in enumerate(weights):
         share = weight / sum(weights)
@@ -187,7 +187,9 @@ def test_a_header_or_property_decides_instead_of_the_key(arguments: Any, propert
         ({"hash-header": 5}, "invalid arg 'hash-header'"),
     ],
 )
-def test_an_exchange_that_cannot_know_what_decides_is_refused(arguments: Any, text: str) -> None:
+def test_an_exchange_with_contradictory_hash_arguments_is_refused(
+    arguments: Any, text: str
+) -> None:
     found = refusal(
         World()
         .amqp()

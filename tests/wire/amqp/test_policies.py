@@ -34,7 +34,7 @@ def numbered(client: Amqp, count: int, queue: str = "q") -> None:
 
 
 @pytest.mark.parametrize("first", ["queue", "policy"])
-def test_a_policy_holds_for_queues_before_and_after_it(first: str) -> None:
+def test_a_policy_applies_to_queues_declared_before_and_after_it(first: str) -> None:
     world = World()
     client = world.amqp()
     if first == "queue":
@@ -50,7 +50,7 @@ def test_a_policy_holds_for_queues_before_and_after_it(first: str) -> None:
     world.fates()
 
 
-def test_the_highest_priority_holds_alone_and_of_two_numbers_the_lower() -> None:
+def test_only_the_policy_of_highest_priority_applies_and_the_lower_of_two_limits() -> None:
     world = World()
     client = world.amqp()
     client.queue("q", x_max_length=3)
@@ -65,7 +65,7 @@ def test_the_highest_priority_holds_alone_and_of_two_numbers_the_lower() -> None
     assert "q" in world.vhost.queues
 
 
-def test_a_queues_own_word_holds_before_the_policys() -> None:
+def test_an_argument_of_the_queue_takes_precedence_over_the_policy() -> None:
     world = World()
     client = world.amqp()
     for queue, arguments in (
@@ -87,7 +87,7 @@ def test_a_queues_own_word_holds_before_the_policys() -> None:
     assert read(client, "own") == [b"mine"] and read(client, "said") == [b"plain"]
 
 
-def test_a_plain_queue_with_all_that_it_holds_becomes_one_that_can_do_more() -> None:
+def test_a_plain_queue_is_replaced_by_a_limited_queue_that_keeps_its_contents() -> None:
     world = World()
     client, other = world.amqp(), world.amqp()
     client.queue("q", "amq.topic", "a.#", durable=True)
@@ -123,7 +123,7 @@ def test_a_plain_queue_with_all_that_it_holds_becomes_one_that_can_do_more() -> 
     world.fates()
 
 
-def test_an_exclusive_queue_goes_with_its_connection_whatever_it_became() -> None:
+def test_an_exclusive_queue_replaced_by_a_policy_is_deleted_with_its_connection() -> None:
     world = World()
     client = world.amqp()
     client.send(Q.Declare(queue="q", exclusive=True))
@@ -132,7 +132,7 @@ def test_an_exclusive_queue_goes_with_its_connection_whatever_it_became() -> Non
     assert not world.vhost.queues
 
 
-def test_a_consumer_that_is_cancelled_after_the_change_takes_its_auto_delete_queue_along() -> None:
+def test_a_replaced_auto_delete_queue_is_deleted_with_its_last_consumer() -> None:
     world = World()
     client = world.amqp()
     client.send(Q.Declare(queue="q", auto_delete=True), B.Consume(queue="q", consumer_tag="t"))
@@ -141,7 +141,7 @@ def test_a_consumer_that_is_cancelled_after_the_change_takes_its_auto_delete_que
     assert not world.vhost.queues
 
 
-def test_without_the_policy_the_queue_is_as_it_was_declared() -> None:
+def test_clearing_the_policy_restores_the_declared_arguments() -> None:
     world = World()
     client = world.amqp()
     client.queue("q")
@@ -156,7 +156,7 @@ def test_without_the_policy_the_queue_is_as_it_was_declared() -> None:
     assert names(client.send(Q.Declare(queue="q"))) == ["Queue.DeclareOk"]
 
 
-def test_time_to_live_bytes_and_leases_come_by_policy_too() -> None:
+def test_a_policy_can_set_time_to_live_size_limit_and_expiry() -> None:
     world = World()
     client = world.amqp()
     client.queue("q")
@@ -171,7 +171,7 @@ def test_time_to_live_bytes_and_leases_come_by_policy_too() -> None:
     assert not world.vhost.queues
 
 
-def test_an_exchange_has_the_alternate_that_the_policy_says_unless_it_has_its_own() -> None:
+def test_a_policy_sets_the_alternate_exchange_unless_the_declaration_does() -> None:
     world = World()
     client = world.amqp()
     client.queue("lost", "amq.fanout")
@@ -193,7 +193,7 @@ def test_an_exchange_has_the_alternate_that_the_policy_says_unless_it_has_its_ow
     ("apply_to", "left"),
     [("queues", 1), ("classic_queues", 2), ("quorum_queues", 1), ("exchanges", 2)],
 )
-def test_a_policy_is_about_the_kinds_it_names(apply_to: str, left: int) -> None:
+def test_a_policy_applies_to_the_kinds_of_objects_it_names(apply_to: str, left: int) -> None:
     world = World()
     client = world.amqp()
     client.queue("q", durable=True, x_queue_type="quorum")
@@ -215,7 +215,7 @@ def test_a_policy_is_about_the_kinds_it_names(apply_to: str, left: int) -> None:
         ({"priority": 1 << 40}, "priority"),
     ],
 )
-def test_a_policy_that_means_nothing_is_refused(given: Any, says: str) -> None:
+def test_an_invalid_policy_is_refused(given: Any, says: str) -> None:
     row = {
         "pattern": ".*",
         "apply_to": "all",
@@ -227,7 +227,7 @@ def test_a_policy_that_means_nothing_is_refused(given: Any, says: str) -> None:
     assert says in str(refused.value)
 
 
-def test_many_queues_follow_in_slices() -> None:
+def test_a_policy_is_applied_to_many_queues_in_slices() -> None:
     world = World()
     for number in range(1_200):
         world.vhost.declare_queue(f"q{number}")

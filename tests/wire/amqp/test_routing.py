@@ -64,7 +64,7 @@ def test_direct_exchanges_compare_keys_byte_by_byte() -> None:
     assert reached(client, "amq.direct", "b") == set()
 
 
-def test_the_default_exchange_leads_to_the_queue_of_that_name_only() -> None:
+def test_the_default_exchange_routes_to_the_queue_of_that_name_only() -> None:
     client = World().amqp()
     for name in ("q", "p", "é" * 127):
         client.queue(name)
@@ -74,7 +74,7 @@ def test_the_default_exchange_leads_to_the_queue_of_that_name_only() -> None:
     assert reached(client, "", "q") == set()
 
 
-def test_a_fanout_exchange_takes_every_key_and_reaches_a_queue_once() -> None:
+def test_a_fanout_exchange_ignores_the_key_and_reaches_a_queue_once() -> None:
     client = World().amqp()
     for name in ("a", "b"):
         client.queue(name)
@@ -118,7 +118,7 @@ TOPICS = [
 
 
 @pytest.mark.parametrize(("pattern", "taken", "left"), TOPICS)
-def test_topic_patterns_take_what_they_take(
+def test_topic_patterns_match_the_expected_keys(
     pattern: str, taken: list[str], left: list[str]
 ) -> None:
     client = World().amqp()
@@ -429,7 +429,7 @@ def test_a_headers_exchange_has_an_alternate_exchange_too() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 20_000, 300_000])
 @pytest.mark.parametrize("whole", [True, False])
-def test_what_is_returned_is_what_was_sent(size: int, whole: bool) -> None:
+def test_a_returned_message_equals_the_published_one(size: int, whole: bool) -> None:
     client = World().amqp()
     properties = b"\x80\0" + short("text/plain")
     said = (

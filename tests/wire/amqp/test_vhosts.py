@@ -53,7 +53,7 @@ def test_names_in_one_virtual_host_mean_nothing_in_another() -> None:
     )
 
 
-def test_a_virtual_host_that_is_not_there_is_refused() -> None:
+def test_a_connection_to_an_unknown_virtual_host_is_refused() -> None:
     assert closed(World().amqp(vhost="nope")) == (
         "connection",
         530,
@@ -77,7 +77,7 @@ def test_a_user_without_permissions_in_a_virtual_host_cannot_enter_it() -> None:
     assert not [one for one in world.mqtt_front.connections if not one.finished]
 
 
-def test_a_virtual_host_takes_so_many_connections_of_either_protocol() -> None:
+def test_the_connection_limit_of_a_virtual_host_counts_both_protocols() -> None:
     world = bounded(vhost_connections=2)
     world.amqp()
     sensor = world.mqtt("sensor")
@@ -94,7 +94,7 @@ def test_a_virtual_host_takes_so_many_connections_of_either_protocol() -> None:
     assert world.mqtt("other").greeting == b"\x20\x02\x00\x03"
 
 
-def test_a_user_has_so_many_connections_wherever_they_are() -> None:
+def test_the_connection_limit_of_a_user_counts_all_virtual_hosts() -> None:
     world = bounded(user_connections=2)
     world.broker.create_vhost("other")
     world.guests.identities["u"] = Identity("u")
@@ -109,7 +109,7 @@ def test_a_user_has_so_many_connections_wherever_they_are() -> None:
     assert names(world.amqp().greeting)[-1] == "Channel.OpenOk"
 
 
-def test_a_will_that_waits_is_no_connection_for_ever() -> None:
+def test_a_delayed_will_does_not_count_as_a_connection() -> None:
     world = bounded(user_connections=1)
     sensor = world.mqtt("sensor", will=("a", b"gone"), user="guest/guest")
     sensor.connection.on_closed()
@@ -118,7 +118,7 @@ def test_a_will_that_waits_is_no_connection_for_ever() -> None:
     assert sum(vhost.contexts.users for vhost in world.broker.vhosts.values()) == 1
 
 
-def test_a_user_has_so_many_channels() -> None:
+def test_a_user_has_a_limit_of_channels() -> None:
     world = bounded(user_channels=3)
     client, other = world.amqp(), world.amqp()
     open_channel(client, 2)
@@ -130,7 +130,7 @@ def test_a_user_has_so_many_channels() -> None:
     assert found == ("connection", 530, text, 20, 10)
 
 
-def test_a_channel_has_so_many_consumers() -> None:
+def test_a_channel_has_a_limit_of_consumers() -> None:
     world = bounded(channel_consumers=2)
     client = world.amqp()
     client.queue("q")
@@ -146,7 +146,7 @@ def test_a_channel_has_so_many_consumers() -> None:
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_mqtt_lives_in_the_virtual_host_of_its_user_name(exists: bool) -> None:
+def test_an_mqtt_user_name_selects_the_virtual_host(exists: bool) -> None:
     world = World()
     if exists:
         world.broker.create_vhost("other")
