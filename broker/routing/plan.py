@@ -111,8 +111,9 @@ class Plan:
         #: The cost of a message, in units of the work budget of a turn. Thousands of queues do not
         #: fit into the processor's cache, so each of them costs more.
         self.weight: i64 = 1 + len(targets) * (1 + len(targets) // LARGE_FANOUT)
-        #: The features that send a message to the slow path, as bits of messages/message.py. A message
-        #: with no other one of them than PERSISTENCE goes to `VirtualHost.publish_persistent`.
+        #: The features that send a message to the slow path, as bits of messages/message.py. A
+        #: message with no other one of them than PERSISTENCE goes to
+        #: `VirtualHost.publish_persistent`.
         self.slow_path_mask: i64 = EXPIRATION | USER_ID | HEADERS | REPLY_TO
         if self.queues:
             self.slow_path_mask |= QUEUES

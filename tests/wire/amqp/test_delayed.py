@@ -142,9 +142,7 @@ def test_deleting_the_exchange_deletes_its_delayed_messages() -> None:
     client.world.fates()
 
 
-def test_a_delayed_exchange_behind_another_delays_and_the_other_targets_get_the_message_at_once() -> (
-    None
-):
+def test_a_delayed_exchange_behind_another_delays_its_own_targets_only() -> None:
     client = delaying()
     client.queue("at once", "amq.fanout")
     client.send(X.Bind(destination="later", source="amq.fanout"))
