@@ -1,1 +1,5 @@
-"""Virtual hosts: declarations, bindings, retained messages, dead letters, background work."""
+"""Virtual hosts: declarations, bindings, publishing, retained messages and dead letters.
+
+Reading order: vhost, declarations, bindings, background (work in slices), dead_letters (dead
+letters, delayed messages and wills), retained, totals.
+"""
