@@ -1,8 +1,9 @@
 # syntax=docker/dockerfile:1
-# The broker, compiled, as an unprivileged user. For amd64 and arm64: docker buildx build --platform linux/amd64,linux/arm64 .
+# The image of the broker: compiled, running as an unprivileged user. For amd64 and arm64:
+# docker buildx build --platform linux/amd64,linux/arm64 .
 
 FROM python:3.13-slim AS builder
-# The compiler stays in this stage, so that the distribution's current version is the right one.
+# The compiler is used in this stage only, so its version is not pinned.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev \
@@ -18,7 +19,7 @@ COPY trellis trellis
 COPY pyspark_trellis pyspark_trellis
 RUN tools/container-build.sh /opt/trellis
 
-# The data pipeline, Spark and a small Java with it: docker build --target pipeline. The broker's image has none of these.
+# The image of the data pipeline, with Spark and a small Java: docker build --target pipeline. The broker's image has neither.
 FROM python:3.13-slim AS pipeline
 COPY --from=builder /opt/trellis /opt/trellis
 COPY --from=builder /src/tools/pipeline-build.sh /opt/pipeline-build.sh
@@ -51,7 +52,7 @@ ENV PATH="/opt/trellis/bin:${PATH}" \
 USER 10001:10001
 WORKDIR /var/lib/trellis
 VOLUME /var/lib/trellis
-# AMQP, MQTT, metrics and health, HTTP; where the settings turn them on, AMQP and MQTT over TLS, MQTT over WebSocket.
+# AMQP, MQTT, metrics and health, HTTP API. If the settings enable them: AMQP over TLS, MQTT over TLS, WebSocket, WebSocket over TLS.
 EXPOSE 5672 1883 15692 15672 5671 8883 15675 15676
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 CMD ["trellis", "health"]
