@@ -213,6 +213,7 @@ class InlineTimer:
         self.callback: Callable[[], object] | None = callback
 
     def cancel(self) -> None:
+        """Forget the callback."""
         self.callback = None
 
 
@@ -617,6 +618,7 @@ def content_of(properties: bytes) -> bytes:
 
 
 def main() -> None:
+    """Run the chosen flows, and print their costs."""
     parser = argparse.ArgumentParser(
         description="Measure what a publication costs inside the broker, without sockets."
     )

@@ -144,6 +144,7 @@ def check_reasons(reasons: dict[str, str]) -> None:
 
 
 def main() -> int:
+    """Compare or record the counts of the chosen flows; return the exit code."""
     parser = argparse.ArgumentParser(
         description="Compare the instructions per publication with the recorded ones."
     )
