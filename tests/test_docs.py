@@ -1,4 +1,4 @@
-"""What the documents say is so."""
+"""Tests that the documents are true: links, generated pages, commands."""
 
 from __future__ import annotations
 
