@@ -2,8 +2,9 @@
 
     python examples/dashboard.py kitchen cellar
 
-It subscribes to answers/<dashboard>/+ and then publishes requests/<dashboard>/<sensor>. That the
-other side speaks AMQP, neither of the two can tell.
+The dashboard subscribes to answers/<dashboard>/+ and then publishes to
+requests/<dashboard>/<sensor>. Dashboard and service do not depend on each other's protocol: the
+broker translates between them.
 """
 
 import argparse
@@ -15,36 +16,39 @@ import aiomqtt
 
 parser = argparse.ArgumentParser(description="Ask about sensors over MQTT.")
 parser.add_argument("sensors", nargs="*", default=["kitchen"], help="the sensors to ask about")
-parser.add_argument("--name", default="hall", help="what the dashboard is called")
+parser.add_argument("--name", default="hall", help="name of the dashboard")
 parser.add_argument("--host", default=os.environ.get("MQTT_HOST", "localhost"))
 parser.add_argument("--port", type=int, default=os.environ.get("MQTT_PORT", "1883"))
-parser.add_argument("--user", default=os.environ.get("MQTT_USER"), help="without one: anonymous")
+parser.add_argument(
+    "--user",
+    default=os.environ.get("MQTT_USER"),
+    help="user name; without one, connect anonymously",
+)
 parser.add_argument("--password", default=os.environ.get("MQTT_PASSWORD"))
-parser.add_argument("--count", type=int, default=0, help="times to ask; 0: until Ctrl-C")
-parser.add_argument("--interval", type=float, default=2.0, help="seconds between them")
+parser.add_argument("--count", type=int, default=0, help="rounds of requests; 0: until Ctrl-C")
+parser.add_argument("--interval", type=float, default=2.0, help="seconds between two rounds")
 
 
 async def show(options: argparse.Namespace) -> None:
+    """Request the mean of every sensor, print the answers, and repeat."""
     async with aiomqtt.Client(
         options.host, options.port, username=options.user, password=options.password
     ) as client:
         await client.subscribe(f"answers/{options.name}/+", qos=1)
-        asked = 0
-        while not options.count or asked < options.count:
+        rounds = 0
+        while not options.count or rounds < options.count:
             for sensor in options.sensors:
                 await client.publish(f"requests/{options.name}/{sensor}", qos=1)
             for _ in options.sensors:
                 try:
                     message = await asyncio.wait_for(anext(client.messages), 10)
                 except TimeoutError:
-                    raise SystemExit(
-                        "nobody answered within 10 s: is service.py running?"
-                    ) from None
+                    raise SystemExit("no answer within 10 s: is service.py running?") from None
                 answer = json.loads(message.payload)
                 sensor = str(message.topic).rsplit("/", 1)[1]
                 mean = f", mean {answer['mean']} °C" if answer["readings"] else ""
                 print(f"{sensor}: {answer['readings']} readings{mean}", flush=True)
-            asked += 1
+            rounds += 1
             await asyncio.sleep(options.interval)
 
 

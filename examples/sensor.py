@@ -1,10 +1,9 @@
-"""A sensor: tells its temperature over MQTT, once a second, on the topic
-sensors/<name>/temperature.
+"""A sensor on MQTT: publishes its temperature once a second to sensors/<name>/temperature.
 
     python examples/sensor.py kitchen
 
-QoS 1: the broker acknowledges each reading, and an AMQP queue that gets it keeps it as a persistent
-message.
+Readings have QoS 1: the broker acknowledges each one, and an AMQP queue that is bound to the topic
+stores the reading as a persistent message.
 """
 
 import argparse
@@ -18,16 +17,21 @@ import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
 parser = argparse.ArgumentParser(description="Publish readings over MQTT.")
-parser.add_argument("name", nargs="?", default="kitchen", help="what the sensor is called")
+parser.add_argument("name", nargs="?", default="kitchen", help="name of the sensor")
 parser.add_argument("--host", default=os.environ.get("MQTT_HOST", "localhost"))
 parser.add_argument("--port", type=int, default=os.environ.get("MQTT_PORT", "1883"))
-parser.add_argument("--user", default=os.environ.get("MQTT_USER"), help="without one: anonymous")
+parser.add_argument(
+    "--user",
+    default=os.environ.get("MQTT_USER"),
+    help="user name; without one, connect anonymously",
+)
 parser.add_argument("--password", default=os.environ.get("MQTT_PASSWORD"))
 parser.add_argument("--count", type=int, default=0, help="readings to publish; 0: until Ctrl-C")
-parser.add_argument("--interval", type=float, default=1.0, help="seconds between them")
+parser.add_argument("--interval", type=float, default=1.0, help="seconds between two readings")
 
 
 def main() -> None:
+    """Publish readings until the count is reached or Ctrl-C is pressed."""
     options = parser.parse_args()
     topic = f"sensors/{options.name}/temperature"
 
@@ -38,7 +42,7 @@ def main() -> None:
         f"broker: {answer}", flush=True
     )
     client.connect(options.host, options.port)
-    # a thread that sends, receives, and connects again when the connection is lost
+    # The network thread of paho-mqtt reconnects after a lost connection.
     client.loop_start()
 
     celsius = 21.0

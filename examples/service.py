@@ -1,11 +1,12 @@
-"""A service on AMQP that answers dashboards on MQTT: how many readings of a sensor came, and their
-mean.
+"""A service on AMQP that answers dashboards on MQTT: number and mean of a sensor's readings.
 
-python examples/service.py
+    python examples/service.py
 
-request    requests/<dashboard>/<sensor>    seen here as the routing key
-requests.<dashboard>.<sensor> answer     answers/<dashboard>/<sensor>     published here as
-answers.<dashboard>.<sensor>
+Each request and each answer has two names, one for each protocol:
+
+              MQTT topic                       AMQP routing key
+    request   requests/<dashboard>/<sensor>    requests.<dashboard>.<sensor>
+    answer    answers/<dashboard>/<sensor>     answers.<dashboard>.<sensor>
 """
 
 import argparse
@@ -23,16 +24,16 @@ parser.add_argument(
 
 
 async def serve(url: str) -> None:
+    """Count readings and answer requests until the program is ended."""
     counts: Counter[str] = Counter()
     sums: defaultdict[str, float] = defaultdict(float)
 
-    connection = await aio_pika.connect_robust(
-        url
-    )  # It connects again when the connection is lost.
+    # A robust connection reconnects after it is lost.
+    connection = await aio_pika.connect_robust(url)
     async with connection:
         channel = await connection.channel()
         topics = await channel.get_exchange("amq.topic")
-        # One queue for both, so that a request is answered with all readings that came before it.
+        # One queue for readings and requests: an answer covers all readings before its request.
         queue = await channel.declare_queue(exclusive=True)
         await queue.bind(topics, "sensors.*.temperature")
         await queue.bind(topics, "requests.*.*")
@@ -40,9 +41,8 @@ async def serve(url: str) -> None:
 
         async with queue.iterator() as messages:
             async for message in messages:
-                async with (
-                    message.process()
-                ):  # acknowledges at the end, or gives back after an error
+                # process() acknowledges the message at the end, or rejects it after an error.
+                async with message.process():
                     kind, *rest = (message.routing_key or "").split(".")
                     if kind == "sensors":
                         counts[rest[0]] += 1

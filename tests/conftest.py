@@ -1,4 +1,4 @@
-"""What tests of every kind share."""
+"""Fixtures and settings that all tests share: the property profile, a broker, unique names."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from tests.broker import BrokerProcess
 
 pytest_plugins = ["tests.watch"]
 
-#: Properties are tried with the same examples in every run (`fixed`), or with new ones in every run and so many times as many
-#: (`long`, of `make test-random`). A failure says how to have it again; its example is then kept as an @example.
+#: Name of the profile for property tests. `fixed` runs the same examples every time. `long`
+#: (`make test-random`) draws new examples, TIMES as many. A failure prints how to reproduce it; its
+#: example is then added to the test as an @example.
 PROFILE: Final = os.environ.get("TRELLIS_PROPERTIES", "fixed")
 TIMES: Final = {"fixed": 1, "long": 10}
 settings.register_profile("fixed", derandomize=True, database=None, deadline=None, print_blob=True)
@@ -26,7 +27,7 @@ settings.load_profile(PROFILE)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Multiply the number of examples, where a property names its own, by that of the profile."""
+    """Multiply each property test's own number of examples by the factor of the profile."""
     times = TIMES[PROFILE]
     functions: set[Any] = set()
     machines: set[Any] = set()
@@ -51,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Pass over files without a test that runs alone, where only those are asked for."""
+    """Skip collecting files without a test marked `alone` if only such tests are selected."""
     if config.option.markexpr.startswith("alone") and collection_path.name.startswith("test_"):
         return True if b"mark.alone" not in collection_path.read_bytes() else None
     return None
@@ -59,7 +60,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[BrokerProcess]:
-    """One broker process that many tests share: each keeps to names of its own."""
+    """Start one broker process for many tests; each test uses names of its own."""
     process = BrokerProcess()
     yield process
     process.stop()
@@ -67,5 +68,5 @@ def broker() -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def unique(request: pytest.FixtureRequest) -> str:
-    """A word that no other test uses, fit for a queue name and for one level of a topic."""
+    """Return a name that no other test uses, valid as a queue name and as one topic level."""
     return re.sub(r"\W+", "-", request.node.name).strip("-")[:60] + "-" + uuid4().hex[:8]

@@ -1,4 +1,7 @@
-"""A test run always ends: a worker that dies, hangs or is silent ends it, with its name, its test's name, and exit code 1."""
+"""Tests of tests/watch.py: a worker that dies, hangs or is silent ends the test run.
+
+The run ends with exit code 1, the name of the worker and the name of its test.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,13 @@ from typing import Final
 
 import pytest
 
-#: Seconds within which a run ends that would else wait for ever.
-BOUND: Final = 100
+#: Seconds in which every run must end.
+RUN_TIMEOUT: Final = 100
 PLUGINS: Final = ("-p", "xdist", "-p", "tests.watch", "-p", "no:cacheprovider")
 ROOT: Final = Path(__file__).parent.parent
 
-#: Tests in groups of one, which is how a worker that is replaced would wait for ever.
+#: Tests that pass. Each is a group of its own, because pytest-xdist alone would wait for ever for a
+#: replaced worker that gets a single test.
 OTHERS: Final = """
 import faulthandler, os, signal, threading
 from pathlib import Path
@@ -31,19 +35,23 @@ def test_last(): pass
 
 
 class Run:
-    """A small test run of its own, in a directory."""
+    """A small test run in a directory of its own."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
-    def ends(self, body: str, *flags: str, limit: int = 60) -> str:
-        """Run the tests of `body` beside OTHERS on two workers; return the output of a run that failed."""
+    def output_of_failure(self, body: str, *flags: str, limit: int = 60) -> str:
+        """Run the tests of `body` and OTHERS on two workers; return the output.
+
+        The run must end with exit code 1.
+        """
         (self.directory / "test_small.py").write_text(OTHERS + body)
         (self.directory / "pytest.ini").write_text(
-            f"[pytest]\nfaulthandler_timeout = {limit}\nfaulthandler_exit_on_timeout = true\naddopts = --max-worker-restart=0\n"
+            f"[pytest]\nfaulthandler_timeout = {limit}\nfaulthandler_exit_on_timeout = true\n"
+            "addopts = --max-worker-restart=0\n"
         )
         with (self.directory / "output").open("w+") as output:
-            # A file: a process that is left over would keep a pipe open.
+            # A file, not a pipe: a process that outlives the run would keep the pipe open.
             process = subprocess.Popen(
                 [
                     sys.executable,
@@ -68,14 +76,14 @@ class Run:
                 },
             )
             try:
-                code = process.wait(BOUND)
+                code = process.wait(RUN_TIMEOUT)
             finally:
                 process.kill()
                 process.wait()
             output.seek(0)
-            said = output.read()
-        assert code == 1, said
-        return said
+            text = output.read()
+        assert code == 1, text
+        return text
 
 
 @pytest.fixture
@@ -92,24 +100,25 @@ def run(tmp_path: Path) -> Iterator[Run]:
 def test_a_worker_that_dies_ends_the_run_with_its_name_and_its_test(
     run: Run, death: str, code: int
 ) -> None:
-    said = run.ends(f"def test_that_ends_its_process(): {death}")
+    output = run.output_of_failure(f"def test_that_ends_its_process(): {death}")
     assert re.search(
-        rf"worker gw\d died \(exit code {code}\) while running test_small.py::test_that_ends_its_process",
-        said,
-    ), said
+        rf"worker gw\d died \(exit code {code}\) while running"
+        r" test_small.py::test_that_ends_its_process",
+        output,
+    ), output
 
 
 def test_a_test_that_hangs_ends_the_run_with_its_stack_and_its_name(run: Run) -> None:
-    said = run.ends("def test_that_hangs(): threading.Event().wait()", limit=3)
+    output = run.output_of_failure("def test_that_hangs(): threading.Event().wait()", limit=3)
     assert re.search(
-        r"worker gw\d died \(exit code 1\) while running test_small.py::test_that_hangs", said
-    ), said
-    assert re.search(r'test_small.py", line \d+ in test_that_hangs', said), said
+        r"worker gw\d died \(exit code 1\) while running test_small.py::test_that_hangs", output
+    ), output
+    assert re.search(r'test_small.py", line \d+ in test_that_hangs', output), output
 
 
 @pytest.mark.long
 def test_a_dead_worker_is_seen_though_its_child_keeps_the_pipe_open(run: Run) -> None:
-    said = run.ends("""
+    output = run.output_of_failure("""
 def test_that_leaves_a_child():
     child = os.fork()
     if child == 0:
@@ -119,14 +128,14 @@ def test_that_leaves_a_child():
 """)
     assert re.search(
         r"worker gw\d died \(exit code 3\) while running test_small.py::test_that_leaves_a_child",
-        said,
-    ), said
+        output,
+    ), output
 
 
 @pytest.mark.long
 def test_silence_ends_the_run_where_the_fault_handler_is_off(run: Run) -> None:
     (run.directory / "conftest.py").write_text("import tests.watch\ntests.watch.MARGIN = 1\n")
-    said = run.ends(
+    output = run.output_of_failure(
         """
 def test_that_is_silent():
     faulthandler.cancel_dump_traceback_later()
@@ -135,31 +144,33 @@ def test_that_is_silent():
         limit=3,
     )
     assert re.search(
-        r"no worker said anything for 4 s: .*worker gw\d runs test_small.py::test_that_is_silent",
-        said,
-    ), said
+        r"no worker reported anything for 4 s: .*worker gw\d runs"
+        r" test_small.py::test_that_is_silent",
+        output,
+    ), output
 
 
 def test_a_collection_that_hangs_ends_the_run(run: Run) -> None:
-    said = run.ends("threading.Event().wait()", limit=3)
-    assert re.search(r"worker gw\d died \(exit code 1\) while running collection", said), said
+    output = run.output_of_failure("threading.Event().wait()", limit=3)
+    assert re.search(r"worker gw\d died \(exit code 1\) while running collection", output), output
 
 
 def test_a_worker_that_dies_after_its_last_test_ends_the_run(run: Run) -> None:
     (run.directory / "conftest.py").write_text(
-        "import os\ndef pytest_sessionfinish(session):\n    hasattr(session.config, 'workerinput') and os._exit(4)\n"
+        "import os\ndef pytest_sessionfinish(session):\n"
+        "    hasattr(session.config, 'workerinput') and os._exit(4)\n"
     )
-    said = run.ends("")
+    output = run.output_of_failure("")
     assert re.search(
-        r"worker gw\d died \(exit code 4\) while running the end of its session", said
-    ), said
+        r"worker gw\d died \(exit code 4\) while running the end of its session", output
+    ), output
 
 
 def test_a_process_that_does_not_end_after_its_tests_is_ended(run: Run) -> None:
-    said = run.ends(
+    output = run.output_of_failure(
         "def test_that_leaves_a_thread(): threading.Thread(target=threading.Event().wait).start()",
         "-n",
         "0",
         limit=3,
     )
-    assert "4 passed" in said and "Timeout (0:00:03)!" in said, said
+    assert "4 passed" in output and "Timeout (0:00:03)!" in output, output

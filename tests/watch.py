@@ -1,11 +1,15 @@
-"""Ends a test run whose worker process died, hangs or is silent, with the names of the worker and of its test.
+"""A pytest plugin that ends a test run whose worker process died, hangs or is silent.
 
-    every process   the fault handler bounds each test (pytest's own option), collection and the end of the process
-    worker          writes each test's name into a file of its own before the test starts
-    controller      a worker died, or no worker said anything for too long --> names, exit code 1
+The last line of such a run names the worker and the test that it ran.
 
-pytest-xdist alone waits for ever when a replaced worker gets a single test, or when a process that a dead worker
-started keeps the worker's pipe open.
+    every process   limits collection and the end of the process in time (RunLimits); pytest's own
+                    option faulthandler_timeout limits each test
+    worker          writes each test's name to a file of its own before the test starts
+    controller      ends the run with exit code 1 if a worker died, or if no worker reported
+                    anything for too long
+
+Without this plugin, pytest-xdist waits for ever when a replaced worker gets a single test, or when
+a process that a dead worker started keeps the worker's pipe open.
 """
 
 from __future__ import annotations
@@ -22,10 +26,11 @@ from typing import Any, Final, Protocol
 
 import pytest
 
-#: Seconds beyond the limit of one test after which silence of all workers ends the run.
+#: Seconds that the controller waits for a report beyond the time limit of one test.
 MARGIN: int = 60
-#: Seconds between a worker's exit and the end of its pipe, and for a run that is to end to do so by itself.
+#: Seconds that may pass between the exit of a worker and the end of its pipe.
 GRACE: Final = 5
+#: Seconds that pytest has to end the run, before the watching thread ends the process.
 LAST_GRACE: Final = 90
 
 
@@ -36,11 +41,11 @@ class Node(Protocol):
     workerinput: dict[str, object]
 
     def notify_inproc(self, eventname: str, **kwargs: object) -> None:
-        """Give the controller's loop an event."""
+        """Put an event into the queue of the controller's main loop."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the watch that fits this process."""
+    """Register the plugins for this process: RunLimits, and Worker or Controller."""
     limit = (
         float(config.getini("faulthandler_timeout") or 0)
         if config.pluginmanager.hasplugin("faulthandler")
@@ -48,30 +53,31 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if limit and not config.getoption("usepdb"):
         workerinput: dict[str, Any] | None = getattr(config, "workerinput", None)
-        config.pluginmanager.register(Bounds(limit, workerinput is None), "bounds")
+        config.pluginmanager.register(RunLimits(limit, workerinput is None), "run limits")
         if workerinput is not None:
             config.pluginmanager.register(Worker(Path(workerinput["running"])), "running test")
         elif config.getoption("numprocesses", None):
             config.pluginmanager.register(Controller(limit + MARGIN), "watch")
 
 
-class Bounds:
-    """Bounds collection and the end of this process, as pytest bounds each test.
+class RunLimits:
+    """Time limits of this process for the collection of a module and for the end of the run.
 
-    A worker's process waits for the controller when its session is over, so its end is not bounded (`to_the_end`).
+    If `limits_exit` is false, the limit ends with the session: a worker process then waits for the
+    controller, for any time.
     """
 
-    def __init__(self, limit: float, to_the_end: bool) -> None:
+    def __init__(self, limit: float, limits_exit: bool) -> None:
         self._limit = limit
-        self._to_the_end = to_the_end
+        self._limits_exit = limits_exit
 
-    def _begin(self) -> None:
+    def _start_timer(self) -> None:
         faulthandler.dump_traceback_later(self._limit, exit=True, file=sys.__stderr__ or sys.stderr)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(self) -> Any:
-        """Bound the collection of each module."""
-        self._begin()
+        """Limit the time to collect one module."""
+        self._start_timer()
         try:
             return (yield)
         finally:
@@ -79,40 +85,43 @@ class Bounds:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        """Bound all that is left to do: threads that were not joined, and exit handlers."""
-        self._begin()
+        """Limit the time for threads that are still running and for exit handlers."""
+        self._start_timer()
 
     def pytest_unconfigure(self) -> None:
-        """End the bound of a worker's session."""
-        if not self._to_the_end:
+        """Cancel the time limit in a worker."""
+        if not self._limits_exit:
             faulthandler.cancel_dump_traceback_later()
 
 
 class Worker:
-    """Says in a file which test this worker runs."""
+    """A plugin of a worker process that writes the name of its present test to a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         path.write_text("collection")
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Write the test's name."""
+        """Write the name of the test that starts."""
         self._path.write_text(nodeid)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        """Write that all tests are done."""
+        """Write that all tests are finished."""
         self._path.write_text("the end of its session")
 
 
 class Controller:
-    """Ends the run when a worker died, or when all are silent for `limit` seconds."""
+    """A plugin of the controller that ends the run when workers die or are silent.
+
+    Workers are silent if none of them reports anything for `limit` seconds.
+    """
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
         self._directory = Path(tempfile.mkdtemp(prefix="running-tests-"))
         self._nodes: dict[str, Node] = {}
-        self._heard = time.monotonic()
+        self._last_report = time.monotonic()
         self._ended = threading.Event()
         #: The reason found by the watching thread, which the main thread reports.
         self._reason = ""
@@ -122,41 +131,42 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Node) -> None:
-        """Tell a worker where to write the name of its test."""
-        self._hear()
+        """Give a worker the path of the file for the name of its test."""
+        self._note_report()
         node.workerinput["running"] = str(self._directory / node.gateway.id)
         self._nodes[node.gateway.id] = node
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Node, error: object | None) -> None:
         """End the run if the worker died."""
-        self._hear()
+        self._note_report()
         self._nodes.pop(node.gateway.id, None)
         if self._reason:
             pytest.exit(self._reason, 1)
         if error and error != "keyboard-interrupt":
             pytest.exit(
-                f"{self._name(node)} died{self._code(node, GRACE)} while running {self._running(node)}",
+                f"{self._name(node)} died{self._code(node, GRACE)}"
+                f" while running {self._running(node)}",
                 1,
             )
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodeready(self) -> None:
-        """Hear a worker."""
-        self._hear()
+        """Note that a worker is ready."""
+        self._note_report()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self) -> None:
-        """Hear a worker."""
-        self._hear()
+        """Note that a worker has collected its tests."""
+        self._note_report()
 
     def pytest_runtest_logstart(self) -> None:
-        """Hear a worker."""
-        self._hear()
+        """Note that a worker starts a test."""
+        self._note_report()
 
     def pytest_runtest_logreport(self) -> None:
-        """Hear a worker."""
-        self._hear()
+        """Note that a worker reports a result."""
+        self._note_report()
 
     def pytest_unconfigure(self) -> None:
         """Stop watching."""
@@ -165,45 +175,46 @@ class Controller:
             path.unlink()
         self._directory.rmdir()
 
-    def _hear(self) -> None:
-        self._heard = time.monotonic()
+    def _note_report(self) -> None:
+        self._last_report = time.monotonic()
 
     # -- the watching thread
 
     def _watch(self) -> None:
-        gone: dict[str, float] = {}
+        exited: dict[str, float] = {}
         while not self._ended.wait(0.5):
             now = time.monotonic()
             for name, node in list(self._nodes.items()):
                 if (
                     self._code(node)
-                    and now - gone.setdefault(name, now) > GRACE
+                    and now - exited.setdefault(name, now) > GRACE
                     and node.gateway.id in self._nodes
                 ):
                     self._end(
                         node,
-                        f"{self._name(node)} died{self._code(node)} while running {self._running(node)} "
-                        "(a process that it started keeps its pipe open)",
+                        f"{self._name(node)} died{self._code(node)}"
+                        f" while running {self._running(node)}"
+                        " (a process that the worker started keeps the worker's pipe open)",
                     )
                     return
             nodes = list(self._nodes.values())
-            if now - self._heard > self._limit and nodes:
+            if now - self._last_report > self._limit and nodes:
                 each = ", ".join(
                     f"{self._name(node)} runs {self._running(node)}{self._code(node)}"
                     for node in nodes
                 )
-                self._end(nodes[0], f"no worker said anything for {self._limit:.0f} s: {each}")
+                self._end(nodes[0], f"no worker reported anything for {self._limit:.0f} s: {each}")
                 return
 
     def _end(self, node: Node, reason: str) -> None:
-        """Let the main thread end the run; end the process if that does not help."""
+        """Make the main thread end the run; end the process if it does not do so in time."""
         self._reason = reason
         node.notify_inproc("errordown", node=node, error=reason)
         if not self._ended.wait(LAST_GRACE):
             os.write(2, f"\n{reason}\n".encode())
             os._exit(1)
 
-    # -- words
+    # -- parts of the messages
 
     def _name(self, node: Node) -> str:
         return f"worker {node.gateway.id}"
