@@ -1,4 +1,4 @@
-"""examples/live.html in a Chromium without a window: does it show what is published, and to whom?"""
+"""Tests of examples/live.html in a headless Chromium: shown topics, and refused origins."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ pytestmark = pytest.mark.long
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """Serves files, and does not talk about it."""
+    """An HTTP request handler that serves files without logging."""
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
+    # The base class chose the name `format`.
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         pass
 
 
 @pytest.fixture
 def site() -> Iterator[str]:
-    """The examples, on a port of this machine, as README.md there has it."""
+    """Serve the directory examples/ on a local port, as examples/README.md describes."""
     with ThreadingHTTPServer(
         ("127.0.0.1", 0), functools.partial(Quiet, directory=EXAMPLES)
     ) as server:
@@ -44,20 +45,21 @@ def site() -> Iterator[str]:
 
 
 class Page:
-    """What the browser tells of the page."""
+    """A page in the browser process."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def state(self) -> dict[str, Any]:
+        """Return the next state of the page that the browser process prints."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, "the browser ended"
         found: dict[str, Any] = json.loads(line)
         return found
 
-    def ask(self) -> dict[str, Any]:
-        """Once all rows that are awaited are there."""
+    def complete(self) -> dict[str, Any]:
+        """Wait until the page shows all expected rows, and return its state."""
         assert self._process.stdin is not None
         self._process.stdin.write("rows\n")
         self._process.stdin.flush()
@@ -67,9 +69,8 @@ class Page:
 @contextmanager
 def opened(url: str, screenshot: Path, rows: int) -> Iterator[Page]:
     require("browser")
-    environment = os.environ | {
-        "TMPDIR": str(HERE / "node_modules")
-    }  # Where the browser is unpacked, and stays.
+    # The browser is unpacked into TMPDIR; in node_modules it stays for the next run.
+    environment = os.environ | {"TMPDIR": str(HERE / "node_modules")}
     with subprocess.Popen(
         ["node", "open.mjs", url, str(screenshot), str(rows)],
         cwd=HERE,
@@ -111,8 +112,10 @@ def test_the_page_shows_topics_as_they_are_published(
                 *(f"{base + (number * 7 % 11) / 10:.1f}" for number in range(40)),
             )
         publish(broker, "elsewhere", "1", "2")
-        publish(broker, "house/window", "open")  # Comes last, so that all others are there.
-        shown = page.ask()
+        publish(
+            broker, "house/window", "open"
+        )  # The last message: the page has received all others before it.
+        shown = page.complete()
     assert shown["complaints"] == []
     assert [row[:2] for row in shown["table"]] == [
         ["house/attic/temperature", "28.1"],
@@ -125,10 +128,11 @@ def test_the_page_shows_topics_as_they_are_published(
     assert picture.stat().st_size > 10_000
 
 
-def test_a_page_of_another_host_is_told_that_it_is_not_connected(
+def test_a_page_of_another_host_shows_that_it_is_not_connected(
     broker: BrokerProcess, site: str, tmp_path: Path
 ) -> None:
-    """A browser says where the page is from, and the broker refuses what is not from its own host."""
-    url = f"{site.replace('127.0.0.1', 'other.localhost')}/live.html#url=ws://127.0.0.1:{broker.addresses['ws'].port}/ws"
+    """Check that the broker refuses a page whose origin, in the Origin header, is another host."""
+    page_url = f"{site.replace('127.0.0.1', 'other.localhost')}/live.html"
+    url = f"{page_url}#url=ws://127.0.0.1:{broker.addresses['ws'].port}/ws"
     with opened(url, tmp_path / "refused.png", 0) as page:
         assert page.state()["state"].startswith("not connected")

@@ -1,12 +1,14 @@
-"""Foreign clients against a real broker process.
+"""Tests of foreign client libraries and tools against a real broker process.
 
-    amqp_client.py   what a test asks of an AMQP client; one amqp_with_*.py per library answers it
-    mqtt_client.py   the same for MQTT, with mqtt_with_*.py
-    client.py        what both share
-    node.py          the process that the libraries of Node run in (tests/node)
-    clients.py       all of them by name
+    amqp_client.py        interface of an AMQP client; one driver amqp_with_*.py for each library
+    mqtt_client.py        interface of an MQTT client; one driver mqtt_with_*.py for each library
+    client.py             time limit and login error of both interfaces
+    node.py               the process that runs the Node libraries (tests/node)
+    clients.py            all drivers by name
+    recording_client.py   records the answers of a broker, to compare Trellis with RabbitMQ
+    rabbitmq.py           the RabbitMQ process to compare with
 
-Each driver uses its library as its users do, and holds no rule of the broker. No test waits for
-time to pass: that something does not come is seen by what is sent after it and comes. (Heartbeats
-and pings excepted: marked long.)
+Each driver uses its library as ordinary programs do, and contains no rule of the broker. Tests do
+not sleep: a test that expects no message sends another message afterwards, and checks that this one
+arrives first. Only the tests of heartbeats and pings wait; they are marked long.
 """

@@ -1,4 +1,4 @@
-"""What a test asks of an AMQP client, whichever library it is."""
+"""The interface through which tests use an AMQP client of any library."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import pytest
 
-#: What became of a publication: confirmed, refused, or confirmed after it came back (mandatory and
-#: unroutable).
+#: Outcome of a publication: confirmed, rejected by the broker, or confirmed after basic.return
+#: (mandatory and unroutable).
 Fate = Literal["ack", "nack", "returned"]
-#: Properties by the names of the specification (section 1.8.3); `timestamp` in seconds,
-#: `expiration` as text.
+#: Message properties by their names in AMQP 0-9-1 (section 1.8.3), with underscores. `timestamp` is
+#: in seconds; `expiration` is a text with milliseconds.
 Properties = Mapping[str, Any]
 
 
 class Refused(Exception):
-    """The broker closed the channel. The driver has opened another one."""
+    """An error: the broker closed the channel. The driver has opened another channel."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{code} {text}")
@@ -28,7 +28,7 @@ class Refused(Exception):
 
 
 class Declared(NamedTuple):
-    """The answer to queue.declare."""
+    """The fields of queue.declare-ok: name, message count and consumer count of a queue."""
 
     queue: str
     messages: int
@@ -37,7 +37,10 @@ class Declared(NamedTuple):
 
 @dataclass(frozen=True)
 class Delivery:
-    """A message as the library gave it. `receipt` is what the library settles it by."""
+    """A message that a library delivered.
+
+    `receipt` is the library's own object for acknowledging or rejecting the message.
+    """
 
     body: bytes
     exchange: str
@@ -53,12 +56,12 @@ class AmqpClient(ABC):
     Every method that the broker may refuse raises Refused.
     """
 
-    #: Whether the library lets any name through to the broker.
+    #: True if the library accepts every name of a queue or exchange that the broker accepts.
     any_name: ClassVar[bool] = True
     _closed = False
 
     def close(self) -> None:
-        """Say goodbye, once."""
+        """Close the connection unless it was closed before."""
         if not self._closed:
             self._closed = True
             self._close()
@@ -87,7 +90,7 @@ class AmqpClient(ABC):
 
     @abstractmethod
     def delete_queue(self, name: str) -> int:
-        """Returns how many messages went with it."""
+        """Delete a queue; return the number of messages that it held."""
 
     @abstractmethod
     def bind(
@@ -105,7 +108,7 @@ class AmqpClient(ABC):
 
     @abstractmethod
     def purge(self, queue: str) -> int:
-        """Returns how many messages were purged."""
+        """Purge a queue; return the number of purged messages."""
 
     @abstractmethod
     def publish(
@@ -117,7 +120,7 @@ class AmqpClient(ABC):
         mandatory: bool = False,
         properties: Properties | None = None,
     ) -> Fate:
-        """Publish and wait for the broker's word."""
+        """Publish a message, wait for the broker's confirm, and return the outcome."""
 
     @abstractmethod
     def get(self, queue: str) -> Delivery | None: ...
@@ -127,18 +130,18 @@ class AmqpClient(ABC):
 
     @abstractmethod
     def consume(self, queue: str, arguments: Mapping[str, Any] | None = None) -> str:
-        """Returns the consumer tag. What comes is given by `receive`."""
+        """Start a consumer and return its tag. `receive` returns its deliveries."""
 
     @abstractmethod
     def cancel(self, tag: str) -> None: ...
 
     @abstractmethod
     def receive(self) -> Delivery:
-        """The next delivery of any consumer."""
+        """Wait for the next delivery to any consumer and return it."""
 
     @abstractmethod
     def cancelled(self) -> str:
-        """The tag of the next consumer that the broker cancels."""
+        """Wait until the broker cancels a consumer; return the consumer's tag."""
 
     @abstractmethod
     def ack(self, delivery: Delivery, *, multiple: bool = False) -> None: ...
@@ -151,21 +154,24 @@ class AmqpClient(ABC):
 
     @abstractmethod
     def idle(self, seconds: float) -> None:
-        """Do what the library does when its user does nothing."""
+        """Wait without other calls while the library does its periodic work (heartbeats)."""
 
     def depth(self, queue: str) -> int:
-        """How many messages wait in the queue. The answer comes behind all that was sent before."""
+        """Return the number of ready messages in the queue.
+
+        The broker answers after it has handled everything that this client sent before.
+        """
         return self.declare_queue(queue, passive=True).messages
 
     @contextmanager
     def refused(self, code: int, text: str) -> Iterator[None]:
-        """What is done within is refused with this code and words."""
+        """Check that the broker refuses the calls in this block with a reply code and text."""
         with pytest.raises(Refused) as caught:
             yield
         assert caught.value.code == code
         assert text in caught.value.text
 
 
-def known(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the properties that a message has not."""
+def present_properties(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the properties without those that the message does not have."""
     return {name: value for name, value in properties.items() if value is not None and value != {}}

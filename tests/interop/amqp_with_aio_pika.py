@@ -1,4 +1,4 @@
-"""aio-pika, on an event loop that runs while the test waits for it."""
+"""A driver for aio-pika. Its event loop runs only while a test waits for a call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.interop.amqp_client import (
     Fate,
     Properties,
     Refused,
-    known,
+    present_properties,
 )
 from tests.interop.client import PATIENCE, LoginRefused
 
@@ -31,7 +31,7 @@ _CODES: dict[type[Exception], int] = {
     aiormq.ChannelLockedResource: 405,
     aiormq.ChannelPreconditionFailed: 406,
 }
-_SAME = (
+_UNCONVERTED = (
     "content_type",
     "content_encoding",
     "headers",
@@ -46,7 +46,7 @@ _SAME = (
 
 
 class AioPikaClient(AmqpClient):
-    """aio_pika.connect: no reconnecting."""
+    """A connection made with aio_pika.connect, which does not reconnect."""
 
     any_name: ClassVar[bool] = False
 
@@ -72,11 +72,11 @@ class AioPikaClient(AmqpClient):
         self._cancelled.put_nowait(frame.consumer_tag or "")
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        async def patiently() -> T:
+        async def with_timeout() -> T:
             return await asyncio.wait_for(work, PATIENCE)
 
         try:
-            return self._runner.run(patiently())
+            return self._runner.run(with_timeout())
         except aiormq.ChannelClosed as error:
             self._runner.run(self._open())
             raise Refused(_CODES[type(error)], str(error)) from error
@@ -229,9 +229,14 @@ class AioPikaClient(AmqpClient):
 
 
 def _message(body: bytes, properties: Properties) -> aio_pika.Message:
-    """aio-pika has its own types for two properties, and leaves cluster_id out."""
+    """Return a message of aio-pika.
+
+    aio-pika has types of its own for expiration and timestamp, and cannot send cluster_id.
+    """
     written = {
-        name: value for name, value in properties.items() if name in (*_SAME, "delivery_mode")
+        name: value
+        for name, value in properties.items()
+        if name in (*_UNCONVERTED, "delivery_mode")
     }
     if "expiration" in properties:
         written["expiration"] = int(properties["expiration"]) / 1000
@@ -241,7 +246,7 @@ def _message(body: bytes, properties: Properties) -> aio_pika.Message:
 
 
 def _delivery(message: AbstractIncomingMessage) -> Delivery:
-    found = {name: getattr(message, name) for name in _SAME}
+    found = {name: getattr(message, name) for name in _UNCONVERTED}
     found["delivery_mode"] = message.delivery_mode and int(message.delivery_mode)
     found["cluster_id"] = message.cluster_id
     if isinstance(message.expiration, int | float):
@@ -253,6 +258,6 @@ def _delivery(message: AbstractIncomingMessage) -> Delivery:
         message.exchange or "",
         message.routing_key or "",
         bool(message.redelivered),
-        known(found),
+        present_properties(found),
         message,
     )

@@ -1,4 +1,4 @@
-"""amqplib, in a Node process."""
+"""A driver for amqplib, which runs in a Node process."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.interop.amqp_client import (
     Fate,
     Properties,
     Refused,
-    known,
+    present_properties,
 )
 from tests.interop.client import LoginRefused
 from tests.interop.node import Node, NodeError
 
 
 class AmqplibClient(AmqpClient):
-    """The promise API with a confirm channel: tests/node/amqp.js."""
+    """A client in tests/node/amqp.js: the promise API of amqplib with a confirm channel."""
 
     def __init__(self, url: str, heartbeat: int, node: Node) -> None:
         self._node = node
@@ -111,7 +111,7 @@ class AmqplibClient(AmqpClient):
             self._call(
                 "consume",
                 queue,
-                {name: _written(value) for name, value in (arguments or {}).items()},
+                {name: _encoded(value) for name, value in (arguments or {}).items()},
             )
         )
 
@@ -134,11 +134,11 @@ class AmqplibClient(AmqpClient):
         self._call("reject", delivery.receipt, requeue)
 
     def idle(self, seconds: float) -> None:
-        time.sleep(seconds)  # the library works on in its own process
+        time.sleep(seconds)  # The library keeps working in its own process.
 
 
-def _written(value: object) -> object:
-    """As amqplib wants a timestamp, of which JSON has none."""
+def _encoded(value: object) -> object:
+    """Return amqplib's notation of a timestamp for a datetime; return other values unchanged."""
     return (
         {"!": "timestamp", "value": int(value.timestamp())}
         if isinstance(value, datetime)
@@ -155,7 +155,9 @@ def _snake(name: str) -> str:
 
 
 def _delivery(found: Mapping[str, Any]) -> Delivery:
-    properties = known({_snake(name): value for name, value in found["properties"].items()})
+    properties = present_properties(
+        {_snake(name): value for name, value in found["properties"].items()}
+    )
     return Delivery(
         b64decode(found["body"]),
         found["exchange"],

@@ -1,4 +1,4 @@
-"""kombu over py-amqp, as Celery uses it."""
+"""A driver for kombu over py-amqp, the libraries that Celery uses."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from tests.interop.amqp_client import (
     Fate,
     Properties,
     Refused,
-    known,
+    present_properties,
 )
 from tests.interop.client import PATIENCE, LoginRefused
 
 
 class KombuClient(AmqpClient):
-    """kombu.Connection with a Producer, Consumers, and the channel's own methods for the rest."""
+    """A kombu.Connection with a Producer and Consumers.
+
+    Calls that kombu does not offer use methods of the channel of py-amqp.
+    """
 
     def __init__(self, url: str, heartbeat: int = 60) -> None:
         self._connection = kombu.Connection(
@@ -186,7 +189,7 @@ class KombuClient(AmqpClient):
         delivery.receipt.reject(requeue)
 
     def idle(self, seconds: float) -> None:
-        """What a kombu consumer loop does: drain for a moment, then see to the heartbeat."""
+        """Repeat the steps of a kombu consumer loop: drain events, then check the heartbeat."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             try:
@@ -204,9 +207,13 @@ def _delivery(message: Any) -> Delivery:
         message.content_type,
         message.content_encoding,
     )
-    body = (
-        message.body.encode() if isinstance(message.body, str) else bytes(message.body)
-    )  # py-amqp decodes some.
+    # py-amqp decodes some bodies to text.
+    body = message.body.encode() if isinstance(message.body, str) else bytes(message.body)
     return Delivery(
-        body, info["exchange"], info["routing_key"], info["redelivered"], known(found), message
+        body,
+        info["exchange"],
+        info["routing_key"],
+        info["redelivered"],
+        present_properties(found),
+        message,
     )

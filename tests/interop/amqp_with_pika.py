@@ -1,4 +1,4 @@
-"""pika, blocking."""
+"""A driver for pika, with its blocking connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.interop.amqp_client import (
     Fate,
     Properties,
     Refused,
-    known,
+    present_properties,
 )
 from tests.interop.client import PATIENCE, LoginRefused
 
@@ -41,7 +41,7 @@ _PROPERTIES = (
 
 
 class PikaClient(AmqpClient):
-    """pika.BlockingConnection."""
+    """A pika.BlockingConnection with one channel."""
 
     def __init__(self, url: str, heartbeat: int = 60) -> None:
         parameters = pika.URLParameters(url)
@@ -173,7 +173,7 @@ class PikaClient(AmqpClient):
         while not done():
             left = end - time.monotonic()
             if left <= 0:
-                raise TimeoutError("pika got nothing")
+                raise TimeoutError(f"pika received nothing within {PATIENCE} s")
             with self._refusals():
                 self._connection.process_data_events(left)
 
@@ -191,7 +191,7 @@ class PikaClient(AmqpClient):
 
 
 def _delivery(method: Any, properties: Any, body: bytes) -> Delivery:
-    found = known({name: getattr(properties, name) for name in _PROPERTIES})
+    found = present_properties({name: getattr(properties, name) for name in _PROPERTIES})
     return Delivery(
         body, method.exchange, method.routing_key, method.redelivered, found, method.delivery_tag
     )

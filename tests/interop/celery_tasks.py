@@ -1,6 +1,6 @@
-"""What the Celery workers of the tests do.
+"""The tasks of the Celery workers in test_celery.py.
 
-They are told by the environment where the broker and the results are.
+Environment variables name the broker, the result backend, the queue and its kind.
 """
 
 from __future__ import annotations
@@ -42,36 +42,37 @@ if os.environ["CELERY_KIND"] == "quorum":
 
 @app.task
 def add(one: int, other: int) -> int:
-    """Their sum."""
+    """Return the sum of two numbers."""
     return one + other
 
 
 @app.task
 def total(numbers: list[int]) -> int:
-    """The sum of all."""
+    """Return the sum of a list of numbers."""
     return sum(numbers)
 
 
 @app.task
 def note(path: str, line: str) -> None:
-    """Write a line into a file."""
+    """Append a line to a file."""
     with open(path, "a") as file:
         file.write(line + "\n")
 
 
 @app.task(bind=True, max_retries=3)
 def stubborn(self: object, path: str) -> int:
-    """Fails twice, then says how often it was tried."""
+    """Fail twice, then return the number of attempts."""
     with open(path, "a") as file:
         file.write("x")
     tries = os.path.getsize(path)
     if tries < 3:
-        raise self.retry(countdown=0.1)  # type: ignore[attr-defined]  # Celery's own task
+        # `self` is the task: bind=True.
+        raise self.retry(countdown=0.1)  # type: ignore[attr-defined]
     return tries
 
 
 @app.task
 def hold(path: str) -> None:
-    """Keep the worker busy until the file is there."""
+    """Keep the worker busy until a file exists."""
     while not os.path.exists(path):
         time.sleep(0.01)

@@ -1,12 +1,12 @@
-"""What clients of both protocols share."""
+"""Time limit and login error of AMQP and MQTT clients in tests."""
 
 from __future__ import annotations
 
 from typing import Final
 
-#: Seconds that anything may take.
+#: Seconds that one call of a client may take.
 PATIENCE: Final = 20.0
 
 
 class LoginRefused(Exception):
-    """The library says, in its own words, that the name or the password is wrong."""
+    """An error: the library reported, in its own words, a wrong user name or password."""

@@ -1,6 +1,6 @@
-"""All clients, by name.
+"""The clients of all libraries, by name.
 
-A library is imported when it is wanted; without its runtime the test is skipped.
+A library is imported at its first use. Without the library's runtime the test is skipped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.interop.mqtt_client import Login, MqttClient
 from tests.interop.node import Node
 
 AMQP: Final = ("pika", "aio-pika", "kombu", "amqplib")
-#: With a 5 they speak MQTT 5 (gmqtt always does), else 3.1.1.
+#: Names that end with 5, and gmqtt, use MQTT 5; the others use MQTT 3.1.1.
 MQTT: Final = (
     "paho",
     "aiomqtt",
@@ -31,7 +31,7 @@ MQTT: Final = (
 
 
 def connect_amqp(name: str, url: str, node: Callable[[], Node], heartbeat: int = 60) -> AmqpClient:
-    """A connected AMQP client; `node` gives the process for those that need one."""
+    """Return a connected AMQP client; `node` starts the process for Node libraries."""
     match name:
         case "pika":
             from tests.interop.amqp_with_pika import PikaClient
@@ -55,7 +55,7 @@ def connect_amqp(name: str, url: str, node: Callable[[], Node], heartbeat: int =
 def connect_mqtt(
     name: str, broker: BrokerProcess, login: Login, node: Callable[[], Node]
 ) -> MqttClient:
-    """A connected MQTT client; `node` gives the process for those that need one."""
+    """Return a connected MQTT client; `node` starts the process for Node libraries."""
     if name.endswith("5"):
         name, login = name.removesuffix("5"), replace(login, version=5)
     match name:

@@ -1,4 +1,4 @@
-"""Clients for the tests, closed behind them."""
+"""Fixtures that connect clients of each library, and close them after the test."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ T = TypeVar("T")
 
 
 class AmqpPeers(Protocol):
-    """Connects a client of this library, to the shared broker if no URL says otherwise."""
+    """A function that connects a client of an AMQP library, by default to the shared broker."""
 
     def __call__(self, name: str, *, url: str = "", heartbeat: int = 60) -> AmqpClient: ...
 
 
 class MqttPeers(Protocol):
-    """Connects a client of this library with what Login holds; the client identifier is made up if
-    none is given.
+    """A function that connects a client of an MQTT library with the fields of Login.
+
+    Without `client_id`, the client gets an identifier that no other client uses.
     """
 
     def __call__(self, name: str, **login: Any) -> MqttClient: ...
@@ -35,7 +36,7 @@ class MqttPeers(Protocol):
 
 @pytest.fixture(scope="session")
 def node() -> Iterator[Callable[[], Node]]:
-    """The Node process, started when it is asked for."""
+    """Return a function that returns the Node process, and starts it at the first call."""
     started: list[Node] = []
 
     def start() -> Node:
@@ -50,7 +51,7 @@ def node() -> Iterator[Callable[[], Node]]:
 
 @pytest.fixture(scope="session")
 def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMq]:
-    """A RabbitMQ to compare with."""
+    """Start a RabbitMQ to compare Trellis with."""
     process = RabbitMq(tmp_path_factory.mktemp("rabbitmq"))
     yield process
     process.stop()
@@ -84,45 +85,45 @@ def mqtt_peer(broker: BrokerProcess, node: Callable[[], Node], unique: str) -> I
 
 @pytest.fixture(params=clients.AMQP)
 def amqp_name(request: pytest.FixtureRequest) -> str:
-    """Each AMQP library in turn."""
+    """Return the name of each AMQP library in turn."""
     return str(request.param)
 
 
 @pytest.fixture
 def amqp(amqp_name: str, amqp_peer: AmqpPeers) -> AmqpClient:
-    """A client of each AMQP library in turn."""
+    """Return a client of each AMQP library in turn."""
     return amqp_peer(amqp_name)
 
 
 @pytest.fixture(params=clients.MQTT)
 def mqtt_name(request: pytest.FixtureRequest) -> str:
-    """Each MQTT library in turn."""
+    """Return the name of each MQTT library in turn."""
     return str(request.param)
 
 
 @pytest.fixture
 def mqtt(mqtt_name: str, mqtt_peer: MqttPeers) -> MqttClient:
-    """A client of each MQTT library in turn."""
+    """Return a client of each MQTT library in turn."""
     return mqtt_peer(mqtt_name)
 
 
 @pytest.fixture
 def every_amqp(amqp_peer: AmqpPeers) -> dict[str, AmqpClient]:
-    """A client of every AMQP library whose runtime is here."""
-    return _here(clients.AMQP, amqp_peer)
+    """Return a client of every AMQP library whose runtime is installed, by library."""
+    return _connect_installed(clients.AMQP, amqp_peer)
 
 
 @pytest.fixture
 def every_mqtt(mqtt_peer: MqttPeers) -> dict[str, MqttClient]:
-    """A client of every MQTT library whose runtime is here."""
-    return _here(clients.MQTT, mqtt_peer)
+    """Return a client of every MQTT library whose runtime is installed, by library."""
+    return _connect_installed(clients.MQTT, mqtt_peer)
 
 
-def _here(names: tuple[str, ...], connect: Callable[[str], T]) -> dict[str, T]:
+def _connect_installed(names: tuple[str, ...], connect: Callable[[str], T]) -> dict[str, T]:
     found: dict[str, T] = {}
     for name in names:
         try:
             found[name] = connect(name)
         except pytest.skip.Exception:
-            continue  # The tests of that library say what is missing.
+            continue  # The library's own tests report the missing runtime.
     return found

@@ -1,4 +1,4 @@
-"""What a test asks of an MQTT client, whichever library or tool it is."""
+"""The interface through which tests use an MQTT client of any library or tool."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Will(NamedTuple):
-    """What the broker shall publish when the client is lost."""
+    """A will: the message that the broker publishes if it loses the client's connection."""
 
     topic: str
     payload: bytes
@@ -18,7 +18,7 @@ class Will(NamedTuple):
 
 @dataclass(frozen=True)
 class Login:
-    """What a client says in CONNECT. No user is an anonymous one."""
+    """The fields of a CONNECT packet. Without `user`, the client connects anonymously."""
 
     client_id: str
     clean: bool = True
@@ -26,17 +26,16 @@ class Login:
     user: str | None = None
     password: str | None = None
     keep_alive: int = 60
-    #: 4 is 3.1.1.
+    #: Protocol level: 4 for MQTT 3.1.1, 5 for MQTT 5.
     version: int = 4
 
 
-#: Seconds for which a client of MQTT 5 asks the broker to keep its session, where it is not a clean
-#: one.
+#: Session expiry interval, in seconds, that MQTT 5 clients request for sessions that are not clean.
 EXPIRY = 1_000
 
 
 class Received(NamedTuple):
-    """A message as the library gave it."""
+    """A message that a library delivered."""
 
     topic: str
     payload: bytes
@@ -45,45 +44,46 @@ class Received(NamedTuple):
 
 
 class MqttClient(ABC):
-    """A connected client.
+    """A connected MQTT client.
 
-    Making one raises LoginRefused, or its first use does: a command line tool connects then.
+    The constructor raises LoginRefused if the broker refuses the login. Command line tools connect
+    later: for them, the first other call raises it.
     """
 
-    #: What CONNACK said of an older session; None where the library does not tell.
+    #: The session present flag of CONNACK; None if the library does not report the flag.
     session_present: bool | None = None
 
     @abstractmethod
     def subscribe(self, topic_filter: str, qos: int = 0) -> int:
-        """Returns the QoS granted, or 128."""
+        """Subscribe to a topic filter; return the granted QoS, or 128 for a failure."""
 
     @abstractmethod
     def unsubscribe(self, topic_filter: str) -> None: ...
 
     @abstractmethod
     def publish(self, topic: str, payload: bytes, qos: int = 0, *, retain: bool = False) -> None:
-        """Returns when the broker has taken it over; with QoS 0, when it is sent."""
+        """Publish a message and wait until the broker has acknowledged it (QoS 0: until sent)."""
 
     @abstractmethod
     def receive(self) -> Received:
-        """The next message of any subscription."""
+        """Wait for the next message of any subscription and return it."""
 
     @abstractmethod
     def disconnect(self) -> None:
-        """With DISCONNECT."""
+        """Close the connection with a DISCONNECT packet."""
 
     @abstractmethod
     def abort(self) -> None:
-        """Lose the connection, without DISCONNECT."""
+        """Drop the connection without a DISCONNECT packet."""
 
     @abstractmethod
     def wait_until_closed(self) -> None:
-        """Until the library has noticed that the broker ended the connection."""
+        """Wait until the library has noticed that the broker closed the connection."""
 
     @abstractmethod
     def close(self) -> None:
-        """Whatever state it is in."""
+        """Close the client in any state."""
 
     @abstractmethod
     def idle(self, seconds: float) -> None:
-        """Do what the library does when its user does nothing."""
+        """Wait without other calls while the library does its periodic work (pings)."""

@@ -1,4 +1,4 @@
-"""aiomqtt, on an event loop that runs while the test waits for it."""
+"""A driver for aiomqtt. Its event loop runs only while a test waits for a call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class AiomqttClient(MqttClient):
-    """aiomqtt.Client, entered and left by hand."""
+    """An aiomqtt.Client. The driver calls its context manager methods directly."""
 
     def __init__(self, broker: Address, login: Login) -> None:
         self._runner = asyncio.Runner()
@@ -34,7 +34,8 @@ class AiomqttClient(MqttClient):
             "protocol": aiomqtt.ProtocolVersion.V311,
         }
         if login.version == 5:
-            properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho has no types there
+            # paho has no types for Properties.
+            properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
             properties.SessionExpiryInterval = 0 if login.clean else EXPIRY
             version = {
                 "clean_start": login.clean,
@@ -57,10 +58,10 @@ class AiomqttClient(MqttClient):
             raise LoginRefused(str(error)) from error
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        async def patiently() -> T:
+        async def with_timeout() -> T:
             return await asyncio.wait_for(work, PATIENCE)
 
-        return self._runner.run(patiently())
+        return self._runner.run(with_timeout())
 
     def subscribe(self, topic_filter: str, qos: int = 0) -> int:
         granted: Any = self._run(self._client.subscribe(topic_filter, qos))[0]
@@ -99,7 +100,7 @@ class AiomqttClient(MqttClient):
             self._run(work())
         except aiomqtt.MqttError:
             return
-        raise AssertionError("a message came")
+        raise AssertionError("a message arrived instead of the end of the connection")
 
     def close(self) -> None:
         self.disconnect()

@@ -1,4 +1,4 @@
-"""amqtt's client, on an event loop that runs while the test waits for it."""
+"""A driver for the client of amqtt. Its event loop runs only while a test waits for a call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class AmqttClient(MqttClient):
-    """amqtt.client.MQTTClient: no reconnecting."""
+    """An amqtt.client.MQTTClient that does not reconnect."""
 
     def __init__(self, broker: Address, login: Login) -> None:
         self._runner = asyncio.Runner()
@@ -47,15 +47,15 @@ class AmqttClient(MqttClient):
             raise LoginRefused(f"return code {error.return_code}") from error
 
     async def _drop(self) -> None:
-        """Close the socket, which the library keeps open even when it was refused."""
+        """Close the socket, which the library keeps open even after a refused login."""
         handler: Any = self._client._handler
         await handler.writer.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        async def patiently() -> T:
+        async def with_timeout() -> T:
             return await asyncio.wait_for(work, PATIENCE)
 
-        return self._runner.run(patiently())
+        return self._runner.run(with_timeout())
 
     def subscribe(self, topic_filter: str, qos: int = 0) -> int:
         granted: list[int] = self._run(self._client.subscribe([(topic_filter, qos)]))
@@ -73,8 +73,10 @@ class AmqttClient(MqttClient):
         return Received(message.topic, bytes(message.data), message.qos or 0, message.retain)
 
     def disconnect(self) -> None:
-        """It never ends if a packet comes in the moment that it stops reading: so read first what
-        is under way.
+        """Close the connection with a DISCONNECT packet, after a ping.
+
+        The disconnect of amqtt never ends if a packet arrives in the moment that it stops reading.
+        The ping makes the library read all packets that are under way.
         """
         if not self._ended:
             self._ended = True

@@ -1,4 +1,4 @@
-"""gmqtt, which speaks MQTT 5, on an event loop that runs while the test waits for it."""
+"""A driver for gmqtt, an MQTT 5 library. Its event loop runs only during a test's calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class GmqttClient(MqttClient):
-    """gmqtt.Client: no reconnecting."""
+    """A gmqtt.Client that does not reconnect."""
 
     def __init__(self, broker: Address, login: Login) -> None:
         self._runner = asyncio.Runner()
@@ -65,10 +65,10 @@ class GmqttClient(MqttClient):
         return 0
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        async def patiently() -> T:
+        async def with_timeout() -> T:
             return await asyncio.wait_for(work, PATIENCE)
 
-        return self._runner.run(patiently())
+        return self._runner.run(with_timeout())
 
     def subscribe(self, topic_filter: str, qos: int = 0) -> int:
         async def work() -> int:
@@ -88,7 +88,7 @@ class GmqttClient(MqttClient):
         async def work() -> None:
             self._client.publish(topic, payload, qos, retain)
             for _ in itertools.count():
-                await asyncio.sleep(0.005)  # It gives nothing to wait for.
+                await asyncio.sleep(0.005)  # gmqtt has no event for PUBACK.
                 if self._client._persistent_storage.is_empty:
                     return
 

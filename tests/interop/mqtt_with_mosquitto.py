@@ -1,5 +1,6 @@
-"""The command line tools of Mosquitto: mosquitto_sub is the client, mosquitto_pub publishes beside
-it.
+"""A driver for Mosquitto's command line tools.
+
+mosquitto_sub is the client and receives. Each publication is a run of mosquitto_pub.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ _MARK: Final = "message "
 
 
 class MosquittoClient(MqttClient):
-    """Connects when it subscribes, once. It reconnects on its own when the connection is lost."""
+    """A client that connects with its only subscription.
+
+    mosquitto_sub reconnects after a lost connection.
+    """
 
     def __init__(self, broker: Address, login: Login) -> None:
         require("mosquitto")
@@ -41,8 +45,9 @@ class MosquittoClient(MqttClient):
         self._process: subprocess.Popen[bytes] | None = None
 
     def subscribe(self, topic_filter: str, qos: int = 0) -> int:
-        """The tool tells of its packets on a terminal only; what it gets it writes as hexadecimal
-        digits.
+        """Start mosquitto_sub and wait for its SUBACK; return the granted QoS.
+
+        mosquitto_sub reports its packets only to a terminal. It prints each message in hexadecimal.
         """
         assert self._process is None
         login = self._login
@@ -69,12 +74,12 @@ class MosquittoClient(MqttClient):
                 str(login.will.qos),
                 *(["--will-retain"] if login.will.retain else []),
             ]
-        ours, theirs = pty.openpty()
+        terminal, tool_side = pty.openpty()
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.STDOUT
+            command, stdin=subprocess.DEVNULL, stdout=tool_side, stderr=subprocess.STDOUT
         )
-        os.close(theirs)
-        self._reader = threading.Thread(target=self._read, args=(ours,), daemon=True)
+        os.close(tool_side)
+        self._reader = threading.Thread(target=self._read, args=(terminal,), daemon=True)
         self._reader.start()
         return int(self._line_with("Subscribed (mid").rpartition(": ")[2])
 
@@ -92,7 +97,7 @@ class MosquittoClient(MqttClient):
                     else:
                         self._lines.put(line)
             except OSError:
-                return  # Linux says EIO at the end of a terminal.
+                return  # Linux raises EIO at the end of a terminal.
 
     def _line_with(self, wanted: str) -> str:
         while wanted not in (line := self._lines.get(timeout=PATIENCE)):
@@ -100,7 +105,7 @@ class MosquittoClient(MqttClient):
         return line.strip()
 
     def unsubscribe(self, topic_filter: str) -> None:
-        raise NotImplementedError("mosquitto_sub keeps what it subscribed")
+        raise NotImplementedError("mosquitto_sub cannot unsubscribe while it runs")
 
     def publish(self, topic: str, payload: bytes, qos: int = 0, *, retain: bool = False) -> None:
         command = [
@@ -122,7 +127,7 @@ class MosquittoClient(MqttClient):
         return self._received.get(timeout=PATIENCE)
 
     def disconnect(self) -> None:
-        """At SIGTERM the tool says DISCONNECT."""
+        """Send SIGTERM to mosquitto_sub, which then sends DISCONNECT."""
         if self._process is not None:
             self._process.terminate()
             self._end()
@@ -136,17 +141,18 @@ class MosquittoClient(MqttClient):
         assert self._process is not None
         try:
             self._process.wait(3.0)
-        except (
-            subprocess.TimeoutExpired
-        ):  # While it waits to connect again, the tool does not hear SIGTERM.
+        except subprocess.TimeoutExpired:
+            # mosquitto_sub ignores SIGTERM while it waits to reconnect.
             self._process.kill()
             self._process.wait(PATIENCE)
         self._reader.join(PATIENCE)
         self._process = None
 
     def wait_until_closed(self) -> None:
-        """It says so only by connecting again, after a second; or ends, where the broker said why
-        it closed.
+        """Wait until mosquitto_sub has noticed that the broker closed the connection.
+
+        With MQTT 5 the broker sends a reason and mosquitto_sub ends. With MQTT 3.1.1 the only sign
+        is the next CONNECT, a second later.
         """
         if self._login.version == 5:
             assert self._process is not None
@@ -158,4 +164,4 @@ class MosquittoClient(MqttClient):
         self.disconnect()
 
     def idle(self, seconds: float) -> None:
-        time.sleep(seconds)  # the tool works on in its own process
+        time.sleep(seconds)  # mosquitto_sub keeps working in its own process.

@@ -1,4 +1,4 @@
-"""MQTT.js, in a Node process."""
+"""A driver for MQTT.js, which runs in a Node process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.interop.node import Node, NodeError
 
 
 class MqttjsClient(MqttClient):
-    """tests/node/mqtt.js: no reconnecting."""
+    """A client in tests/node/mqtt.js that does not reconnect."""
 
     def __init__(self, broker: Address, login: Login, node: Node) -> None:
         options: dict[str, Any] = {
@@ -67,4 +67,4 @@ class MqttjsClient(MqttClient):
             self.disconnect()
 
     def idle(self, seconds: float) -> None:
-        time.sleep(seconds)  # the library works on in its own process
+        time.sleep(seconds)  # The library keeps working in its own process.

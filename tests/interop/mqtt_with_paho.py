@@ -1,4 +1,4 @@
-"""paho-mqtt, with its network thread."""
+"""A driver for paho-mqtt, with its network thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.interop.mqtt_client import EXPIRY, Login, MqttClient, Received
 
 
 class PahoClient(MqttClient):
-    """paho.mqtt.client.Client: no reconnecting."""
+    """A paho.mqtt.client.Client that does not reconnect."""
 
     def __init__(self, broker: Address, login: Login) -> None:
         self._connacks: queue.Queue[tuple[bool, Any]] = queue.Queue()
@@ -27,12 +27,12 @@ class PahoClient(MqttClient):
         self._unsubacks: queue.Queue[int] = queue.Queue()
         self._received: queue.Queue[Received] = queue.Queue()
         self._closed = threading.Event()
-        new = login.version == 5
+        mqtt5 = login.version == 5
         client = self._client = paho.Client(
             CallbackAPIVersion.VERSION2,
             login.client_id,
-            None if new else login.clean,
-            protocol=paho.MQTTv5 if new else paho.MQTTv311,
+            None if mqtt5 else login.clean,
+            protocol=paho.MQTTv5 if mqtt5 else paho.MQTTv311,
             reconnect_on_failure=False,
         )
         if login.user is not None:
@@ -48,8 +48,9 @@ class PahoClient(MqttClient):
             Received(got.topic, bytes(got.payload), got.qos, got.retain)
         )
         client.on_disconnect = lambda *_: self._closed.set()
-        if new:
-            properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho has no types there
+        if mqtt5:
+            # paho has no types for Properties.
+            properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
             properties.SessionExpiryInterval = 0 if login.clean else EXPIRY
             client.connect(
                 broker.host,
@@ -99,4 +100,4 @@ class PahoClient(MqttClient):
         self.disconnect()
 
     def idle(self, seconds: float) -> None:
-        time.sleep(seconds)  # its thread goes on
+        time.sleep(seconds)  # The network thread keeps working.

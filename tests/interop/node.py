@@ -1,4 +1,4 @@
-"""The process that the client libraries of Node run in."""
+"""The Node process that runs the client libraries of Node for the tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _SCRIPT: Final = Path(__file__).parents[1] / "node" / "serve.js"
 
 
 class NodeError(Exception):
-    """A client in Node raised an error. `code` is the error's own, None if it has none."""
+    """An error that a client in the Node process raised.
+
+    `code` is the code of the JavaScript error, or None if that error has no code.
+    """
 
     def __init__(self, message: str, code: object) -> None:
         super().__init__(message)
@@ -25,9 +28,9 @@ class NodeError(Exception):
 
 
 class Node:
-    """Calls methods of clients that live there, one call at a time.
+    """A Node process with clients, whose methods can be called one at a time.
 
-    Skips the test where Node is missing.
+    Without Node, the constructor skips the test.
     """
 
     def __init__(self) -> None:
@@ -49,16 +52,16 @@ class Node:
         self._lines.put("")
 
     def connect(self, library: str, *args: object) -> str:
-        """Make a client of `amqplib` or `mqtt`; returns what it is called there."""
+        """Connect a client of `amqplib` or `mqtt`; return its name in the Node process."""
         client = f"{library}-{next(self._numbers)}"
-        self._ask(library=library, client=client, call="connect", args=[*args, PATIENCE * 1000])
+        self._request(library=library, client=client, call="connect", args=[*args, PATIENCE * 1000])
         return client
 
     def call(self, client: str, method: str, *args: object) -> Any:
-        """The method's result. Raises NodeError."""
-        return self._ask(client=client, call=method, args=args)
+        """Call a method of a client and return its result; raise NodeError if it fails."""
+        return self._request(client=client, call=method, args=args)
 
-    def _ask(self, **request: object) -> Any:
+    def _request(self, **request: object) -> Any:
         number = next(self._numbers)
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"id": number, **request}) + "\n")
@@ -67,7 +70,7 @@ class Node:
             line = self._lines.get(timeout=PATIENCE + 5)
             assert line, f"node ended with exit code {self._process.wait()}"
             answer = json.loads(line)
-            if answer["id"] == number:  # another one belongs to a call that was given up
+            if answer["id"] == number:  # Other answers belong to calls that timed out.
                 break
         if "error" in answer:
             raise NodeError(answer["error"]["message"], answer["error"]["code"])

@@ -1,6 +1,4 @@
-"""A RabbitMQ of our own on loopback, where Debian's is installed: what else a test may compare
-with.
-"""
+"""A RabbitMQ process on loopback, to compare Trellis with, if Debian's package is installed."""
 
 from __future__ import annotations
 
@@ -14,16 +12,15 @@ from typing import Final
 
 import pytest
 
-#: Debian's command on PATH wants to be root and becomes the user rabbitmq; these are the scripts
-#: beneath it.
+#: RabbitMQ's own scripts. Debian's command on PATH needs root and changes to the user rabbitmq.
 _SCRIPTS: Final = "/usr/lib/rabbitmq/bin"
 _PATIENCE: Final = 90.0
 
 
 class RabbitMq:
-    """Started in a directory of its own, with its own name server.
+    """A RabbitMQ process in a directory of its own, with an Erlang name server of its own.
 
-    Skips the test where it is not installed.
+    Without an installed RabbitMQ, the constructor skips the test.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -32,7 +29,8 @@ class RabbitMq:
             pytest.skip("RabbitMQ is not installed (apt-get install rabbitmq-server)")
         self.port, names, distribution = _free_ports(3)
         (directory / "rabbitmq.conf").write_text(
-            f"listeners.tcp.1 = 127.0.0.1:{self.port}\nlog.console = true\nlog.console.level = error\n"
+            f"listeners.tcp.1 = 127.0.0.1:{self.port}\n"
+            "log.console = true\nlog.console.level = error\n"
             "log.file = false\ndisk_free_limit.absolute = 50MB\n"
         )
         (directory / "enabled_plugins").write_text("[rabbitmq_consistent_hash_exchange].\n")
@@ -52,7 +50,9 @@ class RabbitMq:
             "RABBITMQ_LOG_BASE": str(directory / "log"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "enabled_plugins"),
             "RABBITMQ_PID_FILE": str(directory / "pid"),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none -kernel inet_dist_use_interface {127,0,0,1}",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
+                "+sbwt none -kernel inet_dist_use_interface {127,0,0,1}"
+            ),
         }
         self._epmd = subprocess.Popen([epmd, "-port", str(names), "-address", "127.0.0.1"])
         self._server = subprocess.Popen(
@@ -66,7 +66,7 @@ class RabbitMq:
         while not self._answers():
             if self._server.poll() is not None or time.monotonic() > end:
                 self.stop()
-                pytest.skip("RabbitMQ does not start here")
+                pytest.skip("RabbitMQ is installed but did not start")
             time.sleep(0.2)
 
     def _answers(self) -> bool:

@@ -1,4 +1,4 @@
-"""Each AMQP library does with the broker what its users do."""
+"""Tests of the broker with every AMQP library, each used as ordinary programs use it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tests.interop.amqp_client import AmqpClient
 from tests.interop.client import LoginRefused
 from tests.interop.conftest import AmqpPeers
 
-#: One value of each kind that every library has; integers of the widths that libraries choose by
-#: size.
+#: Headers with one value of each type that every library supports. The integers have each width
+#: that libraries choose by size.
 HEADERS: dict[str, Any] = {
     "text": "ä \N{SNOWMAN}",
     "empty": "",
     "true": True,
     "false": False,
     "zero": 0,
-    "octet": -7,
+    "byte": -7,
     "short": 30_000,
     "long": -70_000,
     "list": ["a", 1, [True, {}]],
@@ -60,7 +60,7 @@ def test_publications_to_amq_topic_reach_consumers_of_every_library(
         consumer.ack(got)
 
 
-def test_unroutable_publication_is_confirmed_and_comes_back_only_if_mandatory(
+def test_unroutable_publication_is_confirmed_and_returned_only_if_mandatory(
     amqp: AmqpClient, unique: str
 ) -> None:
     assert amqp.publish(b"lost", unique) == "ack"
@@ -76,7 +76,7 @@ def test_publishing_to_a_missing_exchange_closes_the_channel(amqp: AmqpClient, u
     assert amqp.publish(b"", unique) == "ack"
 
 
-def test_rejected_message_comes_back_or_is_gone(amqp: AmqpClient, unique: str) -> None:
+def test_rejected_message_is_requeued_or_removed(amqp: AmqpClient, unique: str) -> None:
     amqp.declare_queue(unique)
     amqp.publish(b"0", unique)
     amqp.publish(b"1", unique)
@@ -89,10 +89,9 @@ def test_rejected_message_comes_back_or_is_gone(amqp: AmqpClient, unique: str) -
     assert amqp.depth(unique) == 0
 
 
-@pytest.mark.parametrize(
-    "amqp_name", ["pika", "aio-pika", "amqplib"]
-)  # py-amqp, and so kombu, has no basic.nack
-def test_nack_of_many_puts_them_back_in_order(amqp: AmqpClient, unique: str) -> None:
+# Not kombu: py-amqp has no basic.nack.
+@pytest.mark.parametrize("amqp_name", ["pika", "aio-pika", "amqplib"])
+def test_nack_of_multiple_messages_requeues_them_in_order(amqp: AmqpClient, unique: str) -> None:
     amqp.declare_queue(unique)
     for body in (b"0", b"1", b"2"):
         amqp.publish(body, unique)
@@ -107,7 +106,7 @@ def test_nack_of_many_puts_them_back_in_order(amqp: AmqpClient, unique: str) -> 
     assert amqp.depth(unique) == 0
 
 
-def test_prefetch_bounds_what_is_out(amqp: AmqpClient, unique: str) -> None:
+def test_prefetch_count_limits_unacknowledged_messages(amqp: AmqpClient, unique: str) -> None:
     amqp.declare_queue(unique)
     for number in range(5):
         amqp.publish(b"%d" % number, unique)
@@ -205,7 +204,7 @@ def test_exchanges_bound_to_exchanges_pass_messages_on(amqp: AmqpClient, unique:
     assert (got.body, got.exchange, got.routing_key) == (b"on", source, "news.today")
 
 
-def test_purge_and_delete_tell_how_many_messages_went(amqp: AmqpClient, unique: str) -> None:
+def test_purge_and_delete_return_the_number_of_messages(amqp: AmqpClient, unique: str) -> None:
     assert amqp.declare_queue(unique, durable=True) == (unique, 0, 0)
     for _ in range(3):
         amqp.publish(b"", unique)
@@ -231,17 +230,19 @@ def test_inequivalent_redeclaration_fails(amqp: AmqpClient, unique: str) -> None
     amqp.declare_exchange(unique, "direct")
     with amqp.refused(
         406,
-        f"inequivalent arg 'durable' for queue '{unique}' in vhost '/': received 'false' but current is 'true'",
+        f"inequivalent arg 'durable' for queue '{unique}' in vhost '/':"
+        " received 'false' but current is 'true'",
     ):
         amqp.declare_queue(unique)
     with amqp.refused(
         406,
-        f"inequivalent arg 'type' for exchange '{unique}' in vhost '/': received 'topic' but current is 'direct'",
+        f"inequivalent arg 'type' for exchange '{unique}' in vhost '/':"
+        " received 'topic' but current is 'direct'",
     ):
         amqp.declare_exchange(unique, "topic")
 
 
-def test_exclusive_queue_is_locked_for_others_and_goes_with_its_connection(
+def test_exclusive_queue_is_locked_for_others_and_deleted_with_its_connection(
     amqp: AmqpClient, amqp_name: str, amqp_peer: AmqpPeers, unique: str
 ) -> None:
     owner = amqp_peer(amqp_name)
@@ -298,8 +299,8 @@ def test_bodies_of_any_size_arrive_whole(amqp: AmqpClient, size: int, unique: st
 
 
 def test_properties_arrive_as_they_were_sent(amqp: AmqpClient, unique: str) -> None:
-    # py-amqp writes what needs 64 bits in a way that amqplib cannot read: so no other library reads
-    # this one.
+    # Only the publishing library reads this header: amqplib cannot read the 64-bit integers that
+    # py-amqp writes.
     sent = PROPERTIES | {"headers": HEADERS | {"long long": 2**40}}
     amqp.declare_queue(unique)
     amqp.publish(b"", unique, properties=sent)
@@ -339,7 +340,7 @@ def test_names_may_hold_anything(amqp: AmqpClient, word: str, unique: str) -> No
     amqp.delete_exchange(name)
 
 
-def test_consumer_hears_that_its_queue_was_deleted(
+def test_consumer_is_cancelled_when_its_queue_is_deleted(
     amqp: AmqpClient, amqp_name: str, amqp_peer: AmqpPeers, unique: str
 ) -> None:
     amqp.declare_queue(unique)
@@ -360,10 +361,10 @@ def test_cancelled_consumer_gets_no_more(amqp: AmqpClient, unique: str) -> None:
     assert amqp.declare_queue(unique) == (unique, 1, 0)
 
 
-def test_wrong_password_is_reported_as_such(
+def test_libraries_report_a_refused_login(
     amqp_name: str, amqp_peer: AmqpPeers, broker: BrokerProcess
 ) -> None:
-    for user, password in (("guest", "wrong"), ("nobody", "guest")):
+    for user, password in (("guest", "wrong"), ("absent", "guest")):
         with pytest.raises(
             LoginRefused, match="ACCESS_REFUSED - Login was refused using authentication mechanism"
         ):

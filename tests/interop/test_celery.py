@@ -1,5 +1,7 @@
-"""Celery: a worker of its own, with results, chords, priorities, times, broadcasts, revocations,
-and delays by the broker.
+"""Tests of the broker with a Celery worker process.
+
+They cover results, chords, priorities, countdowns, broadcasts, revocations, and delays that the
+broker provides.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ import pytest
 
 from tests.broker import BrokerProcess
 
+#: Seconds that one step of a test may take.
 PATIENCE = 30.0
 
 
 class Worker:
-    """A worker process, and Celery's view of it from here."""
+    """A Celery worker process, with the task module that the test calls it through."""
 
     def __init__(self, broker: BrokerProcess, directory: Path, kind: str, results: str) -> None:
         environment = {
@@ -32,7 +35,8 @@ class Worker:
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         }
         self.name = f"{kind}-{results[:3]}@here"
-        self._log = open(directory / f"{kind}-{results[:3]}.log", "wb+")  # noqa: SIM115  (closed by stop)
+        log = directory / f"{kind}-{results[:3]}.log"
+        self._log = open(log, "wb+")  # noqa: SIM115 - stop() closes the file
         self._process = subprocess.Popen(
             [
                 sys.executable,
@@ -65,7 +69,7 @@ class Worker:
         return os.pread(self._log.fileno(), 1 << 20, 0)
 
     def stop(self) -> None:
-        """It must end by itself, without having complained."""
+        """End the worker with SIGTERM; check its exit code, and that it logged no error."""
         self.tasks.app.close()
         self._process.send_signal(signal.SIGTERM)
         try:
@@ -79,12 +83,14 @@ class Worker:
 
 
 def until(truth: Callable[[], object], worker: Worker | None = None) -> None:
-    """Wait for another process."""
+    """Wait until a condition holds that another process brings about."""
     end = time.monotonic() + PATIENCE
     while not truth():
         if time.monotonic() > end:
             raise AssertionError(
-                "it did not happen" if worker is None else worker.log.decode(errors="replace")
+                f"the condition did not hold within {PATIENCE} s"
+                if worker is None
+                else worker.log.decode(errors="replace")
             )
         time.sleep(0.02)
 
@@ -119,7 +125,9 @@ def test_results_come_back(workers: Callable[..., Worker], kind: str) -> None:
 
 
 @pytest.mark.long
-def test_retries_come_to_an_end(workers: Callable[..., Worker], tmp_path: Path) -> None:
+def test_a_task_is_retried_until_it_succeeds(
+    workers: Callable[..., Worker], tmp_path: Path
+) -> None:
     assert workers().tasks.stubborn.delay(str(tmp_path / "tries")).get(timeout=PATIENCE) == 3
 
 
@@ -146,12 +154,13 @@ def test_higher_priorities_go_first(workers: Callable[..., Worker], tmp_path: Pa
         worker.tasks.note.apply_async((str(path), str(priority)), priority=priority)
     path.with_suffix(".go").touch()
     until(lambda: len(lines(path)) == 5, worker)
-    assert sorted(lines(path)[1:], reverse=True) == lines(path)[1:]  # One may have been on its way.
+    # The worker may have had the first task before the others arrived.
+    assert sorted(lines(path)[1:], reverse=True) == lines(path)[1:]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-def test_tasks_with_a_time_wait_for_it_and_let_others_pass(
+def test_tasks_with_a_countdown_run_later_than_tasks_without(
     workers: Callable[..., Worker], kind: str, tmp_path: Path
 ) -> None:
     worker = workers(kind)

@@ -1,4 +1,4 @@
-"""What is published over one protocol is heard over the other, for every pair of libraries."""
+"""Tests of messages between the protocols: every AMQP library with every MQTT library."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_large_messages_cross_whole(
     assert mqtt.receive().payload == body
 
 
-def test_dots_and_slashes_change_places(amqp: AmqpClient, mqtt: MqttClient, unique: str) -> None:
+def test_dots_and_slashes_are_exchanged(amqp: AmqpClient, mqtt: MqttClient, unique: str) -> None:
     amqp.declare_queue(unique)
     amqp.bind(unique, "amq.topic", f"{unique}.*")
     mqtt.subscribe(f"{unique}/+", 1)
@@ -104,7 +104,7 @@ def test_mandatory_counts_subscribers(amqp: AmqpClient, mqtt: MqttClient, unique
     assert amqp.publish(b"", f"{unique}.a", "amq.topic", mandatory=True) == "ack"
 
 
-def test_keys_that_are_no_topics_reach_queues_alone(
+def test_routing_keys_that_are_no_valid_topics_reach_only_queues(
     amqp: AmqpClient, mqtt: MqttClient, unique: str
 ) -> None:
     amqp.declare_queue(unique)
@@ -118,7 +118,7 @@ def test_keys_that_are_no_topics_reach_queues_alone(
     assert [delivery.routing_key for delivery in found if delivery] == keys
 
 
-def test_topic_longer_than_a_routing_key_reaches_subscribers_alone(
+def test_topic_longer_than_a_routing_key_reaches_only_subscribers(
     amqp: AmqpClient, mqtt: MqttClient, unique: str
 ) -> None:
     amqp.declare_queue(unique)

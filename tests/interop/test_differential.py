@@ -1,10 +1,12 @@
-"""The same random topologies and publications here and in RabbitMQ: what every queue holds, and
-every refusal, must be equal.
+"""Comparison of Trellis and RabbitMQ on equal random topologies and publications.
 
-Known differences, for which nothing is drawn or compared: RabbitMQ 3.10 and 4 differ in queues of
-type quorum and in x-death's further headers; the texts of refused arguments are Erlang's terms
-there; a message that expires at once and comes before others by its priority stays in RabbitMQ's
-queue, for it looks at the head only when the queue was empty.
+The messages of every queue and the refusals of both brokers must be equal. These known differences
+are not compared:
+
+- quorum queues and the headers beside x-death, in which RabbitMQ 3.10 and 4 differ
+- the texts of refused arguments, which contain Erlang terms in RabbitMQ
+- a message that expires at once and is ahead of others by its priority: it stays in a queue of
+  RabbitMQ, which checks the head of a queue for expiry only when the queue was empty
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import pytest
 
 from tests.broker import BrokerProcess
 from tests.interop.rabbitmq import RabbitMq
-from tests.interop.side import Side
+from tests.interop.recording_client import RecordingClient
 
 TOPOLOGIES = 25
 WORDS = ["a", "b", "", "c.d"]
@@ -25,27 +27,28 @@ KINDS = ["direct", "fanout", "topic", "headers"]
 
 
 def topic(draw: random.Random) -> str:
+    """Draw a binding key of up to three words."""
     return ".".join(draw.choice(["a", "b", "*", "#", ""]) for _ in range(draw.randint(0, 3)))
 
 
 def steps(seed: int) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
-    """Declarations, bindings, publications and settlements."""
+    """Draw declarations, bindings and publications: channel method, arguments, keywords."""
     draw = random.Random(seed)
-    found: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+    drawn: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
     exchanges = [f"d{seed}-x{number}" for number in range(4)]
     queues = [f"d{seed}-q{number}" for number in range(5)]
     for exchange in exchanges:
         arguments: dict[str, Any] = (
             {"alternate-exchange": draw.choice(exchanges)} if draw.random() < 0.3 else {}
         )
-        found.append(
+        drawn.append(
             (
                 "exchange_declare",
                 (exchange, draw.choice(KINDS)),
                 {"arguments": arguments, "internal": draw.random() < 0.1},
             )
         )
-    ranked = draw.random() < 0.4
+    has_priorities = draw.random() < 0.4
     for queue in queues:
         arguments = {}
         if draw.random() < 0.4:
@@ -54,15 +57,15 @@ def steps(seed: int) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
                 arguments["x-overflow"] = draw.choice(["drop-head", "reject-publish"])
         if draw.random() < 0.3:
             arguments["x-max-length-bytes"] = draw.randint(0, 20)
-        if ranked:
+        if has_priorities:
             arguments["x-max-priority"] = draw.randint(1, 5)
         if draw.random() < 0.4:
             arguments["x-dead-letter-exchange"] = draw.choice(["", *exchanges])
             if draw.random() < 0.6:
                 arguments["x-dead-letter-routing-key"] = draw.choice(queues)
-        if draw.random() < 0.2 and not ranked:
+        if draw.random() < 0.2 and not has_priorities:
             arguments["x-message-ttl"] = 0
-        found.append(("queue_declare", (queue,), {"arguments": arguments}))
+        drawn.append(("queue_declare", (queue,), {"arguments": arguments}))
     for _ in range(12):
         arguments = (
             {"x-match": draw.choice(["all", "any"]), "h": draw.choice(WORDS)}
@@ -70,7 +73,7 @@ def steps(seed: int) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
             else {}
         )
         if draw.random() < 0.75:
-            found.append(
+            drawn.append(
                 (
                     "queue_bind",
                     (draw.choice(queues), draw.choice(exchanges), topic(draw)),
@@ -78,7 +81,7 @@ def steps(seed: int) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
                 )
             )
         else:
-            found.append(
+            drawn.append(
                 (
                     "exchange_bind",
                     (draw.choice(exchanges), draw.choice(exchanges), topic(draw)),
@@ -94,7 +97,9 @@ def steps(seed: int) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
         properties = pika.BasicProperties(
             headers=headers or None,
             priority=draw.choice([None, 0, 1, 3, 9]),
-            expiration=draw.choice([None, None, None, "100000", "x" if ranked else "0", "x"]),
+            expiration=draw.choice(
+                [None, None, None, "100000", "x" if has_priorities else "0", "x"]
+            ),
         )
         exchange = draw.choice([*exchanges, ""])
         key = (
@@ -102,7 +107,7 @@ def steps(seed: int) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
             if not exchange or draw.random() < 0.2
             else topic(draw).replace("*", "a").replace("#", "b")
         )
-        found.append(
+        drawn.append(
             (
                 "basic_publish",
                 (
@@ -115,29 +120,30 @@ def steps(seed: int) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
                 {},
             )
         )
-    return found
+    return drawn
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(TOPOLOGIES))
 def test_both_brokers_do_the_same(broker: BrokerProcess, rabbitmq: RabbitMq, seed: int) -> None:
-    ours, theirs = Side(broker.amqp.port), Side(rabbitmq.port)
-    for side in (ours, theirs):
+    trellis = RecordingClient(broker.amqp.port)
+    peer = RecordingClient(rabbitmq.port)
+    for client in (trellis, peer):
         for name, args, given in steps(seed):
-            side.do(name, *args, **given)
-        side.connection.sleep(0.2)  # Dead letters find their way behind the confirm.
+            client.do(name, *args, **given)
+        client.connection.sleep(0.2)  # Dead letters are routed after the confirm.
         for number in range(5):
-            side.drain(f"d{seed}-q{number}")
+            client.drain(f"d{seed}-q{number}")
         for number in range(5):
-            side.do("queue_delete", f"d{seed}-q{number}")
+            client.do("queue_delete", f"d{seed}-q{number}")
         for number in range(4):
-            side.do("exchange_delete", f"d{seed}-x{number}")
-        side.connection.close()
+            client.do("exchange_delete", f"d{seed}-x{number}")
+        client.connection.close()
     refusals = [
-        [one for one in side.seen if one[0] == "basic_publish" and len(one) == 3]
-        for side in (ours, theirs)
+        [one for one in client.recorded if one[0] == "basic_publish" and len(one) == 3]
+        for client in (trellis, peer)
     ]
     assert [one[1] for one in refusals[0]] == [one[1] for one in refusals[1]]
-    assert [one for one in ours.seen if one not in refusals[0]] == [
-        one for one in theirs.seen if one not in refusals[1]
+    assert [one for one in trellis.recorded if one not in refusals[0]] == [
+        one for one in peer.recorded if one not in refusals[1]
     ]

@@ -1,8 +1,7 @@
-"""Streams here and in RabbitMQ 3.10: the same refusals, and the same deliveries to readers that
-begin anywhere.
+"""Comparison of streams in Trellis and RabbitMQ 3.10: refusals, and deliveries from any offset.
 
-What differs, and why, docs/streams.md says ("Beside RabbitMQ's streams"). Texts of refusals are
-compared up to where each says more.
+docs/streams.md ("Beside RabbitMQ's streams") lists the differences and their reasons. The texts of
+refusals are compared by their common beginning.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ import pytest
 from tests.broker import BrokerProcess
 from tests.interop.client import PATIENCE
 from tests.interop.rabbitmq import RabbitMq
-from tests.interop.side import Side
+from tests.interop.recording_client import RecordingClient
 
 STREAM = {"x-queue-type": "stream"}
 TOPOLOGIES = 10
-_WRONG = "PRECONDITION_FAILED - invalid arg '{}' for queue '{}' in vhost '/'"
-_OTHER = "PRECONDITION_FAILED - inequivalent arg '{}' for queue '{}' in vhost '/': received "
+_INVALID = "PRECONDITION_FAILED - invalid arg '{}' for queue '{}' in vhost '/'"
+_INEQUIVALENT = "PRECONDITION_FAILED - inequivalent arg '{}' for queue '{}' in vhost '/': received "
 
 
 def declared(**given: Any) -> tuple[str, dict[str, Any]]:
-    """queue.declare of a stream; `x_max_age` is the argument x-max-age."""
+    """Return a queue.declare of a stream; `x_max_age` stands for the argument x-max-age."""
     arguments = {
         name.replace("_", "-"): given.pop(name) for name in list(given) if name.startswith("x_")
     }
@@ -39,6 +38,7 @@ def declared(**given: Any) -> tuple[str, dict[str, Any]]:
 
 
 def consumed(offset: Any = "first", **given: Any) -> tuple[str, dict[str, Any]]:
+    """Return a basic.consume of a stream."""
     return "basic_consume", {
         "queue": "{}",
         "on_message_callback": print,
@@ -47,24 +47,30 @@ def consumed(offset: Any = "first", **given: Any) -> tuple[str, dict[str, Any]]:
     }
 
 
-#: What is asked of a stream that is there, the code, and what both say: `{}` is the argument, and
-#: the stream.
+#: Calls on an existing stream that both brokers refuse: the call, the reply code, the beginning of
+#: the reply text, and the argument that the text names. In the text, `{}` stands for the argument,
+#: then for the stream; `{1}` stands for the stream.
 REFUSALS: list[tuple[tuple[str, dict[str, Any]], int, str, str]] = [
     (
         declared(x_max_age="7D"),
         406,
-        _OTHER + "the value '7D' of type 'longstr' but current is none",
+        _INEQUIVALENT + "the value '7D' of type 'longstr' but current is none",
         "x-max-age",
     ),
     (
         declared(x_max_length_bytes=5),
         406,
-        _OTHER + "the value '5' of type 'signedint' but current is none",
+        _INEQUIVALENT + "the value '5' of type 'signedint' but current is none",
         "x-max-length-bytes",
     ),
-    (declared(x_queue_type="classic"), 406, _OTHER, "x-queue-type"),
-    (declared(auto_delete=True), 406, _OTHER + "'true' but current is 'false'", "auto_delete"),
-    (declared(durable=False), 406, _OTHER + "'false' but current is 'true'", "durable"),
+    (declared(x_queue_type="classic"), 406, _INEQUIVALENT, "x-queue-type"),
+    (
+        declared(auto_delete=True),
+        406,
+        _INEQUIVALENT + "'true' but current is 'false'",
+        "auto_delete",
+    ),
+    (declared(durable=False), 406, _INEQUIVALENT + "'false' but current is 'true'", "durable"),
     (
         declared(exclusive=True),
         405,
@@ -99,7 +105,7 @@ REFUSALS: list[tuple[tuple[str, dict[str, Any]], int, str, str]] = [
         (
             declared(queue="{}-2", **{argument.replace("-", "_"): value}),
             406,
-            _WRONG.replace("{}' in", "{}-2' in") + ending,
+            _INVALID.replace("{}' in", "{}-2' in") + ending,
             argument,
         )
         for argument, value, ending in (
@@ -142,30 +148,33 @@ REFUSALS: list[tuple[tuple[str, dict[str, Any]], int, str, str]] = [
 
 
 def named(word: Any, name: str) -> Any:
+    """Return a text with the stream's name for `{}`; return other values unchanged."""
     return word.replace("{}", name) if isinstance(word, str) else word
 
 
 @pytest.fixture
-def sides(broker: BrokerProcess, rabbitmq: RabbitMq) -> tuple[Side, Side]:
-    return Side(broker.amqp.port), Side(rabbitmq.port)
+def clients(broker: BrokerProcess, rabbitmq: RabbitMq) -> tuple[RecordingClient, RecordingClient]:
+    return RecordingClient(broker.amqp.port), RecordingClient(rabbitmq.port)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", range(len(REFUSALS)))
-def test_both_refuse_the_same(sides: tuple[Side, Side], number: int) -> None:
+def test_both_refuse_the_same(
+    clients: tuple[RecordingClient, RecordingClient], number: int
+) -> None:
     (method, given), code, text, argument = REFUSALS[number]
     name = f"refusing-{number}"
-    for side in sides:
-        side.channel.queue_declare(name, durable=True, arguments=STREAM)
-        side.do(method, **{key: named(value, name) for key, value in given.items()})
-        said = side.seen[-1]
-        side.channel.queue_delete(name)
-        side.connection.close()
-        wanted = text.replace("{1}", name).replace("{}", argument, 1).replace("{}", name)
-        assert said[:2] == (method, code) and said[2].startswith(wanted), (
-            side is sides[0],
-            said,
-            wanted,
+    for client in clients:
+        client.channel.queue_declare(name, durable=True, arguments=STREAM)
+        client.do(method, **{key: named(value, name) for key, value in given.items()})
+        refusal = client.recorded[-1]
+        client.channel.queue_delete(name)
+        client.connection.close()
+        expected = text.replace("{1}", name).replace("{}", argument, 1).replace("{}", name)
+        assert refusal[:2] == (method, code) and refusal[2].startswith(expected), (
+            client is clients[0],
+            refusal,
+            expected,
         )
 
 
@@ -178,50 +187,53 @@ def test_both_refuse_the_same(sides: tuple[Side, Side], number: int) -> None:
         ({"arguments": {"x-stream-offset": "1W"}}, 406),
     ],
 )
-def test_both_refuse_the_same_readers(
-    sides: tuple[Side, Side], given: dict[str, Any], code: int
+def test_both_refuse_the_same_consumers(
+    clients: tuple[RecordingClient, RecordingClient], given: dict[str, Any], code: int
 ) -> None:
-    for side in sides:
-        side.channel.queue_declare("refusing", durable=True, arguments=STREAM)
-        side.channel.basic_qos(prefetch_count=5)
-        side.do("basic_consume", "refusing", print, **given)
-        assert side.seen[-1][1] == code, side.seen
-        side.channel.queue_delete("refusing")
-        side.connection.close()
+    for client in clients:
+        client.channel.queue_declare("refusing", durable=True, arguments=STREAM)
+        client.channel.basic_qos(prefetch_count=5)
+        client.do("basic_consume", "refusing", print, **given)
+        assert client.recorded[-1][1] == code, client.recorded
+        client.channel.queue_delete("refusing")
+        client.connection.close()
 
 
 @pytest.mark.long
-def test_both_cancel_the_readers_of_a_stream_that_is_deleted(sides: tuple[Side, Side]) -> None:
-    for side in sides:
-        side.channel.queue_declare("deleted", durable=True, arguments=STREAM)
-        side.channel.basic_qos(prefetch_count=5)
+def test_both_cancel_the_consumers_of_a_deleted_stream(
+    clients: tuple[RecordingClient, RecordingClient],
+) -> None:
+    for client in clients:
+        client.channel.queue_declare("deleted", durable=True, arguments=STREAM)
+        client.channel.basic_qos(prefetch_count=5)
         tags: list[str] = []
-        side.channel.add_on_cancel_callback(
+        client.channel.add_on_cancel_callback(
             lambda frame, tags=tags: tags.append(frame.method.consumer_tag)
         )
-        side.channel.basic_consume("deleted", print, consumer_tag="reader")
-        side.connection.channel().queue_delete("deleted")
+        client.channel.basic_consume("deleted", print, consumer_tag="reader")
+        client.connection.channel().queue_delete("deleted")
         while not tags:
-            side.connection.process_data_events(1)
+            client.connection.process_data_events(1)
         assert tags == ["reader"]
-        side.do("queue_declare", "deleted", passive=True)
-        assert side.seen[-1] == (
+        client.do("queue_declare", "deleted", passive=True)
+        assert client.recorded[-1] == (
             "queue_declare",
             404,
             "NOT_FOUND - no queue 'deleted' in vhost '/'",
         )
-        side.connection.close()
+        client.connection.close()
 
 
 def publications(draw: random.Random, exchange: str, streams: list[str]) -> list[tuple[Any, ...]]:
+    """Draw the arguments of 30 basic.publish calls."""
     found: list[tuple[Any, ...]] = []
     for number in range(30):
-        said = {
+        fields = {
             "n": draw.choice([number, -1, 1 << 40]),
             "word": draw.choice(["a", "ä", ""]),
             "true": True,
         }
-        headers: dict[str, Any] = said if draw.random() < 0.6 else {}
+        headers: dict[str, Any] = fields if draw.random() < 0.6 else {}
         if draw.random() < 0.15:
             headers["CC"] = [draw.choice(streams)]
         if draw.random() < 0.1:
@@ -250,7 +262,7 @@ def publications(draw: random.Random, exchange: str, streams: list[str]) -> list
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(TOPOLOGIES))
-def test_both_deliver_the_same(sides: tuple[Side, Side], seed: int) -> None:
+def test_both_deliver_the_same(clients: tuple[RecordingClient, RecordingClient], seed: int) -> None:
     draw = random.Random(seed)
     streams, exchange = [f"stream{seed}-a", f"stream{seed}-b"], f"stream{seed}"
     kind = draw.choice(["topic", "fanout", "direct"])
@@ -258,7 +270,7 @@ def test_both_deliver_the_same(sides: tuple[Side, Side], seed: int) -> None:
         (draw.choice(streams), exchange, draw.choice(["a", "#", "*.b", "b.#"])) for _ in range(3)
     ]
     sent = publications(draw, exchange, streams)
-    begin: list[Any] = [
+    offsets: list[Any] = [
         "first",
         0,
         "last",
@@ -266,18 +278,18 @@ def test_both_deliver_the_same(sides: tuple[Side, Side], seed: int) -> None:
         datetime.now(UTC) - timedelta(days=1),
         draw.randint(0, 5),
     ]
-    how = [(draw.choice(begin), draw.randint(1, 7), draw.random() < 0.3) for _ in range(4)]
-    for side in sides:
-        side.do("exchange_declare", exchange, kind)
+    reads = [(draw.choice(offsets), draw.randint(1, 7), draw.random() < 0.3) for _ in range(4)]
+    for client in clients:
+        client.do("exchange_declare", exchange, kind)
         for name in streams:
-            side.do("queue_declare", name, durable=True, arguments=STREAM)
+            client.do("queue_declare", name, durable=True, arguments=STREAM)
         for binding in bindings:
-            side.do("queue_bind", *binding)
+            client.do("queue_bind", *binding)
         for publication in sent:
-            side.do("basic_publish", *publication)
+            client.do("basic_publish", *publication)
         for name in streams:
-            count = length(side, name)
-            for offset, prefetch, multiple in how:
+            count = length(client, name)
+            for offset, prefetch, multiple in reads:
                 left = (
                     count - offset
                     if isinstance(offset, int)
@@ -285,20 +297,20 @@ def test_both_deliver_the_same(sides: tuple[Side, Side], seed: int) -> None:
                     if offset == "last"
                     else count
                 )
-                side.read(name, offset, max(left, 0), prefetch, multiple)
-            side.read(name, None, 0, 5, False)
-            side.read(name, count + 3, 0, 5, False)
+                client.read(name, offset, max(left, 0), prefetch, multiple)
+            client.read(name, None, 0, 5, False)
+            client.read(name, count + 3, 0, 5, False)
         for name in streams:
-            side.do("queue_delete", name)
-        side.do("exchange_delete", exchange)
-        side.connection.close()
-    assert sides[0].seen == sides[1].seen
+            client.do("queue_delete", name)
+        client.do("exchange_delete", exchange)
+        client.connection.close()
+    assert clients[0].recorded == clients[1].recorded
 
 
-def length(side: Side, stream: str) -> int:
-    """How many messages it holds, after one more was published, which is the last."""
-    side.channel.basic_publish("", stream, b"end")
-    channel = side.connection.channel()
+def length(client: RecordingClient, stream: str) -> int:
+    """Publish one more message to a stream and return the number of its messages."""
+    client.channel.basic_publish("", stream, b"end")
+    channel = client.connection.channel()
     channel.basic_qos(prefetch_count=10)
     for method, properties, body in channel.consume(
         stream, arguments={"x-stream-offset": "last"}, inactivity_timeout=PATIENCE
@@ -307,4 +319,4 @@ def length(side: Side, stream: str) -> int:
         if body == b"end":
             channel.close()
             return int(properties.headers["x-stream-offset"]) + 1
-    raise AssertionError("it was confirmed, and is not there")
+    raise AssertionError(f"stream {stream}: the message was confirmed but is not in the stream")

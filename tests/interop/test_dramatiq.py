@@ -1,4 +1,4 @@
-"""Dramatiq over pika: a worker in this process, retries, delays, and dead letters."""
+"""Tests of the broker with a Dramatiq worker over pika: retries, delays, dead letters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def peer(broker: BrokerProcess) -> Iterator[Any]:
     made.close()
 
 
-def test_messages_are_worked_off_retried_and_delayed(peer: Any, unique: str) -> None:
+def test_messages_are_processed_retried_and_delayed(peer: Any, unique: str) -> None:
     found: list[str] = []
     done = threading.Event()
 
@@ -56,7 +56,7 @@ def test_messages_are_worked_off_retried_and_delayed(peer: Any, unique: str) -> 
         worker.stop()
 
 
-def test_what_fails_for_good_is_a_dead_letter(
+def test_a_message_without_retries_left_is_dead_lettered(
     peer: Any, broker: BrokerProcess, unique: str
 ) -> None:
     def work() -> None:

@@ -1,4 +1,4 @@
-"""The examples run as examples/README.md says."""
+"""Tests that run the programs of examples/ as examples/README.md describes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE: Final = 20
 
 
 class Examples:
-    """Runs them as a user would who has set three environment variables."""
+    """The example programs, configured for one broker by three environment variables."""
 
     def __init__(self, broker: BrokerProcess, stack: ExitStack) -> None:
         self._stack = stack
@@ -33,11 +33,11 @@ class Examples:
         }
 
     def run(self, name: str, *arguments: str) -> list[str]:
-        """The lines that it wrote until it ended well."""
+        """Run an example to its end, which must be a success, and return its lines of output."""
         return self.rest(self.start(name, *arguments))
 
     def publish(self, sensor: str, count: int) -> list[float]:
-        """What the sensor says that it published."""
+        """Run a sensor and return the readings that it printed."""
         lines = self.run("sensor", sensor, "--count", str(count), "--interval", "0")
         readings = [
             re.fullmatch(rf"sensors/{sensor}/temperature: (-?\d+\.\d)", line) for line in lines
@@ -47,6 +47,7 @@ class Examples:
         return found
 
     def start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
+        """Start an example and return its process, which is killed at the end of the test."""
         command = [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments]
         process = subprocess.Popen(
             command,
@@ -62,12 +63,12 @@ class Examples:
         return process
 
     def line(self, process: subprocess.Popen[str]) -> str:
-        """Its next line."""
+        """Return the next line of output."""
         assert process.stdout is not None
         return process.stdout.readline().rstrip("\n")
 
     def rest(self, process: subprocess.Popen[str]) -> list[str]:
-        """The other lines that it wrote until it ended well."""
+        """Wait until the process ends with success and return its remaining lines of output."""
         out, wrong = process.communicate(timeout=PATIENCE)
         assert (process.returncode, wrong) == (0, "")
         return out.splitlines()
@@ -75,7 +76,7 @@ class Examples:
 
 @pytest.fixture
 def examples() -> Iterator[Examples]:
-    """With a broker of their own: their queues and topics have fixed names."""
+    """Start a broker for the examples alone: their queues and topics have fixed names."""
     broker = BrokerProcess()
     with ExitStack() as stack:
         yield Examples(broker, stack)
@@ -89,7 +90,7 @@ def test_sensor_on_mqtt_reaches_worker_on_amqp(examples: Examples) -> None:
     assert examples.rest(worker) == [f"kitchen: {celsius} °C" for celsius in readings]
 
 
-def test_queue_keeps_readings_while_no_worker_is_there(examples: Examples) -> None:
+def test_queue_stores_readings_while_no_worker_runs(examples: Examples) -> None:
     worker = examples.start("worker", "--count", "1")
     assert examples.line(worker) == "waiting for readings"
     examples.publish("kitchen", 1)

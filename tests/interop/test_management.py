@@ -1,4 +1,4 @@
-"""Tools that know RabbitMQ's HTTP API ask us: its own command rabbitmqadmin, and Celery's Flower."""
+"""Tests of the management API with clients of RabbitMQ's API: rabbitmqadmin and Flower."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each MQTT library does with the broker what its users do."""
+"""Tests of the broker with every MQTT library, each used as ordinary programs use it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.interop.clients import MQTT
 from tests.interop.conftest import MqttPeers
 from tests.interop.mqtt_client import MqttClient, Received, Will
 
-#: What a library says when CONNACK says 4 (section 3.2.2.3).
+#: Error text of a library after a CONNACK with return code 4 (MQTT 3.1.1, section 3.2.2.3).
 BAD_CREDENTIALS = r"(?i)bad user ?name or password|return code 4"
 
 
@@ -27,7 +27,7 @@ def test_publications_reach_subscribers_of_every_library(
 
 
 @pytest.mark.parametrize(("granted", "published"), [(0, 2), (1, 2), (1, 0), (2, 1)])
-def test_quality_is_the_lower_of_subscription_and_publication(
+def test_delivery_has_the_lower_qos_of_subscription_and_publication(
     mqtt: MqttClient, granted: int, published: int, unique: str
 ) -> None:
     assert mqtt.subscribe(unique, granted) == granted
@@ -36,7 +36,7 @@ def test_quality_is_the_lower_of_subscription_and_publication(
 
 
 @pytest.mark.parametrize(
-    ("topic_filter", "heard"),
+    ("topic_filter", "expected"),
     [
         ("+/temperature", ["kitchen/temperature"]),
         ("kitchen/+", ["kitchen/temperature", "kitchen/"]),
@@ -45,20 +45,19 @@ def test_quality_is_the_lower_of_subscription_and_publication(
         ("#", ["kitchen", "kitchen/temperature", "kitchen/", "kitchen/oven/door", "cellar"]),
     ],
 )
-def test_wildcards(mqtt: MqttClient, topic_filter: str, heard: list[str], unique: str) -> None:
+def test_wildcards(mqtt: MqttClient, topic_filter: str, expected: list[str], unique: str) -> None:
     mqtt.subscribe(f"{unique}/{topic_filter}")
     for topic in ("kitchen", "kitchen/temperature", "kitchen/", "kitchen/oven/door", "cellar"):
         mqtt.publish(f"{unique}/{topic}", b"")
-    assert [mqtt.receive().topic for _ in heard] == [f"{unique}/{topic}" for topic in heard]
-    sentinel = f"{unique}/{heard[0]}"
+    assert [mqtt.receive().topic for _ in expected] == [f"{unique}/{topic}" for topic in expected]
+    sentinel = f"{unique}/{expected[0]}"
     mqtt.publish(sentinel, b"last")
     assert mqtt.receive() == (sentinel, b"last", 0, False)
 
 
-@pytest.mark.parametrize(
-    "mqtt_name", [name for name in MQTT if "mosquitto" not in name]
-)  # It keeps its subscriptions.
-def test_unsubscribed_filter_brings_no_more(mqtt: MqttClient, unique: str) -> None:
+# Not mosquitto: mosquitto_sub cannot unsubscribe while it runs.
+@pytest.mark.parametrize("mqtt_name", [name for name in MQTT if "mosquitto" not in name])
+def test_unsubscribed_filter_receives_nothing(mqtt: MqttClient, unique: str) -> None:
     mqtt.subscribe(f"{unique}/a", 1)
     mqtt.subscribe(f"{unique}/b", 1)
     mqtt.unsubscribe(f"{unique}/a")
@@ -67,7 +66,7 @@ def test_unsubscribed_filter_brings_no_more(mqtt: MqttClient, unique: str) -> No
     assert mqtt.receive().topic == f"{unique}/b"
 
 
-def test_retained_message_is_told_to_who_comes_later_until_it_is_cleared(
+def test_retained_message_reaches_new_subscriptions_until_it_is_cleared(
     mqtt: MqttClient, mqtt_name: str, mqtt_peer: MqttPeers, unique: str
 ) -> None:
     topic = f"{unique}/lamp/state"
@@ -78,12 +77,8 @@ def test_retained_message_is_told_to_who_comes_later_until_it_is_cleared(
         late.subscribe(topic_filter, 1)
         assert late.receive() == (topic, b"on", 1, True)
         mqtt.publish(topic, b"on", 1, retain=True)
-        assert late.receive() == (
-            topic,
-            b"on",
-            1,
-            False,
-        )  # It came while the subscription was there.
+        # Without the retain flag: the subscription existed when this message was published.
+        assert late.receive() == (topic, b"on", 1, False)
     mqtt.publish(topic, b"", 1, retain=True)
     too_late = mqtt_peer(mqtt_name)
     too_late.subscribe(f"{unique}/#", 1)
@@ -120,25 +115,22 @@ def test_will_is_published_when_the_client_is_lost(
     )
 
 
-@pytest.mark.parametrize(
-    "mqtt_name", [name for name in MQTT if name != "mosquitto5"]
-)  # It says DISCONNECT with will (0x04).
-def test_will_is_taken_back_by_disconnect(
-    mqtt_name: str, mqtt_peer: MqttPeers, unique: str
-) -> None:
+# Not mosquitto5: it sends DISCONNECT with will message (0x04).
+@pytest.mark.parametrize("mqtt_name", [name for name in MQTT if name != "mosquitto5"])
+def test_disconnect_discards_the_will(mqtt_name: str, mqtt_peer: MqttPeers, unique: str) -> None:
     witness = mqtt_peer("paho")
     witness.subscribe(f"{unique}/#", 1)
     polite = mqtt_peer(mqtt_name, client_id=unique, will=Will(f"{unique}/will", b"gone", 1))
     polite.subscribe(f"{unique}/elsewhere")
     polite.disconnect()
-    # A new connection with the same identifier answers only once the old one is gone for good.
+    # The broker accepts a new connection with this identifier only after the old one has ended.
     mqtt_peer(mqtt_name, client_id=unique).subscribe(f"{unique}/elsewhere")
     witness.publish(f"{unique}/later", b"", 1)
     assert witness.receive().topic == f"{unique}/later"
 
 
 @pytest.mark.parametrize("end", ["disconnect", "abort"])
-def test_persistent_session_keeps_what_comes_meanwhile(
+def test_persistent_session_queues_messages_while_disconnected(
     mqtt_name: str, mqtt_peer: MqttPeers, end: str, unique: str
 ) -> None:
     sender = mqtt_peer("paho")
@@ -176,15 +168,15 @@ def test_newer_connection_takes_over_and_the_older_one_ends(
     older.wait_until_closed()
 
 
-def test_wrong_password_is_reported_as_such(
+def test_libraries_report_a_refused_login(
     mqtt_name: str, mqtt_peer: MqttPeers, unique: str
 ) -> None:
-    for user, password in (("guest", "wrong"), ("nobody", "guest")):
+    for user, password in (("guest", "wrong"), ("absent", "guest")):
         with pytest.raises(LoginRefused, match=BAD_CREDENTIALS):
             mqtt_peer(mqtt_name, user=user, password=password).publish(unique, b"")
 
 
-def test_right_password_is_let_in(mqtt_name: str, mqtt_peer: MqttPeers, unique: str) -> None:
+def test_right_password_is_accepted(mqtt_name: str, mqtt_peer: MqttPeers, unique: str) -> None:
     client = mqtt_peer(mqtt_name, user="guest", password="guest")
     client.subscribe(unique, 1)
     client.publish(unique, b"in", 1)

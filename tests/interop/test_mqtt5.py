@@ -1,4 +1,4 @@
-"""What is new in MQTT 5, as its libraries say it."""
+"""Tests of MQTT 5 features with its libraries: request and response, shared subscriptions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.interop.client import PATIENCE
 
 
 def properties(kind: int, **given: Any) -> Any:
-    made = Properties(kind)  # type: ignore[no-untyped-call]  # paho has no types there
+    made = Properties(kind)  # type: ignore[no-untyped-call]  # paho has no types for it
     for name, value in given.items():
         setattr(made, name, value)
     return made
@@ -32,7 +32,7 @@ def client(broker: BrokerProcess, name: str, **options: Any) -> aiomqtt.Client:
     )
 
 
-async def test_a_question_has_its_answer(broker: BrokerProcess, unique: str) -> None:
+async def test_request_and_response(broker: BrokerProcess, unique: str) -> None:
     async with client(broker, f"{unique}-a") as asking, client(broker, f"{unique}-b") as answering:
         await asking.subscribe(
             f"{unique}/answers",
@@ -78,7 +78,9 @@ async def test_a_question_has_its_answer(broker: BrokerProcess, unique: str) -> 
         ) == (b"!", b"42", [7])
 
 
-async def test_a_group_shares_the_work(broker: BrokerProcess, unique: str) -> None:
+async def test_a_shared_subscription_divides_the_messages(
+    broker: BrokerProcess, unique: str
+) -> None:
     heard: list[bytes] = []
     async with (
         client(broker, f"{unique}-1") as one,
@@ -97,8 +99,8 @@ async def test_a_group_shares_the_work(broker: BrokerProcess, unique: str) -> No
     assert sorted(heard) == sorted(b"%d" % number for number in range(20))
 
 
-async def test_mosquitto_asks_and_is_answered(broker: BrokerProcess, unique: str) -> None:
-    """mosquitto_rr publishes a request with a response topic, and waits for the response."""
+async def test_mosquitto_request_is_answered(broker: BrokerProcess, unique: str) -> None:
+    """Check that mosquitto_rr, which sends a request with a response topic, gets the response."""
     require("mosquitto")
     async with client(broker, unique) as answering:
         await answering.subscribe(f"{unique}/ask", qos=1)

@@ -1,4 +1,4 @@
-"""Each AMQP library reads streams as its users do, and gets what was published, over AMQP and MQTT."""
+"""Tests of streams with every AMQP library, with messages published over AMQP and MQTT."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.interop.mqtt_client import MqttClient
 from tests.interop.test_amqp import PROPERTIES
 
 STREAM = {"x-queue-type": "stream"}
-#: Where a reader may begin, and the numbers of the messages that it gets, of 0 to 4.
-BEGINNINGS: list[tuple[Any, list[int]]] = [
+#: Stream offsets, and the sequence numbers (of 0 to 4) of the messages that a consumer gets.
+OFFSETS: list[tuple[Any, list[int]]] = [
     ("first", [0, 1, 2, 3, 4]),
     (0, [0, 1, 2, 3, 4]),
     (3, [3, 4]),
@@ -25,7 +25,7 @@ BEGINNINGS: list[tuple[Any, list[int]]] = [
 
 
 def read(client: AmqpClient, queue: str, offset: object, count: int) -> list[Delivery]:
-    """So many deliveries from there on, each acknowledged; the prefetch count is smaller."""
+    """Consume `count` messages from `offset` on, acknowledge each, and return them."""
     tag = client.consume(queue, {"x-stream-offset": offset})
     found = []
     for _ in range(count):
@@ -36,15 +36,16 @@ def read(client: AmqpClient, queue: str, offset: object, count: int) -> list[Del
 
 
 def place(delivery: Delivery) -> int:
+    """Return the stream offset of a delivery."""
     offset = delivery.properties["headers"]["x-stream-offset"]
     assert isinstance(offset, int)
     return offset
 
 
 @pytest.mark.parametrize(
-    ("offset", "numbers"), BEGINNINGS, ids=[str(offset)[:5] for offset, _ in BEGINNINGS]
+    ("offset", "numbers"), OFFSETS, ids=[str(offset)[:5] for offset, _ in OFFSETS]
 )
-def test_every_library_begins_where_it_says(
+def test_every_library_consumes_from_its_offset(
     amqp: AmqpClient, unique: str, offset: object, numbers: list[int]
 ) -> None:
     amqp.declare_queue(unique, durable=True, arguments=STREAM)
@@ -61,7 +62,9 @@ def test_every_library_begins_where_it_says(
 @pytest.mark.parametrize(
     "offset", ["next", 5, datetime.now(UTC) + timedelta(days=1)], ids=["next", "number", "time"]
 )
-def test_every_library_waits_for_what_comes(amqp: AmqpClient, unique: str, offset: object) -> None:
+def test_every_library_receives_messages_published_later(
+    amqp: AmqpClient, unique: str, offset: object
+) -> None:
     amqp.declare_queue(unique, durable=True, arguments=STREAM)
     for number in range(5):
         amqp.publish(b"%d" % number, unique)
@@ -76,7 +79,7 @@ def test_every_library_waits_for_what_comes(amqp: AmqpClient, unique: str, offse
     amqp.delete_queue(unique)
 
 
-def test_a_library_is_told_what_a_stream_does_not_do(
+def test_every_library_reports_what_a_stream_refuses(
     amqp: AmqpClient, amqp_peer: AmqpPeers, unique: str
 ) -> None:
     amqp.declare_queue(unique, durable=True, arguments=STREAM)
@@ -89,17 +92,18 @@ def test_a_library_is_told_what_a_stream_does_not_do(
         amqp.declare_queue(unique, durable=True)
     with amqp.refused(406, "invalid property 'non-durable'"):
         amqp.declare_queue(f"{unique}-2", arguments=STREAM)
-    amqp.prefetch(1)  # Each refusal took its channel with it.
+    amqp.prefetch(1)  # Each refusal closed a channel.
     tag = amqp.consume(unique)
     amqp_peer("pika").delete_queue(unique)
     assert amqp.cancelled() == tag
 
 
-def test_a_stream_gives_what_a_queue_gives_with_its_offset(
+def test_a_stream_delivers_what_a_queue_delivers_with_an_offset(
     amqp: AmqpClient, every_amqp: dict[str, AmqpClient], unique: str
 ) -> None:
-    """Properties and body of each library's publications, as each library reads them from the one
-    and from the other.
+    """Check that each library reads equal properties and bodies from a stream and from a queue.
+
+    Every library publishes to both.
     """
     amqp.declare_queue(unique, durable=True, arguments=STREAM)
     bodies = {name: bytes(range(256)) * (len(name) * 100) for name in every_amqp}
@@ -133,7 +137,7 @@ def test_a_stream_gives_what_a_queue_gives_with_its_offset(
     amqp.delete_queue(unique)
 
 
-def test_what_mqtt_published_is_in_a_stream_for_every_library(
+def test_every_library_reads_mqtt_publications_from_a_stream(
     mqtt: MqttClient, every_amqp: dict[str, AmqpClient], unique: str
 ) -> None:
     first = next(iter(every_amqp.values()))
@@ -152,11 +156,12 @@ def test_what_mqtt_published_is_in_a_stream_for_every_library(
     first.delete_queue(unique)
 
 
-def test_a_stream_may_be_read_over_mqtt_by_way_of_its_exchange(
+def test_mqtt_subscribers_get_what_a_stream_stores(
     mqtt: MqttClient, amqp: AmqpClient, unique: str
 ) -> None:
-    """What AMQP publishes to a stream by a topic comes to subscribers, octet for octet, as it
-    stands in the stream.
+    """Check that MQTT subscribers get the bodies that the stream stores, unchanged.
+
+    The messages are published over AMQP, to the exchange to which the stream is bound.
     """
     amqp.declare_queue(unique, durable=True, arguments=STREAM)
     amqp.bind(unique, "amq.topic", f"{unique}.#")

@@ -1,7 +1,10 @@
-"""Clients of other toolchains. Each is a program that works through its habits and says "ok".
+"""Tests of the broker with client libraries for Go, Java and Rust.
 
-AMQP, with streams: amqp091-go, the Java client, lapin. MQTT, 3.1.1 and 5: Eclipse's two Go clients,
-HiveMQ's client, rumqttc.
+Each library has a program (tests/go, tests/java, tests/rust) that uses the library's features,
+checks the results itself, and prints "ok".
+
+    AMQP, with streams      amqp091-go, RabbitMQ's Java client, lapin
+    MQTT 3.1.1 and MQTT 5   Eclipse's two Go clients, HiveMQ's Java client, rumqttc
 """
 
 from __future__ import annotations
@@ -23,38 +26,39 @@ from tests.broker import BrokerProcess
 from tests.foreign import require
 
 HERE = Path(__file__).parents[1]
-#: Where the programs are built, once.
+#: Directory of the built programs.
 BUILT = HERE.parent / "build" / "toolchains"
-#: Seconds for building, with what has to be fetched, and for running.
+#: Seconds for building a program, with the download of its packages, and for running it.
 BUILDING, RUNNING = 600, 60
 
 
 def build(command: list[str], directory: Path) -> None:
-    """Without its packages (no network, mostly) the test is skipped, with what the tool says."""
+    """Build a program; skip the test if that fails, mostly because packages cannot be fetched."""
     BUILT.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
         command, cwd=directory, capture_output=True, text=True, timeout=BUILDING, check=False
     )
     if done.returncode:
-        pytest.skip(f"{command[0]} could not build it: {(done.stderr or done.stdout)[-300:]}")
+        pytest.skip(
+            f"{command[0]} could not build the program: {(done.stderr or done.stdout)[-300:]}"
+        )
 
 
 def run(*command: str, directory: Path | None = None) -> str:
-    """What it says, which ends with "ok"."""
+    """Run a program, check that it prints "ok", and return its output."""
     done = subprocess.run(
         command, cwd=directory, capture_output=True, text=True, timeout=RUNNING, check=False
     )
-    said = re.sub(r"\x1b\[\d*m", "", done.stdout)  # Maven's colours.
-    assert re.search(r"^ok$", said, re.MULTILINE), said + done.stderr
-    return said
+    output = re.sub(r"\x1b\[\d*m", "", done.stdout)  # Maven prints colours.
+    assert re.search(r"^ok$", output, re.MULTILINE), output + done.stderr
+    return output
 
 
 def run_java(program: str, *args: str) -> str:
     maven = require("mvn")
     target = [f"-DbuildDirectory={BUILT / 'java'}", "-q", "-B"]
-    build(
-        [maven, *target, "compile", "exec:help"], HERE / "java"
-    )  # The second fetches what runs it.
+    # The goal exec:help makes Maven fetch the plugin that runs the program.
+    build([maven, *target, "compile", "exec:help"], HERE / "java")
     return run(
         maven,
         *target,
@@ -121,8 +125,9 @@ def test_lapin(broker: BrokerProcess) -> None:
 
 
 class History:
-    """A stream that was filled over AMQP, MQTT 3.1.1 and MQTT 5, and a subscriber who hears what is
-    published to its topics.
+    """A stream with messages published over AMQP, MQTT 3.1.1 and MQTT 5.
+
+    `rows` holds the line that a program must print for each message.
     """
 
     def __init__(self, name: str, url: str) -> None:
@@ -133,7 +138,7 @@ class History:
         self._channel.queue_declare(name, durable=True, arguments={"x-queue-type": "stream"})
         self._channel.queue_bind(name, "amq.topic", f"{name}.#")
 
-    def noted(
+    def expect_row(
         self,
         body: bytes,
         kind: str = "-",
@@ -141,8 +146,10 @@ class History:
         stamp: str = "-",
         number: str = "-",
     ) -> bytes:
+        """Add the line that a program must print for a message; return the message's body."""
         self.rows.append(
-            f"row {len(self.rows)} {self.name}.sent {body.hex()} {kind} {correlation} {stamp} {number}"
+            f"row {len(self.rows)} {self.name}.sent {body.hex()}"
+            f" {kind} {correlation} {stamp} {number}"
         )
         return body
 
@@ -153,20 +160,21 @@ class History:
 
     def fill_over_amqp(self) -> None:
         self.publish(
-            self.noted(bytes(range(256)), "text/plain", "c-1", "1700000000", "70000"),
+            self.expect_row(bytes(range(256)), "text/plain", "c-1", "1700000000", "70000"),
             content_type="text/plain",
             correlation_id="c-1",
             timestamp=1_700_000_000,
             headers={"n": 70_000},
         )
-        self.publish(self.noted(b""))
-        self.publish(self.noted(b"large" * 60_000))
+        self.publish(self.expect_row(b""))
+        self.publish(self.expect_row(b"large" * 60_000))
 
     async def fill_over_mqtt(self, host: str, port: int) -> None:
         for version in (aiomqtt.ProtocolVersion.V311, aiomqtt.ProtocolVersion.V5):
             async with aiomqtt.Client(host, port, protocol=version) as client:
-                await client.publish(f"{self.name}/sent", self.noted(b"\x00mqtt\xff"), 1)
-        properties: Any = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # paho has no types there
+                await client.publish(f"{self.name}/sent", self.expect_row(b"\x00mqtt\xff"), 1)
+        # paho has no types for Properties.
+        properties: Any = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
         properties.ContentType, properties.CorrelationData, properties.UserProperty = (
             "text/five",
             b"c-5",
@@ -175,7 +183,7 @@ class History:
         async with aiomqtt.Client(host, port, protocol=aiomqtt.ProtocolVersion.V5) as client:
             await client.publish(
                 f"{self.name}/sent",
-                self.noted(b"x" * 200_000, "text/five", "c-5", "-", "5"),
+                self.expect_row(b"x" * 200_000, "text/five", "c-5", "-", "5"),
                 2,
                 properties=properties,
             )
@@ -212,22 +220,23 @@ def streams_in_rust(*args: str) -> str:
 async def test_streams(
     program: Callable[..., str], broker: BrokerProcess, history: History
 ) -> None:
-    """It reads what was published, octet for octet, begins anywhere, and what it publishes is heard
-    over MQTT 5 as it was sent.
+    """Check that a program reads the stream unchanged and from any offset.
+
+    The message that the program publishes must reach an MQTT 5 subscriber with its properties.
     """
     async with aiomqtt.Client(*broker.mqtt, protocol=aiomqtt.ProtocolVersion.V5) as subscriber:
         await subscriber.subscribe(f"{history.name}/program", 1)
-        told = await asyncio.to_thread(
+        output = await asyncio.to_thread(
             program,
             broker.amqp_url,
             history.name,
             f"{history.name}.program",
             str(len(history.rows)),
         )
-        assert [line for line in told.splitlines() if line.startswith("row ")] == history.rows
-        heard: Any = await anext(aiter(subscriber.messages))
-    assert heard.payload == bytes(range(256))
-    found = heard.properties
+        assert [line for line in output.splitlines() if line.startswith("row ")] == history.rows
+        received: Any = await anext(aiter(subscriber.messages))
+    assert received.payload == bytes(range(256))
+    found = received.properties
     assert (found.ContentType, found.CorrelationData, found.UserProperty) == (
         "text/x",
         b"c",

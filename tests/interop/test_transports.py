@@ -1,5 +1,6 @@
-"""Each library over each transport it has: one message there and back, with a password or with a
-certificate.
+"""Tests of every library over each of its transports: TLS, WebSocket, Unix domain socket.
+
+Each test logs in with a password or with a certificate, and sends one message to itself.
 """
 
 from __future__ import annotations
@@ -33,9 +34,12 @@ from tests.interop.node import Node
 BODY: Final = bytes(range(256)) * 200
 
 
-class Way(NamedTuple):
-    """How a client gets to the broker: `kind` is tls, ws, wss or unix. It shows `certificate` (key
-    and all in one file), or without one says guest's name and password."""
+class Endpoint(NamedTuple):
+    """A listener of the broker and the credentials with which a client connects to it.
+
+    `kind` is tls, ws, wss or unix. `certificate` is the path of a file with the client's key and
+    certificate; if it is empty, the client logs in as guest with a password.
+    """
 
     kind: str
     address: Address
@@ -60,28 +64,28 @@ class Way(NamedTuple):
         return self.kind in ("ws", "wss")
 
 
-class Secured(NamedTuple):
-    """A broker with every transport, and who signs its certificates."""
+class SecuredBroker(NamedTuple):
+    """A broker with every transport, and the authority that signs its certificates."""
 
     broker: BrokerProcess
     authority: Authority
     sockets: dict[str, Path]
     certificate: Path
 
-    def way(self, protocol: str, kind: str, certificate: bool = False) -> Way:
+    def endpoint(self, protocol: str, kind: str, certificate: bool = False) -> Endpoint:
         listener = kind if kind in ("ws", "wss") else f"{protocol}s"
         address = (
             Address(str(self.sockets[protocol]), 1)
             if kind == "unix"
             else Address("localhost", self.broker.addresses[listener].port)
         )
-        return Way(
+        return Endpoint(
             kind, address, str(self.authority.file), str(self.certificate) if certificate else ""
         )
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
     directory = tmp_path_factory.mktemp("transports")
     authority = Authority(directory / "certificates")
     sockets = {name: directory / f"{name}.sock" for name in ("amqp", "mqtt")}
@@ -107,7 +111,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     for name, path in sockets.items():
         flags += [f"--{name}-socket", str(path)]
     process = BrokerProcess(*flags, "--mqtt-anonymous", "false")
-    yield Secured(process, authority, sockets, authority.sign("x", common_name="guest"))
+    yield SecuredBroker(process, authority, sockets, authority.sign("x", common_name="guest"))
     process.stop()
 
 
@@ -118,22 +122,22 @@ def node() -> Iterator[Node]:
     process.close()
 
 
-# -- AMQP: publish to a queue, and fetch it
+# -- AMQP: publish to a queue, and get the message
 
 
-def with_pika(way: Way, node: Callable[[], Node]) -> bytes:
-    assert way.context is not None
+def with_pika(endpoint: Endpoint, node: Callable[[], Node]) -> bytes:
+    assert endpoint.context is not None
     login = (
         pika.credentials.ExternalCredentials()
-        if way.certificate
+        if endpoint.certificate
         else pika.PlainCredentials("guest", "guest")
     )
     connection = pika.BlockingConnection(
         pika.ConnectionParameters(
-            way.address.host,
-            way.address.port,
+            endpoint.address.host,
+            endpoint.address.port,
             credentials=login,
-            ssl_options=pika.SSLOptions(way.context, "localhost"),
+            ssl_options=pika.SSLOptions(endpoint.context, "localhost"),
         )
     )
     channel = connection.channel()
@@ -145,14 +149,14 @@ def with_pika(way: Way, node: Callable[[], Node]) -> bytes:
     return body
 
 
-def with_aio_pika(way: Way, node: Callable[[], Node]) -> bytes:
-    files = f"cafile={way.ca}" + (
-        f"&certfile={way.certificate}&auth=external" if way.certificate else ""
+def with_aio_pika(endpoint: Endpoint, node: Callable[[], Node]) -> bytes:
+    files = f"cafile={endpoint.ca}" + (
+        f"&certfile={endpoint.certificate}&auth=external" if endpoint.certificate else ""
     )
 
     async def work() -> bytes:
         connection = await aio_pika.connect(
-            f"amqps://guest:guest@{way.address.host}:{way.address.port}/?{files}"
+            f"amqps://guest:guest@{endpoint.address.host}:{endpoint.address.port}/?{files}"
         )
         async with connection:
             channel = await connection.channel()
@@ -165,14 +169,18 @@ def with_aio_pika(way: Way, node: Callable[[], Node]) -> bytes:
     return asyncio.run(work())
 
 
-def with_kombu(way: Way, node: Callable[[], Node]) -> bytes:
-    files = {"ca_certs": way.ca, "cert_reqs": ssl.CERT_REQUIRED, "server_hostname": "localhost"}
-    if way.certificate:
-        files |= {"certfile": way.certificate, "keyfile": way.certificate}
+def with_kombu(endpoint: Endpoint, node: Callable[[], Node]) -> bytes:
+    files = {
+        "ca_certs": endpoint.ca,
+        "cert_reqs": ssl.CERT_REQUIRED,
+        "server_hostname": "localhost",
+    }
+    if endpoint.certificate:
+        files |= {"certfile": endpoint.certificate, "keyfile": endpoint.certificate}
     with kombu.Connection(
-        f"amqp://guest:guest@{way.address.host}:{way.address.port}//",
+        f"amqp://guest:guest@{endpoint.address.host}:{endpoint.address.port}//",
         ssl=files,
-        login_method="EXTERNAL" if way.certificate else "PLAIN",
+        login_method="EXTERNAL" if endpoint.certificate else "PLAIN",
     ) as connection:
         channel = connection.channel()
         name = channel.queue_declare(exclusive=True).queue
@@ -181,19 +189,19 @@ def with_kombu(way: Way, node: Callable[[], Node]) -> bytes:
         return bytes(body)
 
 
-def with_amqplib(way: Way, node: Callable[[], Node]) -> bytes:
-    files: dict[str, Any] = {"ca": [Path(way.ca).read_text()]}
-    if way.certificate:
+def with_amqplib(endpoint: Endpoint, node: Callable[[], Node]) -> bytes:
+    files: dict[str, Any] = {"ca": [Path(endpoint.ca).read_text()]}
+    if endpoint.certificate:
         files |= {
-            "cert": Path(way.certificate).read_text(),
-            "key": Path(way.certificate).read_text(),
+            "cert": Path(endpoint.certificate).read_text(),
+            "key": Path(endpoint.certificate).read_text(),
         }
     process = node()
-    login = "" if way.certificate else "guest:guest@"
+    login = "" if endpoint.certificate else "guest:guest@"
     client = process.connect(
         "amqplib",
-        f"amqps://{login}{way.address.host}:{way.address.port}",
-        {**files, "external": bool(way.certificate)},
+        f"amqps://{login}{endpoint.address.host}:{endpoint.address.port}",
+        {**files, "external": bool(endpoint.certificate)},
     )
     name = process.call(client, "declareQueue", "", False, False, True)[0]
     assert process.call(client, "publish", b64encode(BODY).decode(), name, "", False, {}) == "ack"
@@ -213,52 +221,56 @@ AMQP: Final = {
 @pytest.mark.parametrize("certificate", [False, True], ids=["password", "certificate"])
 @pytest.mark.parametrize("library", AMQP)
 def test_amqp_over_tls(
-    secured: Secured, library: str, certificate: bool, request: pytest.FixtureRequest
+    secured: SecuredBroker, library: str, certificate: bool, request: pytest.FixtureRequest
 ) -> None:
-    way = secured.way("amqp", "tls", certificate)
-    assert AMQP[library](way, lambda: request.getfixturevalue("node")) == BODY
+    endpoint = secured.endpoint("amqp", "tls", certificate)
+    assert AMQP[library](endpoint, lambda: request.getfixturevalue("node")) == BODY
 
 
-# -- MQTT: subscribe, publish, hear it
+# -- MQTT: subscribe, publish, receive the message
 
 
-def with_paho(way: Way, topic: str, node: Callable[[], Node]) -> bytes:
-    transport: Any = "websockets" if way.websocket else "unix" if way.kind == "unix" else "tcp"
+def with_paho(endpoint: Endpoint, topic: str, node: Callable[[], Node]) -> bytes:
+    transport: Any = (
+        "websockets" if endpoint.websocket else "unix" if endpoint.kind == "unix" else "tcp"
+    )
     client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv311, transport=transport)
-    if way.login:
-        client.username_pw_set(**way.login)
-    if way.context is not None:
-        client.tls_set_context(way.context)
-    if way.websocket:
+    if endpoint.login:
+        client.username_pw_set(**endpoint.login)
+    if endpoint.context is not None:
+        client.tls_set_context(endpoint.context)
+    if endpoint.websocket:
         client.ws_set_options("/ws")
-    heard: queue.Queue[bytes] = queue.Queue()
+    received: queue.Queue[bytes] = queue.Queue()
     ready = threading.Event()
-    client.on_message = lambda _c, _u, message: heard.put(bytes(message.payload))
+    client.on_message = lambda _c, _u, message: received.put(bytes(message.payload))
     client.on_connect = lambda *_: ready.set()
-    client.connect(*way.address)
+    client.connect(*endpoint.address)
     client.loop_start()
     try:
         assert ready.wait(PATIENCE)
         client.subscribe(topic, 1)
         client.publish(topic, BODY, 1)
-        return heard.get(timeout=PATIENCE)
+        return received.get(timeout=PATIENCE)
     finally:
         client.disconnect()
         client.loop_stop()
 
 
-def with_aiomqtt(way: Way, topic: str, node: Callable[[], Node]) -> bytes:
-    transport: Any = "websockets" if way.websocket else "unix" if way.kind == "unix" else "tcp"
+def with_aiomqtt(endpoint: Endpoint, topic: str, node: Callable[[], Node]) -> bytes:
+    transport: Any = (
+        "websockets" if endpoint.websocket else "unix" if endpoint.kind == "unix" else "tcp"
+    )
 
     async def work() -> bytes:
         async with (
             asyncio.timeout(PATIENCE),
             aiomqtt.Client(
-                *way.address,
+                *endpoint.address,
                 transport=transport,
                 websocket_path="/ws",
-                tls_context=way.context,
-                **way.login,  # type: ignore[arg-type]
+                tls_context=endpoint.context,
+                **endpoint.login,  # type: ignore[arg-type]
             ) as client,
         ):
             await client.subscribe(topic, 1)
@@ -266,21 +278,21 @@ def with_aiomqtt(way: Way, topic: str, node: Callable[[], Node]) -> bytes:
             async for message in client.messages:
                 assert isinstance(message.payload, bytes)
                 return message.payload
-        raise AssertionError("nothing came")
+        raise AssertionError("aiomqtt ended before the message arrived")
 
     return asyncio.run(work())
 
 
-def with_mqttjs(way: Way, topic: str, node: Callable[[], Node]) -> bytes:
-    options: dict[str, Any] = {**way.login, "ca": [Path(way.ca).read_text()]}
-    if way.certificate:
+def with_mqttjs(endpoint: Endpoint, topic: str, node: Callable[[], Node]) -> bytes:
+    options: dict[str, Any] = {**endpoint.login, "ca": [Path(endpoint.ca).read_text()]}
+    if endpoint.certificate:
         options |= {
-            "cert": Path(way.certificate).read_text(),
-            "key": Path(way.certificate).read_text(),
+            "cert": Path(endpoint.certificate).read_text(),
+            "key": Path(endpoint.certificate).read_text(),
         }
-    where = f"{way.address.host}:{way.address.port}"
+    where = f"{endpoint.address.host}:{endpoint.address.port}"
     url = {"tls": f"mqtts://{where}", "ws": f"ws://{where}/ws", "wss": f"wss://{where}/ws"}[
-        way.kind
+        endpoint.kind
     ]
     process = node()
     client = process.connect("mqtt", url, options)
@@ -291,35 +303,40 @@ def with_mqttjs(way: Way, topic: str, node: Callable[[], Node]) -> bytes:
     return body
 
 
-def with_mosquitto(way: Way, topic: str, node: Callable[[], Node]) -> bytes:
+def with_mosquitto(endpoint: Endpoint, topic: str, node: Callable[[], Node]) -> bytes:
     require("mosquitto")
-    host, port = way.address
+    host, port = endpoint.address
     where = (
         ["--unix", host]
-        if way.kind == "unix"
-        else ["-h", host, "-p", str(port), "--cafile", way.ca]
+        if endpoint.kind == "unix"
+        else ["-h", host, "-p", str(port), "--cafile", endpoint.ca]
     )
     where += (
-        ["--cert", way.certificate, "--key", way.certificate]
-        if way.certificate
+        ["--cert", endpoint.certificate, "--key", endpoint.certificate]
+        if endpoint.certificate
         else ["-u", "guest", "-P", "guest"]
     )
-    told = ["-t", topic, "-q", "1", *where]
-    subprocess.run(["mosquitto_pub", "-s", "-r", *told], input=BODY, check=True, timeout=PATIENCE)
-    heard = subprocess.run(
-        ["mosquitto_sub", "-C", "1", "-N", *told], capture_output=True, check=True, timeout=PATIENCE
+    options = ["-t", topic, "-q", "1", *where]
+    subprocess.run(
+        ["mosquitto_pub", "-s", "-r", *options], input=BODY, check=True, timeout=PATIENCE
     )
-    return heard.stdout
+    received = subprocess.run(
+        ["mosquitto_sub", "-C", "1", "-N", *options],
+        capture_output=True,
+        check=True,
+        timeout=PATIENCE,
+    )
+    return received.stdout
 
 
-MQTT: Final[dict[str, Callable[[Way, str, Callable[[], Node]], bytes]]] = {
+MQTT: Final[dict[str, Callable[[Endpoint, str, Callable[[], Node]], bytes]]] = {
     "paho": with_paho,
     "aiomqtt": with_aiomqtt,
     "mqttjs": with_mqttjs,
     "mosquitto": with_mosquitto,
 }
-#: What each library has: kind of transport, and whether with a certificate.
-WAYS: Final = [
+#: Transports of each library: library, kind, and true for a login with a certificate.
+TRANSPORTS: Final = [
     *(
         (library, kind, certificate)
         for library in ("paho", "aiomqtt", "mqttjs")
@@ -341,19 +358,23 @@ WAYS: Final = [
 
 @pytest.mark.parametrize(
     ("library", "kind", "certificate"),
-    WAYS,
+    TRANSPORTS,
     ids=[
         f"{library}-{kind}-{'certificate' if certificate else 'password'}"
-        for library, kind, certificate in WAYS
+        for library, kind, certificate in TRANSPORTS
     ],
 )
 def test_mqtt_over_every_transport(
-    secured: Secured, library: str, kind: str, certificate: bool, request: pytest.FixtureRequest
+    secured: SecuredBroker,
+    library: str,
+    kind: str,
+    certificate: bool,
+    request: pytest.FixtureRequest,
 ) -> None:
-    way = secured.way("mqtt", kind, certificate)
+    endpoint = secured.endpoint("mqtt", kind, certificate)
     assert (
         MQTT[library](
-            way, f"transports/{uuid.uuid4().hex}", lambda: request.getfixturevalue("node")
+            endpoint, f"transports/{uuid.uuid4().hex}", lambda: request.getfixturevalue("node")
         )
         == BODY
     )

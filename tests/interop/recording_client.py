@@ -1,4 +1,4 @@
-"""What a client sees of a broker, written down, so that two brokers can be compared."""
+"""A client that records the answers of its broker, to compare Trellis with RabbitMQ."""
 
 from __future__ import annotations
 
@@ -9,51 +9,53 @@ import pika.exceptions
 
 from tests.interop.client import PATIENCE
 
-#: Seconds in which nothing may come, where nothing should.
+#: Seconds to wait for a delivery where none is expected.
 SILENCE: Final = 0.3
 
 
-class Side:
-    """One of the two, as a client sees it. Everything it answers is written down."""
+class RecordingClient:
+    """A client of one broker that records every answer of the broker in `recorded`."""
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self.seen: list[Any] = []
+        self.recorded: list[Any] = []
         self.connect()
 
     def connect(self) -> None:
-        """Anew, where the last one was closed."""
+        """Open a connection and a channel, also after the broker closed the previous ones."""
         self.connection = pika.BlockingConnection(
             pika.ConnectionParameters("127.0.0.1", self._port)
         )
         self.open()
 
     def open(self) -> None:
-        """Another channel."""
+        """Open a channel in confirm mode."""
         self.channel = self.connection.channel()
         self.channel.confirm_delivery()
 
     def do(self, name: str, *args: Any, **given: Any) -> Any:
-        """A method of the channel; a refusal is written down, and the channel, or the connection,
-        opened anew.
+        """Call a method of the channel, record the outcome, and return the answer.
+
+        If the broker refuses the call and closes the channel or the connection, open a new one.
         """
         try:
             answer = getattr(self.channel, name)(*args, **given)
         except pika.exceptions.ChannelClosedByBroker as refusal:
-            self.seen.append((name, refusal.reply_code, refusal.reply_text))
+            self.recorded.append((name, refusal.reply_code, refusal.reply_text))
             self.open()
             return None
         except pika.exceptions.ConnectionClosedByBroker as refusal:
-            self.seen.append((name, refusal.reply_code, refusal.reply_text))
+            self.recorded.append((name, refusal.reply_code, refusal.reply_text))
             self.connect()
             return None
         except (pika.exceptions.UnroutableError, pika.exceptions.NackError) as fate:
-            self.seen.append((name, type(fate).__name__))
+            self.recorded.append((name, type(fate).__name__))
             return None
-        self.seen.append((name, "done"))
+        self.recorded.append((name, "done"))
         return answer
 
     def drain(self, queue: str) -> None:
+        """Get all messages of a queue and record them."""
         while True:
             method, properties, body = self.channel.basic_get(queue, auto_ack=True)
             if method is None:
@@ -68,7 +70,7 @@ class Side:
                 for key, value in headers.items()
                 if not key.startswith(("x-first-death", "x-last-death"))
             }
-            self.seen.append(
+            self.recorded.append(
                 (
                     queue,
                     method.exchange,
@@ -84,26 +86,28 @@ class Side:
             )
 
     def read(self, stream: str, offset: object, count: int, prefetch: int, multiple: bool) -> None:
-        """Consume a stream from there until so many came. Acknowledged one by one, or when the
-        prefetch count is used up. Headers that are lists are left out: streams of RabbitMQ 3.10
+        """Consume `count` messages of a stream from `offset` on, and record them.
+
+        Messages are acknowledged one by one or, if `multiple` is true, each time that `prefetch` of
+        them are unacknowledged. Headers that are lists are not recorded: streams of RabbitMQ 3.10
         lose them.
         """
         channel = self.connection.channel()
         channel.basic_qos(prefetch_count=prefetch)
         arguments = {} if offset is None else {"x-stream-offset": offset}
-        came = 0
+        received = 0
         for method, properties, body in channel.consume(
             stream, arguments=arguments, inactivity_timeout=PATIENCE if count else SILENCE
         ):
             if method is None:
                 break
-            came += 1
+            received += 1
             plain = {
                 name: value
                 for name, value in properties.headers.items()
                 if not isinstance(value, list)
             }
-            self.seen.append(
+            self.recorded.append(
                 (
                     stream,
                     method.delivery_tag,
@@ -116,7 +120,7 @@ class Side:
             )
             if not multiple or method.delivery_tag % prefetch == 0:
                 channel.basic_ack(method.delivery_tag, multiple)
-            if came == count:
+            if received == count:
                 break
-        self.seen.append((stream, offset, came))
+        self.recorded.append((stream, offset, received))
         channel.close()
