@@ -1,7 +1,8 @@
-// Opens a page in a Chromium without a window: node open.mjs URL SCREENSHOT ROWS
+// Opens a page in a headless Chromium: node open.mjs URL SCREENSHOT ROWS
 //
-// MQTT.js comes from node_modules instead of its server. When the page has tried to connect, its state is one line of JSON on
-// the standard output; a line on the standard input has it written again, once the table has ROWS rows, and makes the picture.
+// MQTT.js comes from node_modules instead of its server. After the page has tried to connect, the program prints the page's state
+// as one line of JSON. For each line on the standard input, the program waits until the table has ROWS rows, prints the state
+// again, and takes the screenshot.
 import { readFile } from 'node:fs/promises';
 import readline from 'node:readline';
 import chromium from '@sparticuz/chromium';
@@ -18,17 +19,17 @@ await page.route('https://unpkg.com/**', (route) => route.fulfill({
 }));
 await page.goto(url);
 
-async function tell() {
+async function printState() {
   const state = await page.textContent('#state');
   const table = await page.$$eval('#topics tr', (found) => found.map((row) => [...row.cells].map((cell) => cell.textContent)));
   console.log(JSON.stringify({ state, table, complaints }));
 }
 
 await page.waitForFunction(() => /^(connected|not)/.test(document.getElementById('state').textContent));
-await tell();
+await printState();
 for await (const line of readline.createInterface({ input: process.stdin })) {
   if (line) await page.waitForFunction((count) => document.querySelectorAll('#topics tr').length >= count, Number(rows));
-  await tell();
+  await printState();
   await page.screenshot({ path: screenshot });
 }
 await browser.close();

@@ -1,7 +1,7 @@
-// Takes pictures of a file in a Chromium without a window: node picture.mjs FILE PICTURE WIDTH...
+// Takes screenshots of a file in a headless Chromium: node picture.mjs FILE PICTURE WIDTH...
 //
-// One for each width, PICTURE-WIDTH.png. A line of JSON for each says how wide the page is, what was asked of a network, what was
-// complained of, and the smallest letters among the page's own.
+// The screenshot for each width is PICTURE-WIDTH.png. For each width, the program prints a line of JSON with the width of the page,
+// its network requests, its errors, and its smallest font size in pixels.
 import { pathToFileURL } from 'node:url';
 import chromium from '@sparticuz/chromium';
 import { chromium as playwright } from 'playwright-core';

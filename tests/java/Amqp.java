@@ -2,7 +2,7 @@ import com.rabbitmq.client.*;
 import java.util.*;
 import java.util.concurrent.*;
 
-/** Works through what users of RabbitMQ's Java client rely on, and prints "ok". */
+/** Checks the features of RabbitMQ's Java client against a broker, and prints "ok". */
 public class Amqp {
     static void want(boolean truth, String what) {
         if (!truth) throw new AssertionError(what);
@@ -17,8 +17,8 @@ public class Amqp {
         channel.confirmSelect();
         BlockingQueue<Integer> returns = new LinkedBlockingQueue<>();
         channel.addReturnListener(returned -> returns.add(returned.getReplyCode()));
-        String graves = channel.queueDeclare().getQueue();
-        String queue = channel.queueDeclare("", false, true, true, Map.of("x-dead-letter-exchange", "", "x-dead-letter-routing-key", graves)).getQueue();
+        String deadLetters = channel.queueDeclare().getQueue();
+        String queue = channel.queueDeclare("", false, true, true, Map.of("x-dead-letter-exchange", "", "x-dead-letter-routing-key", deadLetters)).getQueue();
         channel.exchangeDeclare("java-headers", BuiltinExchangeType.HEADERS, false, true, null);
         channel.queueBind(queue, "java-headers", "", Map.of("x-match", "any", "kind", "a", "n", 5));
         AMQP.BasicProperties properties = new AMQP.BasicProperties.Builder().headers(Map.of("kind", "a", "list", List.of(1, "b"))).deliveryMode(2)
@@ -42,7 +42,7 @@ public class Amqp {
         channel.waitForConfirms();
         GetResponse dead = null;
         for (int tries = 0; dead == null && tries < 100; tries++) {
-            dead = channel.basicGet(graves, true);
+            dead = channel.basicGet(deadLetters, true);
             if (dead == null) Thread.sleep(20);
         }
         List<?> deaths = (List<?>) dead.getProps().getHeaders().get("x-death");
@@ -52,17 +52,17 @@ public class Amqp {
         channel.queueDelete(queue);
         want("tag".equals(cancelled.poll(10, TimeUnit.SECONDS)), "cancelled");
 
-        RpcServer server = new RpcServer(channel, graves) {
+        RpcServer server = new RpcServer(channel, deadLetters) {
             @Override
             public byte[] handleCall(byte[] body, AMQP.BasicProperties reply) {
                 return ("re " + new String(body)).getBytes();
             }
         };
-        channel.queuePurge(graves);
-        Thread thread = new Thread(() -> { try { server.mainloop(); } catch (Exception end) { /* closed */ } });
+        channel.queuePurge(deadLetters);
+        Thread thread = new Thread(() -> { try { server.mainloop(); } catch (Exception end) { /* the connection is closed */ } });
         thread.setDaemon(true);
         thread.start();
-        RpcClient client = new RpcClient(new RpcClientParams().channel(connection.createChannel()).exchange("").routingKey(graves)
+        RpcClient client = new RpcClient(new RpcClientParams().channel(connection.createChannel()).exchange("").routingKey(deadLetters)
             .replyTo("amq.rabbitmq.reply-to"));
         want(new String(client.primitiveCall("x".getBytes())).equals("re x"), "answered");
 

@@ -13,12 +13,12 @@ import com.hivemq.client.mqtt.mqtt5.message.subscribe.suback.Mqtt5SubAckReasonCo
 import java.util.*;
 import java.util.concurrent.*;
 
-/** Works through what users of HiveMQ's client rely on, with 3.1.1 and with 5, and prints "ok". */
+/** Checks the features of HiveMQ's client against a broker, with MQTT 3.1.1 and MQTT 5, and prints "ok". */
 public class Mqtt {
     static String host;
     static int port;
 
-    record Heard(String topic, String payload, int qos, boolean retained) {}
+    record Message(String topic, String payload, int qos, boolean retained) {}
 
     static void want(boolean truth, String what) {
         if (!truth) throw new AssertionError(what);
@@ -26,32 +26,32 @@ public class Mqtt {
 
     static <T> T next(BlockingQueue<T> from, String what) throws Exception {
         T one = from.poll(10, TimeUnit.SECONDS);
-        want(one != null, "nothing came: " + what);
+        want(one != null, "nothing arrived within 10 s: " + what);
         return one;
     }
 
-    /** What the scenarios need of a client of either version. */
+    /** The interface through which the scenarios use a client of either version. */
     interface Client {
         void subscribe(String filter, int qos);
         void publish(String topic, String payload, int qos, boolean retain);
-        BlockingQueue<Heard> heard();
-        /** End without a normal DISCONNECT: the will is published. */
+        BlockingQueue<Message> received();
+        /** End the connection so that the broker publishes the will. */
         void fail() throws Exception;
         void leave();
     }
 
     interface Connect {
-        /** A session that was resumed is told in `resumed`. */
-        Client connect(String name, boolean clean, Heard will, boolean[] resumed) throws Exception;
+        /** Return a connected client; set `resumed[0]` to true if the broker resumed its session. */
+        Client connect(String name, boolean clean, Message will, boolean[] resumed) throws Exception;
     }
 
     static class Three implements Client {
-        final BlockingQueue<Heard> heard = new LinkedBlockingQueue<>();
+        final BlockingQueue<Message> received = new LinkedBlockingQueue<>();
         final Mqtt3BlockingClient client;
 
-        Three(String name, boolean clean, Heard will, boolean[] resumed) {
+        Three(String name, boolean clean, Message will, boolean[] resumed) {
             client = Mqtt3Client.builder().identifier(name).serverHost(host).serverPort(port).buildBlocking();
-            client.toAsync().publishes(MqttGlobalPublishFilter.ALL, one -> heard.add(new Heard(one.getTopic().toString(),
+            client.toAsync().publishes(MqttGlobalPublishFilter.ALL, one -> received.add(new Message(one.getTopic().toString(),
                 new String(one.getPayloadAsBytes()), one.getQos().getCode(), one.isRetain())));
             Mqtt3ConnectBuilder.Send<com.hivemq.client.mqtt.mqtt3.message.connect.connack.Mqtt3ConnAck> asked = client.connectWith().cleanSession(clean);
             if (will != null) asked = asked.willPublish().topic(will.topic).qos(MqttQos.fromCode(will.qos)).payload(will.payload.getBytes()).applyWillPublish();
@@ -67,9 +67,9 @@ public class Mqtt {
             client.publishWith().topic(topic).qos(MqttQos.fromCode(qos)).payload(payload.getBytes()).retain(retain).send();
         }
 
-        public BlockingQueue<Heard> heard() { return heard; }
+        public BlockingQueue<Message> received() { return received; }
 
-        /** This library has no way to lose a connection; an older one with its identifier is closed by the broker, which is as good. */
+        /** The library cannot drop a connection. A second client with the same identifier makes the broker close the first one. */
         public void fail() {
             Mqtt3Client.builder().identifier(client.getConfig().getClientIdentifier().get().toString()).serverHost(host).serverPort(port)
                 .buildBlocking().connect();
@@ -79,16 +79,16 @@ public class Mqtt {
     }
 
     static class Five implements Client {
-        final BlockingQueue<Heard> heard = new LinkedBlockingQueue<>();
+        final BlockingQueue<Message> received = new LinkedBlockingQueue<>();
         final BlockingQueue<Mqtt5Publish> whole = new LinkedBlockingQueue<>();
         final Mqtt5BlockingClient client;
 
-        Five(String name, boolean clean, Heard will, boolean[] resumed) {
+        Five(String name, boolean clean, Message will, boolean[] resumed) {
             Mqtt5ClientBuilder builder = Mqtt5Client.builder().serverHost(host).serverPort(port);
             client = (name.isEmpty() ? builder : builder.identifier(name)).buildBlocking();
             client.toAsync().publishes(MqttGlobalPublishFilter.ALL, one -> {
                 whole.add(one);
-                heard.add(new Heard(one.getTopic().toString(), new String(one.getPayloadAsBytes()), one.getQos().getCode(), one.isRetain()));
+                received.add(new Message(one.getTopic().toString(), new String(one.getPayloadAsBytes()), one.getQos().getCode(), one.isRetain()));
             });
             var asked = client.connectWith().cleanStart(clean).sessionExpiryInterval(clean ? 0 : 1000);
             if (will != null) asked = asked.willPublish().topic(will.topic).qos(MqttQos.fromCode(will.qos)).payload(will.payload.getBytes()).applyWillPublish();
@@ -104,7 +104,7 @@ public class Mqtt {
             client.publishWith().topic(topic).qos(MqttQos.fromCode(qos)).payload(payload.getBytes()).retain(retain).send();
         }
 
-        public BlockingQueue<Heard> heard() { return heard; }
+        public BlockingQueue<Message> received() { return received; }
 
         public void fail() {
             client.disconnectWith().reasonCode(Mqtt5DisconnectReasonCode.DISCONNECT_WITH_WILL_MESSAGE).send();
@@ -121,22 +121,22 @@ public class Mqtt {
         for (int qos = 0; qos <= 2; qos++) {
             for (int n = 0; n < 50; n++) writer.publish(prefix + "/plain/x", "" + n, qos, false);
             for (int n = 0; n < 50; n++) {
-                want(next(listener.heard(), "plain").equals(new Heard(prefix + "/plain/x", "" + n, qos, false)), "in order, QoS " + qos);
+                want(next(listener.received(), "plain").equals(new Message(prefix + "/plain/x", "" + n, qos, false)), "in order, QoS " + qos);
             }
         }
 
         writer.publish(prefix + "/lamp", "on", 1, true);
         Client late = connect.connect(prefix + "late", true, null, resumed);
         late.subscribe(prefix + "/+", 1);
-        want(next(late.heard(), "retained").equals(new Heard(prefix + "/lamp", "on", 1, true)), "retained");
+        want(next(late.received(), "retained").equals(new Message(prefix + "/lamp", "on", 1, true)), "retained");
         writer.publish(prefix + "/lamp", "", 1, true);
-        want(next(late.heard(), "cleared").equals(new Heard(prefix + "/lamp", "", 1, false)), "cleared");
+        want(next(late.received(), "cleared").equals(new Message(prefix + "/lamp", "", 1, false)), "cleared");
         late.leave();
 
         listener.subscribe(prefix + "/will", 1);
-        Client mortal = connect.connect(prefix + "mortal", true, new Heard(prefix + "/will", "gone", 1, false), resumed);
+        Client mortal = connect.connect(prefix + "mortal", true, new Message(prefix + "/will", "gone", 1, false), resumed);
         mortal.fail();
-        want(next(listener.heard(), "will").equals(new Heard(prefix + "/will", "gone", 1, false)), "the will");
+        want(next(listener.received(), "will").equals(new Message(prefix + "/will", "gone", 1, false)), "the will");
 
         Client one = connect.connect(prefix + "one", true, null, resumed), two = connect.connect(prefix + "two", true, null, resumed);
         one.subscribe("$share/group/" + prefix + "/jobs", 1);
@@ -144,10 +144,10 @@ public class Mqtt {
         Set<String> jobs = new TreeSet<>();
         for (int n = 0; n < 20; n++) writer.publish(prefix + "/jobs", "" + n, 1, false);
         for (int n = 0; n < 10; n++) {
-            jobs.add(next(one.heard(), "a job").payload);
-            jobs.add(next(two.heard(), "a job").payload);
+            jobs.add(next(one.received(), "a job").payload);
+            jobs.add(next(two.received(), "a job").payload);
         }
-        want(jobs.size() == 20, "each job has one who does it: " + jobs);
+        want(jobs.size() == 20, "each job reaches one subscriber: " + jobs);
         one.leave();
         two.leave();
 
@@ -158,15 +158,15 @@ public class Mqtt {
         writer.publish(prefix + "/kept", "first", 1, false);
         writer.publish(prefix + "/kept", "second", 2, false);
         sleeper = connect.connect(prefix + "sleeper", false, null, resumed);
-        want(resumed[0], "the session is there");
-        want(next(sleeper.heard(), "kept").equals(new Heard(prefix + "/kept", "first", 1, false)), "kept, QoS 1");
-        want(next(sleeper.heard(), "kept").equals(new Heard(prefix + "/kept", "second", 2, false)), "kept, QoS 2");
+        want(resumed[0], "the session is resumed");
+        want(next(sleeper.received(), "kept").equals(new Message(prefix + "/kept", "first", 1, false)), "kept, QoS 1");
+        want(next(sleeper.received(), "kept").equals(new Message(prefix + "/kept", "second", 2, false)), "kept, QoS 2");
         sleeper.leave();
         listener.leave();
         writer.leave();
     }
 
-    /** There and back with everything that a publication of version 5 can say. */
+    /** Check that every property of an MQTT 5 publication reaches the subscriber. */
     static void properties(String prefix) throws Exception {
         Five one = new Five("", true, null, new boolean[1]);
         want(one.client.getConfig().getClientIdentifier().isPresent(), "a client without an identifier is given one");
@@ -182,9 +182,9 @@ public class Mqtt {
         want(got.getPayloadFormatIndicator().get() == Mqtt5PayloadFormatIndicator.UTF_8 && got.getMessageExpiryInterval().getAsLong() <= 30, "numbers");
         want(got.isRetain() && got.getCorrelationData().get().remaining() == 3, "retained as published, with its correlation data");
         one.publish(prefix + "/ask", "", 1, true);
-        Mqtt5PublishResult.Mqtt5Qos1Result nobody = (Mqtt5PublishResult.Mqtt5Qos1Result)
-            one.client.publishWith().topic(prefix + "-nobody").qos(MqttQos.AT_LEAST_ONCE).send();
-        want(nobody.getPubAck().getReasonCode() == Mqtt5PubAckReasonCode.NO_MATCHING_SUBSCRIBERS, "nobody hears: " + nobody);
+        Mqtt5PublishResult.Mqtt5Qos1Result unmatched = (Mqtt5PublishResult.Mqtt5Qos1Result)
+            one.client.publishWith().topic(prefix + "-unmatched").qos(MqttQos.AT_LEAST_ONCE).send();
+        want(unmatched.getPubAck().getReasonCode() == Mqtt5PubAckReasonCode.NO_MATCHING_SUBSCRIBERS, "no matching subscribers: " + unmatched);
         one.leave();
     }
 

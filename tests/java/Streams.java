@@ -2,7 +2,10 @@ import com.rabbitmq.client.*;
 import java.util.*;
 import java.util.concurrent.*;
 
-/** Reads a stream as users of the Java client do: says each row as tests/interop/test_toolchains.py wants it, publishes, and prints "ok". */
+/**
+ * Reads a stream with the Java client, prints a row for each message in the format of tests/interop/test_toolchains.py, publishes
+ * a message, and prints "ok".
+ */
 public class Streams {
     static void want(boolean truth, String what) {
         if (!truth) throw new AssertionError(what);
@@ -33,7 +36,7 @@ public class Streams {
         return value == null ? "-" : value.toString();
     }
 
-    static void say(Delivery delivery) {
+    static void printRow(Delivery delivery) {
         AMQP.BasicProperties properties = delivery.getProperties();
         Date timestamp = properties.getTimestamp();
         System.out.println(String.join(" ", "row", "" + offset(delivery), delivery.getEnvelope().getRoutingKey(),
@@ -44,8 +47,8 @@ public class Streams {
     public static void main(String[] args) {
         try {
             work(args);
-        } catch (Throwable surprise) {  // Threads of the connection would keep the program alive.
-            surprise.printStackTrace(System.out);
+        } catch (Throwable failure) {  // Exit: threads of the connection would keep the program running.
+            failure.printStackTrace(System.out);
             System.exit(1);
         }
     }
@@ -56,7 +59,7 @@ public class Streams {
         String queue = args[1], key = args[2];
         int count = Integer.parseInt(args[3]);
         Connection connection = factory.newConnection("java-streams");
-        for (Delivery delivery : read(connection, queue, "first", count)) say(delivery);
+        for (Delivery delivery : read(connection, queue, "first", count)) printRow(delivery);
         Map<Object, Long> begin = Map.of(2L, 2L, 2, 2L, (short) 2, 2L, "last", count - 1L, "1h", 0L, new Date(1000), 0L);
         for (Map.Entry<Object, Long> one : begin.entrySet())
             want(offset(read(connection, queue, one.getKey(), 1).get(0)) == one.getValue(), "from " + one.getKey());
@@ -73,12 +76,12 @@ public class Streams {
         BlockingQueue<Delivery> found = new LinkedBlockingQueue<>();
         channel.basicConsume(queue, false, Map.of("x-stream-offset", "next"), (tag, delivery) -> found.add(delivery), tag -> { });
         byte[] body = new byte[256];
-        for (int octet = 0; octet < 256; octet++) body[octet] = (byte) octet;
+        for (int index = 0; index < 256; index++) body[index] = (byte) index;
         channel.basicPublish("amq.topic", key, new AMQP.BasicProperties.Builder().contentType("text/x").correlationId("c")
             .headers(Map.of("n", "7")).build(), body);
         channel.waitForConfirmsOrDie(10000);
         Delivery own = found.poll(10, TimeUnit.SECONDS);
-        want(own != null && offset(own) == count && Arrays.equals(own.getBody(), body), "it comes back");
+        want(own != null && offset(own) == count && Arrays.equals(own.getBody(), body), "the consumer gets the published message");
         connection.close();
         System.out.println("ok");
     }

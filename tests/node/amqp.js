@@ -1,4 +1,4 @@
-// amqplib: a connection with one confirm channel, and the methods of tests/interop/amqp_client.py.
+// A client of amqplib: a connection with one confirm channel. Its methods are those of tests/interop/amqp_client.py.
 'use strict';
 
 const amqplib = require('amqplib');
@@ -9,7 +9,7 @@ class Client {
     this.connection = connection;
     this.deliveries = new Inbox(patience);
     this.cancellations = new Inbox(patience);
-    this.messages = new Map(); // delivery tag -> message, which amqplib settles by
+    this.messages = new Map(); // delivery tag -> message, which amqplib needs for acknowledgements
     connection.on('error', () => {});
   }
 
@@ -21,13 +21,13 @@ class Client {
     this.channel = channel;
   }
 
-  // What the broker refuses closes the channel: the next call has another one.
+  // Run a call on the channel. If the broker refuses the call and closes the channel, open a new channel and throw the error.
   async attempt(work) {
     const channel = this.channel;
     try {
       return await work(channel);
     } catch (error) {
-      await new Promise(setImmediate); // the channel's own 'error' has the code, and may come later
+      await new Promise(setImmediate); // the channel's 'error' event has the reply code and may follow the rejection
       if (!channel.failure) throw error;
       await this.open();
       throw channel.failure;

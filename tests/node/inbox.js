@@ -1,4 +1,4 @@
-// What came, until somebody asks for it; and who asked, until something comes.
+// A queue of received items, with a queue of the calls that wait for an item.
 'use strict';
 
 class Inbox {
@@ -14,7 +14,7 @@ class Inbox {
     else this.items.push(item);
   }
 
-  // The next item. Rejects when none comes within `patience` ms.
+  // Return a promise of the next item, which rejects if no item arrives within `patience` ms.
   take() {
     if (this.items.length) return Promise.resolve(this.items.shift());
     return new Promise((resolve, reject) => {
@@ -24,7 +24,7 @@ class Inbox {
       };
       const timer = setTimeout(() => {
         this.waiting = this.waiting.filter((other) => other !== taker);
-        reject(new Error('nothing came'));
+        reject(new Error(`nothing arrived within ${this.patience} ms`));
       }, this.patience);
       this.waiting.push(taker);
     });

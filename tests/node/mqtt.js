@@ -1,4 +1,4 @@
-// MQTT.js: one client, and the methods of tests/interop/mqtt_client.py.
+// A client of MQTT.js. Its methods are those of tests/interop/mqtt_client.py.
 'use strict';
 
 const mqtt = require('mqtt');
@@ -46,7 +46,7 @@ class Client {
     await this.client.endAsync();
   }
 
-  // Without DISCONNECT.
+  // Drop the connection without a DISCONNECT packet.
   async abort() {
     this.client.stream.destroy();
     await this.closed;

@@ -1,7 +1,7 @@
-// Runs the client libraries of Node for tests/interop: one JSON request a line in, one answer a line out.
+// Runs the client libraries of Node for tests/interop: reads one JSON request per line and writes one JSON answer per line.
 //
-//   {"id": 1, "library": "amqplib", "client": "a", "call": "connect", "args": [...]}   makes the client "a"
-//   {"id": 2, "client": "a", "call": "purge", "args": ["q"]}                           calls its method
+//   {"id": 1, "library": "amqplib", "client": "a", "call": "connect", "args": [...]}   connects the client "a"
+//   {"id": 2, "client": "a", "call": "purge", "args": ["q"]}                           calls a method of the client "a"
 //   {"id": 2, "result": 3}     or     {"id": 2, "error": {"message": "...", "code": 404}}
 'use strict';
 

@@ -1,4 +1,4 @@
-// Works through what users of amqp091-go rely on, and prints "ok"; the first surprise is printed instead.
+// Checks the features of amqp091-go against a broker: prints "ok", or the first failed check and exits with code 1.
 package main
 
 import (
@@ -19,7 +19,7 @@ func must(err error, what string) {
 
 func want(truth bool, what string) {
 	if !truth {
-		fmt.Println("not so:", what)
+		fmt.Println("check failed:", what)
 		os.Exit(1)
 	}
 }
@@ -29,7 +29,7 @@ func next[T any](from <-chan T, what string) T {
 	case one := <-from:
 		return one
 	case <-time.After(10 * time.Second):
-		fmt.Println("nothing came:", what)
+		fmt.Println("nothing arrived within 10 s:", what)
 		os.Exit(1)
 		panic("unreachable")
 	}
@@ -41,7 +41,7 @@ func main() {
 	}
 	url := os.Args[1]
 	_, err := amqp.Dial(os.Args[2])
-	want(err == amqp.ErrCredentials, fmt.Sprint("wrong credentials are told as such: ", err))
+	want(err == amqp.ErrCredentials, fmt.Sprint("wrong credentials give ErrCredentials: ", err))
 
 	connection, err := amqp.Dial(url)
 	must(err, "dial")
@@ -63,7 +63,7 @@ func main() {
 			Body: []byte{byte(n)}, Headers: amqp.Table{"n": int64(n), "list": []interface{}{"a", true, 1.5}}, Timestamp: time.Unix(1700000000, 0)}), "publish")
 		want(next(confirms, "confirm").Ack, "acknowledged")
 	}
-	must(channel.PublishWithContext(ctx, "go-topic", "nobody", true, false, amqp.Publishing{Body: []byte("x")}), "publish")
+	must(channel.PublishWithContext(ctx, "go-topic", "unbound", true, false, amqp.Publishing{Body: []byte("x")}), "publish")
 	want(next(returns, "return").ReplyCode == amqp.NoRoute, "returned")
 	want(next(confirms, "confirm").Ack, "acknowledged")
 

@@ -37,7 +37,7 @@ func dash(text string) string {
 	return text
 }
 
-func say(one amqp.Delivery) {
+func printRow(one amqp.Delivery) {
 	stamp, number := "-", "-"
 	if !one.Timestamp.IsZero() {
 		stamp = strconv.FormatInt(one.Timestamp.Unix(), 10)
@@ -49,21 +49,22 @@ func say(one amqp.Delivery) {
 		dash(one.CorrelationId), stamp, number)
 }
 
-// Reads a stream as users of amqp091-go do: says each row as tests/interop/test_toolchains.py wants it, publishes, and prints "ok".
+// streams reads a stream, prints a row for each message in the format of tests/interop/test_toolchains.py, publishes a message,
+// and prints "ok".
 func streams(url, queue, key, number string) {
 	count, err := strconv.Atoi(number)
 	must(err, "count")
 	connection, err := amqp.Dial(url)
 	must(err, "dial")
 	for _, one := range read(connection, queue, "first", count) {
-		say(one)
+		printRow(one)
 	}
 	for _, begin := range []struct {
-		from  interface{}
-		place int
+		from interface{}
+		want int
 	}{{int64(2), 2}, {int32(2), 2}, {int16(2), 2}, {2, 2}, {"last", count - 1}, {[]byte("last"), count - 1}, {"1h", 0}, {time.Unix(1, 0), 0}} {
 		one := read(connection, queue, begin.from, 1)[0]
-		want(one.Headers["x-stream-offset"] == int64(begin.place), fmt.Sprintf("from %T %v", begin.from, begin.from))
+		want(one.Headers["x-stream-offset"] == int64(begin.want), fmt.Sprintf("from %T %v", begin.from, begin.from))
 	}
 	channel, err := connection.Channel()
 	must(err, "channel")
@@ -79,14 +80,14 @@ func streams(url, queue, key, number string) {
 	deliveries, err := channel.Consume(queue, "", false, false, false, false, amqp.Table{"x-stream-offset": "next"})
 	must(err, "consume")
 	body := make([]byte, 256)
-	for octet := range body {
-		body[octet] = byte(octet)
+	for index := range body {
+		body[index] = byte(index)
 	}
 	must(channel.PublishWithContext(context.Background(), "amq.topic", key, false, false, amqp.Publishing{
 		Body: body, ContentType: "text/x", CorrelationId: "c", Headers: amqp.Table{"n": "7"}}), "publish")
 	want(next(confirms, "confirm").Ack, "acknowledged")
-	own := next(deliveries, "its own")
-	want(own.Headers["x-stream-offset"] == int64(count) && bytes.Equal(own.Body, body), "it comes back")
+	own := next(deliveries, "its own message")
+	want(own.Headers["x-stream-offset"] == int64(count) && bytes.Equal(own.Body, body), "the consumer gets the published message")
 	must(connection.Close(), "close")
 	fmt.Println("ok")
 	os.Exit(0)

@@ -1,5 +1,5 @@
-// Works through what users of Eclipse's two Go clients rely on (version4.go: 3.1.1, version5.go: 5), and prints "ok"; the first
-// surprise is printed instead.
+// Checks the features of Eclipse's two Go clients against a broker (version4.go: MQTT 3.1.1, version5.go: MQTT 5): prints "ok", or
+// the first failed check and exits with code 1.
 package main
 
 import (
@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// heard is a publication as either library gave it.
-type heard struct {
+// message is a publication that either library delivered.
+type message struct {
 	topic, payload string
 	qos            byte
 	retained       bool
@@ -26,7 +26,7 @@ func must(err error, what string) {
 
 func want(truth bool, what string) {
 	if !truth {
-		fmt.Println("not so:", what)
+		fmt.Println("check failed:", what)
 		os.Exit(1)
 	}
 }
@@ -36,29 +36,29 @@ func next[T any](from <-chan T, what string) T {
 	case one := <-from:
 		return one
 	case <-time.After(10 * time.Second):
-		fmt.Println("nothing came:", what)
+		fmt.Println("nothing arrived within 10 s:", what)
 		os.Exit(1)
 		panic("unreachable")
 	}
 }
 
-func wantNext(from <-chan heard, topic, payload string, qos byte, retained bool) {
+func wantNext(from <-chan message, topic, payload string, qos byte, retained bool) {
 	one := next(from, topic)
-	want(one == heard{topic, payload, qos, retained}, fmt.Sprint(topic, " came as ", one))
+	want(one == message{topic, payload, qos, retained}, fmt.Sprint(topic, " arrived as ", one))
 }
 
-// client is what the scenarios need of either library.
+// client is the interface through which the scenarios use either library.
 type client interface {
 	subscribe(filter string, qos byte)
 	publish(topic, payload string, qos byte, retain bool)
-	heard() <-chan heard
-	// cut loses the connection without a DISCONNECT.
+	received() <-chan message
+	// cut drops the connection without a DISCONNECT packet.
 	cut()
 	leave()
 }
 
-// connect makes a client; resumed tells whether the broker had its session.
-type connect func(name string, clean bool, will *heard) (one client, resumed bool)
+// connect returns a connected client; resumed is true if the broker had its session.
+type connect func(name string, clean bool, will *message) (one client, resumed bool)
 
 func scenarios(connect connect, prefix string) {
 	listener, _ := connect(prefix+"listener", true, nil)
@@ -71,22 +71,22 @@ func scenarios(connect connect, prefix string) {
 			writer.publish(topic("plain/x"), fmt.Sprint(n), qos, false)
 		}
 		for n := 0; n < 50; n++ {
-			wantNext(listener.heard(), topic("plain/x"), fmt.Sprint(n), qos, false)
+			wantNext(listener.received(), topic("plain/x"), fmt.Sprint(n), qos, false)
 		}
 	}
 
 	writer.publish(topic("lamp"), "on", 1, true)
 	late, _ := connect(prefix+"late", true, nil)
 	late.subscribe(topic("+"), 1)
-	wantNext(late.heard(), topic("lamp"), "on", 1, true)
+	wantNext(late.received(), topic("lamp"), "on", 1, true)
 	writer.publish(topic("lamp"), "", 1, true)
-	wantNext(late.heard(), topic("lamp"), "", 1, false)
+	wantNext(late.received(), topic("lamp"), "", 1, false)
 	late.leave()
 
 	listener.subscribe(topic("will"), 1)
-	mortal, _ := connect(prefix+"mortal", true, &heard{topic("will"), "gone", 1, false})
+	mortal, _ := connect(prefix+"mortal", true, &message{topic("will"), "gone", 1, false})
 	mortal.cut()
-	wantNext(listener.heard(), topic("will"), "gone", 1, false)
+	wantNext(listener.received(), topic("will"), "gone", 1, false)
 
 	one, _ := connect(prefix+"one", true, nil)
 	two, _ := connect(prefix+"two", true, nil)
@@ -97,7 +97,7 @@ func scenarios(connect connect, prefix string) {
 	}
 	var jobs []string
 	for n := 0; n < 10; n++ {
-		jobs = append(jobs, next(one.heard(), "a job").payload, next(two.heard(), "a job").payload)
+		jobs = append(jobs, next(one.received(), "a job").payload, next(two.received(), "a job").payload)
 	}
 	sort.Strings(jobs)
 	want(strings.Join(jobs, "") == "0001020304050607080910111213141516171819", fmt.Sprint("shared: ", jobs))
@@ -111,9 +111,9 @@ func scenarios(connect connect, prefix string) {
 	writer.publish(topic("kept"), "first", 1, false)
 	writer.publish(topic("kept"), "second", 2, false)
 	sleeper, resumed = connect(prefix+"sleeper", false, nil)
-	want(resumed, "the session is there")
-	wantNext(sleeper.heard(), topic("kept"), "first", 1, false)
-	wantNext(sleeper.heard(), topic("kept"), "second", 2, false)
+	want(resumed, "the session is resumed")
+	wantNext(sleeper.received(), topic("kept"), "first", 1, false)
+	wantNext(sleeper.received(), topic("kept"), "second", 2, false)
 	sleeper.leave()
 	listener.leave()
 	writer.leave()

@@ -10,7 +10,7 @@ import (
 
 type client4 struct {
 	mqtt.Client
-	found chan heard
+	found chan message
 	line  net.Conn
 }
 
@@ -22,7 +22,7 @@ func wait(token mqtt.Token, what string) {
 func (c *client4) subscribe(filter string, qos byte) {
 	token := c.Subscribe(filter, qos, nil).(*mqtt.SubscribeToken)
 	wait(token, "subscribe")
-	for _, granted := range token.Result() { // Of a shared subscription it keeps the filter alone.
+	for _, granted := range token.Result() { // For a shared subscription, the library keeps only the filter.
 		want(granted == qos, "the QoS is granted")
 	}
 }
@@ -31,17 +31,17 @@ func (c *client4) publish(topic, payload string, qos byte, retain bool) {
 	wait(c.Publish(topic, qos, retain, payload), "publish")
 }
 
-func (c *client4) heard() <-chan heard { return c.found }
+func (c *client4) received() <-chan message { return c.found }
 func (c *client4) cut()                { c.line.Close() }
 func (c *client4) leave()              { c.Disconnect(1000) }
 
 func version4(address string) connect {
-	return func(name string, clean bool, will *heard) (client, bool) {
-		one := &client4{found: make(chan heard, 1000)}
+	return func(name string, clean bool, will *message) (client, bool) {
+		one := &client4{found: make(chan message, 1000)}
 		options := mqtt.NewClientOptions().AddBroker("tcp://" + address).SetClientID(name).SetCleanSession(clean).
 			SetProtocolVersion(4).SetAutoReconnect(false).SetOrderMatters(true)
 		options.SetDefaultPublishHandler(func(_ mqtt.Client, m mqtt.Message) {
-			one.found <- heard{m.Topic(), string(m.Payload()), m.Qos(), m.Retained()}
+			one.found <- message{m.Topic(), string(m.Payload()), m.Qos(), m.Retained()}
 		})
 		options.SetCustomOpenConnectionFn(func(at *url.URL, _ mqtt.ClientOptions) (net.Conn, error) {
 			line, err := net.Dial("tcp", at.Host)

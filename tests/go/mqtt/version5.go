@@ -10,7 +10,7 @@ import (
 
 type client5 struct {
 	*paho.Client
-	found chan heard
+	found chan message
 	whole chan *paho.Publish
 	line  net.Conn
 }
@@ -26,17 +26,17 @@ func (c *client5) publish(topic, payload string, qos byte, retain bool) {
 	must(err, "publish")
 }
 
-func (c *client5) heard() <-chan heard { return c.found }
+func (c *client5) received() <-chan message { return c.found }
 func (c *client5) cut()                { c.line.Close() }
 func (c *client5) leave()              { must(c.Disconnect(&paho.Disconnect{}), "disconnect") }
 
 func open5(address string, asked *paho.Connect) (*client5, *paho.Connack) {
 	line, err := net.Dial("tcp", address)
 	must(err, "dial")
-	one := &client5{found: make(chan heard, 1000), whole: make(chan *paho.Publish, 1000), line: line}
+	one := &client5{found: make(chan message, 1000), whole: make(chan *paho.Publish, 1000), line: line}
 	one.Client = paho.NewClient(paho.ClientConfig{Conn: line, ClientID: asked.ClientID, OnPublishReceived: []func(paho.PublishReceived) (bool, error){
 		func(got paho.PublishReceived) (bool, error) {
-			one.found <- heard{got.Packet.Topic, string(got.Packet.Payload), got.Packet.QoS, got.Packet.Retain}
+			one.found <- message{got.Packet.Topic, string(got.Packet.Payload), got.Packet.QoS, got.Packet.Retain}
 			one.whole <- got.Packet
 			return true, nil
 		}}})
@@ -46,7 +46,7 @@ func open5(address string, asked *paho.Connect) (*client5, *paho.Connack) {
 }
 
 func version5(address string) connect {
-	return func(name string, clean bool, will *heard) (client, bool) {
+	return func(name string, clean bool, will *message) (client, bool) {
 		asked := &paho.Connect{ClientID: name, CleanStart: clean, KeepAlive: 60}
 		if !clean {
 			kept := uint32(1000)
@@ -61,7 +61,7 @@ func version5(address string) connect {
 	}
 }
 
-// properties goes there and back with everything that a publication of version 5 can say.
+// properties checks that every property of an MQTT 5 publication reaches the subscriber.
 func properties(address, prefix string) {
 	one, answer := open5(address, &paho.Connect{CleanStart: true, KeepAlive: 60})
 	want(answer.Properties.AssignedClientID != "", "a client without an identifier is given one")
@@ -80,11 +80,11 @@ func properties(address, prefix string) {
 	want(string(got.CorrelationData) == "\x00\x01\x02" && got.ContentType == "text/plain" && got.ResponseTopic == prefix+"/answer", "properties")
 	want(*got.PayloadFormat == 1 && *got.MessageExpiry <= 30 && *got.SubscriptionIdentifier == 77, "numbers")
 	want(fmt.Sprint(got.User) == fmt.Sprint(sent.User), fmt.Sprint("user properties: ", got.User))
-	unheard, err := one.Publish(context.Background(), &paho.Publish{Topic: prefix, Payload: []byte("?"), QoS: 1})
+	parent, err := one.Publish(context.Background(), &paho.Publish{Topic: prefix, Payload: []byte("?"), QoS: 1})
 	must(err, "publish to the parent")
-	want(unheard.ReasonCode == 0, "a/# hears a")
-	nobody, err := one.Publish(context.Background(), &paho.Publish{Topic: prefix + "-nobody", QoS: 1})
-	must(err, "publish to nobody")
-	want(nobody.ReasonCode == 0x10, fmt.Sprint("nobody hears: ", nobody.ReasonCode))
+	want(parent.ReasonCode == 0, "a/# matches a")
+	unmatched, err := one.Publish(context.Background(), &paho.Publish{Topic: prefix + "-unmatched", QoS: 1})
+	must(err, "publish without a subscriber")
+	want(unmatched.ReasonCode == 0x10, fmt.Sprint("no matching subscribers: ", unmatched.ReasonCode))
 	one.leave()
 }

@@ -1,4 +1,4 @@
-//! Works through what users of lapin rely on, and prints "ok".
+//! Checks the features of lapin against a broker, and prints "ok".
 
 use futures_lite::stream::StreamExt;
 use lapin::{
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             assert!(matches!(confirm, Confirmation::Ack(None)), "{confirm:?}");
         }
         let returned = channel
-            .basic_publish("lapin", "nobody", BasicPublishOptions { mandatory: true, ..Default::default() }, b"x", BasicProperties::default())
+            .basic_publish("lapin", "unbound", BasicPublishOptions { mandatory: true, ..Default::default() }, b"x", BasicProperties::default())
             .await?
             .await?;
         assert!(matches!(returned, Confirmation::Ack(Some(_))), "{returned:?}");

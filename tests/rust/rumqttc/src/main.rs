@@ -1,4 +1,4 @@
-//! Works through what users of rumqttc rely on, with 3.1.1 and with 5, and prints "ok".
+//! Checks the features of rumqttc against a broker, with MQTT 3.1.1 and MQTT 5, and prints "ok".
 
 use rumqttc::{v5, Event, LastWill, MqttOptions, Packet, QoS};
 use std::collections::BTreeSet;
@@ -13,68 +13,68 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, PartialEq, Clone)]
-struct Heard {
+struct Message {
     topic: String,
     payload: String,
     qos: u8,
     retained: bool,
 }
 
-fn heard(topic: &str, payload: &str, qos: u8, retained: bool) -> Heard {
-    Heard { topic: topic.into(), payload: payload.into(), qos, retained }
+fn message(topic: &str, payload: &str, qos: u8, retained: bool) -> Message {
+    Message { topic: topic.into(), payload: payload.into(), qos, retained }
 }
 
-/// What a client is told beside publications.
+/// An event of a client other than a publication.
 #[derive(Debug)]
-enum Note {
+enum Notice {
     Connected(bool),
     Granted(String),
     Taken,
 }
 
-/// What the scenarios need of a client of either version.
+/// The interface through which the scenarios use a client of either version.
 trait Client {
     fn subscribe(&self, filter: &str, qos: u8);
     fn publish(&self, topic: &str, payload: &str, qos: u8, retain: bool);
     fn leave(self: Box<Self>);
-    /// Lose the connection without a DISCONNECT.
+    /// Drop the connection without a DISCONNECT packet.
     fn cut(self: Box<Self>);
-    fn next(&self) -> Heard;
+    fn next(&self) -> Message;
 }
 
-/// Where, and under which name; its will; whether the session is to be a new one that ends with it.
+/// The broker's address, and the client identifier, will and clean session flag of a connection.
 struct Login<'a> {
     host: &'a str,
     port: u16,
     name: String,
-    will: Option<Heard>,
+    will: Option<Message>,
     clean: bool,
 }
 
-/// The event loop of one connection, in a thread of its own, until it ends or is told to stop.
+/// The event loop of one connection, in a thread of its own. It ends with the connection or when `stop` is set.
 struct Line {
-    heard: Receiver<Heard>,
-    notes: Receiver<Note>,
+    messages: Receiver<Message>,
+    notices: Receiver<Notice>,
     stop: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
 
 impl Line {
-    fn note(&self, what: &str) -> Note {
-        self.notes.recv_timeout(PATIENCE).expect(what)
+    fn notice(&self, what: &str) -> Notice {
+        self.notices.recv_timeout(PATIENCE).expect(what)
     }
     fn granted(&self, qos: u8) {
-        match self.note("SUBACK") {
-            Note::Granted(code) => assert!(code.contains(["AtMostOnce", "AtLeastOnce", "ExactlyOnce"][qos as usize]), "{code}"),
+        match self.notice("SUBACK") {
+            Notice::Granted(code) => assert!(code.contains(["AtMostOnce", "AtLeastOnce", "ExactlyOnce"][qos as usize]), "{code}"),
             other => panic!("{other:?}"),
         }
     }
     fn taken(&self) {
-        assert!(matches!(self.note("PUBACK or PUBCOMP"), Note::Taken));
+        assert!(matches!(self.notice("PUBACK or PUBCOMP"), Notice::Taken));
     }
     fn connected(&self) -> bool {
-        match self.note("CONNACK") {
-            Note::Connected(resumed) => resumed,
+        match self.notice("CONNACK") {
+            Notice::Connected(resumed) => resumed,
             other => panic!("{other:?}"),
         }
     }
@@ -84,7 +84,7 @@ impl Line {
     }
 }
 
-/// Both versions of the library have the same names for different types.
+/// A client of one MQTT version. The library has types of equal names for both versions.
 macro_rules! version {
     ($name:ident, $client:ty, $connection:ty, $event:path, $packet:ident, $qos:ty, $acks:pat, $topic:expr) => {
         struct $name {
@@ -94,8 +94,8 @@ macro_rules! version {
 
         impl $name {
             fn over(client: $client, mut connection: $connection) -> ($name, bool) {
-                let (found, heard): (Sender<Heard>, _) = channel();
-                let (told, notes) = channel();
+                let (found, messages): (Sender<Message>, _) = channel();
+                let (notice_sender, notices) = channel();
                 let stop = Arc::new(AtomicBool::new(false));
                 let stopped = stop.clone();
                 let thread = spawn(move || loop {
@@ -104,11 +104,11 @@ macro_rules! version {
                         return;
                     }
                     match event {
-                        Ok(Ok($event($packet::ConnAck(ack)))) => told.send(Note::Connected(ack.session_present)).unwrap(),
-                        Ok(Ok($event($packet::SubAck(ack)))) => told.send(Note::Granted(format!("{:?}", ack.return_codes))).unwrap(),
-                        Ok(Ok($event($acks))) => told.send(Note::Taken).unwrap(),
+                        Ok(Ok($event($packet::ConnAck(ack)))) => notice_sender.send(Notice::Connected(ack.session_present)).unwrap(),
+                        Ok(Ok($event($packet::SubAck(ack)))) => notice_sender.send(Notice::Granted(format!("{:?}", ack.return_codes))).unwrap(),
+                        Ok(Ok($event($acks))) => notice_sender.send(Notice::Taken).unwrap(),
                         Ok(Ok($event($packet::Publish(one)))) => found
-                            .send(Heard {
+                            .send(Message {
                                 topic: $topic(&one.topic),
                                 payload: String::from_utf8(one.payload.to_vec()).unwrap(),
                                 qos: one.qos as u8,
@@ -120,7 +120,7 @@ macro_rules! version {
                         Err(_) => (),
                     }
                 });
-                let line = Line { heard, notes, stop, thread };
+                let line = Line { messages, notices, stop, thread };
                 let resumed = line.connected();
                 ($name { client, line }, resumed)
             }
@@ -148,8 +148,8 @@ macro_rules! version {
             fn cut(self: Box<Self>) {
                 self.line.cut();
             }
-            fn next(&self) -> Heard {
-                self.line.heard.recv_timeout(PATIENCE).expect("a publication")
+            fn next(&self) -> Message {
+                self.line.messages.recv_timeout(PATIENCE).expect("a publication")
             }
         }
     };
@@ -195,7 +195,7 @@ fn version5(login: Login) -> (Box<dyn Client>, bool) {
 }
 
 fn scenarios(connect: fn(Login) -> (Box<dyn Client>, bool), host: &str, port: u16, prefix: &str) {
-    let open = |name: &str, clean: bool, will: Option<Heard>| connect(Login { host, port, name: format!("{prefix}{name}"), will, clean });
+    let open = |name: &str, clean: bool, will: Option<Message>| connect(Login { host, port, name: format!("{prefix}{name}"), will, clean });
     let topic = |level: &str| format!("{prefix}/{level}");
     let (listener, _) = open("listener", true, None);
     let (writer, _) = open("writer", true, None);
@@ -205,20 +205,20 @@ fn scenarios(connect: fn(Login) -> (Box<dyn Client>, bool), host: &str, port: u1
             writer.publish(&topic("plain/x"), &number.to_string(), qos, false);
         }
         for number in 0..50 {
-            assert_eq!(listener.next(), heard(&topic("plain/x"), &number.to_string(), qos, false));
+            assert_eq!(listener.next(), message(&topic("plain/x"), &number.to_string(), qos, false));
         }
     }
 
     writer.publish(&topic("lamp"), "on", 1, true);
     let (late, _) = open("late", true, None);
     late.subscribe(&topic("+"), 1);
-    assert_eq!(late.next(), heard(&topic("lamp"), "on", 1, true));
+    assert_eq!(late.next(), message(&topic("lamp"), "on", 1, true));
     writer.publish(&topic("lamp"), "", 1, true);
-    assert_eq!(late.next(), heard(&topic("lamp"), "", 1, false));
+    assert_eq!(late.next(), message(&topic("lamp"), "", 1, false));
     late.leave();
 
     listener.subscribe(&topic("will"), 1);
-    let will = heard(&topic("will"), "gone", 1, false);
+    let will = message(&topic("will"), "gone", 1, false);
     let (mortal, _) = open("mortal", true, Some(will.clone()));
     mortal.cut();
     assert_eq!(listener.next(), will);
@@ -242,15 +242,15 @@ fn scenarios(connect: fn(Login) -> (Box<dyn Client>, bool), host: &str, port: u1
     writer.publish(&topic("kept"), "first", 1, false);
     writer.publish(&topic("kept"), "second", 2, false);
     let (sleeper, resumed) = open("sleeper", false, None);
-    assert!(resumed, "the session is there");
-    assert_eq!(sleeper.next(), heard(&topic("kept"), "first", 1, false));
-    assert_eq!(sleeper.next(), heard(&topic("kept"), "second", 2, false));
+    assert!(resumed, "the session is resumed");
+    assert_eq!(sleeper.next(), message(&topic("kept"), "first", 1, false));
+    assert_eq!(sleeper.next(), message(&topic("kept"), "second", 2, false));
     sleeper.leave();
     listener.leave();
     writer.leave();
 }
 
-/// There and back with everything that a publication of version 5 can say.
+/// Check that every property of an MQTT 5 publication reaches the subscriber.
 fn properties(host: &str, port: u16, prefix: &str) {
     use v5::mqttbytes::v5::{PublishProperties, SubscribeProperties};
     let (client, mut connection) = v5::Client::new(v5::MqttOptions::new(format!("{prefix}p"), host, port), 100);

@@ -1,4 +1,5 @@
-//! Reads a stream as users of lapin do: says each row as tests/interop/test_toolchains.py wants it, publishes, and prints "ok".
+//! Reads a stream with lapin, prints a row for each message in the format of tests/interop/test_toolchains.py, publishes a message,
+//! and prints "ok".
 
 use futures_lite::stream::StreamExt;
 use lapin::{
@@ -36,7 +37,7 @@ fn offset(delivery: &Delivery) -> i64 {
     }
 }
 
-fn say(delivery: &Delivery) {
+fn print_row(delivery: &Delivery) {
     let dash = || "-".to_string();
     let properties = &delivery.properties;
     let number = match header(delivery, "n") {
@@ -49,7 +50,7 @@ fn say(delivery: &Delivery) {
         "row {} {} {} {} {} {} {}",
         offset(delivery),
         delivery.routing_key.as_str(),
-        delivery.data.iter().map(|octet| format!("{octet:02x}")).collect::<String>(),
+        delivery.data.iter().map(|byte| format!("{byte:02x}")).collect::<String>(),
         properties.content_type().as_ref().map(|text| text.to_string()).unwrap_or_else(dash),
         properties.correlation_id().as_ref().map(|text| text.to_string()).unwrap_or_else(dash),
         properties.timestamp().map(|seconds| seconds.to_string()).unwrap_or_else(dash),
@@ -63,7 +64,7 @@ fn main() -> Result<(), Failure> {
     futures_lite::future::block_on(async {
         let connection = Connection::connect(url, ConnectionProperties::default()).await?;
         for delivery in read(&connection, queue, AMQPValue::LongString("first".into()), count).await? {
-            say(&delivery);
+            print_row(&delivery);
         }
         let last = count as i64 - 1;
         let begin = [
@@ -73,8 +74,8 @@ fn main() -> Result<(), Failure> {
             (AMQPValue::LongString("1h".into()), 0),
             (AMQPValue::Timestamp(1), 0),
         ];
-        for (from, place) in begin {
-            assert_eq!(offset(&read(&connection, queue, from.clone(), 1).await?[0]), place, "{from:?}");
+        for (from, expected) in begin {
+            assert_eq!(offset(&read(&connection, queue, from.clone(), 1).await?[0]), expected, "{from:?}");
         }
         let channel = connection.create_channel().await?;
         let refused = channel.basic_consume(queue, "", BasicConsumeOptions::default(), FieldTable::default()).await;
@@ -91,7 +92,7 @@ fn main() -> Result<(), Failure> {
         let body: Vec<u8> = (0..=255).collect();
         channel.basic_publish("amq.topic", key, BasicPublishOptions::default(), &body, properties).await?.await?;
         let own = consumer.next().await.expect("a delivery")?;
-        assert!(offset(&own) == count as i64 && own.data == body, "it comes back");
+        assert!(offset(&own) == count as i64 && own.data == body, "the consumer gets the published message");
         connection.close(200, "bye").await?;
         println!("ok");
         Ok(())
