@@ -32,8 +32,8 @@ func (c *client4) publish(topic, payload string, qos byte, retain bool) {
 }
 
 func (c *client4) received() <-chan message { return c.found }
-func (c *client4) cut()                { c.line.Close() }
-func (c *client4) leave()              { c.Disconnect(1000) }
+func (c *client4) cut()                     { c.line.Close() }
+func (c *client4) leave()                   { c.Disconnect(1000) }
 
 func version4(address string) connect {
 	return func(name string, clean bool, will *message) (client, bool) {

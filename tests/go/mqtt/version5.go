@@ -27,8 +27,8 @@ func (c *client5) publish(topic, payload string, qos byte, retain bool) {
 }
 
 func (c *client5) received() <-chan message { return c.found }
-func (c *client5) cut()                { c.line.Close() }
-func (c *client5) leave()              { must(c.Disconnect(&paho.Disconnect{}), "disconnect") }
+func (c *client5) cut()                     { c.line.Close() }
+func (c *client5) leave()                   { must(c.Disconnect(&paho.Disconnect{}), "disconnect") }
 
 func open5(address string, asked *paho.Connect) (*client5, *paho.Connack) {
 	line, err := net.Dial("tcp", address)
