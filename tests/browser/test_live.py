@@ -112,9 +112,8 @@ def test_the_page_shows_topics_as_they_are_published(
                 *(f"{base + (number * 7 % 11) / 10:.1f}" for number in range(40)),
             )
         publish(broker, "elsewhere", "1", "2")
-        publish(
-            broker, "house/window", "open"
-        )  # The last message: the page has received all others before it.
+        # The page receives this message after all others.
+        publish(broker, "house/window", "open")
         shown = page.complete()
     assert shown["complaints"] == []
     assert [row[:2] for row in shown["table"]] == [

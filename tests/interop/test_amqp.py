@@ -138,7 +138,7 @@ def test_get_takes_one_message_at_a_time(amqp: AmqpClient, unique: str) -> None:
     assert amqp.depth(unique) == 1
 
 
-def test_unsettled_messages_go_to_others_when_the_connection_ends(
+def test_unacknowledged_messages_are_requeued_when_the_connection_ends(
     amqp: AmqpClient, amqp_name: str, amqp_peer: AmqpPeers, unique: str
 ) -> None:
     other = amqp_peer(amqp_name)
@@ -188,7 +188,7 @@ def test_headers_exchange_matches_all_or_any(amqp: AmqpClient, unique: str) -> N
     assert (amqp.depth(f"{unique}-all"), amqp.depth(f"{unique}-any")) == (1, 2)
 
 
-def test_exchanges_bound_to_exchanges_pass_messages_on(amqp: AmqpClient, unique: str) -> None:
+def test_exchanges_route_to_bound_exchanges(amqp: AmqpClient, unique: str) -> None:
     source, destination = f"{unique}-source", f"{unique}-destination"
     amqp.declare_exchange(source, "topic")
     amqp.declare_exchange(destination, "fanout")
@@ -216,7 +216,9 @@ def test_purge_and_delete_return_the_number_of_messages(amqp: AmqpClient, unique
     assert amqp.delete_queue(unique) == 0
 
 
-def test_missing_queue_is_not_found_and_the_client_goes_on(amqp: AmqpClient, unique: str) -> None:
+def test_missing_queue_is_not_found_and_the_client_stays_usable(
+    amqp: AmqpClient, unique: str
+) -> None:
     with amqp.refused(404, f"no queue '{unique}' in vhost '/'"):
         amqp.declare_queue(unique, passive=True)
     with amqp.refused(404, f"no queue '{unique}' in vhost '/'"):
@@ -326,7 +328,7 @@ def test_properties_are_the_same_for_every_library(
     ["grüße \N{SNOWMAN}", "with space", "quo'te\"s/%?&", "a" * 160],
     ids=["unicode", "space", "signs", "long"],
 )
-def test_names_may_hold_anything(amqp: AmqpClient, word: str, unique: str) -> None:
+def test_names_may_contain_any_character(amqp: AmqpClient, word: str, unique: str) -> None:
     key = f"{word}.{unique}"
     name = key if amqp.any_name else unique
     amqp.declare_exchange(name, "topic")
@@ -351,7 +353,7 @@ def test_consumer_is_cancelled_when_its_queue_is_deleted(
     assert amqp.depth(unique) == 0
 
 
-def test_cancelled_consumer_gets_no_more(amqp: AmqpClient, unique: str) -> None:
+def test_cancelled_consumer_receives_nothing(amqp: AmqpClient, unique: str) -> None:
     amqp.declare_queue(unique)
     tag = amqp.consume(unique)
     amqp.publish(b"before", unique)

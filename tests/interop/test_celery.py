@@ -118,7 +118,7 @@ def workers(
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-def test_results_come_back(workers: Callable[..., Worker], kind: str) -> None:
+def test_results_are_returned(workers: Callable[..., Worker], kind: str) -> None:
     worker = workers(kind)
     found = [worker.tasks.add.delay(number, 1) for number in range(50)]
     assert [one.get(timeout=PATIENCE) for one in found] == [number + 1 for number in range(50)]

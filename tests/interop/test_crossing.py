@@ -60,7 +60,7 @@ def test_amqp_publication_reaches_subscribers_of_every_mqtt_library(
 
 
 @pytest.mark.parametrize("size", [64 << 10, 1 << 20])
-def test_large_messages_cross_whole(
+def test_large_messages_arrive_whole_over_the_other_protocol(
     amqp: AmqpClient, mqtt: MqttClient, size: int, unique: str
 ) -> None:
     body = bytes(number % 251 for number in range(size))

@@ -86,7 +86,7 @@ def test_retained_message_reaches_new_subscriptions_until_it_is_cleared(
     assert too_late.receive() == (topic, b"live", 1, False)
 
 
-def test_large_retained_message_comes_whole(
+def test_large_retained_message_arrives_whole(
     mqtt: MqttClient, mqtt_name: str, mqtt_peer: MqttPeers, unique: str
 ) -> None:
     payload = bytes(range(256)) * 1_200
@@ -149,13 +149,13 @@ def test_persistent_session_queues_messages_while_disconnected(
     client.disconnect()
     client = mqtt_peer(mqtt_name, client_id=unique, clean=True)
     assert client.session_present in (False, None)
-    sender.publish(f"{unique}/clean", b"forgotten", 1)
+    sender.publish(f"{unique}/clean", b"missed", 1)
     client.subscribe(f"{unique}/#", 1)
-    sender.publish(f"{unique}/clean", b"heard", 1)
-    assert client.receive().payload == b"heard"
+    sender.publish(f"{unique}/clean", b"delivered", 1)
+    assert client.receive().payload == b"delivered"
 
 
-def test_newer_connection_takes_over_and_the_older_one_ends(
+def test_newer_connection_takes_over_the_session_and_closes_the_older_one(
     mqtt_name: str, mqtt_peer: MqttPeers, unique: str
 ) -> None:
     sender = mqtt_peer("paho")

@@ -81,7 +81,7 @@ async def test_request_and_response(broker: BrokerProcess, unique: str) -> None:
 async def test_a_shared_subscription_divides_the_messages(
     broker: BrokerProcess, unique: str
 ) -> None:
-    heard: list[bytes] = []
+    received: list[bytes] = []
     async with (
         client(broker, f"{unique}-1") as one,
         client(broker, f"{unique}-2") as two,
@@ -95,8 +95,8 @@ async def test_a_shared_subscription_divides_the_messages(
             messages = aiter(member.messages)
             for _ in range(10):
                 message = await asyncio.wait_for(anext(messages), PATIENCE)
-                heard.append(bytes(message.payload))
-    assert sorted(heard) == sorted(b"%d" % number for number in range(20))
+                received.append(bytes(message.payload))
+    assert sorted(received) == sorted(b"%d" % number for number in range(20))
 
 
 async def test_mosquitto_request_is_answered(broker: BrokerProcess, unique: str) -> None:

@@ -171,8 +171,8 @@ def test_mqtt_subscribers_get_what_a_stream_stores(
         assert (
             amqp.publish(body, f"{unique}.a", "amq.topic", properties={"delivery_mode": 2}) == "ack"
         )
-    heard = [mqtt.receive() for _ in range(3)]
-    assert [(one.topic, one.payload) for one in heard] == [
+    received = [mqtt.receive() for _ in range(3)]
+    assert [(one.topic, one.payload) for one in received] == [
         (f"{unique}/a", one.body) for one in read(amqp, unique, "first", 3)
     ]
     amqp.delete_queue(unique)
