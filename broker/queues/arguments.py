@@ -2,7 +2,7 @@
 
 argument                          value                                       compared on
                                                                               redeclaration
-x-message-ttl                     ms, from 0                                  yes
+x-message-ttl (TTL)               ms, from 0                                  yes
 x-expires                         ms, from 1                                  yes
 x-max-length, -bytes              from 0                                      yes
 x-overflow                        drop-head, reject-publish(-dlx)             yes

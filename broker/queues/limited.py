@@ -79,6 +79,10 @@ class LimitedQueue(Queue):
         self._unused_expiry: UnusedExpiry | None = None
 
     def latest_expiry(self) -> i64:
+        """Return the time at which a message put now expires by `x-message-ttl`, in ms; -1: never.
+
+        The time to live (TTL) is `arguments.ttl`; `Queue.expire` discards expired messages.
+        """
         return self.agenda.now + self.arguments.ttl if self.arguments.ttl >= 0 else -1
 
     @property

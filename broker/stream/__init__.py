@@ -23,4 +23,7 @@ Modules, in reading order:
     offsets      resolves the offset at which a reader begins
     queue        the queue, and its readers
     streams      all streams of a broker
+
+StreamQueue.run serves the readers. The reader of an AMQP consumer is AmqpStreamConsumer in
+protocols/amqp/channel/streaming.py; docs/streams.md ("How it is built") follows a read.
 """

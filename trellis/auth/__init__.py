@@ -1,1 +1,11 @@
-"""Authentication: passwords, tokens, plugins, login throttling and publish rates."""
+"""Authentication: passwords, tokens, plugins, login throttling and publish rates.
+
+A login passes through a chain of authenticators, which server/node.py makes from the settings:
+
+    front end --> TokenAuthenticator --> PluginAuthenticator --> Accounts --> verdict
+                  jwt.py, with keys      amqtt_plugins.py        authenticate.py
+
+Reading order: authenticate (users and passwords), login_throttle, passwords, settings_users, jwt,
+amqtt_plugins, amqtt_loading. rates limits publishers, after their login. docs/architecture.md
+("Walk: a login") follows a login from the client's packet to the answer.
+"""

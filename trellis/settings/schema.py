@@ -1,7 +1,8 @@
 """Every setting, declared once with its default, type, bounds, unit and help text.
 
-A new setting is a new field here (of a port or TLS: in listeners.py) and nothing else;
-declaration.py says how it is written. Sizes are in bytes, times in seconds.
+A new setting is a new field here, or in listeners.py for the sections of protocols and ports (amqp,
+mqtt, ws, tls, http, ...). declaration.py says how a field is written, and CONTRIBUTING.md ("a
+setting") lists the steps. Sizes are in bytes, times in seconds.
 """
 
 import os
