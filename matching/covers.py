@@ -36,11 +36,10 @@ _FRESH: Final = "\0" * 256
 
 
 class _Runs:
-    """A pattern as runs and gaps: ``gaps[n]`` is the least number of words between two adjacent
-    runs.
+    """A pattern, split at each ``#`` into runs of words with gaps between them.
 
-    The gap ``gaps[n]`` is between ``runs[n]`` and ``runs[n + 1]``. A run that is not the first
-    begins with a literal word; a run that is not the last ends with one.
+    ``gaps[n]`` is the least number of words between ``runs[n]`` and ``runs[n + 1]``. A run that
+    is not the first begins with a literal word; a run that is not the last ends with one.
     """
 
     __slots__ = ("gaps", "runs", "size")

@@ -137,8 +137,10 @@ class Dfa(Trie[S]):
         return self._match_slowly(topic) if answer is None else answer.copy()
 
     def _match_slowly(self, topic: str) -> list[S]:
-        """Like `match`, but create and repair states on the way, as far as effort and
-        budget allow.
+        """Return the subscribers of a topic, and create or update the states on its path.
+
+        If the limit of nodes per lookup (_EFFORT) or the memory budget is reached, the trie
+        answers for the rest of the topic.
         """
         if not self._pairs:
             return []

@@ -37,11 +37,11 @@ class Numbered(Matcher[S]):
         raise NotImplementedError
 
     def enter(self, pattern: str, words: list[str], number: int) -> None:
-        """Add the pattern with this number to the sets."""
+        """Add the number of a pattern to the algorithm's sets."""
         raise NotImplementedError
 
     def leave(self, pattern: str, words: list[str], number: int) -> None:
-        """Remove the pattern with this number from the sets. Other patterns remain."""
+        """Remove the number of a pattern from the algorithm's sets, which still hold others."""
         raise NotImplementedError
 
     def reset(self) -> None:

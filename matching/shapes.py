@@ -263,8 +263,10 @@ class Shapes(Matcher[S]):
         return pair in self._fallback
 
     def _plan(self, length: int) -> list[Probe[S]]:
-        """Return the probes for topics of this length; for hidden topics, of its bitwise
-        complement.
+        """Return the probes for topics of `length` words.
+
+        A negative `length` is the bitwise complement of the length of a hidden topic (`$SYS/...`),
+        which patterns that begin with a wildcard do not match.
         """
         plan = self._plans.get(length)
         if plan is None:

@@ -102,8 +102,8 @@ class WordCache(Numbered[S]):
     def stats(self) -> dict[str, int]:
         """Return the sizes of the index.
 
-        `words` is the number of stored sets; `kept` counts them and their members, at most
-        `capacity`.
+        `words` is the number of stored sets, one for each word and position that was looked up.
+        `kept` is the number of stored sets plus their members; `capacity` is its maximum.
         """
         sizes = super().stats()
         sizes["words"] = sum(

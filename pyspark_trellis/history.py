@@ -51,7 +51,9 @@ ROLLUP: Final = (
 
 
 class Span(NamedTuple):
-    """The extent of a history."""
+    """The number of messages and topics in a history, and the times of its first and last
+    message.
+    """
 
     messages: int
     topics: int

@@ -53,7 +53,7 @@ class Piece:
         raise NotImplementedError
 
     def data(self) -> pa.Buffer:
-        """Return the bytes of the cut. Raises PipelineError."""
+        """Return the bytes of the segment that hold this piece's rows. Raises PipelineError."""
         raise NotImplementedError
 
     def batches(self, columns: Sequence[str], verify: bool = True) -> Iterator[pa.RecordBatch]:

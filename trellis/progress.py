@@ -59,7 +59,7 @@ class ProgressLine:
         self._write("\r" + "  ".join(filter(None, (self._title, state)))[:width] + "\x1b[K")
 
     def bar(self, share: float, text: str) -> None:
-        """Show a bar of which `share`, 0 to 1, is full, and a text behind it."""
+        """Show a progress bar, filled to `share` (0 to 1), followed by a text."""
         full = min(_CELLS, int(share * _CELLS))
         self.say(f"[{'#' * full}{'.' * (_CELLS - full)}] {text}")
 

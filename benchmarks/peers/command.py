@@ -261,7 +261,7 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _skipped(peer: PeerBroker) -> bool:
-    """Print what must be known about the peer; True if it is not installed."""
+    """Print a warning about the peer, if it has one; return True if the peer is not installed."""
     missing = peer.missing()
     if missing or peer.warning():
         _tell(f"skipped: {peer.name}: {missing}" if missing else f"WARNING: {peer.warning()}")

@@ -399,7 +399,9 @@ class Queue(MessageSource):
         self.expire(MESSAGES_PER_SLICE)
 
     def _schedule_expiry(self, expires: i64) -> None:
-        """Have `expire` called when the clock reaches `expires` ms, or before; 0 is never."""
+        """Schedule a call of `expire` for the time `expires` (ms), unless an earlier call is
+        scheduled. If `expires` is 0, do nothing.
+        """
         if expires > 0 and (self._expiry_due == 0 or expires < self._expiry_due):
             self._expiry_due = expires
             if self._expiry_task is None:

@@ -325,7 +325,7 @@ class Checkpointing:
             return
         if not reader.is_intact(reader.record_start, reader.end):
             raise self._damaged(
-                file, f"at {reader.base + reader.record_start} a record's checksum is wrong now"
+                file, f"wrong checksum of the record at offset {reader.base + reader.record_start}"
             )
         if verbatim:
             self._copy_verbatim(kind, position, data, reader.record_start, reader.end)

@@ -40,7 +40,9 @@ class Waiter:
     """A sender of replies that have to wait until the store is durable."""
 
     def settled(self) -> None:
-        """Send the replies whose tickets are settled: `outstanding` of at least one became 0."""
+        """Send the replies whose tickets are settled. The store calls this when `outstanding` of
+        at least one ticket of this waiter has become 0.
+        """
         raise NotImplementedError
 
 

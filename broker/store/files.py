@@ -186,7 +186,7 @@ class LogFile:
 
     @property
     def reclaimable(self) -> int:
-        """The estimated number of bytes that a checkpoint of all full files would not copy."""
+        """The estimated number of bytes in this file that a checkpoint would free."""
         dead = (
             int(self.stored_size)
             * min(int(self.settled), int(self.copies))

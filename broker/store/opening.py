@@ -82,7 +82,9 @@ def open_store(
 
 
 def _compare_catalog_and_log(catalog: Catalog, survivors: Survivors, recovery: Recovery) -> None:
-    """Report a missing end of the catalog or the log, which the other one proves."""
+    """Report that the end of the log is missing, if the catalog refers to later positions, and
+    that the end of the catalog is missing, if the log refers to unknown queues or sessions.
+    """
 
     def add(kind: str, name: str, reason: str, at: int = 0, size: int = 0) -> None:
         recovery.findings.append(Finding(kind, name, at, size, reason))

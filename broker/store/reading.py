@@ -157,10 +157,10 @@ class RecordReader:
         return False
 
     def seek(self, wanted: i64) -> bool:
-        """Go to the record that holds a position, and return True, reading headers only.
+        """Go to the record that holds a position, reading headers only. Return True if it exists.
 
-        Return False if there is no such record, or if the data ends before it: then less than a
-        header is left behind `at`.
+        Return False if no record holds the position, or if the record lies after the end of
+        `data`. In the second case, the bytes of `data` from `at` on are shorter than a header.
         """
         data = self.data
         at: i64 = self.at
@@ -227,7 +227,7 @@ def group_members(data: bytes, position: i64, start: i64, end: i64) -> list[Grou
         position += 1
         left -= 1
     if left or start != end:
-        raise DamagedStore(f"the group at position {position} has another size than its members")
+        raise DamagedStore(f"the group at position {position} and its members differ in size")
     return found
 
 

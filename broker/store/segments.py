@@ -193,7 +193,7 @@ class SegmentLog:
         self._unsynced = False
 
     def settle(self, position: i64) -> None:
-        """Count a message as settled whose queue was deleted, without an entry that settles it."""
+        """Count a message of a deleted queue as settled; no entry is written to the log."""
         count_settled(self.files, position)
 
     def poison(self, reason: str) -> None:

@@ -31,13 +31,13 @@ def dump(definition: Mapping[str, object]) -> str:
 
 
 def load(text: str) -> Definition:
-    """Return the definition in a text. Raise ValueError if `dump` cannot have written it."""
+    """Return the definition in a text. Raise ValueError if the text is invalid."""
     try:
         definition = (_TAGGED if '{"$' in text else _UNTAGGED).decode(text)
     except (ValueError, ArithmeticError, TypeError, struct.error, RecursionError) as error:
-        raise ValueError(f"not a definition: {error}") from error
+        raise ValueError(f"invalid stored definition: {error}") from error
     if not isinstance(definition, dict):
-        raise ValueError("not a definition: not an object")
+        raise ValueError("invalid stored definition: not a JSON object")
     return definition
 
 

@@ -463,7 +463,7 @@ def test_the_entries_of_a_many_must_fill_it() -> None:
         (3).to_bytes(4, "big") + payload[4:],
         (1).to_bytes(4, "big") + payload[4:],
     ):
-        with pytest.raises(DamagedStore, match="has another size than its members"):
+        with pytest.raises(DamagedStore, match="and its members differ in size"):
             Decoder(CODECS).entry(GROUP, 7, broken, 0, len(broken))
 
 

@@ -127,7 +127,9 @@ class PluginTopicRules:
         return False
 
     def _report(self, plugin: BaseTopicPlugin, problem: str) -> None:
-        """Log each problem once: clients decide how many topics they publish to."""
+        """Log a problem of a plugin once, so that clients cannot flood the log by publishing to
+        many topics.
+        """
         if (path_of(plugin), problem) not in self._reported:
             self._reported.add((path_of(plugin), problem))
             logs.warning("amqtt_topic_denied", plugin=path_of(plugin), problem=problem)

@@ -138,7 +138,7 @@ class Checker:
                 )
         raise WrongAnswer(
             self.where,
-            f"body of {self.expected()}",
+            f"size of the body of {self.expected()}",
             f"{len(wanted) + offset} bytes after the numbers",
             "more",
         )
@@ -254,15 +254,15 @@ class Competing(Checker):
         if message >= published.count:
             raise WrongAnswer(
                 self.where,
-                "a message came again",
-                f"a message of publisher {publisher} that had not come",
+                "duplicate message",
+                f"a new message of publisher {publisher}",
                 f"message {message - script.ring}",
             )
         last: i64 = self._last[publisher]
         if message < last:
             raise WrongAnswer(
                 self.where,
-                "a message was overtaken",
+                "order of messages",
                 f"one after message {last} of publisher {publisher}",
                 f"message {message}",
             )

@@ -71,9 +71,11 @@ class BenchNames:
 
 
 class RunSizes(NamedTuple):
-    """Messages in flight, messages in one send, and numbers of a publisher.
+    """The sizes of one publisher's traffic, in messages.
 
-    The number of numbers is a power of two, at least the window, and a multiple of the topics.
+    `window` messages are in flight at most, and `batch` are sent at once. Messages are numbered
+    from 0 to `ring` - 1, then from 0 again. `ring` is a power of two, and not less than the
+    window or the number of topics.
     """
 
     window: int

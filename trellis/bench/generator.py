@@ -268,7 +268,9 @@ class Generator:
         return done >= wanted
 
     def _has_pending(self) -> bool:
-        """Return True if other packets or frames than messages are missing or unsent."""
+        """True if a connection still has bytes to send, or waits for a packet or frame that is no
+        message, such as an acknowledgement.
+        """
         for line in self._lines.values():
             if line.unsent() > 0 or line.reader.pending():
                 return True
@@ -292,7 +294,7 @@ class Generator:
         self._tick(int(self.done - self._base))
 
     def _missing(self) -> str:
-        """Return a phrase for the first connection that waits, and for what."""
+        """Return a phrase for the first waiting connection and the data that it waits for."""
         for line in self.publishers + self.subscribers:
             if line.blocked:
                 return (

@@ -22,7 +22,10 @@ KIB: Final = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A workload. `publish` and `consume` are "mqtt" or "amqp"."""
+    """The traffic of one benchmark: protocols, clients, message size and delivery guarantees.
+
+    `publish` and `consume` name the protocol of each side: "mqtt" or "amqp".
+    """
 
     name: str
     text: str

@@ -87,7 +87,10 @@ def _needs_tool(arguments: argparse.Namespace) -> int:
 
 
 def verify(arguments: argparse.Namespace) -> int:
-    """Print what is found in each file, and damage."""
+    """Check each file of the store and of the streams; print its state and any damage.
+
+    Return 1 if there is damage.
+    """
     from broker.store import inspect
     from broker.stream import inspect as streams
 

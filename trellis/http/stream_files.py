@@ -62,7 +62,7 @@ class SegmentRange:
         while at < self.end:
             data = os.pread(self.descriptor, min(SEND_SIZE, self.end - at), at)
             if not data:
-                raise ConnectionError("the segment ends before its size")
+                raise ConnectionError("the segment file is shorter than its recorded size")
             at += len(data)
             yield data
 
@@ -258,7 +258,7 @@ class SegmentSender:
                     ) from None
                 continue
             if sent == 0:
-                raise ConnectionError("the segment ends before its size")
+                raise ConnectionError("the segment file is shorter than its recorded size")
             at += sent
         self._counters.segment_bytes_sent += at - part.start
         return at - part.start

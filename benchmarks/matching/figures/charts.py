@@ -1,4 +1,4 @@
-"""Draws the charts: bars on a logarithmic scale, as in article 1, for latencies and memory."""
+"""Draws the charts: bars on a logarithmic scale, for latencies and memory."""
 
 from __future__ import annotations
 

@@ -50,10 +50,10 @@ def machine() -> None:
 
 
 def three_words(size: int) -> tuple[list[str], list[str]]:
-    """Return the patterns and topics of article 1's throughput test.
+    """Return the patterns and topics of the throughput test (`tp` in docs/matching.md).
 
-    Topics have three words; about a sixth of the patterns have one `*`; each topic has a
-    subscriber.
+    Topics have three words; about a sixth of the patterns have one `*`; each topic matches at
+    least one pattern.
     """
     dice = random.Random(42)
     letters = max(10, round(10 * (size / 1000) ** (1 / 3)))

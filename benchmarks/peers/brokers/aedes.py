@@ -25,7 +25,7 @@ class AedesPeer(PeerBroker):
     )
 
     def missing(self) -> str:
-        """Return what is not installed."""
+        """Return which program is missing and how to install it; "" if nothing is missing."""
         if self.tools.program("node") is None:
             return "node is not on PATH, and aedes needs it"
         return (

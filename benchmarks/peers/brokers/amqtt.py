@@ -28,7 +28,7 @@ class AmqttPeer(PeerBroker):
     )
 
     def missing(self) -> str:
-        """Return what is not installed."""
+        """Return which program is missing and how to install it; "" if nothing is missing."""
         return (
             ""
             if self._python.exists()

@@ -31,7 +31,7 @@ class MochiPeer(PeerBroker):
     )
 
     def missing(self) -> str:
-        """Return what is not installed."""
+        """Return which program is missing and how to install it; "" if nothing is missing."""
         return (
             ""
             if self.tools.program("mochi")

@@ -41,7 +41,7 @@ class MosquittoPeer(PeerBroker):
     )
 
     def missing(self) -> str:
-        """Return what is not installed."""
+        """Return which program is missing and how to install it; "" if nothing is missing."""
         return (
             ""
             if self.tools.program("mosquitto")

@@ -41,7 +41,7 @@ class NatsPeer(PeerBroker):
     )
 
     def missing(self) -> str:
-        """Return what is not installed."""
+        """Return which program is missing and how to install it; "" if nothing is missing."""
         if self._program() is not None:
             return ""
         return (

@@ -71,7 +71,7 @@ class RabbitMQPeer(PeerBroker):
         )
 
     def missing(self) -> str:
-        """Return what is not installed."""
+        """Return which program is missing and how to install it; "" if nothing is missing."""
         if self._script("rabbitmq-server") is None:
             return "RabbitMQ is not installed (apt-get install rabbitmq-server)"
         if self.tools.program("epmd") is None:

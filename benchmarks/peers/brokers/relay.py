@@ -1,4 +1,6 @@
-"""Runs the lower bounds: benchmarks/relay, which forwards bytes unread."""
+"""Runs benchmarks/relay, which forwards bytes without parsing them: the least cost that a broker
+could have, measured as a lower bound beside the brokers.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ class RelayPeer(PeerBroker):
     flags: ClassVar[tuple[str, ...]] = ()
 
     def missing(self) -> str:
-        """Return what is not installed."""
+        """Return which program is missing and how to install it; "" if nothing is missing."""
         return (
             ""
             if self._python()

@@ -38,7 +38,7 @@ class TrellisPeer(PeerBroker):
     flags: tuple[str, ...] = ()
 
     def missing(self) -> str:
-        """Return what is not installed."""
+        """Return which program is missing and how to install it; "" if nothing is missing."""
         if self.tools.trellis is None:
             return (
                 "Trellis is not installed (`make run` installs it into .run; or give --trellis "

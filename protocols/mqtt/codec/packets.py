@@ -74,7 +74,7 @@ class PacketReader:
         """Read so many bytes."""
         self._at += size
         if self._at > len(self._packet):
-            raise MalformedPacket("short packet")
+            raise MalformedPacket("packet ends within a field")
         return self._packet[self._at - size : self._at]
 
     def byte(self) -> int:
@@ -94,12 +94,12 @@ class PacketReader:
         number, shift, digit = 0, 0, 128
         while digit >= 128:
             if shift > 21:
-                raise MalformedPacket("variable byte integer")
+                raise MalformedPacket("invalid variable byte integer")
             digit = self.byte()
             number |= (digit & 127) << shift
             shift += 7
         if digit == 0 and shift > 7:
-            raise MalformedPacket("variable byte integer")
+            raise MalformedPacket("invalid variable byte integer")
         return number
 
     def block(self) -> bytes:
@@ -120,7 +120,7 @@ class PacketReader:
         """Read a packet identifier, which is never 0 [MQTT-2.3.1-1]."""
         packet_id = self.two_bytes()
         if packet_id == 0:
-            raise MalformedPacket("packet identifier 0")
+            raise MalformedPacket("packet identifier is 0")
         return packet_id
 
     @property
@@ -131,7 +131,7 @@ class PacketReader:
     def end(self) -> None:
         """Raise MalformedPacket if the packet goes on."""
         if self.more:
-            raise MalformedPacket("long packet")
+            raise MalformedPacket("bytes after the last field of the packet")
 
     def rest(self) -> bytes:
         """Return the bytes from here on, without reading them."""

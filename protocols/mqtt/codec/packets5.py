@@ -150,10 +150,11 @@ def read_disconnect(reader: PacketReader) -> ReasonPacket:
 def read_auth(reader: PacketReader) -> ReasonPacket:
     """Read an AUTH.
 
-    One without a reason code means success, which only the broker may send [MQTT-3.15.2-1].
+    An AUTH without a reason code has code 0 (success), which only the broker may send
+    [MQTT-3.15.2-1].
     """
     if not reader.more:
-        raise MalformedPacket("AUTH with success", code=PROTOCOL_ERROR)
+        raise MalformedPacket("AUTH with reason code 0 from a client", code=PROTOCOL_ERROR)
     code = _code(reader, AUTH)
     properties = read_properties(reader, AUTH)
     reader.end()
@@ -169,9 +170,9 @@ def read_subscribe(reader: PacketReader) -> SubscribePacket:
         topic_filter, options = reader.text(), reader.byte()
         qos, retain_handling = options & 3, options >> 4 & 3
         if options & 0xC0:
-            raise MalformedPacket("reserved subscription options")  # [MQTT-3.8.3-5]
+            raise MalformedPacket("reserved bits set in subscription options")  # [MQTT-3.8.3-5]
         if qos == 3 or retain_handling == 3:
-            raise MalformedPacket("subscription options", code=PROTOCOL_ERROR)
+            raise MalformedPacket("QoS or Retain Handling is 3", code=PROTOCOL_ERROR)
         if options & 4 and topic_filter.startswith("$share/"):
             raise MalformedPacket(
                 "No Local in a shared subscription", code=PROTOCOL_ERROR
@@ -182,7 +183,9 @@ def read_subscribe(reader: PacketReader) -> SubscribePacket:
             )
         )
     if not requests:
-        raise MalformedPacket("no topic filter", code=PROTOCOL_ERROR)  # [MQTT-3.8.3-2]
+        raise MalformedPacket(
+            "SUBSCRIBE without topic filter", code=PROTOCOL_ERROR
+        )  # [MQTT-3.8.3-2]
     return SubscribePacket(packet_id, properties, requests)
 
 
@@ -194,7 +197,9 @@ def read_unsubscribe(reader: PacketReader) -> UnsubscribePacket:
     while reader.more:
         filters.append(reader.text())
     if not filters:
-        raise MalformedPacket("no topic filter", code=PROTOCOL_ERROR)  # [MQTT-3.10.3-2]
+        raise MalformedPacket(
+            "UNSUBSCRIBE without topic filter", code=PROTOCOL_ERROR
+        )  # [MQTT-3.10.3-2]
     return UnsubscribePacket(packet_id, properties, filters)
 
 

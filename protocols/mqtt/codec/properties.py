@@ -211,7 +211,8 @@ def _read(reader: PacketReader, place: int, properties: Properties5) -> None:
             raise MalformedPacket(f"unknown property {identifier}")
         if place not in known.places:
             raise MalformedPacket(
-                f"property {identifier} in a packet of type {place}", code=PROTOCOL_ERROR
+                f"property {identifier} is not allowed in a packet of type {place}",
+                code=PROTOCOL_ERROR,
             )
         kind = known.kind
         if kind == _PAIR:
@@ -222,12 +223,12 @@ def _read(reader: PacketReader, place: int, properties: Properties5) -> None:
             number = reader.variable()
             if number == 0 or properties.identifiers and place != PUBLISH:
                 raise MalformedPacket(
-                    "subscription identifier", code=PROTOCOL_ERROR
+                    "subscription identifier is 0 or given twice", code=PROTOCOL_ERROR
                 )  # [MQTT-3.8.2-1]
             properties.identifiers.append(number)
             continue
         if properties.has(identifier):
-            raise MalformedPacket(f"property {identifier} twice", code=PROTOCOL_ERROR)
+            raise MalformedPacket(f"property {identifier} occurs twice", code=PROTOCOL_ERROR)
         if kind == _TEXT:
             properties.texts[identifier] = reader.text()
         elif kind == _BINARY:
@@ -242,7 +243,7 @@ def _read(reader: PacketReader, place: int, properties: Properties5) -> None:
             )
             if number < known.least or number > known.most:
                 raise MalformedPacket(
-                    f"property {identifier} is {number}",
+                    f"property {identifier} is {number}, but must be {known.least} to {known.most}",
                     code=TOPIC_ALIAS_INVALID if identifier == TOPIC_ALIAS else PROTOCOL_ERROR,
                 )
             properties.numbers[identifier] = number

@@ -51,22 +51,23 @@ class EnhancedAuthentication:
     def on_auth(
         self, packet: ReasonPacket, connected: bool, decide: Callable[[Verdict, bytes], None]
     ) -> None:
-        """Continue the dialogue with an AUTH packet, which begins a new one if it asks for that.
+        """Continue the authentication with the data of an AUTH packet, or begin a re-authentication
+        if the packet asks for one.
 
         Raises MalformedPacket.
         """
         if packet.properties.text(AUTHENTICATION_METHOD) != self.method:
             raise MalformedPacket(
-                "authentication method", code=PROTOCOL_ERROR
+                "AUTH names another authentication method", code=PROTOCOL_ERROR
             )  # [MQTT-4.12.0-5], [MQTT-4.12.1-1]
         if packet.code == REAUTHENTICATE and connected and self._conversation is None:
             self._conversation = self._authenticator.start_conversation(
                 self.method, self._credentials
             )
         elif packet.code != CONTINUE_AUTHENTICATION:
-            raise MalformedPacket("AUTH out of place", code=PROTOCOL_ERROR)
+            raise MalformedPacket("unexpected AUTH", code=PROTOCOL_ERROR)
         if self._conversation is None:
-            raise MalformedPacket("AUTH out of place", code=PROTOCOL_ERROR)
+            raise MalformedPacket("unexpected AUTH", code=PROTOCOL_ERROR)
         self._respond(
             self._conversation, packet.properties.binary(AUTHENTICATION_DATA) or b"", decide
         )

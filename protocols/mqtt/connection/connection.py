@@ -270,8 +270,10 @@ class MqttConnection(SessionConnection):
         self.vhost.contexts.leave(context)
 
     def _keep_will(self) -> None:
-        """Publish no will of a persistent session when the broker stops; a delayed will waits on
-        when the broker is back.
+        """Keep the will of a persistent session from being published when the broker stops.
+
+        A will with a delay is not affected: after a restart, the broker publishes it when the
+        delay has passed.
         """
         if (
             self.session is not None

@@ -78,10 +78,12 @@ class Level5Handler(PacketHandler):
         alias = properties.alias
         if alias == 0:
             if not topic:
-                raise MalformedPacket("no topic name", code=PROTOCOL_ERROR)
+                raise MalformedPacket("PUBLISH without topic name or alias", code=PROTOCOL_ERROR)
             return topic
         if alias > self.service.options.topic_alias_maximum:
-            raise MalformedPacket("topic alias", code=TOPIC_ALIAS_INVALID)  # [MQTT-3.3.2-9]
+            raise MalformedPacket(
+                "topic alias above the maximum", code=TOPIC_ALIAS_INVALID
+            )  # [MQTT-3.3.2-9]
         aliases = self._aliases
         if aliases is None:
             aliases = self._aliases = {}
@@ -135,11 +137,13 @@ class Level5Handler(PacketHandler):
         elif first == AUTH << 4:
             self._on_auth(reader)
         elif first == CONNECT << 4:
-            raise MalformedPacket("a second CONNECT", code=PROTOCOL_ERROR)  # [MQTT-3.1.0-2]
+            raise MalformedPacket(
+                "second CONNECT on one connection", code=PROTOCOL_ERROR
+            )  # [MQTT-3.1.0-2]
         elif kind in (0, 2, 9, 11, 13):
-            raise MalformedPacket("packet type", code=PROTOCOL_ERROR)
+            raise MalformedPacket("packet type not allowed from a client", code=PROTOCOL_ERROR)
         else:
-            raise MalformedPacket("flags")  # [MQTT-2.1.3-1]
+            raise MalformedPacket("invalid flags in a fixed header")  # [MQTT-2.1.3-1]
         return COLD
 
     def _on_pubrec(self, session: Session, reader: PacketReader) -> None:
@@ -161,7 +165,7 @@ class Level5Handler(PacketHandler):
         expiry = packet.properties.number(SESSION_EXPIRY, -1)
         if expiry > 0 and self._expiry == 0:
             raise MalformedPacket(
-                "session expiry of a session that has none", code=PROTOCOL_ERROR
+                "DISCONNECT sets a session expiry, but CONNECT set none", code=PROTOCOL_ERROR
             )  # [MQTT-3.14.2-2]
         if expiry >= 0:
             session.expiry = self.service.sessions.granted(expiry)
@@ -176,7 +180,9 @@ class Level5Handler(PacketHandler):
     def _on_auth(self, reader: PacketReader) -> None:
         packet = read_auth(reader)
         if self._authentication is None:
-            raise MalformedPacket("authentication method", code=PROTOCOL_ERROR)  # [MQTT-4.12.1-1]
+            raise MalformedPacket(
+                "AUTH without an authentication method", code=PROTOCOL_ERROR
+            )  # [MQTT-4.12.1-1]
         self._authentication.on_auth(packet, True, self._on_verdict)
 
     def _on_verdict(self, verdict: Verdict, data: bytes) -> None:

@@ -133,17 +133,21 @@ class Login(InputHandler):
     def _on_packet(self, first: i64, body: bytes) -> None:
         if self._credentials is None:
             if first != CONNECT << 4:
-                raise MalformedPacket("expected CONNECT")  # [MQTT-3.1.0-1]
+                raise MalformedPacket("the first packet must be a CONNECT")  # [MQTT-3.1.0-1]
             self._on_connect(body)
         elif first == AUTH << 4 and self._authentication is not None:
             self._authentication.on_auth(read_auth(PacketReader(body)), False, self._decide)
         elif first == AUTH << 4:
-            raise MalformedPacket("authentication method", code=PROTOCOL_ERROR)  # [MQTT-4.12.0-5]
+            raise MalformedPacket(
+                "AUTH without an authentication method", code=PROTOCOL_ERROR
+            )  # [MQTT-4.12.0-5]
         elif first == DISCONNECT << 4:
             read_disconnect(PacketReader(body))
             self._connection.on_closed("client")
         else:
-            raise MalformedPacket("expected AUTH", code=PROTOCOL_ERROR)  # [MQTT-3.1.2-30]
+            raise MalformedPacket(
+                "expected AUTH before the CONNACK", code=PROTOCOL_ERROR
+            )  # [MQTT-3.1.2-30]
 
     def _on_connect(self, body: bytes) -> None:
         connection = self._connection
@@ -297,7 +301,10 @@ class Login(InputHandler):
         identity: Identity,
         ticket: Ticket,
     ) -> Session | None:
-        """Return the client's session if it goes on; its older connection ends [MQTT-3.1.4-3]."""
+        """Close the client's older connection [MQTT-3.1.4-3], and return its session if it resumes.
+
+        Return None if the client has no session, or needs a new one.
+        """
         vhost: VirtualHost = self._connection.vhost
         sessions = self._service.sessions
         session = sessions.find(vhost, client_id)
@@ -324,8 +331,9 @@ class Login(InputHandler):
         return session
 
     def _stored_will(self, context: PublishContext) -> Definition | None:
-        """Return the will as the store keeps it with a persistent session; None if there is none,
-        or if it could not be published now.
+        """Return the will in the form in which the store keeps it with a persistent session.
+
+        Return None if the CONNECT had no will, or if the broker would refuse to publish it now.
         """
         connection = self._connection
         will = connection.will
@@ -374,9 +382,9 @@ def _remaining_length(data: bytes, at: i64) -> tuple[i64, i64]:
         length |= (digit & 127) << shift
         if digit < 128:
             if digit == 0 and shift > 0:
-                raise MalformedPacket("remaining length")
+                raise MalformedPacket("invalid remaining length")
             return length, at
         shift += 7
         if shift > 21:
-            raise MalformedPacket("remaining length")
+            raise MalformedPacket("invalid remaining length")
     return 0, 0

@@ -134,7 +134,7 @@ class PacketHandler(InputHandler):
                     break
                 if length < 0 or digit == 0:
                     self._send(run, run_count, data, run_start, position)
-                    raise MalformedPacket("remaining length")
+                    raise MalformedPacket("invalid remaining length")
             end: i64 = start + length
             # The Maximum Packet Size of level 5 counts the whole packet, the limit of the older
             # levels what follows the remaining length.
@@ -251,7 +251,7 @@ class PacketHandler(InputHandler):
             raise MalformedPacket("topic name")
         packet_id: i64 = i64(read_i16_be(data, mark)) & 0xFFFF
         if packet_id == 0:
-            raise MalformedPacket("packet identifier 0")  # [MQTT-2.3.1-1]
+            raise MalformedPacket("packet identifier is 0")  # [MQTT-2.3.1-1]
         topic = data[start + 2 : mark]
         route = context.routes.get(topic)
         if route is None:
@@ -287,7 +287,9 @@ class PacketHandler(InputHandler):
         connection, replies = self.connection, self.replies
         qos = first >> 1 & 3
         if qos == 3 or qos == AT_MOST_ONCE and first & 8:
-            raise MalformedPacket("QoS or DUP")  # [MQTT-3.3.1-4], [MQTT-3.3.1-2]
+            raise MalformedPacket(
+                "QoS is 3, or DUP set with QoS 0"
+            )  # [MQTT-3.3.1-4], [MQTT-3.3.1-2]
         topic = reader.binary()
         packet_id: i64 = reader.packet_id() if qos else 0
         properties = self.publish_properties(reader)

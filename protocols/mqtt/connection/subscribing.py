@@ -102,10 +102,10 @@ def _read_subscribe_4(reader: PacketReader) -> SubscribePacket:
     while reader.more:
         topic_filter, qos = reader.text(), reader.byte()
         if qos > EXACTLY_ONCE:
-            raise MalformedPacket("QoS")  # [MQTT-3.8.3-4 of 3.1.1]
+            raise MalformedPacket("QoS of a subscription above 2")  # [MQTT-3.8.3-4 of 3.1.1]
         requests.append(SubscribeRequest(topic_filter, qos))
     if not requests:
-        raise MalformedPacket("no topic filter")  # [MQTT-3.8.3-3 of 3.1.1]
+        raise MalformedPacket("SUBSCRIBE without topic filter")  # [MQTT-3.8.3-3 of 3.1.1]
     return SubscribePacket(packet_id, Properties5(), requests)
 
 
@@ -116,7 +116,7 @@ def _read_unsubscribe_4(reader: PacketReader) -> UnsubscribePacket:
     while reader.more:
         filters.append(reader.text())
     if not filters:
-        raise MalformedPacket("no topic filter")  # [MQTT-3.10.3-2]
+        raise MalformedPacket("UNSUBSCRIBE without topic filter")  # [MQTT-3.10.3-2]
     return UnsubscribePacket(packet_id, Properties5(), filters)
 
 

@@ -97,7 +97,7 @@ class InboxConsumer(Consumer):
         skip(self._window, sequence)
 
     def _hold(self, delivery: Delivery) -> None:
-        """Send a message when it is durable, and no other message before."""
+        """Hold a message until it is durable. No other message is sent before it."""
         self._held = delivery
         self.credit -= HOLD
         self.queue.store.wait_for(
@@ -105,7 +105,9 @@ class InboxConsumer(Consumer):
         )
 
     def release_held(self) -> None:
-        """Send the message that has become durable, and go on."""
+        """Send the held message, which has become durable, and continue with the messages after
+        it.
+        """
         delivery, self._held = self._held, None
         self.credit += HOLD
         if delivery is not None and self.outlet is not NOWHERE:
@@ -119,7 +121,9 @@ class InboxConsumer(Consumer):
     # -- messages of shared subscriptions
 
     def has_room(self) -> bool:
-        """True if a shared subscription may deliver: no message of the inbox waits for the room."""
+        """True if a shared subscription may deliver: the client accepts another message in flight,
+        and no message waits in the session's inbox, which goes first.
+        """
         return self.credit > 0 and self._inbox.depth == 0
 
     def send_shared(self, delivery: Delivery) -> None:

@@ -400,7 +400,7 @@ class Session(Subscriber):
         return self.in_flight.delivery(packet_id) is not None
 
     def refuse(self, packet_id: i64) -> None:
-        """Handle a PUBREC with an error: the client wants no more of a message."""
+        """Handle a PUBREC with an error code: settle the message, which the client refused."""
         self.in_flight.released.pop(packet_id, None)
         self._settle(self.in_flight.number_of(packet_id))
 
@@ -410,7 +410,9 @@ class Session(Subscriber):
             self._settle(self.in_flight.number_of(packet_id))
 
     def _settle(self, sequence: i64) -> None:
-        """Settle a message that the client has acknowledged, and use the room. Hot path."""
+        """Settle a message that the client has acknowledged, and send the next one that waited
+        for this acknowledgement. Hot path.
+        """
         window = self.in_flight
         delivery = window.take(sequence)
         if delivery is None:
