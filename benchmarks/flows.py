@@ -229,7 +229,7 @@ class InlineLoop:
         self._calls.append((callback, arguments))
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> InlineTimer:
-        """Return a timer for `run_timers`, which takes no account of the delay."""
+        """Return a timer that `run_timers` runs at its next call, whatever the delay."""
         timer = InlineTimer(callback)
         self._timers = [timer]  # The store writer has one timer at most.
         return timer

@@ -14,7 +14,7 @@ The move is incremental: each call moves a few patterns with all their subscribe
 long. Every pattern is in exactly one place at a time, and lookups search both places until the move
 is complete.
 
-Lookups and subscriptions cost what they cost in the structure in use. Own design.
+Lookups and subscriptions cost as much as in `trie` or `shapes`, whichever is in use. Own design.
 """
 
 from __future__ import annotations

@@ -147,7 +147,8 @@ class RouteCache(Matcher[S]):
     def stats(self) -> dict[str, int]:
         """Return the sizes of the source and of the cache.
 
-        `topics` are the entries, `kept` the subscribers in them; the others are counters.
+        `topics` is the number of cached answers, and `kept` the number of subscribers in them.
+        `hits`, `misses`, `dropped` and `epochs` count events since the cache was made.
         """
         return {
             **self.source.stats(),

@@ -101,7 +101,10 @@ class Persistent(Matcher[S]):
         return len(_walk(self._current.get().root, self.grammar, topic, True)) > 0
 
     def subscriptions(self) -> Iterator[tuple[str, S]]:
-        """Iterate over all pairs present at the first step, in no order, whatever changes later."""
+        """Iterate over the pairs present at the first step, in no particular order.
+
+        Later changes to the matcher do not affect the iteration.
+        """
         grammar = self.grammar
         words: list[str] = []
         waiting: list[tuple[_FrozenNode[S], str]] = [(self._current.get().root, "")]

@@ -131,7 +131,10 @@ class WordCache(Numbered[S]):
         return accepted
 
     def _sets_of(self, words: list[str]) -> list[set[int]]:
-        """Return the stored sets that contain the pattern, or must contain it."""
+        """Return the stored sets of the words that the pattern accepts, each at its position.
+
+        The pattern belongs to all of these sets.
+        """
         grammar = self.grammar
         sets: list[set[int]] = []
         for at, column in enumerate(self._learned.get(len(words), [])):

@@ -31,7 +31,10 @@ class Layer:
         raise NotImplementedError
 
     def close(self, reason: str) -> None:
-        """Close the layer: the connection above has ended. The next `send` returns the close."""
+        """Close the layer, because the connection above has ended.
+
+        The next `send` returns the layer's last bytes, such as a close frame.
+        """
         raise NotImplementedError
 
     def on_closed(self, reason: str) -> None:

@@ -149,7 +149,10 @@ class Window:
         return delivery
 
     def _leave_behind(self) -> None:
-        """Move the outstanding deliveries to the stragglers if they are few; empty the list."""
+        """Move the outstanding deliveries to the dict of stragglers, and empty the list.
+
+        Do nothing unless few deliveries of a long range are outstanding.
+        """
         if (self.count - len(self._stragglers)) * 8 > self.span():
             return
         if self._stragglers is _NO_STRAGGLERS:

@@ -108,7 +108,7 @@ class PeerBroker:
         raise NotImplementedError
 
     def refusal(self, case: Case) -> str:
-        """Return why it cannot do the workload; an empty string if it can."""
+        """Return the reason why the broker cannot run a workload; an empty string if it can."""
         foreign = sorted(case.protocols - self.protocols)
         if foreign:
             return f"speaks no {' and no '.join(name.upper() for name in foreign)}"

@@ -136,7 +136,7 @@ class Child:
         return self._process.poll() is None
 
     def log_end(self) -> str:
-        """Return the end of its log."""
+        """Return the end of the process's log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-SHOWN:])
 
     def wait_until(self, ready: Callable[[], bool], seconds: float) -> None:

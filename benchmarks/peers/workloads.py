@@ -54,7 +54,7 @@ class Case:
 
     @property
     def blind(self) -> bool:
-        """True if a relay that reads nothing could do it.
+        """True if a relay that does not parse packets could run the workload.
 
         Every message then goes to every subscriber, without acknowledgements.
         """

@@ -169,10 +169,10 @@ SWAP_SEPARATORS: Final = bytes.maketrans(b"./", b"/.")
 
 @mypyc_attr(acyclic=True)
 class Message:
-    """One published message, which all queues share that it waits in; therefore it never changes.
+    """One published message. All queues that hold it share this object, so it never changes.
 
-    `expires` is a time of the agenda in ms (0: never), `position` is where the store keeps the
-    message (0: nowhere).
+    `expires` is a time of the agenda in ms (0: never). `position` is the message's position in
+    the store (0: not stored).
     """
 
     __slots__ = (

@@ -111,7 +111,7 @@ class PublishContext:
             self._collect(route)
 
     def renew(self, route: Route) -> None:
-        """Give a route with a stale plan its present plan. Cold."""
+        """Replace the stale plan of a route by the present one. Not a hot path."""
         self._collect(route)
         route.plan = self._resolver.plan(self.identity, route.exchange, route.key)
         route.routed = route.plan.routed
@@ -175,7 +175,7 @@ class IngressCounters:
         sum_into(self.fates, fates)
 
     def merge(self, other: IngressCounters) -> None:
-        """Add the counts of another sum."""
+        """Add the counts of other counters."""
         self.received += other.received
         self.copies += other.copies
         self.unrepresentable += other.unrepresentable

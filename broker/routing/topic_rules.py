@@ -12,8 +12,9 @@ def check_binding(identity: Identity, source: Exchange, key: str, vhost: str) ->
     """Raise AccessRefused unless the identity may read all topics that match the binding key.
 
     A queue may have other consumers, so permission for a part of the topics is not enough. The
-    rules are asked with an MQTT filter that matches all of them. A `#` before the end of the key
-    ends this filter, because no narrower filter matches everything that the key does.
+    key is converted to an MQTT filter, which the access rules can check. A `#` within the key
+    becomes the end of the filter, because MQTT allows `#` at the end only; the filter then matches
+    more topics than the key.
     """
     if source.kind != TopicExchange.kind:
         return

@@ -166,7 +166,7 @@ class Checkpointing:
         return self.stage != DONE
 
     def run(self) -> None:
-        """Do all steps."""
+        """Run all steps of the checkpoint."""
         while self.step():
             pass
 
@@ -236,7 +236,7 @@ class Checkpointing:
         )
 
     def _next_range(self) -> FileScan | None:
-        """Return a scan of the next undamaged part of the files; None behind the last one."""
+        """Return a scan of the next undamaged part of the files; None after the last one."""
         while self._file_at < len(self._files):
             file = self._files[self._file_at]
             ranges = file.readable_ranges()

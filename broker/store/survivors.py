@@ -114,7 +114,7 @@ class LiveMessages:
         return self._shared[int(self._positions[at])] if holder < 0 else []
 
     def by_queue(self) -> dict[int, array[int]]:
-        """Return queue number -> positions of its messages, rising."""
+        """Return the positions of each queue's messages in ascending order, by queue number."""
         found: dict[int, array[int]] = {}
         last: i64 = 0
         same: array[int] = array("q")

@@ -184,9 +184,9 @@ class SegmentWriter:
     def _begin_epoch(self) -> None:
         """Make the directory, and choose an epoch above all epochs in it.
 
-        Remove the files of a deleted stream of this name. The sync of the directory with the first
-        segment makes that durable. The deleted stream may have had the same number, if its
-        declaration was never confirmed.
+        If the stream is new, remove the files of a deleted stream with the same name. (The deleted
+        stream may have had the same number too, if its declaration was never confirmed.) The
+        removal becomes durable when the directory is synced with the first segment.
         """
         parts = self.directory[len(self._root) + 1 :].split("/")
         path = self._root

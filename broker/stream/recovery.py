@@ -146,9 +146,9 @@ class StreamRecovery:
                 )
 
     def _mark(self, mark: str) -> bool:
-        """Leave a note for later starts. Return True if an earlier start left it.
+        """Create a marker file for later starts of the broker.
 
-        A full disk is ignored.
+        Return True if an earlier start created it. Return False if the disk is full.
         """
         # The stream's directory may be missing.
         path, *below = self._directory.rsplit("/", _DEPTH)

@@ -77,9 +77,11 @@ _PHRASES: Final = {
 
 
 def upgrade(policy: OriginPolicy, data: bytes, peer: Peer) -> tuple[bytes, bytes] | None:
-    """Return the HTTP response and the input behind the request, or None if it is incomplete.
+    """Return the HTTP response and the input that follows the request, or None if the request is
+    incomplete.
 
-    Also set if the peer is local, or a page of another site. Raises UpgradeRefused.
+    Also update `peer`, because a proxy or a page of another site may have sent the request.
+    Raises UpgradeRefused.
     """
     http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_MAX)
     try:

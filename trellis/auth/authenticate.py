@@ -284,7 +284,7 @@ class Accounts(Authenticator):
 
     @property
     def waiting(self) -> int:
-        """Return the number of different credentials that are being checked, or wait for it."""
+        """Return the number of different credentials that are being checked or wait for a check."""
         return len(self._checking) + self._throttled
 
     def close(self) -> None:

@@ -86,7 +86,9 @@ def _sockets(settings: Settings) -> Iterator[Problem]:
 
 
 def _credentials(settings: Settings) -> Iterator[Problem]:
-    """The one user of the top level has a name, and one password."""
+    """Check the user that `user`, `password` and `password_file` define: it needs a name, and one
+    password.
+    """
     if settings.password and settings.password_file:
         yield ("password", "password_file"), "a password and a password file are given; remove one"
     for key, value in (("password", settings.password), ("password_file", settings.password_file)):

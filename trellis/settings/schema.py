@@ -87,7 +87,7 @@ class Data(Section, frozen=True, kw_only=True):
     def directory(self) -> Path | None:
         """The path of the data directory, None for `:memory:`.
 
-        Raises RuntimeError if it is in the home directory and there is none.
+        Raises RuntimeError if the path is below the home directory and the user has none.
         """
         if self.dir == ":memory:":
             return None

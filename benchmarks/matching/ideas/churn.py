@@ -58,7 +58,7 @@ class Exact:
 
 
 class Uncached:
-    """No cache."""
+    """A lookup without a cache, for comparison."""
 
     def __init__(self, source: Matcher[int]) -> None:
         self.find = source.match

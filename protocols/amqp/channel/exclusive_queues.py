@@ -22,11 +22,11 @@ class ExclusiveQueues:
         return len(self._queues)
 
     def add(self, queue: Queue) -> None:
-        """Remember a queue that the connection has declared as exclusive."""
+        """Add a queue that the connection has declared as exclusive."""
         self._queues[queue] = None
 
     def discard(self, queue: Queue) -> None:
-        """Forget a queue that has been deleted, if it is one of these."""
+        """Remove a deleted queue from this list; ignore a queue that is not in it."""
         self._queues.pop(queue, None)
 
     def delete(self, vhost: VirtualHost, owner: object) -> None:

@@ -115,7 +115,7 @@ class AmqpConnection(ConnectionInterface):
         return self._consume_from(data, 0)
 
     def _consume_from(self, data: bytes, start_at: i64) -> i64:
-        """Parse from `start_at`, and go on behind each frame that caused a soft error."""
+        """Parse frames from `start_at`. After a channel error, continue with the next frame."""
         self._cursor = start_at
         while not self.finished:
             if self.state == states.CLOSING:
@@ -131,7 +131,9 @@ class AmqpConnection(ConnectionInterface):
         return len(data)
 
     def _parse(self, data: bytes, start_at: i64) -> i64:
-        """Handle every complete frame from `start_at`; return where the rest begins. Hot path."""
+        """Handle every complete frame from `start_at`; return the index of the first byte that
+        was not consumed. Hot path.
+        """
         size: i64 = len(data)
         position: i64 = start_at
         budget: i64 = BUDGET
@@ -421,11 +423,15 @@ class AmqpConnection(ConnectionInterface):
     def _reauthorize(
         self, vhost: VirtualHost, old: PublishContext, context: PublishContext
     ) -> None:
-        """Go on with changed permissions; close the channels that cannot."""
+        """Apply changed permissions, and close each channel that consumes from a queue or topic
+        that the user may no longer read.
+        """
         self.context = context
         vhost.contexts.leave(old)
         user = self.handshake.user
-        error = AmqpError(403, f"user '{user}' may not read any more what it reads")
+        error = AmqpError(
+            403, f"user '{user}' may no longer read a queue or topic that this channel consumes"
+        )
         for number, channel in list(self.channels.open.items()):
             if not channel.reauthorize(context):
                 self.close_channel(number, error, 0)

@@ -45,7 +45,7 @@ CAPABILITIES: Final = dict.fromkeys(
 
 
 class ClientProperties:
-    """The description of a client by itself, from connection.start-ok."""
+    """The properties by which a client describes itself in connection.start-ok."""
 
     def __init__(self, properties: Mapping[str, object]) -> None:
         self.product = str(properties.get("product", ""))

@@ -56,10 +56,10 @@ _FOREIGN: Final = (
 
 
 class MqttEncoding(Encoding):
-    """The encoding of a content that is not PLAIN. `encoding_of` returns the one object for each.
+    """The encoding of a message content from MQTT that is more than a body.
 
-    If it is `described`, the content begins with properties, encoded as in a PUBLISH, the message
-    expiry first.
+    If `described` is True, the content begins with properties, encoded as in a PUBLISH, with the
+    message expiry first. `encoding_of` returns one shared object for each combination of flags.
     """
 
     def __init__(self, described: bool, retain: bool, exactly_once: bool) -> None:

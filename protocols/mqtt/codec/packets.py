@@ -139,9 +139,8 @@ class PacketReader:
 
 
 def decoded(data: bytes) -> str:
-    """Return a text from its UTF-8, which has no NUL [MQTT-1.5.3-1], [MQTT-1.5.3-2].
-
-    Raises MalformedPacket.
+    """Decode a UTF-8 text. Raises MalformedPacket if the UTF-8 is invalid or contains NUL
+    [MQTT-1.5.3-1], [MQTT-1.5.3-2].
     """
     try:
         text = data.decode()
@@ -188,7 +187,7 @@ def write_publish_head(
 
 
 def write_answer(out: BytesWriter, first: i64, packet_id: i64) -> None:
-    """Write a packet that has a packet identifier alone, as a PUBACK. Hot path.
+    """Write a packet that consists of a packet identifier, such as a PUBACK. Hot path.
 
     `first` is its first byte: type and flags.
     """

@@ -166,9 +166,9 @@ class Properties5:
         return identifier in self.numbers or identifier in self.texts or identifier in self.binaries
 
     def encoded(self) -> bytes:
-        """Return the encoded properties behind their length.
+        """Return the encoded properties, preceded by their length.
 
-        A message expiry stands first, so that it can be replaced by the time that is left.
+        A message expiry comes first, so that a writer can replace it by the remaining time.
         """
         parts: list[bytes] = []
         expiry = self.numbers.get(MESSAGE_EXPIRY)

@@ -130,7 +130,9 @@ class SubscriptionChange(Task):
         requests: list[SubscribeRequest],
         weight: int = 1,
     ) -> None:
-        """`weight` is the cost of a level of a topic filter, in levels."""
+        """Start at the first of `requests`. `weight` is a factor for the cost of each topic filter
+        level: a higher weight puts fewer filters into a slice.
+        """
         self.session = session
         self.ticket: Ticket = connection.ticket()
         self._connection = connection

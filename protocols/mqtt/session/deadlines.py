@@ -57,7 +57,7 @@ class Deadlines(Task):
         return deadline
 
     def cancel(self, deadline: Deadline) -> None:
-        """Do not run the task."""
+        """Cancel a deadline: its task is not run."""
         if deadline.task is not None:
             deadline.task = None
             self._live -= 1

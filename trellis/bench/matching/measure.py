@@ -30,7 +30,8 @@ def loop_ns() -> float:
 def per_call(function: Callable[[Any], object], arguments: Sequence[Any], seconds: float) -> float:
     """Return ns per call over the arguments in turn, measured for about `seconds`.
 
-    Chunks that are still growing do not count, because a short chunk measures the clock.
+    The first chunks of calls, which grow until they take long enough, do not count: the clock's
+    own cost would distort short ones.
     """
     limit, spent, done, at, calls = int(seconds * 1e9), 0, 0, 0, 1
     while spent < limit:

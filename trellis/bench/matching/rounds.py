@@ -162,7 +162,7 @@ class _Bench:
         requests: dict[str, dict[str, Any]],
         number: int,
     ) -> None:
-        """Do cases in one process, and in another one after a failure."""
+        """Run cases in one process; after a failure, continue in a new process."""
         process: RunningContender | None = None
         try:
             for case in cases:
