@@ -241,7 +241,7 @@ class InlineLoop:
             callback(*arguments)
 
     def run_timers(self) -> None:
-        """Let the time of every timer come that is not cancelled."""
+        """Run every timer that is not cancelled."""
         timers, self._timers = self._timers, []
         for timer in timers:
             if timer.callback is not None:
@@ -274,20 +274,20 @@ class DurableBench(Bench):
         self._sync_due = True
 
     def turn(self) -> None:
-        """Run one loop turn: agenda, then hand what was appended to the store writer."""
+        """Run one loop turn: the agenda; then pass the appended entries to the store writer."""
         self.broker.agenda.turn()
         if self._sync_due:
             self._sync_due = False
             self._writer.sync()
 
     def write(self) -> None:
-        """Write and sync the batch that the store writer holds, then settle what waits for it."""
+        """Write and sync the batch that the store writer holds, then settle its tickets."""
         self._writer._write_queue.put(None)  # The loop of the writer thread ends behind this batch.
         self._writer._run_writes()
         self._loop.run_calls()
 
     def write_rest(self) -> None:
-        """Let the timer run that writes what no client waits for, such as settlements."""
+        """Run the timer that writes entries for which no client waits, such as settlements."""
         self._loop.run_timers()
         self.write()
 

@@ -4,7 +4,7 @@
                           blocked after its next message
     the last one ends --> the blocked connections go on
 
-Consumers are not blocked: they make room.
+Consumers are not blocked, because their acknowledgements free memory and disk space.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ class ConcurrentTrie(Matcher[S]):
                 return
 
     def stats(self) -> dict[str, int]:
-        """Return the sizes of one moment, counted anew at each call."""
+        """Count the trie as it was at one moment, and return its sizes."""
         pairs = 0
         patterns = 0
         inodes = 1

@@ -132,7 +132,7 @@ class ConcurrentWalk(Generic[S]):
     def _enter(
         self, branch: Branch[S] | None, entered: set[Branch[S]], stays: list[CNode[S]]
     ) -> None:
-        """Go behind a ``#`` and the ``#`` directly below it, unless that was done before."""
+        """Enter a ``#`` node and the ``#`` nodes directly below it, unless that was done before."""
         while branch is not None and branch not in entered:
             entered.add(branch)
             if branch.subscribers is not None:

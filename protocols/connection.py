@@ -221,7 +221,7 @@ class Connection(Outlet):
             self._feed(data)
 
     def _feed(self, data: bytes) -> None:
-        """Consume a chunk, and keep what is left of it."""
+        """Consume a chunk, and keep the bytes that were not consumed."""
         self.need = 0
         self._feeding = True
         used: i64 = len(data) if self.finished else self.consume(data)
@@ -285,7 +285,7 @@ class Connection(Outlet):
     # -- time and permissions
 
     def advance(self, now: int) -> None:
-        """Do what is due at `deadline`."""
+        """Handle the deadline, which has passed at time `now`, in ms."""
         raise NotImplementedError
 
     def set_expiry(self, identity: Identity | None) -> None:
@@ -337,7 +337,7 @@ class Connection(Outlet):
             self._release()
 
     def _release(self) -> None:
-        """Give back what the connection holds in the broker. Called once, when it has ended."""
+        """Release the objects that the connection uses in the broker. Called once, at its end."""
         raise NotImplementedError
 
     # -- listings

@@ -32,7 +32,7 @@ class DamagedSegment(ValueError):
 
 
 def end_of(data: Buffer, at: int, size: int) -> int:
-    """Return where the message that begins at `at` ends, or 0 if it is not complete.
+    """Return the end of the message that begins at `at`, or 0 if the message is not complete.
 
     `data` is the beginning of a segment of `size` bytes. The result is 0 if the message is not
     whole, if its header is not in `data`, or if nothing was written here. Raises DamagedSegment.

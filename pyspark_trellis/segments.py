@@ -76,7 +76,7 @@ class Cut:
 
 @dataclass
 class SegmentScan:
-    """Where the batches of one segment begin, as far as they are complete.
+    """The positions of the complete batches of one segment.
 
     A further scan continues where the last one ended.
     """
@@ -140,7 +140,7 @@ class SegmentScan:
 
 
 def scan_file(path: Path, scan: SegmentScan) -> None:
-    """Scan what was added to a file.
+    """Scan the bytes that were added to a file since the last scan.
 
     Raises PipelineError, and FileNotFoundError if the file was removed.
     """

@@ -196,7 +196,7 @@ def _unknown_word(parser: argparse.ArgumentParser, words: list[str]) -> str:
 
 
 def check(root: Path) -> list[Violation]:
-    """Return what the documents below `root` name and does not exist, sorted."""
+    """Return the links, paths and commands in documents below `root` that do not exist, sorted."""
     repository = Repository(root)
     found: list[Violation] = []
     for file in repository.documents.values():

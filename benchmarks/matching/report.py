@@ -29,7 +29,7 @@ from trellis.bench.matching.results import merged, read  # noqa: E402
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the document and its charts; return the exit code.
 
-    It is 2 for files without results, or a document without marks.
+    The exit code is 2 if a file has no results, or the document no marks.
     """
     parser = argparse.ArgumentParser(
         prog="report.py", description="Write tables and charts of results into a document."

@@ -268,7 +268,7 @@ def _memory(results: Results) -> str:
 
 
 def _exceptions(results: Results) -> str:
-    """Return what was not measured and why, one line per reason."""
+    """Return one line for each reason why measurements are missing, with these measurements."""
     lines = [
         f"- {about.title}: not here, {about.missing}"
         for about in results.peers.values()

@@ -49,8 +49,8 @@ class User(Identity):
     ) -> bool:
         """Replace the user's permissions and rules in a virtual host.
 
-        If `permission` is None, the user may not enter it. Return True if something changed. Raises
-        PreconditionFailed, and then changes nothing.
+        If `permission` is None, the user may not enter the virtual host. Return True if something
+        changed. Raises PreconditionFailed, and then changes nothing.
         """
         before = self._by_vhost.get(vhost)
         permissions = UserPermissions(self.name, vhost, permission or ("", "", ""), rules, topics)

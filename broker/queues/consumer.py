@@ -44,7 +44,7 @@ class Delivery:
         self.attempts: i64 = 0
 
     def with_message(self, message: Message) -> Delivery:
-        """Return the same delivery, but of another copy of the message."""
+        """Return this delivery with another copy of the message."""
         delivery = Delivery(message, self.consumer, self.sequence)
         delivery.attempts = self.attempts
         return delivery

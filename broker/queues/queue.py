@@ -235,8 +235,8 @@ class Queue(MessageSource):
     def run(self) -> None:
         """Drain the queue: deliver while messages wait and a consumer is ready. Hot path.
 
-        The agenda calls it. It has the agenda's name for it, because a method `drain` beside it
-        would cost one more call per drain.
+        The agenda calls this method. It is named `run`, as the agenda requires; a separate method
+        `drain` would cost one more call per drain.
         """
         self._drain_scheduled = False
         now: i64 = self.agenda.now

@@ -172,7 +172,7 @@ class LogFile:
         self._file: File | None = None
 
     def add_to_index(self, position: i64, offset: i64, always: bool = False) -> None:
-        """Add a record to the index if it is at least INDEX_STRIDE behind the last one there."""
+        """Add a record to the index if it is at least INDEX_STRIDE bytes after the last one."""
         if always or offset - self._last_indexed >= INDEX_STRIDE:
             self._last_indexed = offset
             self._offsets.append(offset)

@@ -44,7 +44,7 @@ class Finding:
 
 
 class Quarantine:
-    """The directory `quarantine/` beside some files, with copies of their damaged parts.
+    """The directory `quarantine/` of a log or a stream, with copies of damaged parts of its files.
 
     Operators can examine the copies. All methods may raise OSError.
     """

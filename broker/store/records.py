@@ -273,8 +273,8 @@ class Recorder:
     def _write_message(self, out: BytesWriter, vhost: str, message: Message) -> bytes:
         """Write a message except its content, and return the encoded content. Hot path.
 
-        The names are the same for all messages of an address, and tag and parameters for all
-        messages of an encoding, so that the address and the recorder remember theirs.
+        All messages of an address have the same encoded names, which the address caches. All
+        messages of an encoding have the same tag and parameters, which the recorder caches.
         """
         encoding = message.encoding
         content = message.content

@@ -251,7 +251,7 @@ class SegmentLog:
     # -- reading
 
     def reader(self) -> LogReader:
-        """Return a reader of records by position. It is fastest in rising order."""
+        """Return a reader of records by position. Reading in ascending order is fastest."""
         return LogReader(self)
 
     def read(self, position: i64) -> tuple[int, bytes] | None:

@@ -105,7 +105,7 @@ class LiveMessages:
         return holder == queue if holder >= 0 else queue in self._shared[position]
 
     def next_holders(self) -> list[int]:
-        """Return the queues that hold the next message. Each call goes on by one message."""
+        """Return the queues that hold the next message. Each call advances by one message."""
         at: i64 = self._next
         self._next = at + 1
         holder: i64 = self._queues[at]
@@ -228,7 +228,7 @@ class Survivors(Replay):
         )
 
     def pubrec_received_by_queue(self) -> dict[int, set[int]]:
-        """Return inbox number -> positions of the messages whose PUBREC came."""
+        """Return the positions of the messages with a PUBREC, by inbox number."""
         found: dict[int, set[int]] = {}
         for queue, position in self.pubrec_received:
             found.setdefault(queue, set()).add(position)

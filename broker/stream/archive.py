@@ -221,7 +221,7 @@ def write_index(disk: Disk, segment: Segment) -> None:
 class BatchAppender(BatchSink):
     """A sink that writes each batch as soon as it is built, to hold little data at a time.
 
-    Once a write failed, the batch and those behind it wait for `flush`.
+    After a failed write, that batch and the later ones wait for `flush`.
     """
 
     def __init__(self, segment_writer: SegmentWriter) -> None:

@@ -23,7 +23,7 @@ PAGES_MAX: Final = 4
 class StreamPage:
     """Some batches of a segment, with the rows from `base` up to `end`.
 
-    `place` is the place behind the batches in the segment.
+    `place` is the offset in the segment's file after these batches, in bytes.
     """
 
     def __init__(self, segment: Segment) -> None:

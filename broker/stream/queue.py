@@ -214,7 +214,7 @@ class StreamQueue(Queue):
         self.acknowledged_reads()
 
     def acknowledged_reads(self) -> None:
-        """Serve the readers again, after a consumer got credit."""
+        """Deliver to the readers again, after an acknowledgement gave a consumer credit."""
         if not self._drain_scheduled and self.readers:
             self.schedule_drain()
 

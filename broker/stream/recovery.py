@@ -210,7 +210,7 @@ class StreamRecovery:
             self.segments.append(segment)
 
     def _scan(self, known: Segment, file: File, size: int, name: str, indexed: bool) -> None:
-        """Read a whole segment. `known` has the figures from its index, if it is `indexed`."""
+        """Read a whole segment. If `indexed` is True, `known` has the figures from the index."""
         segment = Segment(self._disk, known.path, known.epoch, int(known.base))
         place = SCHEMA_SIZE
         walk = BatchScan(file, place, size)

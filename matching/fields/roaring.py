@@ -137,7 +137,7 @@ def _hits(index: dict[str, dict[Hashable, BitMap]], headers: Fields) -> list[Bit
 
 
 def _added(hits: list[BitMap]) -> list[BitMap]:
-    """Return the number of bitmaps that contain each row, digit by digit, the ones first."""
+    """Return the number of bitmaps that contain each row, as binary digits, the lowest first."""
     digits = [BitMap() for _ in range(len(hits).bit_length())]
     for carry in hits:
         for place, digit in enumerate(digits):

@@ -294,6 +294,6 @@ class Accounts(Authenticator):
 
 
 def lower_priority() -> None:
-    """Let the event loop precede this thread: on Linux every thread has a priority of its own."""
+    """Lower the priority of this thread below the event loop's. Does nothing except on Linux."""
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

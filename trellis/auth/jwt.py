@@ -107,7 +107,11 @@ class ScopedIdentity(Identity):
         return self._allows("write", exchange, key)
 
     def read_scope(self, exchange: str, key: str, topic_filter: str, hides_dollar: bool) -> int:
-        """A pattern is allowed where it is as a text, also where its `#` are no words at all."""
+        """Return READ_ALL if the token's scopes allow a binding key, else READ_NONE.
+
+        Scopes match a key as text. A `#` may also stand for no words, so the key without any of its
+        `#` must be allowed too, in all combinations, unless a scope names the key itself.
+        """
         words = key.split(".")
         gaps = words.count("#")
         if gaps > MAX_WILDCARDS:

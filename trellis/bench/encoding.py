@@ -131,7 +131,10 @@ class BenchEncoding:
         return b"".join(parts)
 
     def _template(self, protocol: str, qos: int, topic: int) -> tuple[bytes, bytes, bytes]:
-        """Return the parts before, at and behind packet identifier, publisher and number."""
+        """Encode a message with a gap for packet identifier, publisher and number.
+
+        Return the bytes before the gap, the gap, and the bytes after it.
+        """
         body = _GAP * HEADER_SIZE + self._filler
         if protocol == "amqp":
             encoded = amqp.publish(

@@ -56,7 +56,7 @@ class Poller:
         self._poll.register(fd, _READ)
 
     def writable(self, fd: int, wanted: bool) -> None:
-        """Watch a socket for room to send as well if `wanted`."""
+        """Watch a socket for writability too if `wanted`, else for input only."""
         self._poll.modify(fd, _READ | _WRITE if wanted else _READ)
 
     def wait(self, ns: i64) -> list[tuple[int, int]]:

@@ -236,7 +236,7 @@ class Scene:
         self.bind_seconds = time.perf_counter() - began
 
     def _clear(self) -> None:
-        """Close all connections, and delete what was declared over a new connection.
+        """Close all connections; then delete all declared objects over a new connection.
 
         The old connections may be in the middle of a message.
         """

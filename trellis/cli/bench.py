@@ -201,7 +201,7 @@ def _show(report: BenchReport) -> None:
 
 
 def _check_writable(path: str | None) -> None:
-    """Raise CommandError before hours of measuring, not behind them."""
+    """Raise CommandError if the file cannot be written, before the measurements begin."""
     try:
         if path not in (None, "-"):
             with open(str(path), "a"):

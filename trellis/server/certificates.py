@@ -71,7 +71,7 @@ class Certificates:
         self._look(settings)
 
     def _look(self, settings: Settings) -> None:
-        """Read the expirations of the certificates, and log a warning for those close to it."""
+        """Read when each certificate expires, and log a warning if it expires soon."""
         self.expirations = {}
         now = time.time()
         for file in [

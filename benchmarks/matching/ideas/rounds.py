@@ -44,7 +44,7 @@ def time_ways(title: str, ways: Mapping[str, Work], rounds: int = 5) -> dict[str
 
 
 def machine() -> None:
-    """Print what is measured."""
+    """Print the Python version, and whether `matching` is compiled."""
     compiled = not str(matching.trie.__file__).endswith(".py")
     print(f"Python {sys.version.split()[0]}, matching {'compiled' if compiled else 'interpreted'}")
 

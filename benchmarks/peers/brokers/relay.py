@@ -81,7 +81,7 @@ class RelayPeer(PeerBroker):
         return first_words([self._there(), "-c", _VERSION])
 
     def refusal(self, case: Case) -> str:
-        """Return why it cannot do the workload."""
+        """Return the reason why the relay cannot run a workload."""
         if not case.blind:
             return "would have to read what it relays"
         return ""

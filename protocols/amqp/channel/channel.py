@@ -63,7 +63,7 @@ class Channel:
         self.connection.reply_when_durable(self.ticket, encode(self.number, method))
 
     def reauthorize(self, context: PublishContext) -> bool:
-        """Go on with changed permissions: those of another publish context.
+        """Continue with the changed permissions of another publish context.
 
         Return False if the channel must close (ChannelReceiver.reauthorize).
         """

@@ -88,9 +88,10 @@ _known: Final[dict[tuple[int, int], Frames]] = {}
 
 
 def frames_of(channel: i64, frame_max: i64) -> Frames:
-    """Return the encoding for a channel number: one object for all connections with a frame_max.
+    """Return the encoding for a channel number and a frame_max, always the same object.
 
-    So `encoding is frames` tells that a content can be relayed as it is.
+    If a content's encoding is the object for the receiving channel, its frames can be relayed
+    unchanged.
     """
     known = _known.get((channel, frame_max))
     if known is None:

@@ -40,7 +40,7 @@ _KNOWN_SIZE_MAX: Final = 256
 
 
 class AmqpHeaderCodec(HeaderCodec):
-    """Converts messages of any protocol to AMQP content headers, and those to columns."""
+    """Converts messages of any protocol to AMQP content headers, and content headers to columns."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, list[tuple[int, bytes]]] = {}

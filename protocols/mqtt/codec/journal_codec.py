@@ -25,7 +25,7 @@ _SPREAD: Final[i64] = 0x1E3779B97F4A7C15
 
 @final
 class CachedName:
-    """A topic name of the cache, with its bytes as in a packet: behind their size."""
+    """A cached topic name, with its bytes as in a packet: two bytes of size, then the name."""
 
     def __init__(self, encoded: bytes, name: RowName) -> None:
         self.encoded = encoded
@@ -65,7 +65,7 @@ class MqttPacketParser(PacketParser):
             at = end
 
     def _name(self, data: bytes, start: i64, end: i64) -> RowName:
-        """Return the topic name that stands there, behind its size.
+        """Return the topic name in `data[start:end]`, which begins with two bytes of size.
 
         Hot path: a cached name is found without creating an object.
         """

@@ -103,13 +103,13 @@ class PacketReader:
         return number
 
     def block(self) -> bytes:
-        """Read bytes behind their size, a variable integer, and return both."""
+        """Read a size (a variable byte integer) and that many bytes; return both, encoded."""
         start = self._at
         self.take(self.variable())
         return self._packet[start : self._at]
 
     def binary(self) -> bytes:
-        """Read binary data, which stands behind its size in two bytes."""
+        """Read binary data: its size in two bytes, then the data."""
         return self.take(self.two_bytes())
 
     def text(self) -> str:
@@ -125,11 +125,11 @@ class PacketReader:
 
     @property
     def more(self) -> bool:
-        """True if the packet goes on."""
+        """True if bytes of the packet are left."""
         return self._at < len(self._packet)
 
     def end(self) -> None:
-        """Raise MalformedPacket if the packet goes on."""
+        """Raise MalformedPacket if bytes of the packet are left."""
         if self.more:
             raise MalformedPacket("bytes after the last field of the packet")
 
@@ -152,7 +152,7 @@ def decoded(data: bytes) -> str:
 
 
 def remaining_length(length: int) -> bytes:
-    """Return an integer of one to four bytes, seven bits in each, the low ones first."""
+    """Encode an integer in one to four bytes of seven bits each, the low bits first."""
     encoded = b""
     while length >= 128:
         encoded += bytes([length & 127 | 128])

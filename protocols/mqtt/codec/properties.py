@@ -90,7 +90,7 @@ _EVERYWHERE: Final = (
 class Property:
     """The rules for one property, from the table in section 2.2.2.2.
 
-    `kind` is the type of its value, `places` are the packets in which it may stand.
+    `kind` is the type of its value; `places` are the packet types in which it may occur.
     """
 
     def __init__(
@@ -137,8 +137,8 @@ _TABLE: Final[dict[int, Property]] = {
 class Properties5:
     """The properties of one packet.
 
-    Numbers, texts and binary data stand by property identifier; User Properties and Subscription
-    Identifiers, which may be repeated, in their order.
+    Numbers, texts and binary data are in dicts by property identifier. User Properties and
+    Subscription Identifiers may be repeated, so they are in lists, in the order of the packet.
     """
 
     def __init__(self) -> None:
@@ -162,7 +162,7 @@ class Properties5:
         return self.binaries.get(identifier)
 
     def has(self, identifier: int) -> bool:
-        """True if a property that stands only once is present."""
+        """True if a property is present. Only for properties that may not be repeated."""
         return identifier in self.numbers or identifier in self.texts or identifier in self.binaries
 
     def encoded(self) -> bytes:
@@ -257,7 +257,7 @@ def _number(identifier: int, number: int) -> bytes:
 
 
 def prefixed(data: bytes) -> bytes:
-    """Return data behind its size in two bytes."""
+    """Return data preceded by its size in two bytes."""
     return len(data).to_bytes(2, "big") + data
 
 

@@ -48,8 +48,8 @@ from protocols.mqtt.session.session import Session
 class Level5Handler(PacketHandler):
     """Reads the packets of level 5.
 
-    `expiry` is for how many seconds the client's CONNECT wants the session to outlive the
-    connection. `authentication` is present if that CONNECT named an authentication method.
+    `expiry` is the session expiry interval in the client's CONNECT, in seconds. `authentication` is
+    present if that CONNECT named an authentication method.
     """
 
     def __init__(

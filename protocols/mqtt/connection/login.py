@@ -370,7 +370,7 @@ class Login(InputHandler):
 
 
 def _remaining_length(data: bytes, at: i64) -> tuple[i64, i64]:
-    """Return a remaining length, and where the packet goes on behind it; 0 if it is incomplete.
+    """Return a remaining length and the index of the byte after it; (0, 0) if it is incomplete.
 
     Raises MalformedPacket.
     """

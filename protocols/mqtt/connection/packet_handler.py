@@ -83,7 +83,7 @@ class PacketHandler(InputHandler):
 
     @abstractmethod
     def on_packet(self, session: Session, context: PublishContext, first: i64, body: bytes) -> i64:
-        """Handle any packet, and return what it costs of the budget."""
+        """Handle any packet, and return its cost in units of the connection's budget."""
         raise NotImplementedError
 
     @abstractmethod
@@ -283,7 +283,7 @@ class PacketHandler(InputHandler):
     def on_publish(
         self, session: Session, context: PublishContext, first: i64, reader: PacketReader
     ) -> i64:
-        """Handle any PUBLISH, and return what it costs of the budget."""
+        """Handle any PUBLISH, and return its cost in units of the connection's budget."""
         connection, replies = self.connection, self.replies
         qos = first >> 1 & 3
         if qos == 3 or qos == AT_MOST_ONCE and first & 8:

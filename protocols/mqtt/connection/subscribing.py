@@ -178,7 +178,7 @@ class SubscriptionChange(Task):
         """Complete the change: all requests are carried out."""
 
     def after_slice(self, reply_pending: bool) -> None:
-        """Go on after a slice; `reply_pending` is True if the SUBACK is not sent yet."""
+        """Continue after a slice; `reply_pending` is True if the SUBACK is not sent yet."""
 
     def reply(self) -> bytes:
         """Return the SUBACK or UNSUBACK."""

@@ -28,7 +28,7 @@ _NONE_RELEASED: Final[dict[int, int]] = {}
 class InflightWindow(Window):
     """Messages and packet identifiers that wait for an acknowledgement of one client.
 
-    Deliveries stand under the sequence numbers of the session's inbox.
+    Deliveries are stored by their sequence numbers in the session's inbox.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class InflightWindow(Window):
         return self.get(self.number_of(packet_id))
 
     def hold(self, packet_id: int, ticket: Ticket | None) -> None:
-        """Remember that a QoS 2 message came under this packet identifier."""
+        """Hold the packet identifier of a QoS 2 message from the client until its PUBREL."""
         if self.received is _NONE_RECEIVED:
             self.received = {}
         self.received[packet_id] = ticket

@@ -43,7 +43,7 @@ class SharedSubscription:
         raise NotImplementedError
 
     def schedule_drain(self) -> None:
-        """Go on delivering: the session has room."""
+        """Schedule further deliveries, because the session accepts messages again."""
         raise NotImplementedError
 
     def leave(self, ticket: Ticket | None) -> None:

@@ -26,9 +26,9 @@ from protocols.mqtt.session.session import Session
 def restore_inbox(
     session: Session, store: DurableStore, positions: array[int], acknowledged: set[int]
 ) -> None:
-    """Give a session its messages back.
+    """Restore the messages of a session's inbox.
 
-    `positions` are those of its messages in the store, `acknowledged` those with a PUBREC.
+    `positions` are the messages' positions in the store, `acknowledged` the ones with a PUBREC.
     """
     inbox = session.inbox
     reader = store.log.reader()

@@ -135,7 +135,7 @@ class Session(Subscriber):
         self.send(message, 0)
 
     def send(self, message: Message, flags: i64) -> None:
-        """Send a message at most once, and count what becomes of it."""
+        """Send a message with QoS 0, and count its fate."""
         outlet, writer = self.outlet, self.writer
         if outlet is None or writer is None:
             self.missed += 1
@@ -328,7 +328,7 @@ class Session(Subscriber):
         return True
 
     def resume_retained(self) -> None:
-        """Resume the delivery of retained messages: there may be room again."""
+        """Resume the delivery of retained messages, because the client may accept more."""
         if self._waiting_retained:
             waiting, self._waiting_retained = self._waiting_retained, _NONE_WAITING
             for task in waiting.values():
@@ -348,7 +348,8 @@ class Session(Subscriber):
     def room_for_shared(self) -> InboxConsumer | None:
         """Return the consumer that sends a message of a shared subscription.
 
-        None if it has no room. That is remembered: there is a drain when there is room.
+        Return None if the session accepts no message now; then the shared subscriptions are drained
+        when it accepts one again.
         """
         consumer = self._consumer
         if consumer is not None and consumer.has_room():

@@ -91,8 +91,8 @@ class Sessions(SessionRegistry):
     ) -> Session:
         """Create the session of a client identifier that has none.
 
-        It outlives its connection by `expiry` seconds; with 0 it is not stored. `stored_will` is
-        stored with it.
+        The session outlives its connection by `expiry` seconds; with 0 it is not stored.
+        `stored_will` is stored with the session.
         """
         session = self._add(vhost, client_id, expiry > 0)
         session.user, session.named = user, named
@@ -161,7 +161,7 @@ class Sessions(SessionRegistry):
         )
 
     def _start_expiry(self, session: Session, away: int) -> None:
-        """Let a session expire whose client has been away for so many ms."""
+        """Schedule the expiry of a session whose client has been away for `away` ms."""
         session.away_since = self._agenda.now - away
         if session.expiry != NEVER:
             session.expiry_deadline = self.deadlines.at(
@@ -297,7 +297,7 @@ class Sessions(SessionRegistry):
                 self.sys.watch(session)
 
     def _delay_will(self, session: Session, will: StoredWill, away: int) -> None:
-        """Publish a restored will after the rest of its delay: its client has been away so many ms.
+        """Publish a restored will after the rest of its delay; its client was away for `away` ms.
 
         Its permission was checked before it was stored.
         """

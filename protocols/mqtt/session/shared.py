@@ -200,10 +200,10 @@ class SubscriptionGroup(Subscriber):
         self.bind(ticket)
 
     def _make_durable(self, ticket: Ticket | None) -> None:
-        """Let the group survive a restart.
+        """Make the group durable, so that it survives a restart.
 
-        Messages that it holds already do not: the store has no record of them for this group, only
-        perhaps for other queues.
+        Messages that the group holds already are lost at a restart: the store has not recorded them
+        for this group.
         """
         inbox = self.inbox
         if self._qos >= 0:

@@ -1,8 +1,8 @@
 """The subscriptions of a session: topic filters, their bindings and options.
 
-Most sessions have few subscriptions, and are without a client for most of their lives, in great
-numbers. So a few subscriptions stand in a tuple, and what a session does not have is one object
-that all sessions share.
+A broker may have very many sessions with few subscriptions, most of them without a connected
+client. To save memory, a few subscriptions are kept in a tuple, and all sessions share one object
+for an empty collection.
 """
 
 from __future__ import annotations
@@ -127,13 +127,13 @@ class SessionSubscriptions:
             membership.detach()
 
     def drain_shared(self) -> None:
-        """Let shared subscriptions deliver: there is room."""
+        """Let shared subscriptions deliver, because the session accepts messages again."""
         self.shared_refused = False
         for membership in self.memberships.values():
             membership.schedule_drain()
 
     def drain_refused(self) -> None:
-        """Let shared subscriptions deliver if one was refused for lack of room. Hot path."""
+        """Let shared subscriptions deliver if the session refused one of them before. Hot path."""
         if self.shared_refused:
             self.drain_shared()
 

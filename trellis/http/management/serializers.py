@@ -104,7 +104,7 @@ def binding_row(vhost: VirtualHost, source: str, binding: Binding) -> Row:
 
 
 def properties_key(binding: Binding) -> str:
-    """Return the text that tells a binding from others between the same two objects, for a path.
+    """Return the text in an API path that identifies one of the bindings between two objects.
 
     It is `~` for a binding with neither key nor arguments.
     """
