@@ -32,7 +32,7 @@ class Task:
     """A piece of deferred work, to be done once."""
 
     def run(self) -> None:
-        """Do the work."""
+        """Do the deferred work. The agenda calls this method once."""
         raise NotImplementedError
 
 

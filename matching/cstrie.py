@@ -132,7 +132,10 @@ class ConcurrentTrie(Matcher[S]):
         return len(self._collect_sets(topic, True)) > 0
 
     def subscriptions(self) -> Iterator[tuple[str, S]]:
-        """Iterate over all pairs present at the first step, in no order, whatever changes later."""
+        """Iterate over the pairs present at the first step, in no particular order.
+
+        Later changes to the matcher do not affect the iteration.
+        """
         separator = self.grammar.separator
         words: list[str] = []
         frozen = self._frozen()

@@ -45,9 +45,9 @@ class Reauthorization(Task):
         self._done = False
 
     def again(self) -> bool:
-        """Start over if the walk still runs, so that many changes in a row make one walk.
+        """Restart the walk at the first connection, and return True, if the walk still runs.
 
-        Return False if the walk has ended.
+        So one walk serves several changes in a row. Return False if the walk has ended.
         """
         self._left = [] if self._done else list(self._front.connections)
         return not self._done

@@ -76,7 +76,7 @@ def _tls(settings: Settings) -> Iterator[Problem]:
 
 
 def _sockets(settings: Settings) -> Iterator[Problem]:
-    """Operating systems limit the path of a Unix socket."""
+    """Yield a problem for each Unix socket whose path is longer than the system permits."""
     for name, listener in settings.protocol_listeners.items():
         if isinstance(listener, PlainListener):
             size = len(os.fsencode(os.path.expanduser(listener.socket)))
@@ -97,7 +97,7 @@ def _credentials(settings: Settings) -> Iterator[Problem]:
 
 
 def _user_names(settings: Settings) -> Iterator[Problem]:
-    """User names differ from each other and from that of the built-in user."""
+    """Yield a problem for each user name that occurs twice, or is that of the built-in user."""
     seen: set[str] = set()
     for key, name in [("user", settings.user), *(("users", user.name) for user in settings.users)]:
         if name in seen:
@@ -108,7 +108,7 @@ def _user_names(settings: Settings) -> Iterator[Problem]:
 
 
 def _ports(settings: Settings) -> Iterator[Problem]:
-    """No two listeners share an address and a port.
+    """Yield a problem for two listeners that share an address and a port.
 
     `0.0.0.0` takes all addresses of IPv4, `::` all of IPv6.
     """

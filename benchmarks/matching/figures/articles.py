@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 
 class ArticleRow(NamedTuple):
-    """A line of article 1's tables, and the contenders that do the same here."""
+    """A line in the tables of article 1, and the contenders that use the same algorithm here."""
 
     name: str
     same: tuple[str, ...]

@@ -1,5 +1,5 @@
-"""Compares ways to find out if any pattern matches (filtering, article 4): left to right, 64
-patterns at a time, wildcards first, and without redundant patterns.
+"""Compares ways to find out if any pattern matches: left to right, 64 patterns at a time, wildcards
+first, and without redundant patterns. (Article 4 in matching/__init__.py calls this filtering.)
 """
 
 from __future__ import annotations

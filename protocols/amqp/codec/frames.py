@@ -151,7 +151,10 @@ def close_connection(error: AmqpError, method: i64) -> bytes:
 
 
 def close_channel(number: i64, error: AmqpError, method: i64) -> bytes:
-    """Return a channel.close for an error in a method (class id << 16 | method id), or 0."""
+    """Return a channel.close for an error.
+
+    `method` is the method that failed (class id << 16 | method id), or 0 if none did.
+    """
     return encode(
         number, spec.Channel.Close(error.code, error.text, int(method >> 16), int(method & 0xFFFF))
     )

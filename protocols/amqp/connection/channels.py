@@ -112,7 +112,11 @@ class ChannelTable:
             self._drop_assembly(publisher)
             return assembly
         if self._unfinished > UNFINISHED * self._message_max + UNFINISHED_LEAST:
-            raise AmqpError(506, f"incomplete messages take {self._unfinished} bytes")
+            raise AmqpError(
+                506,
+                f"incomplete messages take {self._unfinished} bytes of memory on this connection; "
+                "complete a message before the next one is begun on another channel",
+            )
         return None
 
     def _drop_assembly(self, publisher: ChannelPublisher) -> None:

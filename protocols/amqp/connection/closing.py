@@ -89,7 +89,7 @@ _CONNECTION_CLOSE_OK: Final[i64] = 10 << 16 | 51
 
 
 def action(state: str, verb: str) -> str:
-    """Return what CLOSE or REJECT does to a connection in this state."""
+    """Return the action of the verb CLOSE or REJECT for a connection in this state."""
     on_close, on_reject = _ACTIONS[state]
     return on_close if verb == CLOSE else on_reject
 

@@ -22,7 +22,10 @@ SLACK: Final = 64
 
 
 class Deadline:
-    """A task that runs at a time, in ms of the agenda's clock; None if it is cancelled."""
+    """A task and the time at which it runs, in ms of the agenda's clock.
+
+    `task` is None once the deadline is cancelled.
+    """
 
     __slots__ = ("number", "task", "when")
 

@@ -127,7 +127,7 @@ def workload(
 
 
 def cold(make: Callable[[], Any], pattern: str, topic: str, seconds: float) -> dict[str, float]:
-    """Measure article 1's cold start: one subscription in an empty matcher. Raises WrongMatch."""
+    """Measure a cold start: one subscription in an empty matcher. Raises WrongMatch."""
     limit, added, removed, done = int(seconds * 1e9), 0, 0, 0
     join, leave = methodcaller("subscribe", pattern, 0), methodcaller("unsubscribe", pattern, 0)
     while added + removed < limit:

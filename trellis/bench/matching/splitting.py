@@ -1,4 +1,6 @@
-"""Gain of splitting each pattern and each topic only once, as in article 5."""
+"""Gain of splitting each pattern and each topic only once. (The idea is from article 5 of the
+list in matching/__init__.py.)
+"""
 
 from __future__ import annotations
 
