@@ -31,7 +31,9 @@ def problems(settings: Settings) -> Iterator[Problem]:
 
 
 def _matchers(settings: Settings) -> Iterator[Problem]:
-    """Every allowed algorithm is installed, and the default is one of them."""
+    """Yield a problem for each allowed algorithm that is not installed, and for a default that is
+    not allowed.
+    """
     default, allowed = settings.matcher.default, settings.matcher.allowed
     if default not in allowed:
         words = ", ".join(allowed)
@@ -49,7 +51,7 @@ def _matchers(settings: Settings) -> Iterator[Problem]:
 
 
 def _tls(settings: Settings) -> Iterator[Problem]:
-    """TLS needs a certificate, and certificates of clients need an authority.
+    """Yield a problem if TLS has no certificate, or client certificates have no authority.
 
     The files themselves are read later.
     """
