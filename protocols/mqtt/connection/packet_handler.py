@@ -50,6 +50,8 @@ from protocols.mqtt.codec.relay_formats import APART_4, APART_5
 from protocols.mqtt.connection.connection import InputHandler, MqttConnection
 from protocols.mqtt.session.session import Session
 
+#: Size of the longest fixed header in bytes: type and flags, and the remaining length.
+FIXED_HEADER_MAX: Final[i64] = 5
 _PUBLISH_0: Final[i64] = PUBLISH << 4
 _PUBLISH_1: Final[i64] = PUBLISH << 4 | AT_LEAST_ONCE << 1
 _PUBACK: Final[i64] = PUBACK << 4
@@ -109,6 +111,7 @@ class PacketHandler(InputHandler):
         has_properties = self._has_properties
         slow_mask: i64 = self._slow_mask
         packet_max: i64 = connection.packet_max
+        surely_allowed: i64 = packet_max - FIXED_HEADER_MAX
         # Bytes of the shortest publication of QoS 0, behind its remaining length.
         shortest: i64 = 3 if has_properties else 2
         run = EMPTY_RELAY
@@ -137,8 +140,10 @@ class PacketHandler(InputHandler):
                     raise MalformedPacket("invalid remaining length")
             end: i64 = start + length
             # The Maximum Packet Size of level 5 counts the whole packet, the limit of the older
-            # levels what follows the remaining length.
-            if end - start > packet_max or has_properties and end - position > packet_max:
+            # levels the bytes behind the remaining length.
+            if length > surely_allowed and (
+                end - (position if has_properties else start) > packet_max
+            ):
                 self._send(run, run_count, data, run_start, position)
                 self._refuse_size(context, first)
             if end > size:
