@@ -45,7 +45,7 @@ class Alarms:
                 outlet.unblock()
 
     def wait(self, outlet: Outlet) -> None:
-        """Unblock the connection when no alarm is on any more."""
+        """Remember a blocked connection, to unblock it when no alarm is on any more."""
         self.waiting[outlet] = None
         self.blocked += 1
 

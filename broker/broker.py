@@ -71,7 +71,7 @@ class Broker:
 
         No client can enter it any more; the front ends disconnect its clients. It stays in `vhosts`
         until it is empty. The virtual host "/" cannot be deleted, because it keeps the counters of
-        deleted ones.
+        deleted virtual hosts.
         """
         if name == "/":
             raise PreconditionFailed("vhost '/' cannot be deleted")

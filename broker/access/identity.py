@@ -25,9 +25,9 @@ READ_ALL: Final = 2
 class Identity:
     """A user, and the names that the user may configure, write to and read from.
 
-    The permissions are regular expressions, as in RabbitMQ: one is permitted if it is found
-    anywhere in a name. `^orders$` permits that name alone, an empty one permits no name, and `.`
-    matches any character, because a name may contain any.
+    The permissions are regular expressions, as in RabbitMQ. The user has a permission on a name if
+    its expression matches anywhere in the name: `^orders$` permits that name alone, an empty
+    expression permits no name, and `.` matches any character, because a name may contain any.
 
     Plans keep the results of permission checks. Therefore an Identity never changes; if permissions
     change, another Identity replaces it.
@@ -169,7 +169,10 @@ class Verdict:
 
 
 class AuthStep:
-    """A step of an enhanced authentication: data for the client, or the verdict with last data."""
+    """A step of an enhanced authentication: data for the client, and perhaps the verdict.
+
+    With a verdict, it is the last step.
+    """
 
     def __init__(self, verdict: Verdict | None, data: bytes) -> None:
         self.verdict = verdict
@@ -183,7 +186,7 @@ class AuthConversation:
     def respond(self, data: bytes, answer: Callable[[AuthStep], None]) -> None:
         """Process data of the client.
 
-        It calls `answer` exactly once, now or in a later turn, on the broker's thread.
+        The method calls `answer` exactly once, now or in a later turn, on the broker's thread.
         """
         raise NotImplementedError
 
@@ -195,7 +198,7 @@ class Authenticator:
     def authenticate(self, credentials: Credentials, answer: Callable[[Verdict], None]) -> None:
         """Check the credentials of a client.
 
-        It calls `answer` exactly once, now or in a later turn, on the broker's thread.
+        The method calls `answer` exactly once, now or in a later turn, on the broker's thread.
         """
         raise NotImplementedError
 

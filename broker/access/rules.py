@@ -37,16 +37,16 @@ from matching.grammar import MQTT, InvalidPattern
 _ACTIONS: Final = {"publish": (True, False), "subscribe": (False, True), "all": (True, True)}
 #: Characters that a name must not contain if it replaces a variable in a filter.
 _NOT_IN_WORDS: Final = ("/", "+", "#", "\0")
-#: Number of rules of one user in one virtual host, and of levels of a rule's filter.
+#: Largest number of rules of one user in one virtual host, and of levels in a rule's filter.
 RULES_MAX: Final = 200
 LEVELS_MAX: Final = 200
-#: Number of clients of one user whose identities are cached, if rules name the client; and the part
-#: (one in so many) that is evicted when the cache is full.
+#: Largest number of cached identities of one user, if rules name the client. A full cache evicts
+#: this number divided by EVICTED_PART.
 CLIENT_IDENTITIES_MAX: Final = 1_000
 EVICTED_PART: Final = 16
 
-#: By exchange: the patterns that a routing key must match for publishing, and a binding key for
-#: binding.
+#: Exchange name -> pattern that a routing key must match for publishing, and pattern that a binding
+#: key must match for binding.
 TopicPermissions = Mapping[str, tuple[str, str]]
 
 

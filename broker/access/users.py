@@ -22,7 +22,7 @@ USERS_VHOST = "/"
 
 
 class User(Identity):
-    """A user of the broker; in each virtual host that the user may enter, another Identity."""
+    """A user that the broker stores, with a separate Identity for each virtual host."""
 
     def __init__(self, name: str, password_hash: str, tags: list[str]) -> None:
         super().__init__(name, "^$", "^$", "^$")

@@ -32,9 +32,9 @@ from matching.grammar import AMQP, MQTT
 
 Definition = Mapping[str, object]
 
-#: Kinds of definitions that are restored first. A queue is created with the policies of its virtual
-#: host, and a permission needs its user. Both may have higher numbers, because a definition that
-#: was changed gets a new number.
+#: Kinds of definitions that are restored first: a queue is created with the policies of its virtual
+#: host, and a permission needs its user. Their numbers do not ensure this order, because a
+#: definition that was changed gets a new, higher number.
 _FIRST: Final = ("vhost", "policy", "user")
 _GRAMMARS: Final = {grammar.name: grammar for grammar in (AMQP, MQTT)}
 
@@ -118,7 +118,8 @@ def restore_broker(broker: Broker, opened: OpenedStore, sessions: SessionRestore
 class DefinitionsRestore:
     """A restore in progress.
 
-    It finds destinations by number, because stored bindings name their source and destination so.
+    It finds destinations by number, because a stored binding refers to its source and destination
+    by number.
     """
 
     def __init__(self, broker: Broker, sessions: SessionRestorer) -> None:

@@ -39,8 +39,8 @@ Properties = dict[str, object]
 class Encoding:
     """The format in which a message's content (body and properties) is written.
 
-    Two contents with the same Encoding *object* may be relayed to each other's readers unchanged.
-    Therefore front ends intern their encodings: one object for each format.
+    A content may be relayed unchanged to every reader of its Encoding *object*. Therefore front
+    ends intern their encodings: one object for each format.
     """
 
     def body(self, content: bytes) -> bytes:
@@ -51,8 +51,8 @@ class Encoding:
         """Return the properties in neutral form: content_type, headers, expiration (ms, as text),
         ...
 
-        Never raises: contents are relayed unread, so the bytes may be malformed; then there are
-        none.
+        Never raises: contents are relayed unread, so their bytes may be malformed. Properties that
+        cannot be read are left out.
         """
         raise NotImplementedError
 

@@ -187,7 +187,10 @@ class LimitedQueue(Queue):
             self.waiting_bytes += message.encoding.size(message.content)
 
     def _trim(self) -> bool:
-        """Drop messages from the head while the queue is over its limits; True if it was."""
+        """Drop messages from the head while the queue is over its limits.
+
+        Return True if a message was dropped.
+        """
         arguments = self.arguments
         before: i64 = self.depth
         while self.depth > 0 and (
@@ -275,7 +278,7 @@ class LimitedQueue(Queue):
     # -- expiry of an unused queue
 
     def touch(self) -> None:
-        """A new lease, where there are leases."""
+        """Restart the period after which the unused queue is deleted, if it has `x-expires`."""
         if self.arguments.expires > 0:
             if self._unused_expiry is None:
                 self._unused_expiry = UnusedExpiry(self)

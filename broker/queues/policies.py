@@ -79,7 +79,7 @@ class Policy:
         self.apply_to = apply_to
         self.priority = priority
         self.definition = definition
-        #: Its definition as queue arguments.
+        #: The definition of this policy as queue arguments.
         self.arguments = {
             BY_POLICY[key]: value for key, value in definition.items() if key in BY_POLICY
         }

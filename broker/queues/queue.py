@@ -212,7 +212,7 @@ class Queue(MessageSource):
         self.depth += 1
 
     def restore_unacked(self, sequence: i64) -> None:
-        """Restore a message that is still unacknowledged: its consumer may settle it yet."""
+        """Restore an unacknowledged message, which its consumer may still settle."""
         self._sequence = max(self._sequence, sequence)
         self.unacked += 1
 
@@ -286,7 +286,10 @@ class Queue(MessageSource):
             self._schedule_expiry(self._head().expires)
 
     def take(self, consumer: Consumer) -> Delivery | None:
-        """Remove and return the next message for a client that polls (basic.get); else None."""
+        """Remove and return the next message for a client that polls (basic.get).
+
+        Return None if no message waits.
+        """
         self.expire(UNLIMITED)
         if self.depth == 0:
             return None

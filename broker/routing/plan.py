@@ -33,15 +33,16 @@ from broker.routing.relay import EMPTY_RELAY, RecordingRelay, Relay
 from broker.routing.subscriber import Subscriber
 from broker.stream.queue import StreamQueue
 
-#: The number of destinations from which on each of them counts double in `Plan.weight`.
+#: `Plan.weight` counts a destination twice if there are this many destinations, three times if
+#: there are twice as many, and so on.
 LARGE_FANOUT: Final[i64] = 1_000
 
 
 class Plan:
     """A set of destinations, arranged for the loops that publish to them.
 
-    A stale plan takes the slow path always, and the slow path renews the plan of the route, so the
-    hot loops need not check for it.
+    Every message of a stale plan takes the slow path, which gives the route a new plan. So the hot
+    loops need not check if a plan is stale.
     """
 
     def __init__(
@@ -147,7 +148,8 @@ class Plan:
     def release(self) -> None:
         """Remove the references of a stale plan to its destinations.
 
-        The fate and the copies stay, for messages that its routes have not added up yet.
+        The fate and the number of copies stay: routes still need them to count messages that were
+        published with this plan.
         """
         self.queues, self.reliable_queues, self.qos1_inboxes = [], [], []
         self.limited, self.durable, self.numbers = [], [], []

@@ -30,8 +30,8 @@ from broker.stream.queue import StreamQueue
 #: its length into one byte.
 NAME_BYTES: Final = 255
 
-#: The exchange that MQTT clients use. AMQP publishers give messages to it headers for what MQTT
-#: has flags for, such as to retain a message.
+#: The exchange that MQTT clients use. A message that an AMQP client publishes to it has headers in
+#: place of MQTT's flags, for example a header to retain the message.
 TOPICS: Final = "amq.topic"
 #: Retired plans that are released in one turn.
 PLANS_PER_SLICE: Final = 1_000
@@ -86,7 +86,7 @@ class Planner(PlanResolver):
     def plan(self, identity: Identity, exchange: str, key: str) -> Plan:
         """Return the plan of messages that the identity publishes to this exchange with this key.
 
-        If the identity may not publish them, the plan says so.
+        If the identity may not publish them, the plan has a `refusal`.
         """
         route = Route(exchange, key, _NO_PLAN)
         try:

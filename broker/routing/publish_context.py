@@ -45,7 +45,7 @@ class PlanResolver:
     def plan(self, identity: Identity, exchange: str, key: str) -> Plan:
         """Return the plan of messages that the identity publishes to this exchange with this key.
 
-        If the identity may not publish them, the plan says so.
+        If the identity may not publish them, the plan has a `refusal`.
         """
         raise NotImplementedError
 
@@ -129,7 +129,7 @@ class PublishContext:
         self._fates[fate] += 1
 
     def count_copies(self, copies: i64, unrepresentable: i64) -> None:
-        """Count copies that no message of this context made, such as delivered retained ones."""
+        """Count copies that `count` has not counted, for example of delivered retained messages."""
         self._copies += copies
         self._unrepresentable += unrepresentable
 

@@ -40,8 +40,9 @@ _JSON: Final = PlainEncoding({"content_type": "application/json"})
 class TopologyStream:
     """The writer of the stream `$topology` of one virtual host.
 
-    `count_copies` is called with 1 and 0 for each row: a row is a copy without a published message.
-    `begin_snapshot` is called when the stream has grown enough for a new snapshot.
+    Each row counts as a copy, although no message was published for it: `count_copies` is called
+    with 1 (copies) and 0 (unrepresentable copies). `begin_snapshot` is called when the stream has
+    grown enough for a new snapshot.
     """
 
     def __init__(

@@ -25,7 +25,8 @@ from broker.store.opening import CATALOG, LOG, STREAMS
 
 #: Number of bytes copied at once.
 _COPY: Final = 1 << 20
-#: Attempts to open all files of the log before one of them is removed.
+#: Attempts to open all files of the log. An attempt fails if a checkpoint removes one of the files
+#: meanwhile.
 _TRIES: Final = 1_000
 
 

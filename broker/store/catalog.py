@@ -103,7 +103,8 @@ class Catalog:
         self._known = known
         #: The last position in the log at the last write.
         self.log_position = 0
-        #: The last position of all entries in the catalog or, at the last write, in the log.
+        #: The last position that was used, as known at the last write: by an entry in the catalog
+        #: or in the log.
         self.last = 0
         #: Why the catalog refuses writes; empty if it does not.
         self.broken = ""

@@ -114,7 +114,10 @@ def _many_small(log: SegmentLog, sealed: list[LogFile]) -> bool:
 
 
 def _half_size(files: list[LogFile]) -> int:
-    """Return half of the size of the files: a checkpoint that frees that copies no more."""
+    """Return half of the size of the files.
+
+    A checkpoint that frees this many bytes copies no more than it frees.
+    """
     return (sum(int(file.size) for file in files) + 1) // 2
 
 

@@ -259,7 +259,8 @@ class StreamWrite:
         raise NotImplementedError
 
     def settle(self) -> None:
-        """Publish the rows to readers: they are durable, and so is the log's StreamExtended.
+        """Publish the rows to readers, because the rows and the log's StreamExtended are durable
+        now.
 
         Runs in the event loop's thread.
         """
@@ -291,7 +292,7 @@ class WriteBatch:
 
     def __init__(self, tickets: list[Ticket], last: i64) -> None:
         self.tickets = tickets
-        #: The position of the last entry in this batch or before it.
+        #: The position of the last entry in this batch, or before this batch if it has no entry.
         self.last: i64 = last
         #: Rows of streams. They are written before the log, which records the ends of the streams.
         self.stream_writes: list[StreamWrite] = []
@@ -342,8 +343,9 @@ class Store:
         #: The disk and the directory of the files of streams.
         self.stream_disk: Disk = Disk()
         self.stream_root = "streams"
-        #: True if a topology journal records every publication. Then all publishers are throttled
-        #: while the disk cannot keep up, not only those of persistent messages.
+        #: True if a journal (a stream that records every publication of its virtual host) exists.
+        #: Then all publishers are throttled while the disk cannot keep up, not only those of
+        #: persistent messages.
         self.journaling = False
         #: The durable ends of the streams at the start of the broker: stream number -> offset.
         self.stream_ends: dict[int, int] = {}

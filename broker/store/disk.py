@@ -125,7 +125,7 @@ class Disk:
 def remove_files(disk: Disk, paths: list[str]) -> None:
     """Remove files and directories, and skip those that cannot be removed.
 
-    The next start of the broker finds and removes what was skipped. The end of a path says what to
+    The next start of the broker finds and removes the skipped ones. The end of a path says what to
     do:
 
     - `/`: remove the directory and then its parent, each only if it is empty.

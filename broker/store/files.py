@@ -153,8 +153,8 @@ class LogFile:
         self.previous_last: i64 = head.previous_last
         self.size: i64 = DATA_START
         self.records: i64 = 0
-        #: Number of (message, queue) pairs in this file. Of these: settled by an entry in a full
-        #: file, and settled by an entry in the active file.
+        #: Number of (message, queue) pairs in this file; how many of these are settled by entries
+        #: in full files, and how many by entries in the active file.
         self.copies: i64 = 0
         self.settled: i64 = 0
         self.settled_lately: i64 = 0

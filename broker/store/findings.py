@@ -6,15 +6,15 @@ from typing import Final
 
 from broker.store.disk import Disk, File
 
-#: Kinds of findings. The torn end of the last batch, which was never confirmed, is removed:
+#: Kinds of findings. CUT: the torn end of the last batch, which was never confirmed, is removed.
 CUT: Final = "cut"
-#: Damaged data is copied to the quarantine:
+#: Damaged data is copied to the quarantine.
 QUARANTINED: Final = "quarantined"
-#: Data should exist and does not:
+#: Data should exist and does not.
 MISSING: Final = "missing"
-#: A file is not used, and is moved to the quarantine:
+#: A file is not used, and is moved to the quarantine.
 IGNORED: Final = "ignored"
-#: Data is undamaged, but contradicts other data:
+#: Data is undamaged, but contradicts other data.
 WRONG: Final = "wrong"
 
 #: Name of the quarantine directory.

@@ -39,7 +39,7 @@ GROUP: Final[i64] = 7
 CLOSED: Final[i64] = 8
 STREAM_EXTENDED: Final[i64] = 9
 SEQUENCED: Final[i64] = 10
-#: Size of that record in bytes.
+#: Size of a CLOSED record in bytes.
 CLOSING_SIZE: Final[i64] = HEADER_SIZE + 20
 #: The names of the kinds, by number, as `trellis store` shows them.
 KINDS: Final = (

@@ -66,7 +66,7 @@ class Recovery:
 
     @property
     def lost_bytes(self) -> int:
-        """Size of the data that could not be read, with the cut tail, in bytes."""
+        """Size of the data that could not be read, including the cut tail, in bytes."""
         return sum(finding.size for finding in self.findings)
 
 
@@ -115,7 +115,7 @@ class Recoverer:
         self._changes_files = changes_files
         self._quarantine_directory = Quarantine(disk, directory)
         self._heads: dict[str, Head] = {}
-        #: Files with damaged heads. These heads are made from the names of the files.
+        #: File name -> head made from the name, for files whose own heads are damaged.
         self._headless: dict[str, Head] = {}
         self._sizes: dict[str, int] = {}
         self._names: list[str] = []
@@ -356,7 +356,7 @@ class Recoverer:
         writable.close()
 
     def _follows_damage(self) -> bool:
-        """True if the file before has damage, in which missing records may have been."""
+        """True if the file before is damaged: missing records may have been in its damaged part."""
         return bool(self.files) and bool(self.files[-1].holes)
 
     def _walk(self, file: LogFile, scan: FileScan, may_cut: bool) -> None:
@@ -467,7 +467,9 @@ class Recoverer:
             writable.close()
 
     def _quarantine(self, file: LogFile, start: i64, end: i64, reason: str) -> None:
-        """Copy damage to the quarantine. Its file keeps it until a checkpoint replaces the file."""
+        """Copy damage to the quarantine. The damage stays in the file until a checkpoint replaces
+        it.
+        """
         finding = Finding(QUARANTINED, file.name, int(start), int(end - start), reason)
         self.report.findings.append(finding)
         file.holes.append((int(start), int(end - start)))

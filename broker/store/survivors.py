@@ -135,7 +135,8 @@ class Survivors(Replay):
     """A replay that finds the live records.
 
     `holder_numbers` are the numbers of all existing queues, sessions, streams and delayed
-    exchanges; messages of others are dead. `newest_number` is the last position in the catalog.
+    exchanges; a message that none of them holds is dead. `newest_number` is the last position in
+    the catalog.
     """
 
     def __init__(self, holder_numbers: set[int], newest_number: i64 = 0) -> None:

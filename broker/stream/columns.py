@@ -14,7 +14,8 @@ from typing import Final, final
 from librt.strings import BytesWriter, read_i64_le, write_i32_le, write_i64_le
 from mypy_extensions import i32, i64, u8
 
-#: Ends of texts of equal length are cached, for this many lengths, with at least this many rows.
+#: The encoded ends of texts of equal length are cached: for at most this many lengths, and for at
+#: least this many rows each.
 _EQUAL_ENDS_MAX: Final = 64
 _EQUAL_ENDS_ROWS: Final[i64] = 4_096
 #: Bodies below this size are copied into a common buffer, in bytes.

@@ -77,7 +77,7 @@ class StreamPages:
         return page
 
     def _read(self, segment: Segment, place: i64, offset: i64) -> StreamPage:
-        """Read the batches from a place on, up to the one with the offset at least."""
+        """Read the batches from a place on, at least up to the batch with the offset."""
         page = StreamPage(segment)
         size: i64 = PAGE_SIZE
         while True:

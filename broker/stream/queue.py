@@ -29,8 +29,8 @@ from broker.stream.rows import CapturedRows, PublishRun
 
 #: Most rows that the readers of a stream get in one turn of the event loop.
 SLICE: Final[i64] = 20_000
-#: Time between two retention checks: at most and at least, in ms, and within these bounds the
-#: maximum age of segments divided by this number.
+#: Time between two retention checks: the maximum age of rows divided by _CHECKS_PER_AGE, but at
+#: most _CHECK_INTERVAL_MAX and at least _CHECK_INTERVAL_MIN, in ms.
 _CHECK_INTERVAL_MAX: Final[i64] = 60_000
 _CHECK_INTERVAL_MIN: Final[i64] = 1_000
 _CHECKS_PER_AGE: Final[i64] = 10
@@ -184,7 +184,7 @@ class StreamQueue(Queue):
             self.agenda.later(self)
 
     def _serve(self, reader: QueueStreamReader, most: i64) -> i64:
-        """Serve one reader, with `most` rows or a batch more; return the number of rows."""
+        """Serve one reader with `most` rows, or up to one batch more; return the number of rows."""
         given: i64 = 0
         end: i64 = self.archive.end
         try:

@@ -36,7 +36,7 @@ from broker.stream.segments import Segment, parse_segment, segment_name
 #: Number of bytes read at once.
 _READ_SIZE: Final[i64] = 1 << 20
 _INDEX: Final = ".index"
-#: Number of directories from that of all streams to that of one stream.
+#: Number of directory levels from `streams` down to the directory of one stream.
 _DEPTH: Final = 3
 #: Beginnings of the names of notes.
 LOST: Final = "lost-"
@@ -354,8 +354,8 @@ class StreamRecovery:
     def _is_continued(self, segment: Segment) -> bool:
         """True if another segment has the rows behind this one.
 
-        Then bad data at the end of this one is an end marker that could not be written, or what an
-        earlier start cut off.
+        Then bad data at the end of this segment is no loss: it is an end marker that could not be
+        written, or data that an earlier start has cut off.
         """
         own = (int(segment.base), segment.epoch)
         return any(

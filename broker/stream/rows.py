@@ -69,7 +69,7 @@ class HeaderCodec:
         raise NotImplementedError
 
     def properties(self, header: bytes) -> list[tuple[int, bytes]]:
-        """Return (index in PROPERTIES, value) of the properties in a header, indexes rising.
+        """Return (index in PROPERTIES, value) of the properties in a header, by ascending index.
 
         Texts are UTF-8; numbers are little-endian, with the width in PROPERTIES. Never raises.
         """
@@ -473,9 +473,9 @@ def reserve_heap() -> None:
     """Make the C library keep freed memory for the next batch, by freeing one large block.
 
     glibc returns free memory at the end of its heap to the kernel, which clears each page before it
-    is used again; that was half of the cost of a row. It keeps twice the size of the largest block
-    that was ever freed. A block that is never written takes no memory. Other C libraries ignore
-    this.
+    is used again; that was half of the cost of a row. glibc keeps twice the size of the largest
+    block that was ever freed. A block that is never written takes no memory. Other C libraries
+    ignore this.
     """
     bytes(_RESERVED_SIZE)
 

@@ -72,7 +72,7 @@ class RetainedReceiver:
     """The part of a subscription that receives retained messages."""
 
     def receive_retained(self, message: Message) -> bool:
-        """Deliver a retained message. False if the subscription has ended and wants no more."""
+        """Deliver a retained message. Return False if the subscription has ended."""
         raise NotImplementedError
 
     def backlogged(self, task: Task) -> bool:
@@ -120,8 +120,8 @@ class RetainedMessages:
     def keep(self, message: Message, ticket: Ticket | None) -> bool:
         """Make the message the retained message of its topic; an empty payload removes it.
 
-        False if a limit is reached. Then the topic has no retained message, because the former one
-        is not its last one any more.
+        Return False if a limit is reached. The topic then has no retained message: the former one
+        is removed, because it is outdated.
         """
         key = message.address.key
         known = self._held.get(key)

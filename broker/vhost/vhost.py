@@ -207,7 +207,7 @@ class VirtualHost(DeadLetterHost):
     def reply_when_all_durable(self, ticket: Ticket | None) -> None:
         """Delay a reply until all changes so far are durable.
 
-        For a change that the client requests and that another client made just before.
+        Needed if a client requests a change that another client made just before.
         """
         if ticket is not None:
             self.store.wait_for_all(ticket)
@@ -482,7 +482,7 @@ class VirtualHost(DeadLetterHost):
 
 
 def _with_plan(route: Route, plan: Plan) -> Route:
-    """Return a copy of the route with the plan of one message, which its headers decided."""
+    """Return a copy of the route with a plan for one message, made from the message's headers."""
     copy = Route(route.exchange, route.key, plan)
     copy.origin = route.origin
     return copy

@@ -19,15 +19,15 @@ from broker.routing.binding import Binding
 from broker.routing.exchanges.base import Exchange, ExchangeOptions
 
 HEADER: Final = "x-delay"
-#: The longest delay, in milliseconds. A longer one is cut to it.
+#: The longest delay, in milliseconds. A longer delay is shortened to this one.
 DELAY_MAX: Final = 1 << 50
 
 
 class DelayedExchange(Exchange):
     """An exchange that delays messages, then routes them as its `inner` exchange does.
 
-    Both share their bindings. `waiting` holds the delayed messages, and has the number of the
-    exchange in the store.
+    The two exchanges share their bindings. `waiting` holds the delayed messages, and has the number
+    of the exchange in the store.
     """
 
     kind: ClassVar[str] = "x-delayed-message"
