@@ -156,8 +156,8 @@ class Connection(Outlet):
         self.persists = False
         #: Time of the last input, in ms of Agenda.now.
         self.last_input_at: i64 = self.agenda.now
-        #: Size of the input without which `consume` can do nothing, in bytes: it is not called
-        #: before there is as much.
+        #: Least size of input with which `consume` can do anything, in bytes. `consume` is not
+        #: called with less.
         self.need: i64 = 0
         self.bytes_in: i64 = 0
         #: Input that is not consumed yet, and its size in bytes.

@@ -13,7 +13,7 @@ REVIEWED: Final = 100
 
 
 class Front(ConnectionRegistry):
-    """Front end of one protocol: AmqpFront and MqttService are its two kinds."""
+    """Front end of one protocol: the base class of AmqpFront and MqttFront."""
 
     def __init__(self, name: str, broker: Broker) -> None:
         super().__init__(name, broker)

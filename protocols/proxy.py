@@ -1,4 +1,4 @@
-"""The PROXY protocol, versions 1 and 2: a proxy tells the address of its client first of all.
+"""The PROXY protocol, versions 1 and 2: a proxy first sends the address of its client.
 
 Source: https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt, sections 2.1 and 2.2.
 

@@ -1,4 +1,4 @@
-"""Which limits and timings does the AMQP front end offer its clients?
+"""Options of the AMQP front end: the limits and timings that it offers its clients.
 
 The defaults here are also those of the settings (trellis/settings/schema.py).
 """

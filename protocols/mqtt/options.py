@@ -1,4 +1,4 @@
-"""Which limits and timings does the MQTT front end grant its clients?
+"""Options of the MQTT front end: the limits and timings that it grants its clients.
 
 The defaults here are also those of the settings (trellis/settings/schema.py).
 """

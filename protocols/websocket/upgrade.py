@@ -128,7 +128,7 @@ def _fields(request: h11.Request) -> dict[bytes, bytes]:
 
 
 def _words(fields: dict[bytes, bytes], name: bytes) -> list[str]:
-    """Return the words of a field that is a list with commas."""
+    """Return the words of a header field that is a comma-separated list."""
     return [word.strip() for word in fields.get(name, b"").decode("latin-1").split(",")]
 
 

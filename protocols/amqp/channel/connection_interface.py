@@ -1,6 +1,6 @@
 """The interface through which channels and the handshake use their connection.
 
-AmqpConnection implements it. The rooms form a chain without a cycle: `connection/` imports
+AmqpConnection implements it. The packages form a chain without a cycle: `connection/` imports
 `channel/`, and `channel/` knows its connection by this base class alone. A base class costs one
 virtual call where compiled code would look up each method of a Protocol by name.
 """
@@ -76,7 +76,7 @@ class ConnectionInterface(Connection):
 
     @abstractmethod
     def reject(self, reason: str) -> None:
-        """Refuse a client that has not logged in: its protocol header, or its credentials."""
+        """Refuse a client that has not logged in, for its protocol header or its credentials."""
         raise NotImplementedError
 
     @abstractmethod

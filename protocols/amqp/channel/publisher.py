@@ -78,7 +78,7 @@ class ChannelPublisher:
         self.number: i64 = number
         self.frames = frames
         self.tally: FrontCounters = connection.front.tally
-        #: The content that is being received frame by frame, if the last one was not in one chunk.
+        #: The content that is being received frame by frame; None if no content is incomplete.
         self.assembly: Assembly | None = None
         #: None unless the channel is in confirm mode.
         self.confirms: Confirms | None = None

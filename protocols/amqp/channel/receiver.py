@@ -48,7 +48,7 @@ class ChannelReceiver(ConsumerOwner):
         self.prefetch: i64 = 0
         #: Prefetch count that all consumers of the channel share; 0 for no limit.
         self.shared_prefetch: i64 = 0
-        #: Credit that belongs to `shared_prefetch`.
+        #: The credit that all consumers of the channel share; None without `shared_prefetch`.
         self.pool: CreditPool | None = None
         #: Queue of direct replies to this channel, as long as a consumer takes them.
         self.replies: Queue | None = None
@@ -118,7 +118,7 @@ class ChannelReceiver(ConsumerOwner):
             self._connection.exclusive_queues.discard(known)
 
     def queue_deleted(self, consumer: AmqpConsumer) -> None:
-        """End a consumer whose queue is deleted, and tell the client if it can be told."""
+        """End a consumer whose queue is deleted; tell the client if it understands basic.cancel."""
         if self.consumers.pop(consumer.tag, None) is not None:
             self._leave_pool(consumer)
             if self._cancel_notify:
@@ -311,7 +311,8 @@ class ChannelReceiver(ConsumerOwner):
     ) -> None:
         """Add a settlement to the transaction.
 
-        Raises AmqpError if the delivery is not outstanding, or is settled in it already.
+        Raises AmqpError if the delivery is not outstanding, or if the transaction settles it
+        already.
         """
         settlements = transaction.settlements
         if not multiple:

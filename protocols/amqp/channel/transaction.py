@@ -39,7 +39,7 @@ class Transaction:
     """The current transaction of one channel; each commit and rollback begins a new one."""
 
     def __init__(self, limit: int) -> None:
-        """Start an empty transaction whose contents may have `limit` bytes together."""
+        """Start an empty transaction. Its contents may have a total size of `limit` bytes."""
         self.publications: list[TransactedPublication] = []
         #: Delivery tag -> ACKED, REJECTED or REQUEUED.
         self.settlements: dict[int, int] = {}

@@ -124,7 +124,10 @@ def _text(method: Any, name: str, data: Any) -> str:
 
 
 def returned(channel: i64, address: bytes) -> bytes:
-    """Return a basic.return 312; `address` is the exchange and routing key, as short strings."""
+    """Return the frame of a basic.return with code 312 (no route).
+
+    `address` is the exchange and routing key, as short strings.
+    """
     return method_frame(channel, b"\x00\x3c\x00\x32\x01\x38\x08NO_ROUTE" + address)
 
 
@@ -144,7 +147,10 @@ def got(channel: i64, number: i64, redelivered: bool, address: bytes, left: i64)
 
 
 def close_connection(error: AmqpError, method: i64) -> bytes:
-    """Return a connection.close for an error in a method (class id << 16 | method id), or 0."""
+    """Return a connection.close for an error.
+
+    `method` is the method that failed (class id << 16 | method id), or 0 if none did.
+    """
     return encode(
         0, spec.Connection.Close(error.code, error.text, int(method >> 16), int(method & 0xFFFF))
     )

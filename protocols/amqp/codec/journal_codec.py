@@ -34,7 +34,8 @@ _WIDTHS: Final[list[i64]] = [
 ]
 #: Column of the headers. It is the last one, although other flags follow that of the headers.
 _LAST: Final = PROPERTY_COLUMNS["headers"]
-#: Number and size (in bytes) of the properties whose columns are cached: publishers repeat them.
+#: Largest number of entries in each cache: headers of messages without properties, and results of
+#: `properties`. Longer properties than _KNOWN_SIZE_MAX bytes are not cached.
 _KNOWN_MAX: Final = 1_024
 _KNOWN_SIZE_MAX: Final = 256
 

@@ -18,8 +18,8 @@ from protocols.amqp.connection.handshake import Handshake
 from protocols.amqp.errors import AmqpError
 from protocols.connection import ConnectionRegistry
 
-#: Size of all incomplete contents on one connection, in messages of the largest size, plus some
-#: bytes, so that a small limit for messages leaves room for small frames.
+#: The incomplete contents on one connection may have the size of this many largest messages, plus
+#: UNFINISHED_LEAST bytes, which leave room for frames if the message limit is small.
 UNFINISHED: Final[i64] = 4
 UNFINISHED_LEAST: Final[i64] = 1 << 20
 

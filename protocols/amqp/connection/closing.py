@@ -95,7 +95,10 @@ def action(state: str, verb: str) -> str:
 
 
 class Closing:
-    """The closing part of one connection. The connection is a parameter, to avoid a cycle."""
+    """The closing part of one connection.
+
+    The connection is a parameter of each method, so that the two form no reference cycle.
+    """
 
     def __init__(self) -> None:
         #: True once the input cannot be divided into frames any more: all of it is ignored then.
@@ -104,7 +107,10 @@ class Closing:
     def close(
         self, connection: ConnectionInterface, reason: str, error: AmqpError, method: i64
     ) -> None:
-        """Close a connection with an error that is about a method, or about none (0)."""
+        """Close a connection with an error.
+
+        `method` is the method that failed (class id << 16 | method id), or 0 if none did.
+        """
         todo = action(connection.state, CLOSE)
         if todo == SEND_CLOSE:
             connection.out.write(close_connection(error, method))

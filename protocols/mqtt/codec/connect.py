@@ -6,7 +6,7 @@
     flags   bit 7 user, 6 password, 5 will retain, 4 and 3 will QoS, 2 will,
             1 clean session (level 5: clean start), 0 reserved
 
-Properties are there at level 5.
+Only packets of level 5 have properties.
 """
 
 from __future__ import annotations

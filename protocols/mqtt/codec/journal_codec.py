@@ -33,9 +33,9 @@ class CachedName:
 
 
 class MqttPacketParser(PacketParser):
-    """Takes runs of packets apart: valid PUBLISH packets of QoS 0.
+    """Takes runs of packets apart: valid PUBLISH packets of QoS 0 without properties.
 
-    Packets of level 5 have one byte for the absence of properties.
+    At level 5, the absence of properties takes one byte, their length of 0.
     """
 
     def __init__(self) -> None:

@@ -71,7 +71,7 @@ class PacketReader:
         self._at = 0
 
     def take(self, size: int) -> bytes:
-        """Read so many bytes."""
+        """Read `size` bytes."""
         self._at += size
         if self._at > len(self._packet):
             raise MalformedPacket("packet ends within a field")

@@ -7,8 +7,8 @@
                    --context--> PublishContext    what the client may publish, and its routes
                    --replies--> PublishReplies    acknowledgements that wait for the store
 
-The connection holds what is known of the client; its handler reads the packets. How a connection
-closes stands in closing.py.
+The connection holds what is known of the client; its handler reads the packets. closing.py says
+how a connection closes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class InputHandler:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Drop references that would keep the connection alive: it has ended."""
+        """Drop references that would keep the connection in memory, because the connection has
+        ended.
+        """
 
 
 class IgnoredInput(InputHandler):
@@ -81,21 +83,21 @@ class MqttConnection(SessionConnection):
     def __init__(self, front: MqttService, peer: Peer) -> None:
         super().__init__(front, peer)
         self.service = front
-        #: The front end gives a new connection its Login.
+        #: The reader of the present packets; the front end gives a new connection a Login.
         self.handler: InputHandler = _IGNORED
         #: AWAITING_CONNECT, AUTHENTICATING, OPENING, CONNECTED or CLOSED.
         self.state = AWAITING_CONNECT
         #: The protocol level; 0 before the CONNECT.
         self.level = 0
         self.replies = PublishReplies(self)
-        #: The client's identity in every virtual host; `context.identity` is the one in its own.
+        #: The client's identity for all virtual hosts; `context.identity` is the one in `vhost`.
         self.identity: Identity | None = None
         self.context: PublishContext | None = None
         self.session: Session | None = None
         self.will: StoredWill | None = None
         self.user = ""
         self.client_id = ""
-        #: In seconds; 0 for no limit.
+        #: Keep-alive interval in seconds; 0 for no limit.
         self.keep_alive: i64 = 0
         #: Largest packet that the client may send, and that it accepts (0: any), in bytes.
         self.packet_max: i64 = LOGIN_INPUT_MAX
@@ -196,7 +198,10 @@ class MqttConnection(SessionConnection):
             self.apply_identity(renewed, identity)
 
     def apply_identity(self, identity: Identity | None, local: Identity) -> None:
-        """Continue with other permissions: `local` are those in the virtual host."""
+        """Continue with other permissions.
+
+        `identity` is for all virtual hosts; `local` is the one in the virtual host of the session.
+        """
         old, session = self.context, self.session
         self.identity = identity
         self.set_expiry(identity)

@@ -197,7 +197,10 @@ class Login(InputHandler):
             self._decide(verdict, b"")
 
     def _decide(self, verdict: Verdict, data: bytes) -> None:
-        """Accept or refuse the client; `data` is the authenticator's last, for the CONNACK."""
+        """Accept or refuse the client.
+
+        `data` is the last data of the authenticator for the client, which the CONNACK contains.
+        """
         connection, service = self._connection, self._service
         connect, credentials = self._connect, self._credentials
         assert connect is not None and credentials is not None

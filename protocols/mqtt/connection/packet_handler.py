@@ -56,7 +56,8 @@ _PUBLISH_0: Final[i64] = PUBLISH << 4
 _PUBLISH_1: Final[i64] = PUBLISH << 4 | AT_LEAST_ONCE << 1
 _PUBACK: Final[i64] = PUBACK << 4
 _PUBREC: Final[i64] = PUBREC << 4
-#: Plans that whole packets of level 3 and 4, and of level 5, may not follow.
+#: Features of a plan for which packets are not relayed unchanged, as bits of `Plan.slow_path_mask`:
+#: packets of level 3 and 4, and packets of level 5.
 _SLOW_4: Final[i64] = ALWAYS | QUEUES | APART_4
 _SLOW_5: Final[i64] = ALWAYS | QUEUES | APART_5
 #: Reason codes that publishers of level 5 receive, by fate.
@@ -73,7 +74,10 @@ class PacketHandler(InputHandler):
     """Reads the packets of a client that has a session."""
 
     def __init__(self, connection: MqttConnection, has_properties: bool) -> None:
-        """`has_properties` is True at level 5, where publications have properties."""
+        """Create the handler of a connection.
+
+        `has_properties` is True at level 5, where publications have properties.
+        """
         self.connection = connection
         self.service = connection.service
         self.replies = connection.replies
@@ -101,7 +105,10 @@ class PacketHandler(InputHandler):
     # -- the loop
 
     def parse(self, data: bytes, position: i64) -> i64:
-        """Hot path."""
+        """Handle the complete packets from `position` on, and return where they end. Hot path.
+
+        Raises MalformedPacket.
+        """
         connection = self.connection
         size: i64 = len(data)
         context, session = connection.context, connection.session
@@ -239,7 +246,7 @@ class PacketHandler(InputHandler):
     def _on_publish_1(
         self, session: Session, context: PublishContext, data: bytes, start: i64, end: i64
     ) -> i64:
-        """Handle a publication of QoS 1, and return its weight. Hot path without properties."""
+        """Handle a publication of QoS 1, and return its cost. Hot path if it has no properties."""
         replies = self.replies
         mark: i64 = start + 2 + (i64(read_i16_be(data, start)) & 0xFFFF)
         body: i64 = mark + 2
@@ -372,7 +379,7 @@ class PacketHandler(InputHandler):
         return _CODES.get(int(fate), UNSPECIFIED) if self._has_properties else SUCCESS
 
     def _exceeds_receive_maximum(self, session: Session) -> bool:
-        """True if the client may send no more publications before it has acknowledgements."""
+        """True if the client already has as many unacknowledged publications as it may."""
         return (
             len(session.in_flight.received) + self.replies.waiting
             >= self.service.options.receive_maximum

@@ -42,9 +42,9 @@ class PublishReplies(Waiter):
         return len(self._waiting)
 
     def ticket_for(self, batch: i64) -> Ticket:
-        """Return the ticket that all messages wait for which the store writes in a batch. Hot path.
+        """Return the ticket for all messages that the store writes in one batch. Hot path.
 
-        They become durable together, so that one ticket serves them all. A later batch needs
+        These messages become durable together, so one ticket serves them all. A later batch needs
         another ticket: its messages must not delay the replies for earlier ones.
         """
         ticket = self._ticket

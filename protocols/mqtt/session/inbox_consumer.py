@@ -26,7 +26,8 @@ from protocols.mqtt.session.subscription_options import Addressed
 from protocols.mqtt.session.subscriptions import SessionSubscriptions
 from protocols.tally import FrontCounters
 
-#: Taken from the credit of a consumer that waits for the store: more than acknowledgements give.
+#: Amount that is subtracted from the credit of a consumer while it waits for the store: more than
+#: acknowledgements can return meanwhile.
 HOLD: Final[i64] = 1 << 40
 #: The outlet and the writer of a consumer whose connection is gone: they are never written to.
 NOWHERE: Final = Outlet()
@@ -51,7 +52,9 @@ class InboxConsumer(Consumer):
         tally: FrontCounters,
         span_max: i64,
     ) -> None:
-        """`span_max` is the distance from the oldest to the newest sequence number in flight above
+        """Create the consumer of an inbox for one connection.
+
+        `span_max` is the distance from the oldest to the newest sequence number in flight above
         which no message is sent, so that no packet identifier is used twice.
         """
         super().__init__(inbox, outlet, credit, None)
@@ -71,7 +74,7 @@ class InboxConsumer(Consumer):
     # -- messages of the inbox
 
     def deliver(self, message: Message, sequence: i64) -> None:
-        """Hot path."""
+        """Send a message, or hold it until it is durable. Hot path."""
         self._send(Delivery(message, self, sequence), 0)
 
     def redeliver(self, delivery: Delivery) -> None:
@@ -167,7 +170,7 @@ class InboxConsumer(Consumer):
     def disconnect(self) -> None:
         """Drop the connection, which has ended.
 
-        Deliveries in flight refer to this consumer, so it drops the connection.
+        Deliveries in flight still refer to this consumer, and would keep the connection in memory.
         """
         self.outlet = NOWHERE
         self._writer = NO_WRITER

@@ -37,7 +37,7 @@ class InflightWindow(Window):
         #: the one that the PUBREC waits for; None if it was sent.
         self.received: dict[int, Ticket | None] = _NONE_RECEIVED
         #: Packet identifiers of QoS 2 messages to the client that it has acknowledged by a PUBREC,
-        #: each with the store position of that; 0 if it is not stored.
+        #: each with the store position of the PUBREC; 0 if the PUBREC is not stored.
         self.released: dict[int, int] = _NONE_RELEASED
 
     @property

@@ -71,5 +71,5 @@ class SessionRegistry(SessionRestorer):
         raise NotImplementedError
 
     def clear_will(self, session: Subscriber) -> None:
-        """Remove the stored will of a session: it is published."""
+        """Remove the stored will of a session, because the will was published."""
         raise NotImplementedError

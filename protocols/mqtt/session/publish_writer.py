@@ -6,7 +6,7 @@
                                                                          those of the message;
                                                                          payload
 
-A packet identifier is there from QoS 1 on.
+A packet of QoS 0 has no packet identifier.
 """
 
 from __future__ import annotations

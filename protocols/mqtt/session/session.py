@@ -75,7 +75,11 @@ class Session(Subscriber):
         receive_maximum: int,
         tally: FrontCounters,
     ) -> None:
-        """`receive_maximum` is the broker's limit of messages in flight, `backlog` the inbox's."""
+        """Create a session without subscriptions.
+
+        `receive_maximum` is the broker's limit of messages in flight, `backlog` the limit of
+        messages in the inbox.
+        """
         inbox = vhost.new_inbox(f"mqtt-subscription-{client_id}qos1", persistent, backlog)
         super().__init__(client_id, inbox, VERSION_4)
         self.vhost = vhost
@@ -86,8 +90,8 @@ class Session(Subscriber):
         self.in_flight = EMPTY_WINDOW
         #: Messages that may be in flight: the broker's limit, or the client's if that is lower.
         self.receive_maximum: i64 = receive_maximum
-        #: The user that the client logged in as; True if its name alone tells its permissions; and
-        #: these permissions.
+        #: The user that the client logged in as. `named` is True if the user's name alone
+        #: determines the permissions, which `identity` has.
         self.user = ""
         self.named = False
         self.identity: Identity | None = None
@@ -96,7 +100,8 @@ class Session(Subscriber):
         self.writer: PublishWriter | None = None
         #: Seconds that the session outlives its connection.
         self.expiry = 0
-        #: When the last connection ended, in ms of the agenda's clock, and the end of the session.
+        #: Time at which the last connection ended, in ms of the agenda's clock; `expiry_deadline`
+        #: is the end of the session.
         self.away_since: i64 = 0
         self.expiry_deadline: Deadline | None = None
         #: The registry that lists the session, until it ends.
@@ -107,14 +112,15 @@ class Session(Subscriber):
         self.stored_will: Definition | None = None
         #: True if a SUBACK waits for the store: retained messages come after it.
         self.suback_pending = False
-        #: Deliveries of retained messages that wait for that or for room, by topic filter.
+        #: Deliveries of retained messages that wait for the SUBACK or for room, by topic filter.
         self._waiting_retained = _NONE_WAITING
         self._consumer: InboxConsumer | None = None
         #: Messages in flight that were not resent yet over this connection, oldest last; and the
         #: number that the client accepts now.
         self._unsent = _NONE_UNSENT
         self._resendable: i64 = 0
-        #: See InboxConsumer.
+        #: Distance from the oldest to the newest sequence number in flight above which no message
+        #: is sent (InboxConsumer).
         self._span_max: i64 = IDENTIFIERS - receive_maximum
         vhost.add_subscriber(self)
 
@@ -182,7 +188,10 @@ class Session(Subscriber):
         self._apply_options()
 
     def _apply_options(self) -> None:
-        """Write by the options of the subscriptions, which decide about relayed packets too."""
+        """Give the writer the options of the subscriptions, and update the relay format.
+
+        With some options, packets of other connections cannot be relayed to the client unchanged.
+        """
         writer = self.writer
         if writer is not None:
             writer.options = self.subscriptions.options
@@ -358,7 +367,7 @@ class Session(Subscriber):
         return None
 
     def send_uncounted(self, message: Message) -> None:
-        """Send a QoS 0 message of a shared subscription, which counts it."""
+        """Send a QoS 0 message of a shared subscription. The group counts it, not the session."""
         if self.writer is not None:
             self.writer.write(message, AT_MOST_ONCE, 0, 0)
 

@@ -41,8 +41,8 @@ class Sessions(SessionRegistry):
         self._agenda = agenda
         self._options = options
         self._tally = tally
-        #: By the name of the virtual host, which has an entry if it has sessions, and by client
-        #: identifier.
+        #: Virtual host name -> client identifier -> session. A virtual host without sessions has no
+        #: entry.
         self._sessions: dict[str, dict[str, Session]] = {}
         self._count = 0
         #: Expiries of sessions, and delayed wills.

@@ -15,7 +15,8 @@ from matching.grammar import MQTT
 from protocols.mqtt.codec.packets import remaining_length
 from protocols.mqtt.codec.properties import SUBSCRIPTION_IDENTIFIER
 
-#: Topic names whose options are cached; a PORTION-th of them is evicted when the cache is full.
+#: Number of topic names whose options are cached. A full cache evicts KNOWN divided by PORTION of
+#: them.
 KNOWN: Final = 1_000
 PORTION: Final = 16
 #: Arguments of a subscription's binding, beside NO_LOCAL, which the planner knows.
@@ -43,8 +44,8 @@ class SessionOptions:
         self._exact: dict[str, Binding] = {}
         self._patterns: dict[str, Binding] = {}
         self._identified = 0
-        #: Number of shared subscriptions with an identifier. Their messages are Addressed, so their
-        #: options need no lookup.
+        #: Number of shared subscriptions with an identifier. Their messages are written as
+        #: `Addressed`, which holds the options, so they need no lookup.
         self.shared = 0
         self._known: dict[bytes, SubscriptionOptions] = {}
 

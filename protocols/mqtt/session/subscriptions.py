@@ -15,7 +15,8 @@ from broker.routing.binding import Binding
 from protocols.mqtt.session.interfaces import SharedSubscription
 from protocols.mqtt.session.subscription_options import SessionOptions, is_special
 
-#: Subscriptions that stand in a tuple (64 bytes for one; a dict of one takes 184).
+#: Up to this many subscriptions are kept in a tuple instead of a dict (one takes 64 bytes in a
+#: tuple, 184 in a dict).
 FEW: Final = 4
 #: The shared subscriptions of a session without any: shared, and never changed.
 _NO_MEMBERSHIPS: Final[dict[str, SharedSubscription]] = {}

@@ -32,7 +32,7 @@ class Survey:
     """A count of everything that $SYS publishes, in steps."""
 
     def step(self, most: int) -> bool:
-        """Count at most so many objects; True if there are more."""
+        """Count up to `most` objects; return True if there are more."""
         raise NotImplementedError
 
     def counts(self) -> dict[str, int]:
@@ -59,7 +59,7 @@ class LoadAverage:
         self._last = -1
 
     def take(self, count: int, seconds: float) -> None:
-        """Take the present value of the count, so many seconds after the last one."""
+        """Take the present value of the count, `seconds` after the last one."""
         if self._last >= 0 and seconds > 0:
             rate = max(0, count - self._last) * 60 / seconds
             for at, minutes in enumerate(AVERAGES):
