@@ -31,10 +31,11 @@ from matching.trie import Trie
 COMPACT_ABOVE: Final = 250_000
 #: The most tables that a topic searches.
 LIMIT: Final = 32
-#: Patterns moved by each change and by each lookup, and the number of words after which either
-#: stops moving.
+#: Patterns moved to the other structure by each change.
 _BY_CHANGE: Final = 32
+#: Patterns moved to the other structure by each lookup.
 _BY_LOOKUP: Final = 8
+#: After moving this many words, a change or lookup stops, even if it may move more patterns.
 _WORDS: Final = 512
 
 
@@ -58,8 +59,8 @@ class Auto(Shapes[S]):
         super()._start()
         #: True if new patterns go into the tables.
         self._compact = False
-        #: The trie that is being emptied into the tables. Each change moves at least one pattern
-        #: out of it, so it is empty before enough changes have happened to start another move.
+        #: The trie that is being emptied into the tables. It is always empty before the next move
+        #: starts, because each change moves at least one pattern out of it.
         self._leaving: Trie[S] | None = None
         self._moving = False
         self._iterated = False
@@ -151,7 +152,7 @@ class Auto(Shapes[S]):
             self._move(_BY_CHANGE)
 
     def _move(self, patterns: int) -> None:
-        """Move this many patterns, or fewer if they are long."""
+        """Move up to this many patterns; stop earlier if the moved patterns are long."""
         moved = 0
         while patterns > 0 and moved < _WORDS:
             leaving = self._leaving

@@ -205,7 +205,10 @@ class _ShapeColumns:
 
 
 def matches(pattern: str, topics: Iterable[str], grammar: Grammar = DEFAULT) -> list[bool]:
-    """Return for each topic whether the pattern matches it. Raises InvalidPattern."""
+    """Return a list of booleans: for each topic, True if the pattern matches it.
+
+    Raises InvalidPattern.
+    """
     grammar.check(pattern)
     words = grammar.split(pattern)
     form = form_of(words, grammar)

@@ -28,8 +28,8 @@ from matching.grammar import Grammar, swap
 from matching.matcher import Matcher, S
 from matching.topics import TopicIndex
 
-#: Topics evicted together when the cache is full. (Finding the first key of a dict steps over all
-#: deleted keys before it; evicting one topic at a time would cost more than everything else.)
+#: Topics evicted together when the cache is full. Evicting one topic at a time would be too slow:
+#: the search for a dict's oldest key steps over all keys deleted before it.
 _EVICTED_TOGETHER: Final = 64
 #: The epoch of an invalidated answer.
 _NEVER: Final = 0
@@ -75,8 +75,9 @@ class RouteCache(Matcher[S]):
         self._kept = 0
         self.hits = 0
         self.misses = 0
-        #: Answers invalidated one by one, and the number of times that all were invalidated.
+        #: The number of answers that were invalidated one by one.
         self.dropped = 0
+        #: The number of times that all answers were invalidated together.
         self.epochs = 0
 
     def find(self, topic: str) -> tuple[S, ...]:

@@ -111,7 +111,7 @@ def _covers(a: _Runs, b: _Runs, pattern: str, grammar: Grammar) -> bool:
 
 
 def _agree(run: list[str], other: list[str], one: str) -> bool:
-    """True if the run accepts the words that the other one begins with."""
+    """True if the run matches the beginning of the other one, word by word."""
     return all(word in (one, there) for word, there in zip(run, other, strict=False))
 
 
@@ -214,7 +214,7 @@ class Coverage:
 def _sample(runs: _Runs, grammar: Grammar) -> str:
     """Return a topic that the pattern matches.
 
-    Each wildcard becomes a unique word, and each gap has one word more than it must.
+    Each wildcard becomes a unique word, and each gap gets one word more than its minimum.
     """
     words: list[str] = []
     for place, run in enumerate(runs.runs):

@@ -77,7 +77,7 @@ class ConcurrentTrie(Matcher[S]):
     def __init__(self, grammar: Grammar, cell: type[Cell[Any]] = AtomicCell) -> None:
         super().__init__(grammar)
         self._cell = cell
-        #: The `previous` of C-nodes that are the first content of their I-node.
+        #: The `previous` of every C-node that is the first content of its I-node.
         self._no_previous: Cell[CNode[S] | FailedSwap[S] | None] = cell(None)
         self._root: Cell[INode[S] | RootSwap[S]] = cell(self._empty())
 

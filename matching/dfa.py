@@ -43,12 +43,13 @@ _EFFORT: Final = 256
 #: A longer answer is not stored but collected at each lookup: 20,000 subscribers of one filter
 #: would be stored in many states.
 _LONGEST_ANSWER: Final = 64
-#: Sizes in bytes of a state without nodes, of a step, and of an answer without subscribers (CPython
-#: 3.11, estimated with sys.getsizeof).
+#: Size in bytes of a state without nodes (CPython 3.11, estimated with sys.getsizeof).
 _STATE_SIZE: Final = 320
+#: Size in bytes of a step from one state to the next.
 _STEP_SIZE: Final = 100
+#: Size in bytes of an answer without subscribers.
 _ANSWER_SIZE: Final = 64
-#: Old states freed whenever a new one is created.
+#: Old states that are freed each time a new state is created.
 _FREED: Final = 16
 
 
@@ -117,9 +118,9 @@ class Dfa(Trie[S]):
         return True
 
     def match(self, topic: str) -> list[S]:
-        """Hot path: follow existing steps only.
+        """Return the subscribers of a topic. Hot path: follows existing steps only.
 
-        In every other case `_match_slowly` handles the topic from its beginning.
+        If a step is missing or outdated, `_match_slowly` handles the topic from its beginning.
         """
         state = self._start
         clock = self._clock
@@ -329,7 +330,7 @@ class Dfa(Trie[S]):
         return self._tally.distinct(found) if self._tally.shared else found
 
     def _afford(self, size: int, state: _DfaState[S]) -> bool:
-        """Charge this many bytes to the state and return True, if the budget permits."""
+        """Charge this many bytes to the state if the budget permits; return True if it does."""
         if self._used + size > self._budget:
             return False
         self._used += size
@@ -345,7 +346,7 @@ class Dfa(Trie[S]):
         self._states.pop(state.nodes, None)
 
     def _free(self) -> None:
-        """Free some of the states from before the last restart."""
+        """Free a few of the states that were in use before the automaton last started over."""
         for _ in range(min(_FREED, len(self._old))):
             self._discard(self._old.popitem()[1])
 

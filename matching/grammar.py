@@ -93,8 +93,8 @@ class Grammar:
     def matches(self, pattern: str, topic: str) -> bool:
         """True if the pattern matches the topic: the definition that all algorithms implement.
 
-        Dynamic programming, O(words of the pattern x words of the topic): ``row[n]`` is True if the
-        pattern's words so far match the first n words of the topic.
+        This is dynamic programming in O(words of the pattern x words of the topic). ``row[n]`` is
+        True if the pattern's words so far match the first n words of the topic.
         """
         wanted = self.split(pattern)
         words = self.split(topic)
@@ -185,7 +185,7 @@ def swap(text: str) -> str:
 
 
 def _violation(text: str, max_bytes: int, errors: str) -> str:
-    """Return the rule on length or encoding that the text violates, or an empty string.
+    """Return the rule on length or encoding that the text violates, or an empty string if none.
 
     An AMQP key need not be UTF-8: bytes that are not UTF-8 arrive as lone surrogates
     (``surrogateescape``).

@@ -36,8 +36,9 @@ class Algorithm:
     path: str
     #: A description in a few words.
     idea: str
-    #: The costs of a lookup and of a subscription.
+    #: The cost of a lookup, in terms of L and N.
     lookup: str
+    #: The cost of a subscription, in terms of L and N.
     subscribe: str
     #: The source of the idea; `matching` lists the articles.
     origin: str

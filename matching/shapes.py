@@ -54,7 +54,7 @@ _PLANS: Final = 256
 #: The most numbers in a form. A longer pattern goes to the fallback trie, because a key of that
 #: many words would slow down every topic of its length.
 _LITERALS: Final = 2 + 128
-#: The pool holds equal short words once, up to this many different ones.
+#: The pool stores one copy of each short word that occurs in several keys, up to this many words.
 _POOLED: Final = 65_536
 
 
@@ -128,8 +128,9 @@ class Shapes(Matcher[S]):
 
     def _start(self) -> None:
         self._forms: dict[Form, Shape[S]] = {}
-        #: The shapes without ``#`` by the number of words, and the shapes with ``#``.
+        #: The shapes without ``#``, by the number of words of the topics that they match.
         self._exact: dict[int, list[Shape[S]]] = {}
+        #: The shapes with ``#``.
         self._open: list[Shape[S]] = []
         #: The probes for each topic length. The bitwise complement of a length is the key for
         #: topics that are hidden from leading wildcards.
@@ -291,7 +292,7 @@ class Shapes(Matcher[S]):
         return max(map(len, self._exact.values()), default=0) + len(self._open) < self._limit
 
     def _restore(self, form: Form, words: list[str], bucket: Bucket[S]) -> None:
-        """Insert a new pattern with subscribers that the tally already counts."""
+        """Insert a pattern, new to these tables, whose subscribers the tally already counts."""
         shape = self._forms.get(form)
         if shape is None:
             shape = self._forms[form] = Shape(form)

@@ -135,7 +135,7 @@ class Persistent(Matcher[S]):
                 return
 
     def stats(self) -> dict[str, int]:
-        """Return the sizes of one moment."""
+        """Return the sizes of one version of the trie, consistent with each other."""
         version = self._current.get()
         return {
             "subscriptions": version.pairs,

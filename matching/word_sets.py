@@ -28,7 +28,10 @@ from matching.numbered import Numbered
 
 
 class _PositionSets:
-    """The patterns of one position: by the word they name, and those that accept any word."""
+    """The patterns of one length by their word at one position.
+
+    Patterns with a literal word there are stored by that word; patterns with a ``*`` accept any.
+    """
 
     __slots__ = ("any", "named")
 
@@ -38,7 +41,7 @@ class _PositionSets:
 
 
 class _Length:
-    """The patterns of one length."""
+    """The patterns with one number of words, indexed at each position."""
 
     __slots__ = ("patterns", "positions")
 

@@ -56,11 +56,14 @@ class Criteria:
             for name, value in arguments.items()
             if name != "x-match" and not (skip and name.startswith("x-"))
         }
-        #: Equal for equal arguments, including arguments that are not criteria.
+        #: A value that is equal for equal arguments; arguments that are not criteria count too.
         self.identity: Final[Hashable] = token(arguments)
 
     def accept(self, headers: Fields) -> bool:
-        """True if headers like these are accepted: the definition that all algorithms implement."""
+        """True if the criteria accept a message with these headers.
+
+        This is the definition that all algorithms implement.
+        """
         hits = [
             name in headers and (wanted is PRESENT or wanted == token(headers[name]))
             for name, wanted in self.wanted.items()

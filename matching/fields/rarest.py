@@ -32,8 +32,9 @@ class Rarest(HeadersMatcher[S]):
         #: The ``all`` rows by the criterion that indexes them, each with its other criteria.
         self._all: dict[_Criterion, dict[FieldsRow[S], list[_Criterion]]] = {}
         self._always: dict[FieldsRow[S], None] = {}
-        #: The number of ``all`` rows per criterion, and the number of rows per name.
+        #: For each criterion, the number of ``all`` rows that have it.
         self._rarity: dict[_Criterion, int] = {}
+        #: For each name, the number of rows that have a criterion with this name.
         self._names: dict[str, int] = {}
 
     def enter(self, row: FieldsRow[S]) -> None:

@@ -33,7 +33,8 @@ class Roaring(HeadersMatcher[S]):
         self._all: dict[str, dict[Hashable, BitMap]] = {}
         self._any: dict[str, dict[Hashable, BitMap]] = {}
         self._always = BitMap()
-        #: The number of hits that the ``all`` rows need, one bitmap per binary digit.
+        #: One bitmap per binary digit of the number of hits that a row needs: the ``all`` rows with
+        #: that digit set.
         self._needs: list[BitMap] = []
         self._numbered: list[FieldsRow[S] | None] = []
         self._free: list[int] = []
@@ -99,7 +100,11 @@ class Roaring(HeadersMatcher[S]):
         return rows
 
     def stats(self) -> dict[str, int]:
-        """Return the sizes; `digits` is the number of binary digits of a count."""
+        """Return the sizes of the index.
+
+        `digits` is the number of bitmaps, one per binary digit, that hold the needed numbers of
+        hits.
+        """
         return {
             **super().stats(),
             "criteria": _size(self._all) + _size(self._any),
@@ -107,7 +112,10 @@ class Roaring(HeadersMatcher[S]):
         }
 
     def _enough(self, hits: list[BitMap]) -> BitMap:
-        """Return the ``all`` rows that are in as many of the bitmaps as they need."""
+        """Return the ``all`` rows for which the message meets all criteria.
+
+        These are the rows that are in as many of the bitmaps as they need hits.
+        """
         enough = BitMap.union(*hits)
         for needed, counted in zip(self._needs, _added(hits), strict=False):
             enough -= counted ^ (needed & enough)
@@ -137,7 +145,10 @@ def _hits(index: dict[str, dict[Hashable, BitMap]], headers: Fields) -> list[Bit
 
 
 def _added(hits: list[BitMap]) -> list[BitMap]:
-    """Return the number of bitmaps that contain each row, as binary digits, the lowest first."""
+    """Return, for each row, the number of bitmaps that contain the row.
+
+    The numbers are given as one bitmap per binary digit, the lowest digit first.
+    """
     digits = [BitMap() for _ in range(len(hits).bit_length())]
     for carry in hits:
         for place, digit in enumerate(digits):
