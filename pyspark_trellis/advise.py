@@ -34,15 +34,16 @@ from pyspark_trellis.files import write
 
 #: The matchers to measure: those that a broker allows by default.
 TRIED: Final = ("auto", "trie", "shapes", "bitmap")
-#: A matcher is recommended if it takes at most this part of the time of `auto`.
+#: A matcher is recommended if its time per lookup is at most this fraction of that of `auto`.
 BETTER: Final = 0.9
 #: The most topics of an exchange that are measured: those with the most messages.
 SAMPLE: Final = 20_000
 ROUNDS: Final = 5
-#: The part of the messages that the prewarmed topics cover, and their largest number per exchange.
+#: The share of the messages (0 to 1) whose topics are prewarmed.
 CARRIED: Final = 0.9
+#: The most topics that are prewarmed per exchange.
 PREWARMED: Final = 5_000
-#: The smallest and largest recommended size of the route cache.
+#: The smallest and the largest size of the route cache that is recommended.
 LEAST_ROUTES, MOST_ROUTES = 1_024, 4_194_304
 
 
@@ -50,7 +51,8 @@ LEAST_ROUTES, MOST_ROUTES = 1_024, 4_194_304
 class ExchangeAdvice:
     """The advice for a topic exchange.
 
-    `matcher` is None if `auto` is as good. `measured` is in nanoseconds per lookup.
+    `matcher` is None if no matcher is clearly faster than `auto`. `measured` is in nanoseconds per
+    lookup.
     """
 
     vhost: str
@@ -65,7 +67,7 @@ class ExchangeAdvice:
 
 @dataclass(frozen=True)
 class Advice:
-    """The advice for a broker; `carried` is the part of the messages with a prewarmed topic."""
+    """The advice for a broker; `carried` is the share of the messages whose topic is prewarmed."""
 
     span: hist.Span
     routes: int
@@ -83,7 +85,10 @@ class Advice:
         }
 
     def write(self, path: Path) -> None:
-        """Write the profile so that a broker may read it at any time. Raises PipelineError."""
+        """Write the profile atomically: a broker may read the file at any time.
+
+        Raises PipelineError.
+        """
         write(
             path, json.dumps(self.profile(datetime.now(UTC)), ensure_ascii=False, indent=1) + "\n"
         )
@@ -154,7 +159,7 @@ def advise(
 
 
 def carrying(topics: Sequence[tuple[str, int]], messages: int) -> list[str]:
-    """Return the most frequent topics that together have the part CARRIED of the messages."""
+    """Return the most frequent topics: as many as make up the share CARRIED of the messages."""
     chosen: list[str] = []
     had = 0
     for topic, count in topics[:PREWARMED]:
@@ -178,8 +183,8 @@ def measure(
 ) -> dict[str, int]:
     """Return the nanoseconds per lookup of each matcher: the median of interleaved rounds.
 
-    A key comes with its grammar's name. The measured operation is that of a topic exchange. The
-    result is empty if no key has a wildcard. The answers of all matchers are asserted to be equal.
+    Each key comes with the name of its grammar. The lookup is measured as a topic exchange does it,
+    and all matchers must give equal answers. The result is empty if no key has a wildcard.
     """
     matchers: dict[str, Bilingual[int]] = {}
     if not topics or not any(GRAMMARS[grammar].is_pattern(key) for key, grammar in keys):

@@ -30,7 +30,7 @@ from pyspark_trellis.bulk import GRAMMARS
 from pyspark_trellis.definitions import BY_NAME, BoundQueue, DefinitionsFile
 from pyspark_trellis.routing import routed
 
-#: The most findings of one kind: those with the most messages.
+#: The most findings of one kind that are reported: those that concern the most messages.
 MOST: Final = 1_000
 #: The weight of spelling relative to whole words: 128 differences in spelling are less than a word.
 _SPELLING: Final = 1 / 256
@@ -84,7 +84,7 @@ class Audit:
 
     @property
     def clean(self) -> bool:
-        """True if there are no findings other than overlaps."""
+        """True if the audit found nothing but overlaps."""
         return not (self.dead or self.duplicate or self.subsumed or self.unroutable)
 
 
@@ -160,10 +160,9 @@ def _takes_all(one: BoundQueue, other: BoundQueue) -> bool:
 
 
 def _says(definitions: DefinitionsFile, bound: BoundQueue) -> bool:
-    """True if topics alone tell whether the binding is used.
+    """True if topics alone decide whether a message reaches the binding.
 
-    That is not so if messages reach its exchange through an exchange that routes by more than the
-    topic.
+    False if messages reach its exchange through an exchange that routes by more than the topic.
     """
     host = definitions.hosts[bound.vhost]
     seen: set[str] = set()
@@ -185,7 +184,7 @@ def _says(definitions: DefinitionsFile, bound: BoundQueue) -> bool:
 
 
 def needless(definitions: DefinitionsFile) -> tuple[list[Subsumed], list[Subsumed]]:
-    """Return the (duplicate, subsumed) bindings of a file, by number."""
+    """Return the duplicate and the subsumed bindings of a file, each list sorted by number."""
     groups: dict[tuple[str, str, str, str], list[BoundQueue]] = defaultdict(list)
     for each in definitions.bindings:
         groups[each.vhost, each.source, each.destination, each.kind].append(each)
@@ -225,7 +224,7 @@ def _nearest(
 
 
 def _in_amqp(topic_filter: str) -> str:
-    """Return a topic filter in AMQP notation, near enough to count words."""
+    """Return a topic filter in AMQP notation, exact enough to count the words that differ."""
     return AMQP.separator.join(
         AMQP.one if level == MQTT.one else level
         for level in swap(topic_filter).split(AMQP.separator)
@@ -247,9 +246,10 @@ def nearest(topic: str, patterns: Iterable[str]) -> tuple[str, int] | None:
 
 
 def distance(words: list[str], pattern: list[str]) -> float:
-    """Return how many words must be changed, added or removed before the pattern matches.
+    """Return how many words must be changed, added or removed until the pattern matches.
 
-    This is Levenshtein's distance over words. The fraction measures the difference in spelling.
+    The whole part is Levenshtein's distance over words. The fraction measures the difference in
+    spelling.
     """
     row: list[float] = [at * _WHOLE for at in range(len(words) + 1)]
     for want in pattern:

@@ -32,7 +32,7 @@ from pyspark_trellis.progress import PipelineProgress
 from pyspark_trellis.source import DefaultSource, JournalReader
 
 TOPICS: Final = 50_000
-#: Rows of a batch as the broker writes it under load: 256 KiB of bodies of 100 bytes.
+#: Rows of a batch as the broker writes it under load: 256 KiB of bodies of 100 bytes each.
 A_BATCH: Final = 2_621
 #: Reads before the source is measured: the JVM compiles hot code after some million rows.
 WARM: Final = 3
@@ -117,7 +117,7 @@ def _facts(pid: int) -> tuple[int, int] | None:
 
 
 def pool(rng: random.Random, count: int = TOPICS) -> list[str]:
-    """Return distinct topics of a plant."""
+    """Return this many distinct topics, as the machines of a plant would use them."""
     found: dict[str, None] = {}
     while len(found) < count:
         found[
@@ -128,7 +128,10 @@ def pool(rng: random.Random, count: int = TOPICS) -> list[str]:
 
 
 def patterns_of(topics: list[str], count: int, rng: random.Random) -> list[str]:
-    """Return distinct patterns: a third literal, the others with `*` anywhere or `#` at the end."""
+    """Return distinct patterns.
+
+    A third of them are literal; the others have `*` at any position or `#` at the end.
+    """
     found: dict[str, None] = {}
     while len(found) < count:
         words = rng.choice(topics).split(".")
@@ -162,7 +165,10 @@ def _took(
     patterns: int = 0,
     times: int = 1,
 ) -> tuple[float, Any]:
-    """Return (median of CPU seconds, result of the last run)."""
+    """Run the work the given number of times, and record its CPU seconds.
+
+    Return the median of the CPU seconds, and the result of the last run.
+    """
     runs = []
     for number in range(times):
         progress.say(f"{name}, {number + 1} of {times}")
@@ -311,7 +317,7 @@ def _source(
 
 
 def summed(batch: pa.RecordBatch) -> bytes:
-    """Return a record batch as the broker writes it: with its checksum in its metadata."""
+    """Return the record batch with its checksum in its metadata, as the broker writes it."""
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, batch.schema) as writer:
         writer.write_batch(batch, custom_metadata={"crc32": "0" * 8})

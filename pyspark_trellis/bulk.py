@@ -27,11 +27,11 @@ from matching.shapes import form_of
 from pyspark_trellis.errors import PipelineError
 
 GRAMMARS: Final = {"amqp": AMQP, "mqtt": MQTT}
-#: Above this many patterns, they are joined instead of being sent to every worker. Tables are
-#: cheaper while they fit in memory: each Python worker takes 0.25 GB per million patterns, here one
-#: GB. Measured with 50,000 topics, CPU seconds and additional memory: 1M patterns 6 s and 0.3 GB,
-#: joined 31 s and 1.1 GB (of the JVM); 2M 9 s and 0.6 GB, joined 44 s and 1.4 GB; 5M 30 s and 1.2
-#: GB, joined 64 s and 3.1 GB.
+#: Above this many patterns, topics and patterns are joined in Spark SQL instead of sending all
+#: patterns to every worker. Sending them costs less CPU as long as they fit in memory: each Python
+#: worker needs 0.25 GB per million patterns, so 1 GB at this limit. Measured with 50,000 topics, in
+#: CPU seconds and additional memory: 1M patterns 6 s and 0.3 GB, joined 31 s and 1.1 GB (of the
+#: JVM); 2M 9 s and 0.6 GB, joined 44 s and 1.4 GB; 5M 30 s and 1.2 GB, joined 64 s and 3.1 GB.
 JOINED_ABOVE: Final = 4_000_000
 
 
@@ -264,8 +264,10 @@ def _shape(text: str, grammar: Grammar) -> tuple[str, str, str]:
 
 
 def _read(shape: str) -> tuple[int, bool, bool, list[int]]:
-    """(least number of words, whether exactly so many, whether hidden topics may match, places of
-    the words of the key).
+    """Parse a shape that `_shape` made.
+
+    Return the least number of words of a topic; True if it is also the exact number; True if hidden
+    topics may match; and the positions of the key's words.
     """
     found = re.fullmatch(r"(\d+)([=+])([rw])(.*)", shape)
     assert found is not None

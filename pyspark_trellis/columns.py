@@ -45,8 +45,9 @@ COLUMNS: Final = {
 }
 DDL: Final = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
 _SIMPLE: Final = {"long": "bigint", "short": "smallint"}
-#: The first and last second of Spark's years, 1 to 9999, as Unix time.
+#: The first second of Spark's first year, 1, as Unix time.
 _FIRST_SECOND: Final = -62_135_596_800
+#: The last second of Spark's last year, 9999, as Unix time.
 _LAST_SECOND: Final = 253_402_300_799
 
 

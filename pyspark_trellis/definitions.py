@@ -35,7 +35,7 @@ SESSION: Final = "\0"
 
 
 def shown(place: str) -> str:
-    """Return a place as text for users."""
+    """Return the name of a place (a queue or an MQTT session) as text for users."""
     name = place.removeprefix(SESSION)
     return (
         place
@@ -73,7 +73,7 @@ class BoundQueue:
 
     @property
     def place(self) -> str:
-        """Return the place it leads to, if the destination is not an exchange."""
+        """Return the place to which the binding leads; meaningless if that is an exchange."""
         return SESSION + self.destination if self.kind == "session" else self.destination
 
 
@@ -113,7 +113,7 @@ class DefinitionsFile:
         key: str,
         grammar: str = AMQP.name,
     ) -> None:
-        """Add a binding between existing names."""
+        """Add a binding; its source and its destination must exist."""
         bound = BoundQueue(len(self.bindings), vhost, source, destination, kind, key, grammar)
         self.bindings.append(bound)
         self.hosts[vhost].outgoing.setdefault(source, []).append(bound)

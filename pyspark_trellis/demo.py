@@ -125,7 +125,7 @@ def document(bindings: tuple[tuple[str, str, str], ...] = _BINDINGS) -> dict[str
 
 
 def proposal() -> dict[str, Any]:
-    """Return proposed definitions in which too many bindings were removed."""
+    """Return the proposed definitions, in which too many bindings have been removed on purpose."""
     kept = tuple(
         each
         for each in _BINDINGS

@@ -10,8 +10,8 @@ from pyspark_trellis.errors import PipelineError
 def write(path: Path, text: str) -> None:
     """Write a file atomically, so that a concurrent reader never sees a part of it.
 
-    Something that is not a regular file, such as /dev/stdout, is written in place. Raises
-    PipelineError.
+    If the path is not a regular file, such as /dev/stdout, the text is written to it directly.
+    Raises PipelineError.
     """
     draft = path if path.exists() and not path.is_file() else path.with_name(path.name + ".tmp")
     try:

@@ -132,7 +132,7 @@ def rollup(journal: DataFrame) -> DataFrame:
 
 
 def summed(parts: DataFrame, *keys: str) -> DataFrame:
-    """Add up partial sums by these keys; by all of KEYS if none are given."""
+    """Add up the partial sums that agree in these keys; in all of KEYS if none are given."""
     return parts.groupBy(*(keys or KEYS)).agg(
         *[F.sum(name).alias(name) for name in COUNTS],
         F.min("first_at").alias("first_at"),
@@ -160,7 +160,8 @@ class TopologyFeed:
         self._traffic: Final = traffic
         self._ending: Final = ending
         self._followed: Final = followed
-        #: The position of the last read: the next offset, or the number of files.
+        #: The position after the last read: the next offset of a journal, or the number of files of
+        #: a rollup.
         self._read: int | None = None
         self._parts: DataFrame | None = None
 
@@ -186,7 +187,10 @@ class TopologyFeed:
         return self._parts
 
     def extended(self) -> bool:
-        """True if there are more messages than `parts` last returned. Raises PipelineError."""
+        """True if messages were published after those that `parts` last returned.
+
+        Raises PipelineError.
+        """
         return self._there() != self._read
 
     def _there(self) -> int:

@@ -21,7 +21,7 @@ from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.journal import Directory, JournalStream
 from pyspark_trellis.remote import Remote
 
-#: The value of --topology that means: do not use it.
+#: The value of --topology with which a job ignores the stream `$topology`.
 NONE: Final = "none"
 UNKNOWN: Final = "messages that only MQTT sessions receive count as unroutable or lost"
 
@@ -96,7 +96,7 @@ def read_bindings(arguments: argparse.Namespace) -> JobBindings:
 
 
 def moment(text: str | None) -> datetime | None:
-    """Parse an ISO 8601 time, in UTC unless it names a zone. Raises PipelineError."""
+    """Parse an ISO 8601 time; a time without a zone is in UTC. Raises PipelineError."""
     if text is None:
         return None
     try:
@@ -109,9 +109,9 @@ def moment(text: str | None) -> datetime | None:
 def _topology_state(
     arguments: argparse.Namespace, until: datetime | None
 ) -> tuple[topology.TopologyState | None, str]:
-    """Return the state of `$topology`, or None and the reason.
+    """Return the state of `$topology`; or None and the reason why there is no state.
 
-    Raises PipelineError if a topology was named and cannot be read.
+    Raises PipelineError if the arguments name a topology that cannot be read.
     """
     named, journal = arguments.topology, arguments.journal
     if named == NONE:

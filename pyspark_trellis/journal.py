@@ -25,7 +25,7 @@ ROWS_PER_TASK: Final = 200_000
 
 
 class OffsetRange(NamedTuple):
-    """The first offset present, the offset after the last one, and the epoch of the last row."""
+    """The offsets of a stream: the first one, the one after the last row, and that row's epoch."""
 
     first: int
     next: int
@@ -122,11 +122,12 @@ class JournalStream:
 
 
 class Directory(JournalStream):
-    """The directory of a stream; the broker may be writing to it.
+    """A stream in a directory, to which a broker may be writing.
 
-    All complete batches are taken for durable. That is right for a stopped broker and for a copy.
-    For a running broker use HTTP, which returns durable rows only: after a machine failure, rows
-    read early from a directory may be gone, and `offsets.remembered` reports that.
+    All complete batches are assumed to be durable. This is right for a stopped broker and for a
+    copy. Read a running broker over HTTP instead, which returns durable rows only: after a machine
+    failure, rows that were read early from a directory may be gone (`offsets.remembered` reports
+    that).
     """
 
     def __init__(self, path: str) -> None:

@@ -1,5 +1,7 @@
-"""Prints the answers of the jobs as text: the extent, the sources, tables of the worst, a
-summary.
+"""Prints the answers of the jobs as text.
+
+An answer has the extent of the history, the sources of the bindings, tables of the most serious
+findings, and a summary.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from pyspark_trellis.definitions import shown
 from pyspark_trellis.history import Span
 from pyspark_trellis.whatif import WhatIf
 
-#: The most lines of a table; --json has all of them.
+#: The most lines of a printed table; the output of --json has no limit.
 SHOWN: Final = 20
 
 

@@ -16,14 +16,16 @@ from zlib import crc32
 Buffer = mmap.mmap | bytes | memoryview
 
 _CONTINUES: Final = 0xFFFFFFFF
-#: The largest metadata of a message, in bytes; more is taken for damage.
+#: The largest metadata of a message, in bytes; a larger size means that the segment is damaged.
 _METADATA_MAX: Final = 1 << 24
 _SUM: Final = b"crc32"
 _SUM_DIGITS: Final = 8
 _NO_SUM: Final = b"0" * _SUM_DIGITS
-#: Field numbers of the flatbuffer tables Message and KeyValue, and of RecordBatch.
+#: Field numbers of the flatbuffer table Message.
 _HEADER, _BODY_LENGTH, _CUSTOM_METADATA = 2, 3, 4
+#: Field numbers of the flatbuffer table KeyValue.
 _KEY, _VALUE = 0, 1
+#: Field number of the flatbuffer table RecordBatch.
 _LENGTH: Final = 0
 
 
@@ -32,10 +34,10 @@ class DamagedSegment(ValueError):
 
 
 def end_of(data: Buffer, at: int, size: int) -> int:
-    """Return the end of the message that begins at `at`, or 0 if the message is not complete.
+    """Return the end of the message that begins at `at`, or 0 if there is no complete message.
 
-    `data` is the beginning of a segment of `size` bytes. The result is 0 if the message is not
-    whole, if its header is not in `data`, or if nothing was written here. Raises DamagedSegment.
+    `data` is the beginning of a segment of `size` bytes. The result is also 0 if the message's
+    header lies behind the end of `data`, or if nothing was written at `at`. Raises DamagedSegment.
     """
     start = at + 8
     if start > len(data):
@@ -76,7 +78,7 @@ def checksum_ok(message: memoryview) -> bool:
 
 
 def _sum_place(message: memoryview) -> int:
-    """Return where the digits of the checksum begin; 0 if there are none."""
+    """Return the position of the checksum's digits in the message; 0 if it has no checksum."""
     pairs = _field(message, _follow(message, 8), _CUSTOM_METADATA)
     if not pairs:
         return 0
@@ -99,12 +101,12 @@ def _u32(data: Buffer, at: int) -> int:
 
 
 def _follow(data: Buffer, at: int) -> int:
-    """Return the place that the flatbuffer reference at `at` points to."""
+    """Return the position to which the flatbuffer reference at `at` points."""
     return at + _u32(data, at)
 
 
 def _field(data: Buffer, table: int, number: int) -> int:
-    """Return the place of a field of a flatbuffer table; 0 if it has its default value."""
+    """Return the position of a field of a flatbuffer table; 0 if the field has its default."""
     vtable = table - int(struct.unpack_from("<i", data, table)[0])
     if vtable < 0 or 4 + 2 * number >= struct.unpack_from("<H", data, vtable)[0]:
         return 0

@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 WIDTH: Final = 4.6
 #: Colours that are distinguishable with colour blindness (Okabe and Ito).
 COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
-#: The most lines in a legend; all others are combined.
+#: The most series with a legend entry of their own; the other series are combined into one.
 SERIES: Final = 5
 _LONGEST: Final = 26
 _STYLE: Final[Any] = {
@@ -111,7 +111,10 @@ def bars(title: str, unit: str, names: Sequence[str], series: dict[str, Sequence
 
 
 def share(title: str, counts: Sequence[int]) -> str:
-    """Draw the part of the messages that the most frequent topics carry; `counts` is descending."""
+    """Draw the share of all messages that the most frequent topics make up together.
+
+    `counts` holds the number of messages per topic, the largest first.
+    """
     with mpl.rc_context(_STYLE):
         figure, axes = _figure(2.9)
         total, had, xs, ys = sum(counts), 0, [], []

@@ -99,7 +99,7 @@ class RemoteBroker:
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """Return the broker's reason for an error, from its JSON; another server's HTTP reason."""
+    """Return the reason for an error: from the broker's JSON, or another server's HTTP reason."""
     data = error.read(2_000)
     try:
         return str(json.loads(data)["reason"])

@@ -18,7 +18,7 @@ from pyspark_trellis.audit import Audit, audit
 from pyspark_trellis.definitions import DefinitionsFile
 from pyspark_trellis.whatif import WhatIf, what_if
 
-#: The most rows of a table and bars of a plot.
+#: The most rows of a table, and the most bars of a plot.
 ROWS, BARS = 12, 12
 _STYLE: Final = """
 :root { color-scheme: light dark; --text: #222; --page: #fff; --box: #f3f6f8; --line: #ddd;

@@ -39,8 +39,8 @@ _RESERVED: Final = ("$SYS", "$share")
 class Routed:
     """The destinations of a batch of topics.
 
-    `bindings` are (row, binding) pairs and `places` (row, place) pairs, each pair once. `unknown`
-    marks the rows whose destinations are not all known.
+    `bindings` are pairs of row and binding, `places` pairs of row and place, each pair once.
+    `unknown` marks the rows for which the topic does not decide all destinations.
     """
 
     def __init__(self, count: int) -> None:

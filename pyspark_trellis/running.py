@@ -106,7 +106,7 @@ def options_of(arguments: argparse.Namespace) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Question:
-    """The input of a job: the traffic (as partial sums) and the bindings."""
+    """The input of a job: the partial sums of the traffic, and the bindings to examine."""
 
     arguments: argparse.Namespace
     spark: Any
@@ -116,7 +116,7 @@ class Question:
 
     @contextmanager
     def watched(self) -> Iterator[DataFrame]:
-        """Return the history with each topic once, and show Spark's progress while it is used."""
+        """Yield the history with each topic once; show Spark's progress until the block ends."""
         history = hist.summed(self.parts).cache()
         try:
             with self.progress.of(self.spark, self.arguments.job):
@@ -125,9 +125,9 @@ class Question:
             history.unpersist()
 
     def json(self, document: dict[str, Any]) -> bool:
-        """Write the document and the sources of the bindings to --json, if given.
+        """Write the document and the sources of the bindings to the file of --json, if given.
 
-        Return True if it replaces the text output.
+        Return True if the JSON was printed to stdout, in place of the text output.
         """
         path = self.arguments.json
         if path is None:
@@ -146,7 +146,7 @@ class Question:
 
 
 def answered(arguments: argparse.Namespace, answer: Callable[[Question], int]) -> int:
-    """Run the job once, or with --follow again whenever more was published; return its exit code.
+    """Run the job and return its exit code; with --follow, run it again after new messages.
 
     Ctrl-C ends --follow, and is not a failure.
     """

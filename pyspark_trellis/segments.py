@@ -31,11 +31,12 @@ from pyspark_trellis import messages
 from pyspark_trellis.columns import check_segment
 from pyspark_trellis.errors import PipelineError
 
-#: Smaller batches are combined until they have this many rows, or bytes. A batch costs Spark 0.1
-#: ms, whatever its size, and copying a row 0.1 us; more than some 2,000 rows bring no further gain.
+#: Smaller batches are combined until they have this many rows. A batch costs Spark 0.1 ms, whatever
+#: its size, and copying a row 0.1 us; more than some 2,000 rows bring no further gain.
 GATHERED_ROWS: Final = 2_048
+#: Smaller batches are combined up to this many bytes.
 GATHERED_BYTES: Final = 4 << 20
-#: The key in the schema of the broker's own segments, in which each batch has a checksum.
+#: The key that marks the schema of a segment written by the broker; its batches have checksums.
 _FORMAT_KEY: Final = b"trellis.format"
 
 _NAME: Final = re.compile(r"(\d+)-(\d+)\.arrow")
@@ -84,11 +85,13 @@ class SegmentScan:
     base: int
     #: The bytes of the schema, once they are present.
     schema: bytes = b""
-    #: The first offset and the place of each batch, or of some batches.
+    #: The first offset of each known batch; an index gives only some of the batches.
     offsets: list[int] = field(default_factory=list)
+    #: The position of each of these batches in the segment, in bytes.
     places: list[int] = field(default_factory=list)
-    #: The offset after the last row, and the number of bytes up to there.
+    #: The offset after the last row of the complete batches.
     end: int = 0
+    #: The size of the complete batches and of the schema before them, in bytes.
     size: int = 0
 
     def __post_init__(self) -> None:

@@ -33,7 +33,8 @@ _SMALL: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
 #: JVM options for long jobs: reading a journal takes some 15 % less CPU with this collector than
 #: with the default one (measured twice, on a busy machine).
 _THROUGHPUT: Final = "-XX:+UseParallelGC"
-#: Errors of Spark are raised as exceptions; its log is of no use to a command's user.
+#: Only fatal events are logged: Spark raises its errors as exceptions, which commands report. Its
+#: log would tell the users of a command nothing more.
 _LOGGING: Final = """rootLogger.level = fatal
 rootLogger.appenderRef.stdout.ref = console
 appender.console.type = Console
@@ -45,7 +46,7 @@ appender.console.layout.pattern = spark: %m%n
 
 
 def check_versions() -> None:
-    """Raise PipelineError for a package that is too old or too new."""
+    """Raise PipelineError if the version of a required package is not supported."""
     for package, least, below in _NEEDED:
         found = version(package)
         numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())

@@ -34,8 +34,9 @@ from pyspark.sql.types import StructType
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.publisher import Outgoing, SinkPublisher
 
-#: The columns that become message properties; the first two are required.
+#: The columns that a query must have.
 REQUIRED: Final = ("topic", "body")
+#: The columns that become message properties, if a query has them.
 PROPERTIES: Final = (
     "content_type",
     "content_encoding",
@@ -209,5 +210,5 @@ def _claim(checkpoint: str, batch: int, partition: int, rows: list[dict[str, Any
 
 
 def _order(row: dict[str, Any]) -> tuple[tuple[bool, str], ...]:
-    """Return the sort key of a row: equal only for rows that are interchangeable."""
+    """Return the sort key of a row. Two rows have equal keys only if they are interchangeable."""
     return tuple((value is not None, repr(value)) for value in row.values())

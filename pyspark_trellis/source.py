@@ -45,7 +45,7 @@ from pyspark_trellis.columns import DDL, arrow_schema, conform
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.journal import ROWS_PER_TASK, Directory, JournalStream, Piece
 
-#: The options of a source, as they are spelled.
+#: The options of a source, in their usual spelling.
 OPTIONS: Final = (
     "path",
     "startingOffsets",

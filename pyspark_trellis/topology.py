@@ -43,10 +43,9 @@ _WHEN: Final = "%Y-%m-%d %H:%M:%S UTC"
 
 @dataclass
 class TopologyState:
-    """The names and bindings of a virtual host at a time; `at` is the time of the last change
-    before.
+    """The names and bindings of a virtual host at a time.
 
-    Names are (kind, name).
+    Names are pairs of kind and name. `at` is the time of the last change up to then.
     """
 
     vhost: str
@@ -76,7 +75,10 @@ class TopologyState:
             self.bindings.pop(binding, None)
 
     def subscriptions(self) -> Iterator[dict[str, Any]]:
-        """Return the subscriptions of MQTT sessions and of groups of sessions, each group once."""
+        """Return the subscriptions of MQTT sessions and of shared-subscription groups.
+
+        A group appears once, not once for each of its sessions.
+        """
         return (facts for facts in self.bindings.values() if facts["destination_type"] == "session")
 
     def sessions(self) -> int:

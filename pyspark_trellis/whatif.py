@@ -69,7 +69,7 @@ class WhatIf:
 
     @property
     def breaks(self) -> bool:
-        """True if messages would be lost: the condition on which a CI job fails."""
+        """True if the proposed definitions lose messages; a CI job fails on this condition."""
         return bool(self.lost or self.starved)
 
 
