@@ -58,7 +58,7 @@ def modules(root: Path = ROOT) -> list[str]:
 def _file(name: str) -> str:
     """Return the file of a module.
 
-    A module that cannot be imported without an extra of this package is located, not imported.
+    A module that needs an extra which is not installed cannot be imported: it is only located.
     """
     try:
         return importlib.import_module(name).__file__ or ""

@@ -33,13 +33,14 @@ __all__ = [
     "prepare_metadata_for_build_wheel",
 ]
 
-#: mypyc, and packages that the compiled modules import, for their types.
+#: The build requirements for compiling: mypyc, and the packages whose types the compiled modules
+#: use.
 _COMPILING = ["mypy[mypyc]>=2.4,<3", "librt>=0.16,<1", "pamqp>=4,<5", "pyroaring>=1.2,<2"]
 
-#: Machines that Zig compiles for: Python's names and Zig's names.
+#: Machines that Zig can compile for: Zig's name of each, by the name that Python reports.
 _ZIG_MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
-#: Oldest C library that a compiled wheel runs with: that of Debian 10 and RHEL 8.
+#: Oldest version of glibc on which a compiled wheel runs: the one of Debian 10 and RHEL 8.
 _GLIBC = "2.28"
 
 

@@ -23,7 +23,7 @@ METADATA = {
     "trellis.epoch": "2" * 20,
     "trellis.base": "3" * 20,
 }
-#: The value of a batch's checksum before it is known.
+#: The placeholder for a batch's checksum, until the checksum is computed.
 UNSUMMED = "00000000"
 _INSTANT, _SECOND = pa.timestamp("us", tz="UTC"), pa.timestamp("s", tz="UTC")
 COLUMNS = (

@@ -27,7 +27,8 @@ from python_index import Module, PythonIndex
 from repository import TextFile, Violation, read_text_files
 from vocabulary import BANNED, OLD_MODULES, OLD_NAMES, OPENINGS, QUOTABLE
 
-#: Files that may hold every word: the table, the exceptions, the glossary, the test of this check.
+#: Files that may contain banned words: the vocabulary, the allow-list, the glossary, the test of
+#: this check.
 EXEMPT = (
     "tools/vocabulary.py",
     "tools/language_allowed.toml",
@@ -77,8 +78,9 @@ _ATTRIBUTE_COMMENT = re.compile(r"^(?: *|.*\S {2})#: ?(?P<text>.*)$", re.MULTILI
 class AllowList:
     """The exceptions in tools/language_allowed.toml.
 
-    An entry has a rule, a pattern (regular expression), a reason, and perhaps a path (glob). It
-    allows violations of the rule in files like the path, where the pattern matches their word.
+    An entry has a rule, a pattern (regular expression), a reason, and optionally a path (glob). It
+    allows violations of the rule in files whose path matches the glob, if the violating word
+    matches the pattern.
     """
 
     def __init__(self, files: dict[str, TextFile]) -> None:
@@ -89,7 +91,7 @@ class AllowList:
         self._used: set[int] = set()
 
     def covers(self, violation: Violation) -> bool:
-        """True if an entry allows the violation. The entry is noted as used."""
+        """True if an entry allows the violation. Marks that entry as used."""
         line = self._files[violation.path].lines[violation.line - 1]
         covering = {
             number
@@ -105,7 +107,7 @@ class AllowList:
         return bool(covering)
 
     def violations(self) -> Iterator[Violation]:
-        """Find superfluous entries, incomplete entries, and entries that allow nothing."""
+        """Find entries beyond the maximum, incomplete entries, and entries that allow nothing."""
         if len(self._entries) > MAX_ALLOWED:
             yield self._violation(f"{len(self._entries)} entries; keep at most {MAX_ALLOWED}")
         for number, entry in enumerate(self._entries):
@@ -133,7 +135,7 @@ def banned_words(file: TextFile) -> Iterator[Violation]:
 
 
 def _is_word(text: str, start: int, end: int) -> bool:
-    """True if a span of the text is whole words, in `snake_case` and `CamelCase`, too."""
+    """True if `text[start:end]` is whole words, also within `snake_case` and `CamelCase`."""
     before, after = text[start - 1 : start], text[end : end + 1]
     return (not before.isalpha() or (before.islower() and text[start].isupper())) and (
         not after.isalpha() or (after.isupper() and text[end - 1].islower())
@@ -148,7 +150,7 @@ def _quotes_a_specification(file: TextFile, offset: int) -> bool:
 
 
 def _block(file: TextFile, line: int) -> str:
-    """Return the paragraph, list item or table row with a line, which counts from 1."""
+    """Return the paragraph, list item or table row that contains a line (counted from 1)."""
     first = last = line - 1
     lines = file.lines
     top, bottom = max(0, line - BLOCK_LINES), min(len(lines), line + BLOCK_LINES) - 1

@@ -38,9 +38,9 @@ _HEADING = re.compile(r"^#{1,6}[ \t]+(.+?)[ \t]*#*$", re.MULTILINE)
 _HTML_ANCHOR = re.compile(r"<\w+\s[^>]*?(?:id|name)=\"([^\"]+)\"")
 _MARKDOWN_LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _FILE_PATH = re.compile(r"(?:\.\.?/)*[\w.-]+(?:/[\w.-]+)*/?")
-#: A part of a path that stands for a name, as in `results/DATE.json`.
+#: A path component in capitals that stands for any name, as in `results/DATE.json`.
 _PLACEHOLDER = re.compile(r"(?<![^/.-])[A-Z]+(?!\.md)(?![^/.-])")
-#: Files of these kinds are looked for by their bare names, too.
+#: Files of these kinds are also found by their names alone, in any directory.
 _BARE_NAME = re.compile(r"[\w-]+\.(?:py|md|sh)")
 _VARIABLE = r"[A-Z_]+=(?:\"[^\"\n]*\"|\S+)"
 _MAKE = re.compile(rf"(?:^|[;&|$(]) *make((?: +(?:{_VARIABLE}|[a-z][a-z-]*))+)", re.MULTILINE)
@@ -73,7 +73,7 @@ class Document:
     """One Markdown file, its code kept apart from its text."""
 
     def __init__(self, file: TextFile) -> None:
-        """Find the code blocks and the code between backticks."""
+        """Find the code blocks, and the code between backticks."""
         self.file = file
         self.blocks = [match.span() for match in _FENCED.finditer(file.text)]
         bare = _blank(file.text, self.blocks)
@@ -97,14 +97,14 @@ class Document:
 
 
 def _blank(text: str, spans: list[tuple[int, int]]) -> str:
-    """Return the text with blanks in the place of some spans; lines stay lines."""
+    """Return the text with the given spans replaced by blanks; line ends are kept."""
     for start, end in spans:
         text = text[:start] + re.sub(r"[^\n]", " ", text[start:end]) + text[end:]
     return text
 
 
 def links(document: Document, repository: Repository) -> Iterator[Violation]:
-    """Find relative links without file, and anchors without heading."""
+    """Find relative links whose file does not exist, and anchors whose heading does not exist."""
     directory = posixpath.dirname(document.file.path)
     for match in _LINK.finditer(document.text):
         target = match[1] or match[2] or match[3]
@@ -126,8 +126,9 @@ def links(document: Document, repository: Repository) -> Iterator[Violation]:
 def paths(document: Document, repository: Repository) -> Iterator[Violation]:
     """Find paths in code that look like files of the repository and do not exist.
 
-    Such a path begins with a top-level directory, and it ends with a suffix or a slash, or only its
-    last part is missing; or it is the bare name of a Python file, a document or a shell script.
+    A path looks like a file of the repository if it begins with a top-level directory, and either
+    ends with a suffix or a slash, or all but its last part exists; or if it is the bare name of a
+    Python file, a document or a shell script.
     """
     directory = posixpath.dirname(document.file.path)
     for start, code in _code(document):
@@ -150,7 +151,7 @@ def _looks_like_file(path: str, repository: Repository) -> bool:
 
 
 def _exists_near(path: str, directory: str, repository: Repository) -> bool:
-    """True if a path exists below the root or the document's directory, or as a bare name."""
+    """True if a path exists below the root or the document's directory, or by its bare name."""
     beside = posixpath.normpath(posixpath.join(directory, path))
     return path in repository.names or repository.exists(path) or repository.exists(beside)
 
@@ -184,7 +185,7 @@ def subcommands(document: Document, repository: Repository) -> Iterator[Violatio
 
 
 def _unknown_word(parser: argparse.ArgumentParser, words: list[str]) -> str:
-    """Return the first word that is no subcommand where the parser wants one, or ""."""
+    """Return the first word that is not a subcommand although the parser needs one, or ""."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction) and words:
             for word in words[0].split("|"):

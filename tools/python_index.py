@@ -14,7 +14,7 @@ from repository import TextFile
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Documented = ast.Module | ast.ClassDef | Function
 
-#: Decorators of definitions whose documentation stands elsewhere.
+#: Decorators of functions that need no docstring, because another definition documents them.
 _DOCUMENTED_ELSEWHERE = {"override", "overload", "setter", "deleter"}
 
 
@@ -91,7 +91,7 @@ class PythonIndex:
     def _resolve(
         self, module: Module, name: str, depth: int = 0
     ) -> tuple[Module, ast.ClassDef] | None:
-        """Return the class that a name means in a module, with the module that defines it."""
+        """Return the class to which a name in a module refers, and the module that defines it."""
         if name in module.classes:
             return module, module.classes[name]
         head, _, rest = name.partition(".")
@@ -136,7 +136,7 @@ def _parse(file: TextFile) -> Module:
 
 
 def _dotted(node: ast.expr) -> str:
-    """Return an expression as a dotted name without subscripts; "" if it is none."""
+    """Return an expression as a dotted name without subscripts; "" if it is not a name."""
     if isinstance(node, ast.Subscript):
         return _dotted(node.value)
     if isinstance(node, ast.Attribute):

@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 
-#: Names that hold no text of ours: version control, and files that package managers write.
+#: Names of files that this project does not write: version control, and files of package managers.
 FOREIGN = (".git", "*.lock", "*.sum", "package-lock.json")
 
 
@@ -75,7 +75,7 @@ class TextFile:
 
 
 def read_text_files(root: Path) -> list[TextFile]:
-    """Return all text files below `root`, sorted by path, but those that a .gitignore names."""
+    """Return all text files below `root`, sorted by path, except those that a .gitignore names."""
     files = []
     for path in _paths(root, FOREIGN):
         try:
@@ -87,7 +87,10 @@ def read_text_files(root: Path) -> list[TextFile]:
 
 
 def _paths(directory: Path, ignored: tuple[str, ...]) -> Iterator[Path]:
-    """Yield the files of a directory tree. A .gitignore holds for its directory and those below."""
+    """Yield the files of a directory tree that no .gitignore excludes.
+
+    A .gitignore applies to its directory and the directories below.
+    """
     ignore_file = directory / ".gitignore"
     if ignore_file.is_file():
         lines = ignore_file.read_text(encoding="utf-8").splitlines()

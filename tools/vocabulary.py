@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Final
 
-#: First words of a docstring that leave its subject unnamed, as regular expressions.
+#: Regular expressions for first words of a docstring that leave its subject unnamed.
 OPENINGS: Final = (r"(What|Who|Whoever|Whose|Whether|How|The same|And)\b", r"\.\.\.", "…")
 
-#: Words and phrases that may stand nowhere, also not as words of an identifier. Line ends and
-#: underscores may split a phrase. A letter before `?` is optional.
+#: Words and phrases that are not allowed anywhere, not even as words of an identifier. A match may
+#: contain line ends or underscores between its words. A letter before `?` is optional.
 BANNED: Final = {
     "nobody": "name the client, consumer or user that is missing, as in 'no consumer'",
     "somebody": "name the subject: the client, publisher, consumer, user",
@@ -28,7 +28,7 @@ BANNED: Final = {
     "almighty": "superuser",
 }
 
-#: The banned word that may stand beside a citation of a specification.
+#: The banned word that is allowed near a citation of a specification.
 QUOTABLE: Final = "octets?"
 
 #: Old identifiers and the present ones. The check compares whole identifiers, without leading
