@@ -28,8 +28,9 @@ from trellis.settings.errors import SettingsError, nearest
 from trellis.settings.schema import Plugins
 
 KEY: Final = "amqtt.plugins"
-#: Seconds that the plugins may take to load, and to close.
+#: Seconds that the plugins may take to load.
 LOADING_SECONDS: Final = 30.0
+#: Seconds that the plugins may take to close.
 CLOSING_SECONDS: Final = 5.0
 
 

@@ -57,8 +57,8 @@ MAX_WAITING: Final = 1_024
 #: Seconds that plugins may take for a login: less than the limit of a handshake, so that the client
 #: gets the answer.
 PLUGIN_SECONDS: Final = 8.0
-#: Most identities kept for clients that reconnect, so that they find their publish context with its
-#: cached routes; the oldest are evicted.
+#: Most identities that are kept for clients that reconnect; the oldest are evicted. A client that
+#: gets its previous identity also gets its publish context back, with the cached routes.
 MAX_IDENTITIES: Final = 1_000
 #: User name of clients that give none.
 ANONYMOUS_NAME: Final = "anonymous"
@@ -179,7 +179,10 @@ class PluginIdentity(Identity):
         return known[1]
 
     def renewed(self, accounts: Authenticator) -> Identity | None:
-        """Return the identity with the present permissions of its account; None if it is gone."""
+        """Return the identity with the present permissions of its account.
+
+        Return None if the account no longer exists.
+        """
         if self._rights is None:
             return self
         rights = accounts.renew(self._rights)
@@ -188,7 +191,7 @@ class PluginIdentity(Identity):
         return PluginIdentity(self.name, rights, self._session, self._rules)
 
     def fits(self, rights: Identity | None, session: PluginSession) -> bool:
-        """True if plugins would be given the same data for another login of this client."""
+        """True if another login of this client would give the plugins the same data as before."""
         known = self._session
         return (
             self._rights is rights
@@ -275,10 +278,11 @@ class PluginAuthenticator(Authenticator):
             [plugin for plugin in self._thread.plugins if isinstance(plugin, BaseTopicPlugin)]
         )
         self._identities: dict[tuple[str | None, str], Identity] = {}
-        #: Number of logins that wait for the plugins now, that were passed to them so far, and that
-        #: they did not answer in time.
+        #: Number of logins that wait for the plugins now.
         self.waiting = 0
+        #: Number of logins that have been passed to the plugins since the start.
         self.asked = 0
+        #: Number of logins that the plugins did not answer in time.
         self.late = 0
 
     def authenticate(self, credentials: Credentials, answer: VerdictCallback) -> None:
@@ -317,7 +321,7 @@ class PluginAuthenticator(Authenticator):
             login.task.cancel()
 
     async def _ask_plugins(self, login: PluginLogin) -> bool | None:
-        """Return the combined answer of the plugins: True, False, or None if none decides."""
+        """Return the combined answer of the plugins: True, False, or None if no plugin decides."""
         session = login.session = session_of(login.credentials)
         answers = await asyncio.gather(*(_ask(plugin, session) for plugin in self._auth_plugins))
         opinions = [answer for answer in answers if answer is not None]

@@ -33,7 +33,7 @@ from trellis.auth.passwords import HASHER, verify
 MAX_VERIFIED: Final = 10_000
 #: Verdicts delivered in one turn of the event loop: each resumes a connection.
 VERDICTS_PER_TURN: Final = 5
-#: Nice levels by which hashing threads rank below the event loop (Linux).
+#: Nice value of the hashing threads, which gives them a lower priority than the event loop (Linux).
 NICE: Final = 5
 
 VerdictCallback = Callable[[Verdict], None]
@@ -77,14 +77,16 @@ class Accounts(Authenticator):
         self._verified: dict[bytes, float] = {}
         self._checking: dict[bytes, list[tuple[VerdictCallback, Credentials]]] = {}
         self.login_throttle = LoginThrottle()
-        #: Number of logins that wait because of failures before them.
+        #: Number of logins that wait now because earlier logins failed.
         self._throttled = 0
-        #: Verdicts that have not been delivered.
+        #: Verdicts that are not yet delivered, each with its callback.
         self._verdicts: deque[tuple[VerdictCallback, Verdict]] = deque()
-        #: Hash to check for unknown user names, so that they take as long as wrong passwords.
+        #: Hash that is checked for unknown user names, so that their refusal takes as long as that
+        #: of a wrong password.
         self._decoy = HASHER.hash(secrets.token_urlsafe())
         self._pool = ThreadPoolExecutor(threads, "trellis-login", initializer=lower_priority)
-        #: Users stored by the broker; a user of the settings with the same name precedes.
+        #: Users that the broker stores. A user of the settings takes precedence over a stored user
+        #: of the same name.
         self.users: Users | None = None
         #: Number of passwords hashed so far.
         self.passwords_hashed = 0
@@ -172,7 +174,7 @@ class Accounts(Authenticator):
         credentials: Credentials,
         answer: VerdictCallback,
     ) -> None:
-        """Check credentials whose wait is over."""
+        """Check the credentials of a throttled login, after its wait."""
         self._throttled -= 1
         if not self._closed:
             self._check(digest, account, password_hash, credentials, answer)
@@ -209,7 +211,8 @@ class Accounts(Authenticator):
     def _find_account(self, name: str, proven: bool) -> Account | None:
         """Return the account of a user name, or None.
 
-        A user without a password can log in by a certificate only (`proven`).
+        `proven` is True if the client has proved its identity by a certificate: only then does a
+        user without a password have an account.
         """
         user = (
             None if self.users is None or name in self._accounts else self.users.by_name.get(name)

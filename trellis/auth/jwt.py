@@ -40,11 +40,13 @@ from trellis.settings.schema import Jwt
 
 #: Name of the authentication method in MQTT 5.
 METHOD: Final = "JWT"
-#: Largest token in bytes, and most keys and scopes that are read.
+#: Size of the largest token that is read, in bytes.
 MAX_TOKEN: Final = 16 << 10
+#: Most keys that are read from the file of keys.
 MAX_KEYS: Final = 64
+#: Most scopes that are read from a token.
 MAX_SCOPES: Final = 200
-#: Most `#` in a binding key; a key with more is refused without a comparison with the scopes.
+#: Most `#` in a binding key: a key with more is refused without comparing it with the scopes.
 MAX_WILDCARDS: Final = 3
 
 _TOKEN: Final = re.compile(rb"eyJ[A-Za-z0-9_-]*\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
@@ -282,8 +284,9 @@ class TokenAuthenticator(Authenticator):
     def __init__(self, settings: Jwt, others: Authenticator) -> None:
         self._tokens = Tokens(settings)
         self._others = others
-        #: Number of tokens accepted and refused.
+        #: Number of tokens accepted.
         self.accepted = 0
+        #: Number of tokens refused.
         self.refused = 0
 
     def reload(self, settings: Jwt) -> None:

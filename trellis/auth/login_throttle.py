@@ -15,17 +15,20 @@ from typing import Final
 
 from broker.eviction import evict_oldest
 
-#: Failures in a row that cause no wait, and seconds after which one failure is forgiven.
+#: Number of failures in a row that cause no wait.
 FREE_FAILURES: Final = 5
+#: Seconds after which one failure is forgiven.
 FORGIVEN_SECONDS: Final = 30.0
-#: Seconds of the first wait, and of the longest waits. (A handshake may take `limits.handshake`,
-#: 10 s.)
+#: Seconds of the first wait.
 FIRST_WAIT: Final = 0.1
+#: Longest wait in seconds, for failures of one address. (A handshake may take `limits.handshake`,
+#: 10 s.)
 ADDRESS_WAIT_MAX: Final = 5.0
+#: Longest wait in seconds, for failures of one user name.
 USER_WAIT_MAX: Final = 2.0
-#: Most addresses, and most user names, with failures. Of a long user name only the first MAX_NAME
-#: characters count.
+#: Most addresses, and most user names, whose failures are counted.
 MAX_KEYS: Final = 10_000
+#: Characters of a user name that count: longer names with the same beginning share their failures.
 MAX_NAME: Final = 255
 
 

@@ -17,7 +17,7 @@ import argon2
 #: Parameters of new hashes: the minimum that OWASP recommends. A hash takes 24 ms and 19 MiB.
 HASHER: Final = argon2.PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
 _PREFIX: Final = "rabbit_password_hashing_"
-#: RabbitMQ's algorithms, and the size of their hashes in bytes.
+#: Size in bytes of the hashes of each of RabbitMQ's algorithms.
 _SIZES: Final = {"sha256": 32, "sha512": 64, "md5": 16}
 _SALT: Final = 4
 

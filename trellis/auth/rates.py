@@ -16,7 +16,7 @@ from trellis.settings.schema import RatesSettings as RateSettings
 
 #: Most shared buckets; the least recently used one is evicted.
 MAX_SHARED_BUCKETS: Final = 10_000
-#: Rate limits, named as in the settings: the owner of a bucket and the unit it counts.
+#: Names of the rate limits, as in the settings: the owner of a bucket, and the unit it counts.
 LIMITS: Final = tuple(
     f"{owner}_{unit}"
     for owner in ("connection", "user", "vhost", "address")
@@ -25,7 +25,10 @@ LIMITS: Final = tuple(
 
 
 class TokenBucket:
-    """A token bucket that gets `rate` tokens a second and may be in debt. Times are in ms."""
+    """A token bucket that gains `rate` tokens per second and may be in debt.
+
+    Times are in milliseconds.
+    """
 
     def __init__(self, rate: int, now: int) -> None:
         self.rate = rate
@@ -50,8 +53,9 @@ class PublishRates:
         self.limits: dict[str, int] = {
             name: getattr(settings, name) for name in LIMITS if getattr(settings, name)
         }
-        #: Number of times that clients were throttled, and disconnected, by rate limit.
+        #: Number of times that each rate limit throttled a client.
         self.throttled = dict.fromkeys(self.limits, 0)
+        #: Number of times that each rate limit disconnected a client.
         self.disconnected = dict.fromkeys(self.limits, 0)
         self._shared: dict[tuple[str, str], TokenBucket] = {}
 

@@ -7,8 +7,8 @@ from typing import Final
 from protocols.connection import Connection
 
 #: Reasons for a refusal: too many connections in all, from one address, or from one address without
-#: a login; a missing or malformed PROXY header; no file descriptors left (those connections wait in
-#: the kernel's queue, and one refusal is counted for each pause).
+#: a login; a missing or malformed PROXY header; no file descriptors left. In the last case the
+#: connections wait in the kernel's queue, and each pause in accepting counts as one refusal.
 REASONS: Final = (
     "connections",
     "address_connections",

@@ -220,10 +220,10 @@ def _readable(file: str, key: str) -> None:
 
 
 def _times(file: str) -> tuple[float, float]:
-    """Return when the first certificate of a PEM file begins and expires, in seconds since 1970.
+    """Return the times at which the first certificate of a PEM file begins and ceases to be valid.
 
-    Raises ssl.SSLError. The standard library decodes a certificate file only in a function that is
-    meant for its own tests.
+    Times are in seconds since 1970. Raises ssl.SSLError. The only function of the standard library
+    that decodes a certificate file is one meant for the library's own tests.
     """
     read = _ssl._test_decode_cert(os.path.expanduser(file))  # type: ignore[attr-defined]
     return float(ssl.cert_time_to_seconds(read["notBefore"])), float(

@@ -66,7 +66,7 @@ async def export_in_slices(broker: Broker, vhost: str | None = None) -> bytes:
 
 
 def _encode(document: dict[str, Any]) -> bytes:
-    """Encode a document in slices, so that a thread that does it lets other threads run."""
+    """Encode a document in slices. Run it in a thread: other threads run between the slices."""
     parts: list[bytes] = []
     for section, value in document.items():
         if isinstance(value, list):

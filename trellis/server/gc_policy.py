@@ -24,7 +24,7 @@ from trellis.server.turn import LoopTurn
 THRESHOLDS: Final = (1_000, 3, 1)
 #: Seconds between two checks whether the broker is idle.
 CHECK_INTERVAL: Final = 10.0
-#: Growth of memory, as a factor, after which an idle broker collects the frozen objects too.
+#: Factor by which memory must have grown before an idle broker collects the frozen objects too.
 GROWTH: Final = 2.0
 
 
@@ -32,10 +32,13 @@ class GcPolicy:
     """The garbage collector's settings while the broker runs, and a count of its pauses."""
 
     def __init__(self) -> None:
-        #: Number of collections; their total and longest duration in seconds; full collections.
+        #: Number of collections.
         self.collections = 0
+        #: Total duration of all collections, in seconds.
         self.paused_seconds = 0.0
+        #: Duration of the longest collection, in seconds.
         self.longest_pause = 0.0
+        #: Number of full collections.
         self.full = 0
         self._began = 0.0
         self._resident = 0
@@ -70,7 +73,7 @@ class GcPolicy:
             self.check(turn.turns)
 
     def check(self, turns: int) -> None:
-        """Collect if there was work, but none since the last check.
+        """Collect if the broker was busy before the last check, and idle since then.
 
         `turns` is the number of turns so far. Frozen objects are collected too if memory has grown.
         """

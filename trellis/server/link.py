@@ -38,10 +38,10 @@ from trellis.server.turn import TurnLink
 #: Milliseconds that the client of a finished connection has to read the last output and close.
 LINGER_MS: Final = 2_000
 #: Seconds between the answer to a client's request to close and the half-close. (The client library
-#: lapin takes an end of input that comes together with the answer for an error.)
+#: lapin reports an error if the end of input arrives together with that answer.)
 CLOSE_DELAY: Final = 0.1
-#: Largest messages that a client may leave unread, beyond the bytes at which backpressure begins,
-#: before its transport is aborted.
+#: A client that reads nothing is disconnected when its unread output exceeds the backpressure limit
+#: by more than this many messages of the largest size.
 UNREAD_MESSAGES: Final = 4
 
 
@@ -117,7 +117,7 @@ class Link(TurnLink):
             self._turn.add_to_login_queue(self)
 
     def handle_unread_input(self) -> None:
-        """Handle the input that was kept for a later turn."""
+        """Handle the stored input that `data_received` did not handle at once."""
         data, self._unread_input = self._unread_input, None
         connection, transport = self._connection, self._transport
         if connection is None or transport is None or data is None:
@@ -141,7 +141,7 @@ class Link(TurnLink):
             self._turn.add_backlogged(self)
 
     def _close_after_flush(self, connection: Connection) -> None:
-        """Have a finished connection flushed, which closes it, also when it has no output."""
+        """Have a finished connection flushed, even without output; the flush then closes it."""
         if not self._linger_until and not connection.dirty:
             connection.touch()
 
@@ -207,7 +207,7 @@ class Link(TurnLink):
             self._half_close(connection)
 
     def _half_close(self, connection: Connection) -> None:
-        """Send the end of the output; input is still read."""
+        """Close the sending side of the transport; the client's input is still read."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -298,7 +298,7 @@ class Link(TurnLink):
             transport.resume_reading()
 
     def _add_leftover(self, connection: Connection) -> None:
-        """Have the turn resume this link; it stands at most once in the turn's list."""
+        """Add this link to the turn's list of links with leftover input, unless it is in it."""
         if not self._in_leftover and not connection.stalled and self._unread_input is None:
             self._in_leftover = True
             self._turn.add_leftover(self)

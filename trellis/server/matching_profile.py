@@ -26,8 +26,8 @@ from trellis.settings import SettingsError
 FORMAT: Final = 1
 #: Exchange to which MQTT clients publish.
 _TOPICS: Final = "amq.topic"
-#: Most bindings of an exchange whose matcher is changed while clients are connected: with more, the
-#: rebuild would block them for more than 50 ms.
+#: Largest number of bindings of an exchange whose matcher may change while clients are connected.
+#: Rebuilding a matcher with more bindings would block them for more than 50 ms.
 MAX_REBUILT: Final = 20_000
 
 

@@ -50,10 +50,10 @@ class BrokerNode:
         failed: Callable[[str], None],
         disk: Disk | None = None,
     ) -> None:
-        """Build the parts, and restore the state from the data directory (None: no directory).
+        """Build the parts, and restore the broker's state from the data directory.
 
-        `failed` is called with the reason when the store cannot be written any more. Raises
-        StoreError, SettingsError.
+        `directory` is None if there is none. `failed` is called with the reason when the store can
+        no longer be written. Raises StoreError, SettingsError.
         """
         self.settings = settings
         self.accounts = accounts

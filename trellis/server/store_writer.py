@@ -31,18 +31,20 @@ from trellis import logs
 RETRY_SECONDS: Final = 1.0
 #: Bytes waiting for the disk above which backpressure applies to publishers.
 BACKLOG_BYTES: Final = 64 << 20
-#: Seconds and bytes up to which entries may wait that no client waits for, such as settlements.
+#: Seconds for which entries may wait that no client waits for, such as settlements.
 LAZY_SECONDS: Final = 0.01
+#: Size in bytes up to which such entries may wait.
 LAZY_BYTES: Final = 1 << 20
 #: Seconds between two steps of a checkpoint, in which the event loop runs.
 CHECKPOINT_PAUSE: Final = 0.0005
-#: Seconds that a checkpoint works at once, at most, when the log grows faster than the checkpoint
-#: advances: a busy event loop gives up the interpreter only every 5 ms.
+#: Most seconds that a checkpoint works without a pause. Its slices grow up to this limit while the
+#: log grows faster than the checkpoint advances: a busy event loop gives up the interpreter only
+#: every 5 ms.
 CHECKPOINT_SLICE_MAX: Final = 0.005
 
 
 def _do_nothing() -> None:
-    """Do nothing: no turn is to be woken."""
+    """Do nothing: the default of `StoreWriter.wake`."""
 
 
 class StoreWriter:
@@ -220,10 +222,10 @@ class DurableStoreWriter(StoreWriter):
             self._call(self._checkpointed, error)
 
     def _advance(self, checkpointing: Checkpointing) -> bool:
-        """Do one or more steps of a checkpoint; return False when it is done.
+        """Do one or more steps of a checkpoint; return False when the checkpoint is complete.
 
-        A checkpoint works for a millisecond more for each time that the log has grown by its size
-        at the beginning, up to CHECKPOINT_SLICE_MAX.
+        One slice takes a millisecond more each time the log has grown by its size at the beginning,
+        up to CHECKPOINT_SLICE_MAX.
         """
         grown = 2 * self.durable.log.size / checkpointing.bytes_total
         until = time.monotonic() + min(max(grown - 2, 0) / 1_000, CHECKPOINT_SLICE_MAX)

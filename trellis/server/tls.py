@@ -48,8 +48,8 @@ REASONS: Final = {
     "DATA_LENGTH_TOO_LONG": "too_large",
     "CERT_LENGTH_MISMATCH": "malformed",
 }
-#: Reasons of failed TLS connections: those above; the client refuses the server's certificate; the
-#: client disconnects during the handshake, or takes too long for it.
+#: Reasons of failed TLS connections: the values of REASONS; the client refuses the server's
+#: certificate; the client disconnects during the handshake; the client takes too long for it.
 FAILURES: Final = (*sorted(set(REASONS.values())), "refused_by_client", "lost", "timeout")
 
 
@@ -57,9 +57,11 @@ class TlsTally:
     """Counters of the TLS handshakes of one listener."""
 
     def __init__(self) -> None:
-        #: Handshakes by TLS version; those that resumed an earlier TLS session; failures by reason.
+        #: Number of completed handshakes by TLS version.
         self.handshakes = {"TLSv1.2": 0, "TLSv1.3": 0}
+        #: Number of handshakes that resumed an earlier TLS session.
         self.resumed = 0
+        #: Number of failed TLS connections by reason.
         self.failures = dict.fromkeys(FAILURES, 0)
 
 
@@ -187,7 +189,7 @@ def reason_of(error: ssl.SSLError) -> str:
 
 
 def name_of(certificate: Mapping[str, object], name_from: str) -> str:
-    """Return the first name in a field of a certificate, "" if it has none.
+    """Return the first name in a field of a client certificate; "" if the field is missing.
 
     `certificate` is a result of `getpeercert`; `name_from` is common_name, dns, email or uri.
     """

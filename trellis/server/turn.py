@@ -25,12 +25,14 @@ from broker.broker import Broker
 from protocols.connection import Connection
 from trellis.server.store_writer import StoreWriter
 
-#: Seconds of one turn for input, and for the agenda.
+#: Seconds of one turn for handling input, and again as many for the agenda.
 INPUT_SECONDS: Final = 0.002
-#: Chunks up to SMALL_CHUNK bytes skip the clock check, except every UNCHECKED_MAX-th one.
+#: Size in bytes up to which a chunk skips the clock check, except every UNCHECKED_MAX-th chunk.
 SMALL_CHUNK: Final = 1_024
+#: Number of small chunks after which the clock is checked.
 UNCHECKED_MAX: Final = 8
-#: Links flushed in one turn. Each flush costs a system call, and other links have input meanwhile.
+#: Links flushed in one turn. The number is limited because each flush costs a system call, while
+#: input of other links waits.
 MAX_FLUSHES: Final = 200
 #: Seconds of one turn for the input of clients that have not logged in.
 LOGIN_SECONDS: Final = 0.0005
@@ -72,7 +74,7 @@ class TurnLink:
 
 
 class LoopTurn:
-    """The work of the broker in one turn of the event loop, done after the turn's input."""
+    """The work that the broker does once per turn of the event loop, after the turn's input."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, broker: Broker, store_writer: StoreWriter
@@ -103,8 +105,8 @@ class LoopTurn:
         self.links: dict[TurnLink, None] = {}
         #: Number of turns so far.
         self.turns = 0
-        #: Duration of the longest turn in seconds, from its request to its end: how long the loop
-        #: was blocked.
+        #: Duration of the longest turn in seconds, measured from its request. For this time the
+        #: event loop was blocked.
         self.longest_seconds = 0.0
         broker.agenda.wake = self.schedule
         broker.agenda.clock = time.perf_counter
