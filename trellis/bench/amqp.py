@@ -141,7 +141,7 @@ def connection_close() -> bytes:
 
 
 def channel_open() -> bytes:
-    """Encode channel.open for channel 1, as all methods below."""
+    """Encode channel.open for channel 1. All methods below are for channel 1 too."""
     return _method(1, (20, 10), b"\0")
 
 

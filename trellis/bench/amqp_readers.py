@@ -68,7 +68,7 @@ class BenchAmqpReader(BenchReader):
         raise NotImplementedError
 
     def unexpected(self, data: bytes, kind: i64, at: i64, end: i64) -> BenchError:
-        """Return the error for a frame that must not come here."""
+        """Return the error for a frame of a type that is not expected now."""
         if kind == _METHOD:
             return broker_closed(self.where, data[at:end])
         return BenchError(f"{self.where}: the broker sent an unexpected frame of type {kind}")

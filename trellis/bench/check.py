@@ -20,9 +20,9 @@ from mypy_extensions import i64
 from trellis.bench.errors import WrongAnswer
 from trellis.bench.latency import Histogram
 
-#: Bytes of publisher and number, and so the smallest body.
+#: Size in bytes of the publisher's number and the message's number, the smallest body possible.
 HEADER_SIZE: Final = 8
-#: Bytes from which comparing in place is cheaper than comparing a copy.
+#: Size in bytes from which comparing in place is cheaper than copying and comparing.
 _LARGE: Final[i64] = 2_048
 
 
@@ -63,7 +63,7 @@ class PublishedMessages:
 
 
 class TrafficPlan:
-    """The messages of a run, and their latencies if `timed`."""
+    """The messages that all publishers of a run send, and their latencies if `timed`."""
 
     def __init__(self, publishers: i64, ring: i64, size: i64, timed: bool) -> None:
         self.ring = ring
@@ -103,7 +103,7 @@ class Checker:
         raise NotImplementedError
 
     def expected(self) -> str:
-        """Return a phrase for the next message."""
+        """Return a phrase that describes the next expected message, for errors."""
         raise NotImplementedError
 
     def check_body(self, data: bytes, at: i64, end: i64) -> None:
@@ -228,7 +228,10 @@ class CompetingCounts:
 
 
 class Competing(Checker):
-    """Expects some messages of a queue in order; consumers that share `counts` get the others."""
+    """Expects a part of the messages of a queue, in order.
+
+    The other consumers of the queue, which share `counts`, get the rest.
+    """
 
     def __init__(self, where: str, script: TrafficPlan, counts: CompetingCounts) -> None:
         super().__init__(where, script)
@@ -282,7 +285,7 @@ class Receipts:
     def __init__(self, where: str, kind: str, published: PublishedMessages) -> None:
         self.where = where
         self.kind = kind
-        #: The first message without a receipt; some messages behind it may have one.
+        #: The first message without an acknowledgement. Later messages may already have one.
         self.first: i64 = 0
         self._early: set[int] = set()
         self._published = published
@@ -293,7 +296,7 @@ class Receipts:
         return self.first + len(self._early)
 
     def has(self, message: i64) -> bool:
-        """Return True if a message is acknowledged."""
+        """True if a message is acknowledged."""
         return message < self.first or int(message) in self._early
 
     def settle(self, message: i64) -> None:

@@ -23,10 +23,10 @@ from trellis.bench.line import BenchConnection
 
 _READ: Final = 1  # EPOLLIN, and POLLIN
 _WRITE: Final = 4  # EPOLLOUT, and POLLOUT
-#: ns between two checks of the progress, which is then reported to the caller.
+#: Nanoseconds between two checks of the progress. Each check reports the progress to the caller.
 _TICK: Final[i64] = 100_000_000
-#: ns of delay from which the latency of a paced message counts from its due time, so that a stalled
-#: broker cannot hide its delay.
+#: Nanoseconds of delay in sending a paced message that are tolerated. The latency of a message sent
+#: later counts from the time at which it was due, so that a stalled broker cannot hide its delay.
 _LATE: Final[i64] = 1_000_000
 
 
@@ -100,8 +100,9 @@ class Generator:
         self._lines = {line.fd: line for line in publishers + subscribers}
         for fd in self._lines:
             self._poller.add(fd)
-        #: Messages sent, and messages known to be delivered, since the beginning.
+        #: Messages sent since the beginning.
         self.started: i64 = 0
+        #: Messages known to be delivered since the beginning.
         self.done: i64 = 0
         self._slow: i64 = 0
         self._turn: i64 = 0
@@ -294,7 +295,7 @@ class Generator:
         self._tick(int(self.done - self._base))
 
     def _missing(self) -> str:
-        """Return a phrase for the first waiting connection and the data that it waits for."""
+        """Return a phrase for errors: the first waiting connection, and the data that it awaits."""
         for line in self.publishers + self.subscribers:
             if line.blocked:
                 return (

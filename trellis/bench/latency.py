@@ -14,9 +14,9 @@ from typing import Final
 
 from mypy_extensions import i64
 
-#: Buckets of one power of two, and of all. The last bucket also counts durations above 2 ** 47 ns,
-#: which is a day and a half.
+#: Number of buckets per power of two.
 _PER_POWER: Final[i64] = 256
+#: Number of all buckets. The last one also counts all durations above 2 ** 47 ns, a day and a half.
 _BUCKETS: Final[i64] = 10_240
 
 

@@ -33,7 +33,7 @@ class PublishFeed:
         self.target: i64 = 0
 
     def start(self, count: i64, now: i64) -> None:
-        """Let the next `count` messages be sent, and record `now` as their time."""
+        """Release the next `count` messages for sending, and record `now` as their send time."""
         self.target += count * self.packet
         self.published.send(count, now)
 

@@ -15,7 +15,8 @@ from trellis.bench.errors import Unreachable
 
 _PROC: Final = Path("/proc")
 _TICK: Final = os.sysconf("SC_CLK_TCK")
-#: ns by which ticks may exceed schedstat without a thread having ended.
+#: Nanoseconds by which the ticks of /proc/PID/stat may exceed schedstat through rounding. A larger
+#: excess shows that a thread has ended.
 _ROUNDING: Final = 30_000_000
 _KIB: Final = 1024
 #: Columns of /proc/PID/stat, counted behind the command's closing parenthesis.
@@ -76,7 +77,7 @@ class Processes:
 
     @property
     def pids(self) -> list[int]:
-        """The process numbers."""
+        """The process identifiers of the broker's processes."""
         if not self._children:
             return list(self._roots)
         below: dict[int, list[int]] = {}
@@ -115,7 +116,10 @@ class Processes:
                 pass
 
     def memory(self) -> Memory:
-        """Return the memory. Pages shared by processes count for each of them."""
+        """Return the resident memory of all processes together.
+
+        A page that several processes share is counted once for each of them.
+        """
         now = peak = 0
         for pid in self.pids:
             for line in _read(_PROC / str(pid) / "status").splitlines():

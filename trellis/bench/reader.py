@@ -31,5 +31,8 @@ class BenchReader:
         raise NotImplementedError
 
     def pending(self) -> str:
-        """Return what is missing besides messages, such as "12 PUBRELs"; "" if nothing is."""
+        """Return a phrase for the packets that are awaited besides messages, such as "12 PUBRELs".
+
+        Return "" if none are awaited.
+        """
         return f"the rest of {len(self.rest)} bytes" if self.rest else ""

@@ -17,7 +17,7 @@ import trellis
 from trellis.bench import generator
 from trellis.bench.latency import Histogram
 
-#: Version of the JSON. It grows when a field is removed or changes its meaning.
+#: Version of the JSON format. Increase it when a field is removed or changes its meaning.
 FORMAT: Final = 1
 _MIB: Final = 1024 * 1024
 
@@ -236,7 +236,10 @@ def rows(results: Sequence[Result]) -> list[dict[str, Cell]]:
 
 
 def _digits(value: float) -> float:
-    """Round to three significant digits, or to a whole number from 100."""
+    """Round a figure for a table.
+
+    Figures below 100 keep three significant digits, others become whole numbers.
+    """
     return round(value) if value >= 100 else float(f"{value:.3g}")
 
 

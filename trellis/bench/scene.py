@@ -24,7 +24,7 @@ from trellis.progress import ProgressLine
 
 #: Bindings of one queue. Some brokers take long to delete a queue with many bindings.
 _BINDINGS_OF_A_QUEUE: Final = 1_000
-#: File descriptors besides those of the workload's connections.
+#: File descriptors that the load generator needs besides those of the workload's connections.
 _OTHER_FILES: Final = 50
 #: Seconds that deleting a queue may take.
 _DELETE_TIMEOUT: Final = 120.0
@@ -50,8 +50,9 @@ class Scene:
         self.generator: Generator | None = None
         self.publishers: list[BenchConnection] = []
         self.subscribers: list[BenchConnection] = []
-        #: Product and version of the AMQP broker, and the seconds that the other bindings took.
+        #: Product and version of the AMQP broker.
         self.server = ""
+        #: Seconds for making the bindings that match no message.
         self.bind_seconds = 0.0
         self._ring = ring
         self._targets = targets
@@ -274,7 +275,7 @@ class Scene:
 
 
 def _allow_files(workload: Workload) -> None:
-    """Raise the limit of open files as far as this workload needs. Raises BenchError."""
+    """Raise the limit of open files to the number that this workload needs. Raises BenchError."""
     wanted = workload.publishers + workload.subscribers + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft >= wanted or soft == resource.RLIM_INFINITY:

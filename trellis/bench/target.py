@@ -109,7 +109,10 @@ class BenchConversation:
             pass  # The connection is closed. The next read returns the reason.
 
     def read(self, size: int, awaited: str, timeout: float = TIMEOUT) -> bytes:
-        """Return the next `size` bytes. Raises BenchError, which names the `awaited` packet."""
+        """Return the next `size` bytes.
+
+        Raises BenchError, whose text says that the packet `awaited` did not come.
+        """
         self.sock.settimeout(timeout)
         while len(self._unread) < size:
             try:

@@ -36,22 +36,24 @@ class Workload:
     sharing: str = ALL
     #: MQTT: QoS of messages and subscriptions.
     qos: int = 0
-    #: AMQP: whether the consumer acknowledges each message, its prefetch count (0 is no limit),
-    #: and publisher confirms.
+    #: AMQP: True if the consumer acknowledges each message.
     acks: bool = False
+    #: AMQP: prefetch count of the consumer; 0 is no limit.
     prefetch: int = 0
+    #: AMQP: True if publisher confirms are on.
     confirms: bool = False
     #: AMQP: persistent messages and durable queues.
     persistent: bool = False
-    #: AMQP: further bindings of the exchange, which match no message.
+    #: AMQP: number of additional bindings of the exchange, which match no message.
     bindings: int = 0
     #: AMQP: a headers exchange instead of a topic exchange.
     headers: bool = False
     #: Size of a body in bytes.
     size: int = 100
     topics: int = 16
-    #: Messages in one send, and in flight. With a window of 1, latency is measured.
+    #: Messages in one send.
     batch: int = 64
+    #: Most messages in flight. With a window of 1, latency is measured.
     window: int = 4096
 
     @property
@@ -120,7 +122,7 @@ def _amqp(
     )
 
 
-#: QoS 1 and 2 messages that other brokers keep for a slow client before they drop more (Mosquitto
+#: QoS 1 and 2 messages in flight. Brokers drop messages for a slow client beyond a limit (Mosquitto
 #: 1,000, NATS 1,024).
 _SMALL_WINDOW: Final = 1_000
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 _TOPIC: Final = 0x9E3779B97F4A7C15
 _SUBSCRIBER: Final = 0xC2B2AE3D27D4EB4F
 _ALL: Final = 2**64 - 1
-#: Seconds that a further comparison may take.
+#: Seconds that each comparison after the first one may take.
 _PATIENCE: Final = 1.0
 
 

@@ -17,8 +17,9 @@ from trellis.bench.matching.workloads import (
     MatchingWorkload,
 )
 
-#: Numbers of subscriptions in a quick run and in a full run.
+#: Numbers of subscriptions in a quick run.
 QUICK: Final = (1_000,)
+#: Numbers of subscriptions in a full run.
 FULL: Final = (1_000, 10_000, 100_000, 1_000_000)
 #: Number of subscriptions in the articles.
 _ARTICLE: Final = 1_000
@@ -57,7 +58,10 @@ class MatchingCase:
 
 @dataclass(frozen=True)
 class CaseBatch:
-    """Cases that a contender does in one process per round, or alone: in one process each, once."""
+    """Cases that a contender does in one process per round.
+
+    If `alone`, each case gets a process of its own, and is measured in one round only.
+    """
 
     cases: list[MatchingCase]
     alone: bool = False

@@ -16,7 +16,8 @@ from trellis.bench.matching.answers import WrongMatch
 
 _OPERATIONS: Final = 1_000
 _MIXED_WRITES: Final = _OPERATIONS // 10
-#: Seconds for which the new subscriptions are checked afterwards, the first and last ones first.
+#: Most seconds for checking the new subscriptions after a run. The first and the last subscriptions
+#: are checked first.
 _PATIENCE: Final = 1.0
 #: Algorithms that are safe for threads without a lock.
 LOCK_FREE: Final = ("cstrie", "snapshot")

@@ -28,7 +28,10 @@ INTERPRETED: Final = ("trie", "shapes", "dfa")
 
 @dataclass(frozen=True)
 class Contender:
-    """A contender. `missing` is why it cannot run, "" if it can; `ours` is false for peers."""
+    """An algorithm or peer that is measured.
+
+    `missing` is the reason why it cannot run, "" if it can. `ours` is False for peers.
+    """
 
     name: str
     title: str
@@ -48,7 +51,7 @@ class Slow(Exception):
 
 
 def ours(interpreted: Sequence[str] = ()) -> list[Contender]:
-    """Return every algorithm, the route cache, and again the algorithms to run `interpreted`."""
+    """Return all algorithms and the route cache; those in `interpreted` appear a second time."""
     found = [_ours(algorithm) for algorithm in matching.algorithms()]
     found.append(
         Contender(
@@ -72,7 +75,7 @@ def ours(interpreted: Sequence[str] = ()) -> list[Contender]:
 
 
 def missing(algorithm: Algorithm) -> str:
-    """Return why an algorithm cannot be loaded, "" if it can."""
+    """Return the reason why an algorithm cannot be loaded; "" if it can."""
     try:
         algorithm.load()
     except ImportError as error:

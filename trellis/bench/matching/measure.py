@@ -17,8 +17,10 @@ from trellis.bench.matching.answers import answers, check
 
 clock: Final = time.thread_time_ns
 drain: Final = deque[object](maxlen=0).extend
-#: Calls are timed in chunks: of at least _CHUNK_NS, unless they reach _MOST_CALLS calls.
+#: Calls are timed in chunks. A chunk takes at least this many nanoseconds, unless it reaches
+#: _MOST_CALLS calls.
 _CHUNK_NS: Final = 200_000
+#: Most calls in a chunk.
 _MOST_CALLS: Final = 4_096
 
 
@@ -89,7 +91,7 @@ def pairs(matcher: Any, patterns: Sequence[str], first: int, seconds: float) -> 
 
 
 def loaded(matcher: Any, patterns: Sequence[str]) -> float:
-    """Subscribe number i to the i-th pattern; returns ns per subscription."""
+    """Subscribe number i to the i-th pattern, for all patterns; return ns per subscription."""
     began = clock()
     drain(map(matcher.subscribe, patterns, range(len(patterns))))
     return (clock() - began) / len(patterns)

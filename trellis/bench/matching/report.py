@@ -140,5 +140,8 @@ def _by_lookup(row: Row) -> float:
 
 
 def _digits(value: float) -> float:
-    """Round to three significant digits, or to a whole number from 100."""
+    """Round a figure for a table.
+
+    Figures below 100 keep three significant digits, others become whole numbers.
+    """
     return round(value) if value >= 100 else float(f"{value:.3g}")

@@ -9,13 +9,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-#: Version of the JSON. It grows when a field is removed or changes its meaning.
+#: Version of the JSON format. Increase it when a field is removed or changes its meaning.
 FORMAT: Final = 1
 
 
 @dataclass
 class ResultCell:
-    """Results of a contender in a case; no figures if one of the last four fields has a text."""
+    """The results of a contender in a case.
+
+    There are no figures if one of the last four fields has a text, which says why.
+    """
 
     rounds: list[dict[str, float]] = field(default_factory=list)
     wrong: str = ""
@@ -25,7 +28,7 @@ class ResultCell:
 
     @property
     def why(self) -> str:
-        """The name of the field that says why there is no figure, "" if there are figures."""
+        """The name of the field with the reason for missing figures; "" if there are figures."""
         return next(
             (word for word in ("wrong", "slow", "unable", "failed") if getattr(self, word)), ""
         )

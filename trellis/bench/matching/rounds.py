@@ -29,9 +29,9 @@ from trellis.bench.matching.contenders import (
 )
 from trellis.bench.matching.results import CaseAbout, MatchingResults
 
-#: Topics whose answers are compared with those of `trie`, and pairs of topic and pattern that are
-#: tried with `naive`.
+#: Topics whose answers are compared with those of `trie`.
 _TOPICS: Final = 200
+#: Pairs of topic and pattern that are tried with `naive`.
 _TRIED: Final = 40_000
 #: Seconds to wait for the expected answers, with a million subscriptions.
 _ORACLE_PATIENCE: Final = 600.0
@@ -39,9 +39,9 @@ _ORACLE_PATIENCE: Final = 600.0
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """Contenders, cases and rounds of a run.
+    """The contenders, cases and rounds of a run.
 
-    Each figure is measured for `seconds`, and an answer may take `patience` seconds.
+    Each figure is measured for `seconds`. A contender may take `patience` seconds for an answer.
     """
 
     contenders: Sequence[Contender]
@@ -82,7 +82,7 @@ def measure(
 
 
 def _asked(contender: Contender, case: MatchingCase) -> bool:
-    """Return True if a contender does a case."""
+    """True if the contender takes part in the case."""
     return (
         contender.name in case.only
         if case.only

@@ -36,7 +36,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-#: Name of the route cache before the trie, which is not a registered algorithm.
+#: Name of the contender that puts the route cache in front of the trie; no algorithm is registered
+#: under it.
 CACHED: Final = "route-cache"
 
 
@@ -53,7 +54,7 @@ class _Interpreted:
 
 
 class MatchingStep:
-    """Does requests with one algorithm."""
+    """Answers the requests of the bench with one algorithm."""
 
     def __init__(self, name: str) -> None:
         self.name = name

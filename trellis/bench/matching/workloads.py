@@ -1,7 +1,8 @@
 """Patterns and topics of every workload, the same in every run.
 
-All are AMQP keys, which a peer with another grammar translates. The vocabularies of `tp`, `iot` and
-`adv` grow with the size, so that the number of patterns that match a topic grows slowly.
+All are AMQP keys; a peer with another grammar translates them into its own. The vocabularies of
+`tp`, `iot` and `adv` grow with the size, so that the number of patterns that match a topic grows
+slowly.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ def _seed(size: int, random: Random) -> Words:
 
 
 def _threads(size: int, random: Random) -> Words:
-    """Return the words of `seed` with more further patterns, and topics that match."""
+    """Return the workload of the threads: that of `seed` with more patterns to subscribe.
+
+    The published topics are such that patterns match them.
+    """
     words = _seed(size, random)
     further = [
         ".".join(str(random.getrandbits(63)) for _ in range(5)) for _ in range(32 * _FURTHER)
