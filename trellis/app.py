@@ -27,7 +27,7 @@ from trellis.server.rate_limited_link import RateLimitedLink
 from trellis.server.reload import Read, SettingsReload
 from trellis.settings import Settings, SettingsError
 
-#: Seconds between two checks if the last client has disconnected.
+#: Seconds between two checks, during a stop, whether all clients have disconnected.
 POLL_SECONDS: Final = 0.02
 #: Exit codes: a clean stop, a store that cannot be written any more, and a start that failed for a
 #: reason that the operator can correct.

@@ -13,7 +13,7 @@ _FDS: Final = Path("/proc/self/fd") if Path("/proc/self/fd").exists() else Path(
 
 
 def resident_bytes() -> int:
-    """Return the bytes of memory in use; without /proc, the most that was ever in use."""
+    """Return the memory in use, in bytes. On systems without /proc, return its peak so far."""
     try:
         return int(_STATM.read_text().split()[1]) * resource.getpagesize()
     except OSError:

@@ -13,7 +13,7 @@ _CELLS: Final = 24
 
 
 class Interval:
-    """The rhythm of reports: at most one in so many seconds, the first one after that time."""
+    """A limit on how often reports are made: at most one per interval, the first one after it."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -26,7 +26,7 @@ class Interval:
         return self._clock() - self._began
 
     def due(self) -> bool:
-        """True if a report is due; the next one is then due after another interval."""
+        """True if a report is due. The next report is due one interval after this call."""
         now = self._clock()
         if now - self._last < self._seconds:
             return False

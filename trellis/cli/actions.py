@@ -14,7 +14,7 @@ from trellis.cli.table import Row, columns_of, table
 
 
 def add_group(commands: Commands, name: str, text: str) -> Commands:
-    """Add a command that needs an action, `trellis NAME ACTION`; returns the group of actions."""
+    """Add a command with actions, `trellis NAME ACTION`; return the group to add actions to."""
     command = add_command(commands, name, _needs_action, text, "ACTION [ARGUMENT]...")
     return command.add_subparsers(
         title="actions", metavar="ACTION", dest="action", parser_class=Parser

@@ -18,9 +18,9 @@ from trellis.cli.parsing import CommandError, Parser, add_settings, load_setting
 from trellis.settings import Listener, Settings
 from trellis.settings.loading import read_password
 
-#: Seconds without a byte after which a broker counts as silent.
+#: Seconds without a byte after which the broker is taken for unresponsive.
 TIMEOUT = 10.0
-#: Characters of an unexpected answer that an error repeats.
+#: Characters of an unexpected answer that an error text repeats.
 SHOWN = 1_000
 _LOGIN = "give --user and --password, or set TRELLIS_USER and TRELLIS_PASSWORD"
 
@@ -90,9 +90,9 @@ class ApiClient:
 
 
 def add_login(command: Parser) -> None:
-    """Add the flags that choose a broker and a user, and those of the settings.
+    """Add the flags that choose a running broker and the user to log in as, and the settings.
 
-    The user here logs in to a running broker. It is not the setting `user` of a broker to start.
+    This user is not the setting `user`, which defines a user of a broker to start.
     """
     command.add_argument(
         "--url",
@@ -191,7 +191,7 @@ def error_text(error: urllib.error.HTTPError) -> str:
 
 
 def _reason(error: urllib.error.HTTPError) -> tuple[str, bool]:
-    """Return the text of an answer, and whether it is a reason as the HTTP API gives it."""
+    """Return the text of an answer, and True if the text is a reason given by the HTTP API."""
     with error:
         body = error.read(SHOWN)
     try:

@@ -21,7 +21,8 @@ _USAGE = (
     "trellis bench matching [PART]... [--algorithms A,B] [--sizes N,M | --full] [--rounds N] "
     "[--seconds S] [--peers FOLDER] [--interpreted] [--json FILE] [--list]"
 )
-#: Seconds to measure each figure and to wait for each answer, of a quick run and of a full run.
+#: Seconds for measuring each figure, and seconds to wait for each answer: in a quick run, and in a
+#: full run.
 _QUICK, _FULL = (0.01, 5.0), (0.3, 300.0)
 _PEERS = Path("benchmarks", "matching")
 

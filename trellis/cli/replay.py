@@ -103,7 +103,7 @@ def replay_rows(arguments: argparse.Namespace) -> int:
 
 
 def _routing_key(batch: BatchView, row: int) -> bytes:
-    """Return the routing key of a row; a message that came by MQTT has a topic instead."""
+    """Return the routing key of a row, from the topic if the message came over MQTT."""
     return batch.text("topic" if batch.is_null("routing_key", row) else "routing_key", row)
 
 

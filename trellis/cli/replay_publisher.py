@@ -96,7 +96,10 @@ class ReplayPublisher:
             self._receive()
 
     def summary(self, end: int) -> str:
-        """Return a phrase on the confirmed messages; `end` is the first offset not published."""
+        """Return a line for the user: the number of confirmed messages, and the offset to go on at.
+
+        `end` is the first offset that was not published.
+        """
         first = min(self._unconfirmed.values(), default=end)
         return f"{self.confirmed} messages are confirmed; continue with --from {first}"
 

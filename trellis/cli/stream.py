@@ -21,10 +21,10 @@ from trellis.cli.table import columns_of, table
 _USAGE = "list | head QUEUE | export QUEUE FILE [--url URL] [--user NAME --password WORD]"
 _NO_ROWS = "there are no rows in that range"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: Seconds that a timedelta can hold, and that are later than every datetime.
+#: A number of seconds that fits a timedelta and leads to a time after the last datetime.
 _TOO_LATE = 1 << 40
-#: Largest number of seconds in a timestamp of Parquet, which is 64 bits of milliseconds. A
-#: publisher may give any 64 bits of seconds.
+#: Largest number of seconds in a timestamp of Parquet, which counts milliseconds in 64 bits. A
+#: publisher may send any 64-bit number of seconds.
 _PARQUET_SECONDS = ((1 << 63) - 1) // 1000
 
 

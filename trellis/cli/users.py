@@ -147,7 +147,7 @@ def _add_password(command: Parser) -> None:
 
 
 def _new_password(arguments: argparse.Namespace) -> str:
-    """Return the password to set, not the one of the user that logs in."""
+    """Return the password to set. The password of the user that logs in is a different one."""
     if arguments.new_password_file is not None:
         try:
             return read_password(arguments.new_password_file)
@@ -196,7 +196,7 @@ def add_user(arguments: argparse.Namespace) -> int:
 
 
 def change_password(arguments: argparse.Namespace) -> int:
-    """Change the password of a user, whose tags stay."""
+    """Change the password of a user; keep the user's tags."""
     tags = ask(arguments, "GET", "users", arguments.name)["tags"]
     body = {"password": _new_password(arguments), "tags": tags}
     ask(arguments, "PUT", "users", arguments.name, body=body)

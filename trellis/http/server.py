@@ -51,7 +51,8 @@ class Request:
         token: bytes,
     ) -> None:
         self.method = method
-        #: True if a page of another site sent it, from a browser that may know the user's password.
+        #: True if the page of another site sent the request. Its browser may add the user's
+        #: password without the user knowing.
         self.cross_origin = False
         self.path = path
         self.path_parameters = parts
@@ -192,7 +193,10 @@ class HttpServer:
         writer: asyncio.StreamWriter,
         task: asyncio.Task[None],
     ) -> tuple[Response, bool]:
-        """Read a request and return its response, and True if only the response's head is sent."""
+        """Read a request and return its response.
+
+        Also return True if only the head of the response is to be sent.
+        """
         try:
             event = connection.next_event()
             while event is h11.NEED_DATA:
@@ -303,7 +307,7 @@ class HttpServer:
         headers: list[tuple[str, str]],
         head: bool,
     ) -> None:
-        """Send the head through the transport, then the body past it, from the kernel."""
+        """Send the head through the transport; then have the kernel send the body to the socket."""
         part = response.segment_range
         try:
             writer.transport.set_write_buffer_limits(0)

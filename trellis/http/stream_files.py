@@ -22,10 +22,11 @@ from broker.stream.segments import Segment
 from trellis.monitoring.http_counters import HttpCounters
 
 CONTENT_TYPE: Final = "application/vnd.apache.arrow.stream"
-#: Number of threads that send.
+#: Number of threads that send segments.
 SENDER_THREADS: Final = 2
-#: Bytes of one call to the kernel, and seconds after which a client that reads nothing is closed.
+#: Bytes that one system call sends.
 SEND_SIZE: Final = 1 << 20
+#: Seconds after which a client that reads nothing is disconnected.
 CLIENT_SECONDS: Final = 30.0
 
 Row = dict[str, object]
@@ -49,7 +50,7 @@ class SegmentRange:
         self.descriptor = descriptor
         self.start = start
         self.end = end
-        #: The offset behind the last durable row of the stream, at the time of the request.
+        #: The offset after the last durable row of the stream, at the time of the request.
         self.durable = durable
 
     def duplicate(self) -> SegmentRange:
@@ -203,7 +204,7 @@ def _may_read(identity: Identity, queue: StreamQueue) -> bool:
 def _check_parameters(query: Mapping[str, str], *known: str) -> None:
     """Raise StreamRefusal for an unknown parameter.
 
-    Else a client that mistypes `offset` would get all segments.
+    Without this check, a client that mistypes `offset` would get all segments.
     """
     for name in query:
         if name not in ("vhost", "queue", *known):

@@ -39,9 +39,9 @@ async def rows(node: BrokerNode, kind: str) -> list[Row]:
 
 
 def encode(rows: list[Row]) -> bytes:
-    """Encode rows as JSON, and empty the given list.
+    """Encode rows as JSON, and empty the given list of rows.
 
-    For a thread: many rows take long to encode, and to free.
+    Run it in a thread: many rows take long to encode, and to free.
     """
     text = msgspec.json.encode(rows)
     while rows:

@@ -25,7 +25,7 @@ from trellis.monitoring.http_counters import HttpCounters
 from trellis.server.node import BrokerNode
 from trellis.server.store_writer import DurableStoreWriter, StoreWriter
 
-#: Objects counted, and objects listed by name, in one turn of the event loop.
+#: Objects that are counted, or listed by name, in one turn of the event loop.
 COUNT_SLICE: Final = 1_000
 NAMED_SLICE: Final = 200
 
@@ -439,7 +439,7 @@ def _messages(
 ) -> None:
     """Add the message counters of one protocol.
 
-    `relayed` are copies that went to connections without a queue.
+    `relayed` is the number of message copies sent to connections directly, not through a queue.
     """
     name, tally = front.name, front.tally
     counters = [ingress[way] for ingress in vhosts for way in front.context_names if way in ingress]

@@ -11,7 +11,8 @@ from trellis.settings.schema import Settings
 #: Longest path of a Unix socket in bytes, on every system.
 SOCKET_PATH_MAX = 103
 
-#: Keys that do not fit each other, the one to change first, and the problem of that one.
+#: A broken rule: the conflicting keys, with the key to change first, and a text with the problem of
+#: that key.
 Problem = tuple[tuple[str, ...], str]
 
 

@@ -34,7 +34,7 @@ TlsVersion = Literal["1.2", "1.3"]
 NameFrom = Literal["common_name", "dns", "email", "uri"]
 Certificates = dict[str, dict[str, str]]
 
-#: The defaults of what the core reads.
+#: Options objects of the core, from which the settings take their defaults.
 AMQP, MQTT, BROKER = AmqpOptions(), MqttOptions(), BrokerLimits()
 
 Port = Annotated[int, option("port; 0 takes a free port", ge=0, le=65535)]

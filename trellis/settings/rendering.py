@@ -15,7 +15,7 @@ from trellis.settings.schema import Settings
 MASK = "********"
 #: Columns of the default file.
 WIDTH = 100
-#: Larger units in which a multiple is easier to read, by unit.
+#: For each unit, larger units to use if the value is a multiple of one.
 LARGER = {
     "bytes": ((1 << 20, "MiB"), (1 << 10, "KiB")),
     "s": ((86_400, "days"),),
@@ -89,7 +89,8 @@ def _document(
 ) -> str:
     """Return the TOML of every setting.
 
-    `heading` returns the line above a section, `write` the lines for a setting with its TOML line.
+    `heading` returns the line above a section. `write` gets a setting and its line of TOML, and
+    returns the lines to output for it.
     """
     lines: list[str] = []
     section = ""
@@ -107,7 +108,7 @@ def _document(
 
 
 def _explained(option: Option, line: str) -> list[str]:
-    """Return the lines of a setting in the default file: help, bounds, default or example."""
+    """Return the lines of a setting in the default file: help, bounds, and default or example."""
     valid = " ".join(filter(None, (option.bounds, option.unit))) or ", ".join(option.words)
     text = f"{option.help} ({valid})" if valid else option.help
     comment = [f"# {line}" for line in wrap(text, WIDTH - 2, break_on_hyphens=False)]

@@ -55,7 +55,7 @@ class Listing:
 
 
 class Empty:
-    """A successful response without a body; `created` says that the request made a new object."""
+    """A successful response without a body; `created` is True if the request made a new object."""
 
     def __init__(self, created: bool = False) -> None:
         self.status = 201 if created else 204
@@ -71,7 +71,7 @@ class ApiBackend:
 
 
 class Call:
-    """An API request of a user that may make it."""
+    """An API request that passed authorization, with the user that made it."""
 
     def __init__(self, backend: ApiBackend, request: Request, identity: Identity) -> None:
         self.node = backend.node
@@ -189,9 +189,9 @@ def _encode_other(value: object) -> object:
 
 
 def encode_many(rows: list[Row]) -> bytes:
-    """Encode rows as a JSON list, and empty the given list.
+    """Encode rows as a JSON list, and empty the given list of rows.
 
-    For a thread: it works in slices, so that the event loop gets its turns.
+    Run it in a thread: it works in slices, so that the event loop gets its turns.
     """
     parts: list[bytes] = []
     rows.reverse()

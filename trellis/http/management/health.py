@@ -24,7 +24,7 @@ def failed(reason: str, **more: object) -> Response:
 
 
 async def always(call: Call) -> Row:
-    """Pass: this check is about clusters, and there is one node."""
+    """Pass a check that concerns clusters: Trellis is always a single node."""
     return OK
 
 
@@ -102,7 +102,7 @@ async def certificates(call: Call) -> Row | Response:
 
 
 async def aliveness(call: Call) -> Row | Response:
-    """Pass if a message comes through a queue: declare it, publish, and read the message."""
+    """Pass if a message goes through a queue: declare the queue, publish, and read the message."""
     vhost = call.vhost(call.path_parameters[0])
     for operation, kind, name in (
         ("configure", "queue", ALIVE),

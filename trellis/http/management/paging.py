@@ -31,7 +31,7 @@ SORT_SLICE: Final = 1_000
 
 
 class PageQuery:
-    """The parameters of a query about a list. Raises ApiRefusal."""
+    """The query parameters that page, filter and sort a list. Raises ApiRefusal."""
 
     def __init__(self, query: Mapping[str, str]) -> None:
         self.paged = "page" in query

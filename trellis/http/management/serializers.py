@@ -25,7 +25,7 @@ def printable(key: str) -> str:
 
 
 def counts(ready: int, unacked: int) -> Row:
-    """Return the message counts of a row."""
+    """Return the fields of a row that count ready, unacknowledged and all messages."""
     return {
         "messages": ready + unacked,
         "messages_ready": ready,

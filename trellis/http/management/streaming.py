@@ -31,7 +31,7 @@ async def read_segment(call: Call) -> Response:
 
 
 def _call(find: Callable[[], Result]) -> Result:
-    """Return the result of a function, with its StreamRefusal raised as ApiRefusal."""
+    """Call a function and return its result; raise its StreamRefusal as an ApiRefusal."""
     try:
         return find()
     except stream_files.StreamRefusal as refusal:

@@ -30,10 +30,11 @@ from trellis.http.management.answers import (
 
 #: Objects counted in one turn of the event loop.
 COUNT_SLICE: Final = 1_000
-#: Seconds that the deletion of a virtual host may take, and between two checks if it is done.
+#: Seconds that the deletion of a virtual host may take.
 VHOST_DELETION_SECONDS: Final = 60.0
+#: Seconds between two checks whether the deletion is complete.
 POLL_SECONDS: Final = 0.01
-#: Name in the API of the default exchange, whose name is empty.
+#: Name of the default exchange in the API; its real name is empty.
 DEFAULT: Final = "amq.default"
 
 
@@ -314,9 +315,9 @@ async def queue_bindings(call: Call) -> Listing:
 
 
 def _binding_ends(call: Call) -> tuple[VirtualHost, Exchange, Destination, str]:
-    """Return the objects in the path of a binding: .../{vhost}/e/{source}/{q or e}/{destination}.
+    """Return virtual host, source, destination and the destination's kind for a binding's path.
 
-    Raises ApiRefusal, NotFound.
+    The path is .../{vhost}/e/{source}/{q or e}/{destination}. Raises ApiRefusal, NotFound.
     """
     vhost = call.vhost(call.path_parameters[0])
     kind = "queue" if "/q/" in _tail(call) else "exchange"
@@ -330,7 +331,7 @@ def _binding_ends(call: Call) -> tuple[VirtualHost, Exchange, Destination, str]:
 
 
 def _tail(call: Call) -> str:
-    """Return the part of a path that says the kind of the destination; it is never escaped."""
+    """Return the part of a binding's path that says the kind of its destination: /q/ or /e/."""
     return "/q/" if call.request.path.split("/")[6] == "q" else "/e/"
 
 

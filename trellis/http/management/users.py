@@ -85,7 +85,7 @@ def _known(call: Call, name: str) -> User | Account:
 
 
 def _changeable(call: Call, name: str) -> None:
-    """Raise ApiRefusal for a user of the settings."""
+    """Raise ApiRefusal if the user is defined in the settings, so the API cannot change it."""
     if name in call.node.accounts.settings_accounts:
         raise bad_request(
             f"user '{name}' is defined in the settings: change it there, then send SIGHUP"
@@ -122,9 +122,9 @@ async def put_user(call: Call) -> Empty:
 
 
 async def _password_hash(call: Call, name: str, row: Row) -> str:
-    """Return the hash of the password in the request, or the hash in it, or the present one.
+    """Return the password hash that a request sets: given as a hash, or made of a password.
 
-    Raises ApiRefusal, ValueError.
+    If the request has neither, return the user's present hash. Raises ApiRefusal, ValueError.
     """
     if row.get("password_hash") is not None:
         return check_hash(text(row, "password_hash"), text(row, "hashing_algorithm", ""))
