@@ -1,4 +1,4 @@
-"""The modules to compile. As a script, it fails unless the installed modules are compiled."""
+"""The list of the modules to compile. As a script: fail unless the installed ones are compiled."""
 
 from __future__ import annotations
 

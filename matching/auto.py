@@ -7,7 +7,7 @@ Patterns that the tables cannot hold (two or more ``#``, or a further shape once
 `limit` tables) are always in the trie. The measurements are in
 docs/decisions/0005-auto-matcher.md.
 
-    trie ----pop, restore----> tables   above the limit; the rest goes to a new trie
+    trie ----pop, restore----> tables   above the limit; other patterns go to a new trie
     tables --pop, restore----> trie     when fewer than half as many patterns are left
 
 The move is incremental: each call moves a few patterns with all their subscribers, so no call takes

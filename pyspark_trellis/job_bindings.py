@@ -1,8 +1,9 @@
 """Reads the bindings that a job is about, from a file, a broker or the stream `$topology`.
 
     --definitions, --current, --proposed    exchanges, queues and bindings: a file, or a broker
-    --topology, or that beside --journal    MQTT subscriptions, as of its end or of --as-of;
-                                            without a file, the bindings as well
+    --topology                              MQTT subscriptions, as of its end or of --as-of, and
+                                            without a file the bindings too; by default the
+                                            stream beside --journal
 
 The sources are also returned as text, for the output of the job.
 """

@@ -3,7 +3,7 @@
     python tools/check_language.py [--count] [ROOT]
 
 Prints one line for each violation, `file:line: rule: text`, and ends with exit code 1 if there is
-one. The words stand in tools/vocabulary.py, the exceptions in tools/language_allowed.toml. With
+one. The words are in tools/vocabulary.py, the exceptions in tools/language_allowed.toml. With
 --count, it prints the number of violations by directory and rule instead.
 """
 

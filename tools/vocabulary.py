@@ -1,6 +1,6 @@
 """The words that Trellis does not use, each with the words to write instead.
 
-tools/check_language.py looks for them, and names the files that may hold them (EXEMPT).
+tools/check_language.py finds them. Its list EXEMPT names the files that may contain them.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     input chunk -> its bytes and messages are charged -> a bucket in debt: the client is throttled
                                                          debt above `rates.patience`: disconnected
 
-A bucket holds what may come in one second. Without rate limits in the settings there are no
-buckets, and links do not know of rates.
+A bucket holds the messages or bytes that may arrive in one second. Without rate limits in the
+settings there are no buckets, and links do not check rates.
 """
 
 from __future__ import annotations

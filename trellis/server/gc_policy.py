@@ -1,8 +1,8 @@
 """Policy for Python's garbage collector: short pauses, however many objects the broker holds.
 
-The core makes no reference cycles (a test holds that), so the collector finds only what the tasks
-of `trellis` leave behind. With a million subscriptions, a collection of all objects would block the
-event loop for seconds. So a full collection runs as soon as a few thousand new objects have
+The core makes no reference cycles (a test checks this), so the collector finds only the cycles that
+the tasks of `trellis` make. With a million subscriptions, a collection of all objects would block
+the event loop for seconds. So a full collection runs as soon as a few thousand new objects have
 survived, examines those, and freezes them: every pause is short. Cycles among frozen objects are
 collected when the broker is idle and memory has grown.
 """

@@ -34,7 +34,7 @@ ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 
 class ListenError(Exception):
-    """A port or Unix socket that cannot be opened: which, why, and what to do."""
+    """A failure to open a port or Unix socket. Its text says which one, the reason and a remedy."""
 
 
 class BoundListener:

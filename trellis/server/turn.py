@@ -3,9 +3,9 @@
     data_received ... data_received     (of many links; the first sets the broker's clock)
     turn: leftover input, the login queue, agenda, store, then flush the links with output
 
-A turn has INPUT_SECONDS for input, and as much for the agenda. What exceeds them waits for the next
-turn, in order of arrival. So a thousand clients that declare queues or disconnect at once delay the
-other clients no longer than one of them does.
+A turn has INPUT_SECONDS for input, and as much for the agenda. Further input and agenda entries
+wait for the next turn, in order of arrival. So a thousand clients that declare queues or disconnect
+at once delay the other clients no longer than a single one would.
 
 Input from clients that have not logged in waits in the login queue, which gets LOGIN_SECONDS of a
 turn: every step of a login is slow, and a thousand clients that connect at once are handled

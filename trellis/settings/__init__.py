@@ -1,8 +1,8 @@
 """Settings of the broker: each is declared once, and read from files, environment and flags.
 
     declaration.py   how a setting is declared
-    listeners.py     what can be set for ports and TLS
-    schema.py        what else can be set; Settings, the whole
+    listeners.py     settings of ports and TLS
+    schema.py        all other settings; `Settings`, the whole
        |
     options.py       one setting from outside: key, environment variable, flag; reads a value
        |
