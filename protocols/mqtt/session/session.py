@@ -29,6 +29,7 @@ from protocols.mqtt.codec.packets import DUP, PUBREL, write_answer
 from protocols.mqtt.codec.relay_formats import VERSION_4
 from protocols.mqtt.codec.topics import EXCHANGE, valid_topic_name
 from protocols.mqtt.session.deadlines import Deadline
+from protocols.mqtt.session.early_outlet import EarlyOutlet
 from protocols.mqtt.session.inbox_consumer import (
     NO_WRITER,
     NOWHERE,
@@ -204,15 +205,23 @@ class Session(Subscriber):
     # -- connections come and go
 
     def attach(self, connection: SessionConnection, writer: PublishWriter) -> None:
-        """Take a new connection, which receives nothing before `start_deliveries`."""
+        """Take a new connection, which receives nothing before `start_deliveries`.
+
+        Messages of QoS 0 that are published before that are collected.
+        """
         self.connection = connection
         self.writer = writer
+        self.outlet = writer.outlet = EarlyOutlet()
         self._apply_options()
 
     def start_deliveries(self) -> None:
         """Resend messages in flight in order, then deliver those of the inbox [MQTT-4.4.0-1]."""
-        outlet = self.outlet = self.connection
-        assert outlet is not None
+        outlet, writer = self.connection, self.writer
+        assert outlet is not None and writer is not None
+        early = self.outlet
+        self.outlet = writer.outlet = outlet
+        if isinstance(early, EarlyOutlet):
+            early.move_to(outlet)
         self._resendable = self.receive_maximum
         self.subscriptions.attach_shared(outlet)
         self._unsent = self.own_window().outstanding()

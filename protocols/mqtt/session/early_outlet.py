@@ -1,0 +1,27 @@
+"""The outlet of a session whose client waits for its CONNACK."""
+
+from __future__ import annotations
+
+from broker.messages.outlet import TURN_BYTES, Outlet
+
+
+class EarlyOutlet(Outlet):
+    """An outlet that collects messages of QoS 0 until the CONNACK is sent.
+
+    The CONNACK of a persistent session waits for the store, and no PUBLISH may precede it
+    [MQTT-3.2.0-1]. Above TURN_BYTES the outlet is paused: further messages are dropped and counted.
+    """
+
+    def touch(self) -> None:
+        """Pause the outlet once it is full. It never becomes dirty, so every write comes here."""
+        if len(self.out) + self._parts_size >= TURN_BYTES:
+            self.paused = True
+
+    def resume_deliveries(self) -> None:
+        """Do nothing: queues deliver after the CONNACK, to the connection."""
+
+    def move_to(self, outlet: Outlet) -> None:
+        """Append the collected packets to another outlet."""
+        for part in self.parts_to_send():
+            outlet.attach(part)
+            outlet.touch()
