@@ -1,15 +1,16 @@
 """Backups of the data directory of a running broker.
 
-A backup contains everything that was confirmed before it began. It copies, in this order:
+A backup contains everything that was confirmed before it began. These are the steps, in order:
 
-    1. the catalog, with SQLite's backup interface
-    2. the files of the log, all opened before the first is copied
-    3. the segments of streams
+    1. copy the catalog, with SQLite's backup interface
+    2. copy the files of the log, all opened before the first is copied
+    3. copy the segments of streams
     4. rename TARGET.part to TARGET
 
-So the definitions are never newer than the log; messages in the log for later queues are ignored.
-Files of the log only grow, or are removed when a checkpoint has replaced them; a removed file stays
-readable while it is open. The end of the newest file may be torn, as after a crash.
+So the definitions are never newer than the log. The log may have messages of queues that were
+declared after step 1: a start from the backup ignores them. Files of the log only grow, or are
+removed when a checkpoint has replaced them; a removed file stays readable while it is open. The
+copy of the newest file may end within a record, as after a crash.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _TRIES: Final = 1_000
 def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -> int:
     """Copy a store to a new directory, and return the size of the copy in bytes.
 
-    `progress` is called with the bytes copied and the bytes in all. Raise StoreError.
+    `progress` is called with two numbers of bytes of the log: those copied so far, and all.
+    Raise StoreError if there is no store, if the target exists, or if copying fails.
     """
     if not os.path.exists(f"{directory}/{CATALOG}"):
         raise StoreError(f"there is no store in {directory}")
@@ -58,7 +60,7 @@ def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -
     except FileExistsError as error:
         raise StoreError(
             f"cannot back up to {target}: {part} exists: another backup is running, or was"
-            " interrupted (then remove the directory)"
+            " interrupted; if it was interrupted, remove that directory"
         ) from error
     except OSError as error:
         raise StoreError(
@@ -68,7 +70,7 @@ def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -
 
 
 def copy_catalog(source: str, target: str) -> None:
-    """Copy a consistent state of a catalog that a broker may be writing. Raise StoreError."""
+    """Copy a catalog as it is at one moment, while a broker may write it. Raise StoreError."""
     try:
         with (
             closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True)) as old,
@@ -81,7 +83,10 @@ def copy_catalog(source: str, target: str) -> None:
 
 
 def _open_log(directory: str) -> dict[str, int]:
-    """Return name -> descriptor of the files of the log, all open at one moment."""
+    """Open all files of the log, which must exist at one moment; return name -> descriptor.
+
+    Raise StoreError if that fails for each of the attempts.
+    """
     for _ in range(_TRIES):
         names = _names(directory)
         files: dict[str, int] = {}
@@ -94,7 +99,10 @@ def _open_log(directory: str) -> dict[str, int]:
             pass
         for descriptor in files.values():
             os.close(descriptor)
-    raise StoreError(f"the files in {directory} change faster than they can be opened")
+    raise StoreError(
+        f"cannot back up {directory}: its files changed at each attempt to open all of them; start"
+        " the backup again"
+    )
 
 
 def _names(directory: str) -> list[str]:
@@ -120,9 +128,10 @@ def _copy(files: dict[str, int], target: str, progress: Callable[[int, int], Non
 def _copy_streams(source: str, target: str) -> int:
     """Copy the segments of streams, after the log, and return their size in bytes.
 
-    The log has the durable ends of the streams, and a start cuts the rows behind them. The newest
-    segments come first, because retention may remove the oldest ones meanwhile, which must not
-    leave a gap. An index is copied before its segment, so that it covers no rows that are missing.
+    The log has the durable end of each stream; a start from the backup removes rows behind it.
+    The newest segments are copied first: retention may remove the oldest ones meanwhile, and the
+    copy must not have a gap. An index is copied before its segment, so that the copied segment has
+    all rows that the index covers.
     """
     done = 0
     for directory, _, names in os.walk(source):

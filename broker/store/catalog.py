@@ -11,7 +11,7 @@ Definitions change when clients connect or operators act, not with each message.
 
 The number of an object is the position of the entry that first defined it. A name can be used
 again, a number cannot. So bindings refer to numbers: the removal of a queue removes its bindings,
-and a later queue of that name does not get them.
+and a queue that is declared with the same name later does not get them.
 
 SQLite detects damage to its own structure; the checksums (CRC-32) detect damage to values.
 """
@@ -84,7 +84,7 @@ class CatalogError(StoreError):
 
 
 class CatalogUnwritten(CatalogError):
-    """A write failed and changed nothing; it can be repeated. Another process holds a lock."""
+    """A write failed because another process holds a lock. Nothing changed; it can be repeated."""
 
 
 class CatalogFull(CatalogUnwritten):
@@ -94,17 +94,18 @@ class CatalogFull(CatalogUnwritten):
 class Catalog:
     """An open catalog. All methods may raise CatalogError.
 
-    The constructor creates or migrates the file if needed; `known` says that the file must exist.
-    The lock on the data directory keeps other brokers away. One thread at a time may use it.
+    The constructor creates or migrates the file if needed. With `known`, the log has records, so a
+    missing or empty catalog is an error. The lock on the data directory excludes other brokers. One
+    thread at a time may use the catalog.
     """
 
     def __init__(self, path: str, known: bool = False) -> None:
         self.path = path
         self._known = known
-        #: The last position in the log at the last write.
+        #: The last position in the log when the catalog was last written.
         self.log_position = 0
-        #: The last position that was used, as known at the last write: by an entry in the catalog
-        #: or in the log.
+        #: The highest position of an entry in the catalog or the log when the catalog was last
+        #: written.
         self.last = 0
         #: Why the catalog refuses writes; empty if it does not.
         self.broken = ""
@@ -152,8 +153,8 @@ class Catalog:
         [mode] = db.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise CatalogError(
-                f"the catalog {self.path} cannot have a write-ahead log (SQLite says '{mode}'): "
-                "is its directory on a network?"
+                f"the catalog {self.path} cannot have a write-ahead log (SQLite uses the journal "
+                f"mode '{mode}'): move the data directory to a local disk"
             )
         db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA fullfsync = ON")
@@ -167,11 +168,11 @@ class Catalog:
             or not all(isinstance(value, int) for value in meta.values())
             or meta.get("sum") != _checksum(meta.get("seen"), meta.get("last"))
         ):
-            raise self._damage_error("its positions")
+            raise self._damage_error("the log positions in the table meta")
         self.log_position, self.last = meta["seen"], meta["last"]
 
     def _version(self) -> int:
-        """Return the schema version. Raise CatalogError if the file is not a catalog."""
+        """Return the schema version; 0 for an empty file. Raise CatalogError for other files."""
         db = self._db
         [magic] = db.execute("PRAGMA application_id").fetchone()
         if magic == MAGIC:
@@ -185,7 +186,7 @@ class Catalog:
         return 0
 
     def _migrate(self, version: int) -> None:
-        """Migrate the schema, in one transaction."""
+        """Migrate the schema from `version` to VERSION, in one transaction."""
         db = self._db
         db.execute("BEGIN IMMEDIATE")
         for step in _STEPS[version:]:
@@ -197,7 +198,7 @@ class Catalog:
     # -- reading
 
     def load(self) -> Iterator[tuple[int, Defined]]:
-        """Yield all definitions in the order of their numbers.
+        """Yield (number, definition) for all definitions, by ascending number.
 
         So an object comes before the bindings that refer to it.
         """
@@ -222,10 +223,11 @@ class Catalog:
     # -- writing
 
     def write(self, changes: list[tuple[int, StoreEntry]], position: int) -> None:
-        """Make (position, Defined or Undefined) entries durable in one transaction. May block.
+        """Make entries durable in one transaction. May block.
 
-        `position` is the last one in the log. After CatalogUnwritten, nothing has changed and the
-        write can be repeated. After another error, the catalog refuses further writes.
+        `changes` has (position, Defined or Undefined) pairs; `position` is the last position in the
+        log. After CatalogUnwritten, nothing has changed and the write can be repeated. After
+        another error, the catalog refuses further writes.
         """
         if self.broken:
             raise CatalogError(self.broken)
@@ -267,11 +269,11 @@ class Catalog:
             self.broken = str(self._error(error))
 
     def _define(self, position: int, entry: Defined) -> None:
-        """Insert or update a definition.
+        """Insert a definition, or update an existing one.
 
-        An object defined again replaces the old one and its bindings, unless the definition has the
-        number of the old one. A binding defined again is updated: its name has the numbers of its
-        source and destination.
+        If an object of that name exists, the definition's `number` decides: with the number of the
+        existing object it updates that object; otherwise the existing object and its bindings are
+        deleted first. A binding, subscription or virtual host that exists is updated.
         """
         db, kind, table, vhost = self._db, entry.kind, _TABLES[entry.kind], entry.vhost
         name, definition = _encode_name(entry.name), dump(entry.definition)
@@ -316,7 +318,7 @@ class Catalog:
             db.execute(f"INSERT INTO {table} VALUES (?, ?, ?, ?, ?)", row)
 
     def _undefine(self, vhost: str, kind: str, name: str) -> None:
-        """Delete a definition and the bindings or subscriptions that refer to it, if it exists."""
+        """Delete a definition, if it exists, and the bindings or subscriptions that refer to it."""
         db, table = self._db, _TABLES[kind]
         if kind == "vhost":
             for other in _TABLES.values():
@@ -367,7 +369,7 @@ class Catalog:
 
 
 def _encode_name(name: str) -> bytes:
-    """Return the bytes of a name. A routing key may have bytes that are not UTF-8."""
+    """Return the bytes of a name. In a routing key, they need not be UTF-8."""
     return name.encode("utf-8", "surrogateescape")
 
 

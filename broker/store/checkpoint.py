@@ -12,8 +12,9 @@ Two ways that look simpler lose or revive messages (tests/store/test_powerloss.p
 controls): moving live records to the end under new positions, and overwriting the last checkpoint
 in place.
 
-A crash at any point leaves the old files or the new one. The work is done by a thread, in steps of
-about a millisecond or one system call, between which other threads run. It reads only the disk.
+A crash at any point leaves the old files or the new one. A thread of its own makes the checkpoint,
+in steps of about a millisecond or one system call; other threads run between the steps. The thread
+finds the live records by reading the files, not in the memory of the broker.
 """
 
 from __future__ import annotations
@@ -67,9 +68,10 @@ _NO_ENTRY: Final = (0, 0)
 
 
 def begin_checkpoint(log: SegmentLog, holder_numbers: set[int]) -> Checkpointing | None:
-    """Begin a checkpoint of the full files; return None if it is certainly not worth it.
+    """Begin a checkpoint of the full files; return None if it would certainly free too little.
 
-    A Checkpointing measures how much is live, and ends early if too little space would be freed.
+    The returned Checkpointing measures how much is live. It ends without a checkpoint if too little
+    space would be freed.
     """
     sealed = files_worth_checkpoint(log)
     if sealed:
@@ -89,11 +91,12 @@ def begin_checkpoint(log: SegmentLog, holder_numbers: set[int]) -> Checkpointing
 
 
 def files_worth_checkpoint(log: SegmentLog) -> list[LogFile]:
-    """Return the full files if a checkpoint seems to free half of their bytes, else none.
+    """Return all full files if a checkpoint of them is worth it, else an empty list.
 
-    So the log is at most about twice as large as its live records, and each copied byte frees
-    another one. A checkpoint of fewer files would not help: consumers settle the oldest messages,
-    and the entries about that are in the newest files.
+    It is worth it if it seems to free half of their bytes, or if it merges many small files. So the
+    log is at most about twice as large as its live records, and each copied byte frees another one.
+    A checkpoint of fewer files would not help: consumers settle the oldest messages, and the
+    entries that record this are in the newest files.
     """
     sealed = log.sealed()
     if log.poisoned or log.no_checkpoint_reason or not sealed or sealed[-1].checkpoint:
@@ -125,9 +128,9 @@ class Checkpointing:
     """The making of one checkpoint from the first files of a log, step by step.
 
     `holder_numbers` are the numbers of all existing queues, sessions, streams and delayed
-    exchanges. The set must not change. A queue whose deletion is not durable yet counts as
-    existing, because a crash would bring it back, without its messages. A checkpoint that would
-    free fewer than `least` bytes is not made.
+    exchanges. The set must not change. It must have each queue whose deletion is not durable yet: a
+    crash would bring the queue back, but the checkpoint would have removed its messages. A
+    checkpoint that would free fewer than `least` bytes is not made.
     """
 
     def __init__(
@@ -231,7 +234,7 @@ class Checkpointing:
         return True
 
     def _damaged(self, file: LogFile, reason: str) -> DamagedStore:
-        """Disable checkpoints because of damage that only recovery can quarantine."""
+        """Disable checkpoints, and return the error: only recovery can quarantine the damage."""
         self._log.no_checkpoint_reason = f"'{file.path}' {reason}"
         return DamagedStore(
             f"no checkpoint is made, because '{file.path}' is damaged: {reason}. Nothing was "
@@ -295,7 +298,10 @@ class Checkpointing:
     def _copy_if_live(
         self, member: GroupMember, file: LogFile, reader: RecordReader, verbatim: bool
     ) -> None:
-        """Write an entry to the checkpoint if it is live. Hot path."""
+        """Write an entry to the checkpoint if it is live. Hot path.
+
+        With `verbatim`, the record is copied unchanged unless some of its queues are dropped.
+        """
         data, live = reader.data, self._survivors
         kind, position, start = member.kind, member.position, member.start
         head = b""
@@ -429,7 +435,7 @@ class Checkpointing:
         self._file_at = 0
 
     def _remove(self) -> None:
-        """Remove one replaced file: removing a large file takes some time."""
+        """Remove one of the replaced files. (Removing a large file takes some time.)"""
         if self._file_at < len(self._files):
             file = self._files[self._file_at]
             self._file_at += 1

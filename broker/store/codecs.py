@@ -1,6 +1,7 @@
 """Codecs, which convert the contents of messages to and from their form in the log.
 
-The core has one encoding, the plain body. The front ends of protocols register codecs for theirs.
+The core has one encoding, the plain body. The front end of each protocol registers codecs for its
+encodings.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Codec:
         raise NotImplementedError
 
     def load(self, tag: int, parameters: bytes, content: bytes) -> Encoding:
-        """Return the encoding of a stored content, one object for equal encodings.
+        """Return the encoding of a stored content. Equal encodings are one shared object.
 
         Raise ValueError if `parameters` cannot be read.
         """

@@ -37,7 +37,7 @@ WINDOW: Final = 4_096
 
 
 class Waiter:
-    """A sender of replies that have to wait until the store is durable."""
+    """A sender of replies that have to wait until entries are durable."""
 
     def settled(self) -> None:
         """Send the replies whose tickets are settled. The store calls this when `outstanding` of
@@ -47,7 +47,7 @@ class Waiter:
 
 
 class SettledCallback(Waiter):
-    """A waiter that calls a function, for code outside the core."""
+    """A waiter that calls a function when a ticket is settled, for code outside the core."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
         self._tell = tell
@@ -92,8 +92,8 @@ class MessageStored(StoreEntry):
     `annotations`, if given, has one number for each queue:
 
     - Session inbox: the sequence number of the message in the inbox. Packet identifiers are derived
-      from it, so a session continues with the same ones after a crash. A negative number says that
-      the inbox holds the QoS 2 message with QoS 1.
+      from it, so a session continues with the same identifiers after a crash. A negative number
+      says that the inbox holds the QoS 2 message with QoS 1.
     - Queue with a message TTL: the time at which the message expires, in seconds since
       EXPIRY_EPOCH.
     - Other queues: 0.
@@ -108,8 +108,9 @@ class MessageStored(StoreEntry):
         self.annotations = annotations
 
     def with_expiry(self, queue: i64, clock: i64) -> Message:
-        """Return the message with the expiry that a queue with a message TTL gave it.
+        """Return the message with the expiry time that the queue's message TTL gave it.
 
+        An earlier expiry time of the message itself is kept.
         `clock` is the time of the wall clock minus that of the broker's clock, in ms.
         """
         message, serials = self.message, self.annotations
@@ -207,8 +208,8 @@ class EntryGroup(StoreEntry):
     """Several entries of which a crash leaves all or none.
 
     Examples: a transaction, or a dead letter with the settlement of the original. The entries have
-    consecutive positions, because a settlement names its message by position. None of them is an
-    EntryGroup, a Defined or an Undefined.
+    consecutive positions: each needs its own, because a settlement names its message by position.
+    None of the entries is an EntryGroup, a Defined or an Undefined.
     """
 
     def __init__(self, entries: list[StoreEntry]) -> None:
@@ -243,7 +244,7 @@ class Undefined(StoreEntry):
 
 
 class RetainedSet(StoreEntry):
-    """The retained message of a topic; None if it was removed."""
+    """A new retained message of a topic; `message` is None if the old one was removed."""
 
     def __init__(self, vhost: str, key: str, message: Message | None) -> None:
         self.vhost = vhost
@@ -259,8 +260,7 @@ class StreamWrite:
         raise NotImplementedError
 
     def settle(self) -> None:
-        """Publish the rows to readers, because the rows and the log's StreamExtended are durable
-        now.
+        """Let readers read the rows, because the rows and their StreamExtended entry are durable.
 
         Runs in the event loop's thread.
         """
@@ -395,9 +395,9 @@ class Store:
         self.append(MessageSettled(queue, position), None)
 
     def _announce(self, ticket: Ticket | None) -> None:
-        """Let the ticket wait for the next batch, and request that batch unless it is requested.
+        """Let the ticket, if any, wait for the next batch, and request this batch if needed.
 
-        A ticket that waits for several entries of one batch stands in the list once.
+        A ticket that waits for several consecutive entries of one batch is in the list once.
         """
         if ticket is not None:
             tickets = self._tickets
@@ -440,8 +440,8 @@ class Store:
     def wait_for_all(self, ticket: Ticket) -> None:
         """Let the ticket wait until all entries appended so far are durable.
 
-        For a request that changes nothing, such as a declaration of an existing queue, whose
-        first declaration may not be durable yet.
+        For a request that changes nothing, such as the declaration of an existing queue: the
+        queue's first declaration may not be durable yet.
         """
         self.wait_for(self.position, ticket)
 
@@ -464,7 +464,7 @@ class Store:
             )
 
     def _gather_streams(self) -> None:
-        """Add the new ends of streams to the group: its rows then become durable with it."""
+        """Add the new end of each stream to the group, so that its rows become durable with it."""
         ends, self._ends_before_group = self._ends_before_group, {}
         for stream in self.streams:
             end = stream.stream_end()
@@ -531,7 +531,7 @@ class Store:
     def fetch(
         self, queue: i64, positions: list[int], expiring: bool = False
     ) -> list[Message | None]:
-        """Return stored messages as this queue holds them.
+        """Return the stored messages at these positions, as this queue holds them.
 
         A message that cannot be read is reported, and is None in the result. `expiring` is True if
         the annotations of the queue are expiry times.

@@ -30,7 +30,7 @@ class DirectoryLocked(StoreError):
 
 
 class Poisoned(StoreError):
-    """A sync failed, so it is unknown what is on the disk. The store is stopped."""
+    """The store is stopped: after a failed sync or truncation, the disk's content is unknown."""
 
 
 class WriteFailed(StoreError):
@@ -244,7 +244,7 @@ class RealDisk(Disk):
 def _sync(descriptor: int) -> None:
     if (
         sys.platform == "darwin"
-    ):  # There is no fdatasync, and fsync leaves data in the drive's cache.
+    ):  # macOS has no fdatasync, and its fsync leaves data in the drive's cache.
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
     else:
         os.fdatasync(descriptor)

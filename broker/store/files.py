@@ -99,7 +99,9 @@ def read_head(data: bytes) -> Head | None:
         ):
             version: i64 = i64(read_i16_be(copy, 4))
             if version != FORMAT:
-                raise TooNew(f"it has format {version}, and this version knows {FORMAT}")
+                raise TooNew(
+                    f"its log format is {version}, and this version of Trellis reads only {FORMAT}"
+                )
             return Head(
                 i64(read_i16_be(copy, 6)),
                 i64(read_i32_be(copy, 8)) & _U32,
@@ -117,12 +119,12 @@ def parse_name(name: str) -> tuple[int, int] | None:
 
 
 def seed_of(salt: i64) -> i64:
-    """Return the seed of the checksums of a log with this salt."""
+    """Return the checksum seed of a log with this salt."""
     return crc32(int(salt).to_bytes(4, "big"))
 
 
 def os_error_text(path: str, verb: str, error: OSError) -> str:
-    """Return a sentence about a failed operation on a file."""
+    """Return an error text about a file; `verb` is the failed operation, such as "read"."""
     return f"cannot {verb} '{path}': {error.strerror or error}"
 
 
@@ -176,7 +178,7 @@ class LogFile:
         if always or offset - self._last_indexed >= INDEX_STRIDE:
             self._last_indexed = offset
             self._offsets.append(offset)
-            # Last, so that a thread that reads the position finds its offset.
+            # Append the position last: a thread that reads the position also finds its offset.
             self._positions.append(position)
 
     def offset_of(self, position: i64) -> i64:
@@ -204,7 +206,7 @@ class LogFile:
         return self._file
 
     def attach(self, file: File) -> None:
-        """Use a file that is open already."""
+        """Read from this file, which the caller has opened."""
         self._file = file
 
     @property
@@ -213,11 +215,11 @@ class LogFile:
         return self._file is not None
 
     def close_scan(self) -> None:
-        """Drop the open file: it is closed when its last reader drops it too."""
+        """Drop the reference to the open file, which is closed with its last reference."""
         self._file = None
 
     def readable_ranges(self) -> list[tuple[int, int]]:
-        """Return (start, end) of the undamaged parts."""
+        """Return the (start, end) offsets of the undamaged parts of the file."""
         found: list[tuple[int, int]] = []
         start = int(DATA_START)
         for offset, size in self.holes:
@@ -260,7 +262,7 @@ class FileScan:
         return self.reader.base + self.reader.record_start
 
     def advance(self) -> bool:
-        """Go to the next record. Return False at the END of the file or if data is BAD.
+        """Go to the next record. Return False if there is none: `reader.stop` is END or BAD.
 
         Raise TooNew, or OSError.
         """
@@ -288,8 +290,9 @@ class FileScan:
         )
 
     def find_next_record(self) -> i64:
-        """Go to the next record behind damage. Return FOUND, NOTHING or GAVE_UP.
+        """Search for the next intact record behind damage, and go to it if there is one.
 
+        Return FOUND, NOTHING if no intact record follows, or GAVE_UP if the search took too long.
         Raise TooNew, or OSError.
         """
         offset: i64 = self.offset + 1

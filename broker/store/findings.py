@@ -1,4 +1,4 @@
-"""Findings about damaged or missing data on the disk, and the quarantine for damaged data."""
+"""Findings about the data on the disk, and the quarantine for damaged data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CUT: Final = "cut"
 QUARANTINED: Final = "quarantined"
 #: Data should exist and does not.
 MISSING: Final = "missing"
-#: A file is not used, and is moved to the quarantine.
+#: A file is not used. A file of the log is moved to the quarantine.
 IGNORED: Final = "ignored"
 #: Data is undamaged, but contradicts other data.
 WRONG: Final = "wrong"
@@ -24,7 +24,10 @@ _COPY: Final = 1 << 20
 
 
 class Finding:
-    """A problem found on the disk: its kind, its place in a file, the reason, the copy made."""
+    """A result of checking the data on the disk, mostly a problem.
+
+    It names the kind, the file, the place of bad data in the file, and the reason.
+    """
 
     def __init__(
         self, kind: str, file: str, offset: int, size: int, reason: str, copy: str = ""
@@ -60,7 +63,7 @@ class Quarantine:
         return path
 
     def mark(self, name: str) -> bool:
-        """Create an empty file in the quarantine. Return True if it exists already."""
+        """Create an empty file in the quarantine. Return True if it existed before."""
         path = self._make_directory()
         if name in self._disk.list(path):
             return True

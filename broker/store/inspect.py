@@ -63,7 +63,7 @@ class OpaqueCodecs(Codecs):
 
 
 class EntryCheck(Replay):
-    """A replay that decodes every entry and raises DamagedStore for impossible ones."""
+    """A replay that decodes every entry, and raises DamagedStore if an entry is impossible."""
 
     def __init__(self) -> None:
         #: Stream -> its end (the offset of its next row) in the last entry about it.
@@ -95,7 +95,8 @@ def verify(
 ) -> Iterator[Finding]:
     """Yield a finding for each file and for each problem, without changing anything.
 
-    `check` receives all records. Raise StoreError.
+    `check` receives all records. `salt` is used only if no file has an intact head.
+    Raise StoreError.
     """
     yield from _recover(
         Recoverer(disk, directory, salt, check or EntryCheck(), changes_files=False)
@@ -250,7 +251,7 @@ def repair(
 
 
 def _rewrite_file(disk: Disk, directory: str, file: LogFile, salt: i64, after: i64) -> None:
-    """Replace a file by one with an intact head and the undamaged records."""
+    """Replace a file by a copy that has an intact head and only the undamaged records."""
     head = (
         Head(CHECKPOINT, salt, file.last, 0)
         if file.checkpoint

@@ -82,8 +82,10 @@ def open_store(
 
 
 def _compare_catalog_and_log(catalog: Catalog, survivors: Survivors, recovery: Recovery) -> None:
-    """Report that the end of the log is missing, if the catalog refers to later positions, and
-    that the end of the catalog is missing, if the log refers to unknown queues or sessions.
+    """Add a finding for each file that has lost its end, the log or the catalog.
+
+    The log has lost its end if the catalog refers to later positions. The catalog has lost its end
+    if the log refers to queues, sessions or streams that were declared after its last definition.
     """
 
     def add(kind: str, name: str, reason: str, at: int = 0, size: int = 0) -> None:
@@ -123,7 +125,7 @@ def _compare_catalog_and_log(catalog: Catalog, survivors: Survivors, recovery: R
         )
     if survivors.unknown_holders or survivors.unconfirmed_holders:
         try:
-            # So that the next start does not report it again.
+            # Record the positions of the log, so that the next start does not report this again.
             catalog.write([], int(recovery.last))
         except CatalogUnwritten:
             pass

@@ -57,7 +57,7 @@ _ADDRESSES: Final = 65_536
 COUNT_SIZE: Final[i64] = 4
 MEMBER_HEADER_SIZE: Final[i64] = 5
 
-#: Why a RecordReader stopped: end of the data, more data needed, damage.
+#: Values of `RecordReader.stop`: end of the data, more data needed, damage.
 END: Final[i64] = 0
 SHORT: Final[i64] = 1
 BAD: Final[i64] = 2
@@ -87,7 +87,7 @@ class RecordReader:
         self.stop: i64 = END
         self.needed: i64 = 0
         self.reason = ""
-        #: True while data is read again whose checksums were right before.
+        #: True while reading again data whose checksums were found right before.
         self.skip_checksums = False
 
     def load(self, data: bytes, base: i64) -> None:
@@ -116,12 +116,15 @@ class RecordReader:
         if not self.skip_checksums and not self.is_intact(at, end):
             return self._bad("a record's checksum is wrong")
         if data[at + 8] != VERSION and data[at + 8] != VERSION_2:
-            raise TooNew(f"a record has version {data[at + 8]}, and this version knows {VERSION_2}")
+            raise TooNew(
+                f"a record has format version {data[at + 8]}, and this version of Trellis reads"
+                f" only versions up to {VERSION_2}"
+            )
         kind: i64 = data[at + 9]
         self.first_of_batch = kind & BATCH_START != 0
         kind &= ~BATCH_START
         if kind == 0 or kind > SEQUENCED:
-            raise TooNew(f"a record has kind {kind}, which this version does not know")
+            raise TooNew(f"a record has kind {kind}, which this version of Trellis does not know")
         position: i64 = read_i64_be(data, at + 16)
         if position <= self.last and not (kind == CLOSED and position == self.last):
             return self._bad(f"a record's position {position} comes after {self.last}")
@@ -157,10 +160,10 @@ class RecordReader:
         return False
 
     def seek(self, wanted: i64) -> bool:
-        """Go to the record that holds a position, reading headers only. Return True if it exists.
+        """Go to the record that holds the position `wanted`, and return True; read headers only.
 
-        Return False if no record holds the position, or if the record lies after the end of
-        `data`. In the second case, the bytes of `data` from `at` on are shorter than a header.
+        Return False if no record in `data` holds the position. If the search reached the end of
+        `data`, then fewer than HEADER_SIZE + 4 bytes are left behind index `at`.
         """
         data = self.data
         at: i64 = self.at
@@ -204,8 +207,8 @@ class GroupMember:
 def group_members(data: bytes, position: i64, start: i64, end: i64) -> list[GroupMember]:
     """Return the members of the group in `data[start:end]`.
 
-    Raise DamagedStore if the group has no member, a member of an impossible kind, or another size
-    than its members.
+    Raise DamagedStore if the group has no member, if a member has an impossible kind, or if the
+    sizes of the members do not add up to that of the group.
     """
     found: list[GroupMember] = []
     left: i64 = group_size(data, start) if end - start >= COUNT_SIZE else 0
@@ -227,7 +230,10 @@ def group_members(data: bytes, position: i64, start: i64, end: i64) -> list[Grou
         position += 1
         left -= 1
     if left or start != end:
-        raise DamagedStore(f"the group at position {position} and its members differ in size")
+        raise DamagedStore(
+            f"a group record and its members differ in size: the member at position {position} is"
+            " missing, cut off or unexpected"
+        )
     return found
 
 
@@ -307,8 +313,8 @@ class Decoder:
                 ]
             )
         raise DamagedStore(
-            f"the record at position {position} holds no "
-            f"{KINDS[kind] if 0 < kind <= SEQUENCED else 'entry'}"
+            f"the record at position {position} cannot be decoded: its kind is "
+            f"'{KINDS[kind] if 0 < kind <= SEQUENCED else 'unknown'}'"
         )
 
     def _message(self, data: bytes, start: i64, end: i64) -> tuple[str, Message]:

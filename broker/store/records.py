@@ -53,17 +53,16 @@ _U16: Final[i64] = 0xFFFF
 
 
 class Records:
-    """The encoded records of one batch, and the figures that the log keeps about them."""
+    """The encoded records of one batch, and their number and sizes, which the log adds up."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
         self.size: i64 = 0
         self.count: i64 = 0
-        #: The first and the last position, those within an EntryGroup included.
+        #: The first and the last position. Each member of an EntryGroup has a position, too.
         self.first: i64 = 0
         self.last: i64 = 0
-        #: (position, offset) of some records, for the index of the file. The first one is among
-        #: them.
+        #: (position, offset) of the first record and of some others, for the index of the file.
         self.marks: list[tuple[int, int]] = []
         #: Number of (message, queue) pairs, size of the records of messages in bytes, and size of
         #: the other records, which serve only until a checkpoint.
@@ -280,7 +279,7 @@ class Recorder:
         content = message.content
         if encoding is not self._encoding:
             tag, parameters, written = self._codecs.dump(encoding, content)
-            # An encoding whose contents are written anew each time is not remembered.
+            # Do not cache parameters for a changed content: they are for this message only.
             self._encoding = encoding if written is content else None
             self._tag, self._parameters = tag, parameters
             content = written
@@ -300,7 +299,7 @@ class Recorder:
         return content
 
     def _encode_group(self, entry: EntryGroup) -> bytes:
-        """Return the payload of a group: count u32, then kind u8, length u32, payload of each."""
+        """Return a group's payload: count u32; for each member, kind u8, length u32, payload."""
         self._sizes = []
         out = BytesWriter()
         write_i32_be(out, i32(len(entry.entries)))
@@ -321,11 +320,13 @@ class Recorder:
 
 
 def _too_large(size: i64) -> StoreError:
-    return StoreError(f"the entry has {size} bytes, and a record holds at most {PAYLOAD_MAX}")
+    return StoreError(
+        f"cannot store an entry of {size} bytes: a record holds at most {PAYLOAD_MAX} bytes"
+    )
 
 
 def record_kind(entry: StoreEntry) -> i64:
-    """Return the kind of record that holds an entry. Definitions have none."""
+    """Return the kind of record that holds an entry, which is not a definition."""
     if isinstance(entry, MessageStored):
         return STORED
     if isinstance(entry, MessageSettled):
@@ -391,13 +392,14 @@ def _write_packet_id(out: BytesWriter, session: i64, packet_id: i64) -> bytes:
 def _write_u16(out: BytesWriter, number: i64) -> None:
     if number > _U16 or number < 0:
         raise StoreError(
-            f"{number} does not fit into 16 bits: a name is too long or a packet identifier invalid"
+            f"cannot store an entry: {number} does not fit into 16 bits, so a name is longer than"
+            " 65,535 bytes, or a packet identifier is invalid"
         )
     write_i16_be(out, i16(number - (1 << 16) if number >= 1 << 15 else number))
 
 
 def write_header(size: i64, crc: i64, out: BytesWriter) -> None:
-    """Write the length and the checksum of a record with `size` bytes in all."""
+    """Write the length and the checksum of a record that has `size` bytes with its header."""
     write_i32_be(out, i32(size - HEADER_SIZE))
     write_i32_be(out, i32(crc - (1 << 32) if crc >= 1 << 31 else crc))
 
@@ -405,7 +407,7 @@ def write_header(size: i64, crc: i64, out: BytesWriter) -> None:
 def closing_record(position: i64, records: i64, size: i64, salt: i64, seed: i64) -> bytes:
     """Return the record that ends a file of `records` records and `size` bytes.
 
-    It repeats the salt of the log, in case that both heads of the file are damaged.
+    It repeats the salt of the log, in case both heads of the file are damaged.
     """
     tail = BytesWriter()
     write_i32_be(tail, i32(VERSION << 24 | (CLOSED | BATCH_START) << 16))

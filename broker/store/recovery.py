@@ -6,9 +6,9 @@
        bad data at the end of the last segment, nothing durable behind it: cut the file there
        bad data elsewhere: copy it to quarantine/, and read on behind it
 
-The first record of a batch says that all bytes before it were durable. So bad data before such a
-record is damage; else it is the torn end of the last batch, which was never confirmed. Whatever is
-skipped is reported as a Finding.
+The first record of a batch has a mark. All bytes before a marked record were durable when it was
+written. So bad data before a marked record is damage; other bad data is the torn end of the last
+batch, which was never confirmed. All skipped data is reported as a Finding.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _U32: Final[i64] = 0xFFFFFFFF
 
 
 class Recovery:
-    """The progress and the result of a recovery."""
+    """A report on one recovery of the log: the progress while it runs, then the result."""
 
     def __init__(self) -> None:
         self.files = 0
@@ -53,7 +53,7 @@ class Recovery:
         self.bytes_total: i64 = 0
         self.records: i64 = 0
         self.messages: i64 = 0
-        #: The last position in the log, and the first that was certainly never used.
+        #: The last position in the log, and the first position that was certainly never used.
         self.last: i64 = 0
         self.next: i64 = 1
         #: Names of removed files: replaced by a checkpoint, or without a record.
@@ -81,8 +81,8 @@ class Replay:
     def batch(self) -> None:
         """Process the beginning of a batch.
 
-        All records before were durable, and their definitions in the catalog, when the batch was
-        written.
+        When this batch was written, all earlier records were durable, and so were the definitions
+        of earlier batches in the catalog.
         """
 
 
@@ -91,9 +91,9 @@ def ignore_progress(recovery: Recovery) -> None:
 
 
 class Recoverer:
-    """One recovery of the log in a directory.
+    """The recovery of the log in one directory; `report` has its progress and its result.
 
-    With `changes_files` False, it only reads, for `trellis store verify`.
+    With `changes_files` False, it changes no file, for `trellis store verify`.
     """
 
     def __init__(
@@ -194,7 +194,8 @@ class Recoverer:
                 self._headless[name] = Head(parsed[0], 0, parsed[1], -1)
             elif head.name != name:
                 raise StoreError(
-                    f"the file '{path}' was written as '{head.name}': rename it back to that"
+                    f"the file '{path}' has a wrong name: it was written as '{head.name}'; rename"
+                    " it"
                 )
             else:
                 self._heads[name] = head
@@ -210,7 +211,7 @@ class Recoverer:
                 self.salt = head.salt
 
     def _choose_files(self) -> list[str]:
-        """Return the names of the files to read, in order. Remove those a checkpoint replaced."""
+        """Return the files to read, in order; remove those that a checkpoint has replaced."""
         heads = {**self._heads, **self._headless}
         checkpoints = sorted(name for name, head in heads.items() if head.kind == CHECKPOINT)
         segments = sorted(name for name, head in heads.items() if head.kind == SEGMENT)
@@ -226,7 +227,7 @@ class Recoverer:
             *(name for name in segments if heads[name].first <= heads[newest].first),
         ]
         if not whole and self._follow_each_other(checkpoints, segments):
-            # All files that it replaces still exist, so it never took effect.
+            # All files that the checkpoint replaces still exist, so it never took effect.
             self._move_to_quarantine(
                 newest,
                 IGNORED,
@@ -249,7 +250,7 @@ class Recoverer:
         )
 
     def _follow_each_other(self, checkpoints: list[str], segments: list[str]) -> bool:
-        """True if these files are complete and follow each other from the start of the log."""
+        """True if the newest checkpoint and the segments are complete and follow each other."""
         last: i64 = 0
         for name in [*checkpoints[-1:], *segments]:
             head = self._heads.get(name)
@@ -288,7 +289,7 @@ class Recoverer:
             if not file.checkpoint:
                 file.last = self._last
             self._quarantine(file, 0, min(DATA_START, size), "both heads are damaged")
-            file.holes.clear()  # The records behind them are read all the same.
+            file.holes.clear()  # The records behind the heads are read all the same.
         elif (
             not file.checkpoint and head.previous_last != self._last and not self._follows_damage()
         ):
@@ -331,9 +332,9 @@ class Recoverer:
             and self.files[-1].records == 0
             and not self.files[-1].holes
         ):
-            # Remove the empty last file, so that the next one can have its name. This comes before
-            # the file before it is closed: until it is the last file, a closing record torn by a
-            # crash would be taken for damage.
+            # Remove the empty last file, so that the next segment can have its name. Do this before
+            # the previous file is closed: a closing record torn by a crash is taken for damage
+            # unless it is in the last file.
             self._remove(self.files.pop().name)
         if (
             self.files
@@ -356,11 +357,14 @@ class Recoverer:
         writable.close()
 
     def _follows_damage(self) -> bool:
-        """True if the file before is damaged: missing records may have been in its damaged part."""
+        """True if the previous file is damaged: records missing here may be in its damaged part."""
         return bool(self.files) and bool(self.files[-1].holes)
 
     def _walk(self, file: LogFile, scan: FileScan, may_cut: bool) -> None:
-        """Read the records of a file, skipping damage."""
+        """Read the records of a file, skipping damage.
+
+        With `may_cut`, the torn end of the last batch is cut off the file.
+        """
         report, reader = self.report, scan.reader
         replay = self.replay
         base: i64 = -1

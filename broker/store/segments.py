@@ -8,8 +8,8 @@
     open(replay) --> Recovery        append(records), sync()         reader().read(position)
     (any thread, first)              (the writer thread)             (any thread)
 
-Each append must be followed by a sync before the next append. Recovery relies on that: the first
-record of a batch says that all bytes before it were durable.
+Each append must be followed by a sync before the next append. So all bytes before the first record
+of a batch were durable when that record was written. Recovery relies on this.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ class SegmentLog:
         #: Why checkpoints are disabled; empty if they are not. A checkpoint would remove a file
         #: with damage that could not be copied to the quarantine.
         self.no_checkpoint_reason = ""
-        #: When to measure exactly how much is live: at this size of full files, or at this sum of
-        #: `LogFile.reclaimable`, in bytes. That estimate assumes messages of equal size.
+        #: When the full files have this size, or the sum of their `reclaimable` has this value, the
+        #: size of their live records is measured exactly. (`reclaimable` is an estimate: it assumes
+        #: messages of equal size.) Both in bytes.
         self.check_size: i64 = 0
         self.check_reclaimable: i64 = 0
         #: The salt of the log's files, once the log is open.
@@ -197,7 +198,7 @@ class SegmentLog:
         count_settled(self.files, position)
 
     def poison(self, reason: str) -> None:
-        """Stop the log for a reason. Raise Poisoned."""
+        """Stop the log, so that all later writes fail with this reason. Raise Poisoned."""
         self.poisoned = reason
         self._check()
 
@@ -265,7 +266,7 @@ class SegmentLog:
         return int(reader.kind), reader.data[reader.start : reader.end]
 
     def open_file(self, file: LogFile) -> File:
-        """Return a file of the log, open for reading. Close the oldest if too many are open."""
+        """Return a file of the log, open for reading; if too many are open, close the oldest."""
         if not file.is_open:
             self._open_files.append(file)
             if len(self._open_files) > _OPEN_MAX:
@@ -277,9 +278,9 @@ class SegmentLog:
     # -- checkpoints
 
     def postpone_checkpoint(self, live: i64) -> None:
-        """Postpone the next check for a checkpoint, since `live` bytes of the full files are live.
+        """Set when a checkpoint is considered next, after this one found `live` live bytes.
 
-        The next check comes when the full files, or their reclaimable part, have grown enough.
+        That is when the full files, or their reclaimable part, have grown enough.
         """
         total: i64 = sum(int(file.size) for file in self.sealed())
         self.check_size = max(2 * live, total + total // 4)
@@ -287,7 +288,7 @@ class SegmentLog:
         self.check_reclaimable = reclaimable + (total - reclaimable) // 2
 
     def replace(self, replaced: list[LogFile], checkpoint: LogFile) -> None:
-        """Replace the first files by a durable checkpoint, atomically for threads that read."""
+        """Replace the first files by a durable checkpoint; other threads read one or the other."""
         count = len(replaced)
         assert self.files[:count] == replaced
         copies = dead = fresh = 0
@@ -315,7 +316,7 @@ class LogReader:
         self._log = log
         self._file: LogFile | None = None
         self._reader = RecordReader(0, 0)
-        #: The last position that was read. The records up to it are behind the reader.
+        #: The last position that was read. The reader has passed the records up to this position.
         self._reached: i64 = 0
 
     def read(self, position: i64) -> bool:
@@ -374,9 +375,10 @@ class LogReader:
         return reader.position == position
 
     def _absent(self, file: LogFile, start: i64, position: i64) -> bool:
-        """Return False, after checking all records up to the place where the position would be.
+        """Return False if no record holds the position; raise DamagedStore if damage hides it.
 
-        A damaged header may have led `seek` past the record: then raise DamagedStore.
+        A damaged header may have led `seek` past the record. So all records from offset `start` on
+        are read with their checksums, up to the place where the position would be.
         """
         self._file = None
         scan = FileScan(self._log.open_file(file), start, file.size, file.seed, 0, _FIRST_READ_SIZE)

@@ -36,7 +36,7 @@ class StoredMessage:
 
 
 class State:
-    """The state after some entries. Equal sequences of entries give equal states."""
+    """The durable state: the result of all entries so far. Equal entries give equal states."""
 
     def __init__(self) -> None:
         self.messages: dict[int, StoredMessage] = {}
@@ -58,7 +58,7 @@ class State:
         self._links: dict[int, dict[tuple[str, str, str], None]] = {}
 
     def apply(self, position: i64, entry: StoreEntry) -> None:
-        """Apply an entry. Settling a message again, or one that is gone, changes nothing."""
+        """Apply an entry. Settling a message that is settled or unknown changes nothing."""
         if isinstance(entry, MessageStored):
             self.messages[position] = StoredMessage(entry.vhost, entry.message, list(entry.queues))
         elif isinstance(entry, MessageSettled):

@@ -1,6 +1,6 @@
 """The live records of the log: those that recovery restores and a checkpoint copies.
 
-Messages are known by position only: 20 bytes for each, and more for one in several queues.
+Only the positions of messages are kept: 20 bytes a message, more if it is in several queues.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LiveMessages:
     """The live messages and the queues that hold them, in three parallel arrays.
 
         positions   positions of the messages, rising
-        queues      the only queue that still holds the message; 0: none; below 0: see `_shared`
+        queues      the only queue that still holds the message; 0: none; -1: several, in `_shared`
         sizes       size of the record in bytes
 
     `size` is the total size of the live records in bytes.
@@ -50,7 +50,7 @@ class LiveMessages:
         self.size: i64 = 0
         self._shared: dict[int, list[int]] = {}
         self._next: i64 = 0
-        #: Index behind the last message found: mostly the next one to be found.
+        #: Index after the last message found. The next search mostly finds the message there.
         self._hint: i64 = 0
 
     def add(self, position: i64, queues: list[int], size: i64) -> None:
@@ -142,9 +142,9 @@ class Survivors(Replay):
     def __init__(self, holder_numbers: set[int], newest_number: i64 = 0) -> None:
         self.holder_numbers = holder_numbers
         self.newest_number: i64 = newest_number
-        #: Number of records for queues and streams with a number above that. Those in the last
-        #: batch are counted separately: a crash came between the log and the catalog, so the
-        #: declarations were never confirmed.
+        #: Records for queues and streams with numbers above `newest_number`: their number before
+        #: the last batch, and in it. Those in the last batch are no damage: a crash came between
+        #: the write of the log and that of the catalog, so the declarations were never confirmed.
         self.unknown_holders: i64 = 0
         self.unconfirmed_holders: i64 = 0
         self.copies = LiveMessages()
@@ -218,7 +218,10 @@ class Survivors(Replay):
                 self.sequences.pop(producer_key(data, start, end), None)
 
     def known_number(self) -> int:
-        """Return the highest number for which the catalog is known to be complete."""
+        """Return the number up to which no definition is missing in the catalog.
+
+        It is above all numbers unless the catalog has lost its end.
+        """
         return int(self.newest_number) if self.unknown_holders else _ALL
 
     def holds_packet_id(self, data: bytes, start: i64, position: i64) -> bool:

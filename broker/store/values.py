@@ -42,7 +42,7 @@ def load(text: str) -> Definition:
 
 
 def _plain(value: object) -> object:
-    """Return a value in JSON's types."""
+    """Return a value of a definition, converted to the types that JSON has."""
     if value is None or isinstance(value, (str, int)):
         return value
     if isinstance(value, float):
@@ -63,7 +63,7 @@ def _plain(value: object) -> object:
 
 
 def _tagged(table: Definition) -> object:
-    """Return the value that a JSON object stands for."""
+    """Return the value for a JSON object: the object, or the value that a tagged one encodes."""
     if len(table) != 1:
         return table
     [(tag, value)] = table.items()
@@ -72,7 +72,7 @@ def _tagged(table: Definition) -> object:
     if tag == "$table" and isinstance(value, list):
         return dict(value)
     if not isinstance(value, str):
-        raise ValueError(f"{tag} has no text")
+        raise ValueError(f"the value of {tag} is not a string")
     if tag == "$bytes":
         return base64.b64decode(value, validate=True)
     if tag == "$decimal":
@@ -87,5 +87,5 @@ def _tagged(table: Definition) -> object:
 
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _UNTAGGED: Final = json.JSONDecoder()
-#: The decoder of texts with tagged values. It takes twice as long as the plain decoder.
+#: The decoder of texts with tagged objects. It takes twice as long as the plain decoder.
 _TAGGED: Final = json.JSONDecoder(object_hook=_tagged)

@@ -8,9 +8,10 @@ SQLite reads the log up to the first bad frame and skips the rest without an err
              a page
 
 (https://sqlite.org/fileformat2.html, section 4.) Each checksum continues that of the frame before.
-Frames of an earlier round, with other salts, may follow at the end. Each transaction is synced
-before the next one begins. So a bad frame is damage if a complete transaction follows it, else the
-torn end of the last transaction, which was never confirmed.
+SQLite reuses the file from its beginning with new salts, so older frames with other salts may
+follow at the end. SQLite syncs each transaction before it writes the next one. So a bad frame is
+damage if another transaction follows that of the bad frame; else it is in the torn end of the last
+transaction, which was never confirmed.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class WalCheck:
         except FileNotFoundError:
             return
         self._size: i64 = self._file.size()
-        if self._size > _HEAD:  # Else it never had a frame.
+        if self._size > _HEAD:  # Otherwise the log never had a frame.
             self._check()
 
     def _check(self) -> None:
@@ -114,7 +115,12 @@ class WalCheck:
         self._check_behind(at, page, salts)
 
     def _check_behind(self, bad_offset: i64, page: i64, salts: bytes) -> None:
-        """Check the frames of this round from the first bad one on, to tell damage from a tear."""
+        """Set `damage` or the torn end, from the first bad frame on.
+
+        Only frames with a salt of the head count; others are older than the head. The log is
+        damaged if a frame follows the end of a transaction, because SQLite syncs each transaction
+        before it writes the next. Otherwise the last transaction is torn.
+        """
         at: i64 = bad_offset
         ended = False
         while at + _FRAME <= self._size:

@@ -227,7 +227,7 @@ def no_data_in_the_last_file(directory: Path) -> None:
         (of_something_else, "is not a catalog of Trellis: move it away"),
         (no_database, "is damaged (file is not a database): "),
         (newer_catalog, "has schema version 99, and this broker knows up to "),
-        (newer_log, "it has format 2, and this version knows 1; use the version that wrote it"),
+        (newer_log, "reads only 1; use the version that wrote it"),
     ],
 )
 def test_what_is_gone_foreign_or_newer_is_named_at_every_start(

@@ -351,7 +351,7 @@ def test_a_newer_record_and_an_unknown_encoding_are_refused_by_name() -> None:
     data[4:8] = crc32(data[8:], SEED).to_bytes(4, "big")
     reader = RecordReader(SEED, 0)
     reader.load(bytes(data), 0)
-    with pytest.raises(TooNew, match="a record has kind 77, which this version does not know"):
+    with pytest.raises(TooNew, match="a record has kind 77, which this version of Trellis"):
         reader.advance()
     data = bytearray(encode(MessageStored("/", Message(Address("", "q"), b"x", framed(1), 1), [1])))
     data[HEADER_SIZE + 4 + QUEUE_SIZE + 1] = 9

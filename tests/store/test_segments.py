@@ -322,14 +322,14 @@ def test_a_newer_format_is_refused_with_a_clear_line() -> None:
     head[5] = 2
     head[12:16] = crc32(head[16:], crc32(head[:12])).to_bytes(4, "big")
     with pytest.raises(
-        TooNew, match=r"has format 2, and this version knows 1; use the version that wrote it"
+        TooNew, match=r"log format is 2, and this version of Trellis reads only 1; use the version"
     ):
         Log(SimulatedDisk({path: bytes(head) * 2 + data[DATA_START:]}))
     record = bytearray(data[DATA_START:])
     record[8] = 3
     log = Log(SimulatedDisk({path: data}))
     record[4:8] = crc32(record[8:], log.log.seed).to_bytes(4, "big")
-    with pytest.raises(TooNew, match="a record has version 3, and this version knows 2"):
+    with pytest.raises(TooNew, match="a record has format version 3, and this version of"):
         Log(SimulatedDisk({path: data[:DATA_START] + bytes(record)}))
 
 
