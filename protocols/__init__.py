@@ -1,6 +1,7 @@
-"""The front ends: bytes in, calls of the core, bytes out. No sockets and no clock.
+"""The front ends for AMQP and MQTT: they decode the bytes of a client, call the broker core, and
+encode the replies. They use no socket and no clock.
 
-Reading order: tally, connection, front, window; then amqp or mqtt. layer, websocket and proxy are
-for what is between a socket and a connection. The two front ends never import each other; crossing
-has the names that both must know.
+Reading order: tally, connection, front, window; then amqp or mqtt. The modules layer, websocket and
+proxy handle what lies between a socket and a connection. The two front ends never import each
+other: crossing.py has the header names that both use.
 """

@@ -3,16 +3,17 @@
 Connection is the base of AmqpConnection and MqttConnection. It does no input or output: a link
 (trellis/server/link.py) owns the socket, and calls
 
-    receive_data(data)    with each chunk of input, however the network has cut it
+    receive_data(data)    with each chunk of input; a chunk may begin and end within a frame
     parts_to_send()       once in a turn of the event loop, for the output (Outlet)
     advance(now)          when `deadline` has come: keep-alive and time limits
     close, abort, on_closed    to end the connection
 
-A subclass parses the input in `consume`. Input behind the last complete frame is kept for the next
-chunk.
+A subclass parses the input in `consume`. An incomplete frame at the end of the input is kept until
+the next chunk.
 
 Backpressure: a client that sends more than the broker can take is slowed down by not reading its
-socket, until the network buffers are full and the client has to wait. There are four reasons:
+socket, until the network buffers are full and the client has to wait. There are five reasons not to
+read:
 
     budget      One chunk may cause much work: one small publication can go to 10,000 queues.
                 `consume` therefore stops when the BUDGET of a turn is used up and sets `behind`.
@@ -23,7 +24,10 @@ socket, until the network buffers are full and the client has to wait. There are
     block       An alarm for memory or disk is on, and this client publishes. `block` stalls the
                 connection until the alarm is over, and then `unblock` is called.
     throttled   The client is above its rate limit. The link does not read for a while, and
-                `throttled` says why (trellis/server/rate_limited_link.py).
+                `throttled` names the limit (trellis/server/rate_limited_link.py).
+    backlog     The disk is slower than the publishers: too many bytes wait to be written
+                (BACKLOG_BYTES in trellis/server/store_writer.py). The link of a client that
+                `persists` does not read until the disk has caught up.
 
 The opposite direction, a client that reads too slowly, is in broker/messages/outlet.py.
 """
@@ -41,8 +45,8 @@ from broker.messages.outlet import Outlet
 from broker.store.contract import Ticket, Waiter
 from protocols.tally import FrontCounters
 
-#: Work that one call of `consume` may cause, in units of about one publication or one copy of a
-#: message. The rest of the input waits for the next turn.
+#: Limit of the work that one call of `consume` may cause. One unit is about the work for one
+#: publication, or for one copy of a message. The rest of the input waits for the next turn.
 BUDGET: Final[i64] = 20_000
 #: Cost of a packet that is not on a hot path, in units of BUDGET.
 COLD: Final[i64] = 10
@@ -61,10 +65,10 @@ def _no_backlog() -> int:
 
 
 class Peer:
-    """The other end of a transport.
+    """The client's end of a transport.
 
-    `local` is True if the client runs on this machine and is no proxy for others: some users may
-    log in from there only.
+    `local` is True if the client runs on this machine and is no proxy for clients of other
+    machines. Some users may log in from this machine only.
     """
 
     def __init__(self, address: str = "127.0.0.1", port: int = 0, local: bool = True) -> None:
@@ -113,7 +117,7 @@ class ConnectionRegistry:
         self.opened += 1
 
     def leave(self, connection: Connection) -> None:
-        """Remove a connection that has ended, and count its reason."""
+        """Remove a connection that has ended, and count the reason of its end."""
         self.connections.pop(connection, None)
         self.closed[connection.reason] = self.closed.get(connection.reason, 0) + 1
 
@@ -125,7 +129,7 @@ class ConnectionRegistry:
 class Connection(Outlet):
     """The connection of one client.
 
-    A link reads these fields after each call:
+    A link reads these fields after each call of a method of the connection:
 
     * `behind`: input is left over; stop reading, and call `resume` in the next turn;
     * `stalled`: the connection waits for the broker; stop reading until this is False again;
@@ -156,8 +160,8 @@ class Connection(Outlet):
         self.persists = False
         #: Time of the last input, in ms of Agenda.now.
         self.last_input_at: i64 = self.agenda.now
-        #: Least size of input with which `consume` can do anything, in bytes. `consume` is not
-        #: called with less.
+        #: Size that the kept input must reach before `consume` is called again, in bytes: with
+        #: less, its first frame is incomplete.
         self.need: i64 = 0
         self.bytes_in: i64 = 0
         #: Input that is not consumed yet, and its size in bytes.
@@ -166,32 +170,32 @@ class Connection(Outlet):
         #: True during a call of `consume`.
         self._feeding = False
         front.enter(self)
-        #: Number of this connection among all that its protocol has had.
+        #: Sequence number of this connection among all connections of its protocol, from 1.
         self.number = front.opened
         #: Returns the size of the output that the transport has not sent yet, in bytes.
         self.transport_backlog: Callable[[], int] = _no_backlog
         #: Time at which the client's credentials expire, in ms of Agenda.now; 0 for never.
         self.expires: i64 = 0
-        #: Rate limit for which the client is not read at present; "" if it is read.
+        #: Rate limit that the client has exceeded, while the link therefore does not read; else "".
         self.throttled = ""
 
     @property
     def published(self) -> int:
-        """Number of publications in this connection's publish context.
+        """Number of publications that the connection's publish context has received.
 
-        Other connections of the same user share the context, so only the growth of the number
-        during a call belongs to this connection.
+        Other connections of the same user share the context. So only the increase during a call of
+        this connection comes from this connection.
         """
         return 0
 
     @property
     def owner(self) -> tuple[str, str]:
-        """User and virtual host; both are "" before they are known."""
+        """Names of the client's user and virtual host; both are "" before they are known."""
         return "", ""
 
     @property
     def unsent(self) -> int:
-        """Size of the output that the client has not read, here and in the transport, in bytes."""
+        """Size of the output in this object and in the transport that is not sent yet, in bytes."""
         return int(len(self.out) + self._parts_size) + self.transport_backlog()
 
     # -- input
@@ -235,13 +239,19 @@ class Connection(Outlet):
             self.touch()
 
     def _check_login_input(self) -> None:
-        """End a connection that sends more than LOGIN_INPUT_MAX before its login is decided."""
+        """Abort a connection whose client sends over LOGIN_INPUT_MAX bytes before it is logged in.
+
+        The bytes count while the connection is stalled, as it is during a check of credentials.
+        """
         if self._input_size > LOGIN_INPUT_MAX and not self.admitted:
             self.abort("too_much_before_login")
             self.touch()
 
     def consume(self, data: bytes) -> i64:
-        """Handle the complete frames at the beginning of `data`; return their size in bytes."""
+        """Handle the complete frames at the beginning of `data`, up to a BUDGET of work.
+
+        Return the number of bytes that were handled.
+        """
         raise NotImplementedError
 
     # -- backpressure
@@ -258,18 +268,18 @@ class Connection(Outlet):
         self.touch()
 
     def block(self) -> None:
-        """Stall a client that publishes while an alarm for memory or disk is on."""
+        """Stall the connection until the alarm for memory or disk ends: its client publishes."""
         if not self.stalled:
             self.stall()
             self.front.broker.alarms.wait(self)
 
     def unblock(self) -> None:
-        """Continue after a block: the alarm is over."""
+        """Handle input again after `block`: the alarm has ended."""
         if not self.finished:
             self.resume_input()
 
     def reply_when_durable(self, ticket: Ticket, reply: bytes) -> None:
-        """Send a reply once the ticket is settled; stall until then."""
+        """Send a reply once the ticket is settled; stall the connection until then."""
         if ticket.outstanding == 0:
             self.out.write(reply)
             return
@@ -279,17 +289,20 @@ class Connection(Outlet):
         waiter.reply += reply
 
     def ticket(self) -> Ticket:
-        """Return a ticket for one method or packet, whose reply waits for its appends."""
+        """Return a new ticket for one method or packet; `reply_when_durable` waits for the ticket.
+
+        The ticket counts the appends to the store that the method or packet causes.
+        """
         return Ticket(DeferredReply(self))
 
     # -- time and permissions
 
     def advance(self, now: int) -> None:
-        """Handle the deadline, which has passed at time `now`, in ms."""
+        """Do what is due, because `deadline` has passed. `now` is in ms of Agenda.now."""
         raise NotImplementedError
 
     def set_expiry(self, identity: Identity | None) -> None:
-        """Set when the credentials of the client expire."""
+        """Set `expires`, the time at which the credentials of this identity expire."""
         expires = 0.0 if identity is None else identity.expires
         self.expires = (
             0
@@ -298,9 +311,9 @@ class Connection(Outlet):
         )
 
     def reauthorize(self) -> None:
-        """Look up the permissions of the client again, after a change or at their expiry.
+        """Look up the permissions of the client again: they changed, or its credentials expire.
 
-        The client continues with its present permissions, or its connection is closed.
+        Apply the permissions found, or close the connection if the client may not stay.
         """
 
     # -- the end
@@ -322,9 +335,9 @@ class Connection(Outlet):
         self._end(reason)
 
     def _end(self, reason: str) -> None:
-        """Release everything; the transport closes once the collected output is sent.
+        """End the connection, and release all that it uses in the broker.
 
-        Only the first reason is counted.
+        The transport closes once the collected output is sent. Only the first reason is counted.
         """
         if not self.finished:
             self.finished = True
@@ -343,7 +356,7 @@ class Connection(Outlet):
     # -- listings
 
     def describe(self) -> dict[str, object]:
-        """Return a row for the list of connections."""
+        """Return the connection's row in the list of connections: values by column name."""
         return {
             "peer": str(self.peer),
             "protocol": self.front.name,
@@ -359,7 +372,7 @@ class Connection(Outlet):
 
     @property
     def _slowness(self) -> str:
-        """Reason why the client gets or sends nothing at present; "" if there is none."""
+        """Reason why the broker does not read from or deliver to the client at present, or ""."""
         if self.paused:
             return "reads too slowly"
         if self in self.front.broker.alarms.waiting:
@@ -375,7 +388,7 @@ class DeferredReply(Waiter):
         self.reply = b""
 
     def settled(self) -> None:
-        """Send the reply, and let the connection continue."""
+        """Send the reply, and have the connection handle input again."""
         connection = self._connection
         if connection.stalled and self.reply and not connection.finished:
             connection.out.write(self.reply)

@@ -1,4 +1,4 @@
-"""Headers that carry MQTT's properties of a message where AMQP has no property for them.
+"""Headers for those MQTT properties of a message for which AMQP has no property of its own.
 
 Both front ends write and read these headers, so a message can cross from one protocol to the other
 and back unchanged.
@@ -6,8 +6,8 @@ and back unchanged.
     x-mqtt-retain            True if published with RETAIN; an AMQP publisher may set it, too
     x-mqtt-qos               0, 1 or 2; an AMQP publisher may set it, too
     x-mqtt-payload-format    0 or 1
-    x-mqtt-user-properties   [name, value, ...], if a table of headers cannot hold them: repeated,
-                             empty or long names, or names of these headers
+    x-mqtt-user-properties   [name, value, ...] of all User Properties, if a name is repeated,
+                             empty, too long for a header, or the name of one of these headers
     x-mqtt-content-type      a Content Type of more than 255 bytes
     x-reply-to-topic         the Response Topic, as a routing key
     x-correlation-id         Correlation Data that is not a short string
@@ -31,13 +31,19 @@ MARK: Final = b"x-mqtt-"
 
 
 def wants_retain(properties: Mapping[str, object]) -> bool:
-    """True if a message with these neutral properties is to be retained."""
+    """True if the header x-mqtt-retain is true: the message is to be retained.
+
+    `properties` are those of `Encoding.properties`.
+    """
     headers = properties.get("headers")
     return isinstance(headers, dict) and headers.get(RETAIN) is True
 
 
 def wanted_qos(properties: Mapping[str, object]) -> int:
-    """Return the quality of service (QoS) that the properties ask for, or -1 for none."""
+    """Return the quality of service (QoS) in the header x-mqtt-qos, or -1 without a valid one.
+
+    `properties` are those of `Encoding.properties`.
+    """
     headers = properties.get("headers")
     qos = headers.get(QOS) if isinstance(headers, dict) else None
     return qos if isinstance(qos, int) and not isinstance(qos, bool) and 0 <= qos <= 2 else -1

@@ -26,16 +26,16 @@ class Front(ConnectionRegistry):
         raise NotImplementedError
 
     def reauthorize(self) -> None:
-        """Renew the permissions of all connections, REVIEWED in a turn."""
+        """Renew the permissions of all connections, of REVIEWED connections in each turn."""
         if self._reviewing is None or not self._reviewing.again():
             self._reviewing = Reauthorization(self)
             self.broker.agenda.add(self._reviewing)
 
 
 class Reauthorization(Task):
-    """A walk through the connections of a front end that renews the permissions of each.
+    """A task that renews the permissions of all connections of a front end, in slices.
 
-    Connections that open during the walk have the new permissions already.
+    Connections that open meanwhile have the new permissions already.
     """
 
     def __init__(self, front: Front) -> None:
@@ -45,9 +45,9 @@ class Reauthorization(Task):
         self._done = False
 
     def again(self) -> bool:
-        """Restart the walk at the first connection, and return True, if the walk still runs.
+        """Start over at the first connection and return True, or return False if the task is done.
 
-        So one walk serves several changes in a row. Return False if the walk has ended.
+        Starting over lets one task apply several changes that follow each other.
         """
         self._left = [] if self._done else list(self._front.connections)
         return not self._done

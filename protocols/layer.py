@@ -14,7 +14,8 @@ class Layer:
 
     * `open`: the handshake of the layer is complete;
     * `speaks`: the layer has output of its own, so `send` must be called, even with no parts;
-    * `over`: reason why no more input is accepted, as the metrics name it; "" before.
+    * `over`: the reason for which this layer has ended the stream, as the metrics name it. It is ""
+      while the layer accepts input. Otherwise the link calls `Connection.on_closed` with it.
     """
 
     def __init__(self) -> None:
@@ -23,11 +24,14 @@ class Layer:
         self.over = ""
 
     def receive(self, data: bytes) -> bytes:
-        """Return the payload of the input, for the layer above. Raises nothing."""
+        """Decode input from the layer below; return its payload, for the layer above.
+
+        Raises nothing.
+        """
         raise NotImplementedError
 
     def send(self, parts: list[bytes]) -> list[bytes]:
-        """Return the output for the layer below: this layer's own, and the parts in its framing."""
+        """Return the output for the layer below: this layer's own, and the encoded `parts`."""
         raise NotImplementedError
 
     def close(self, reason: str) -> None:
@@ -38,5 +42,5 @@ class Layer:
         raise NotImplementedError
 
     def on_closed(self, reason: str) -> None:
-        """Handle the loss of the socket, or the end of the connection before the layer was open."""
+        """Handle the loss of the socket, or an end of the connection during the handshake."""
         raise NotImplementedError

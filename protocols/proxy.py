@@ -31,7 +31,7 @@ class BadHeader(Exception):
 
 
 def read_header(data: bytes) -> tuple[int, Address | None]:
-    """Return the size of the header, and the address and port of the client.
+    """Return the size of the header in bytes, and the address and port of the proxy's client.
 
     The size is 0 if the header is incomplete. The address is None if the header has none, as in the
     health checks of a proxy. Raises BadHeader.

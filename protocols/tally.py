@@ -12,7 +12,8 @@ class FrontCounters:
     """
 
     def __init__(self) -> None:
-        #: Publications on channels in confirm mode, and confirms sent.
+        #: Publications on channels in confirm mode, and how many of them were confirmed: one
+        #: basic.ack can confirm several.
         self.received_confirm: i64 = 0
         self.confirmed: i64 = 0
         #: Deliveries to consumers that acknowledge automatically, and manually.

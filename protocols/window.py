@@ -17,7 +17,7 @@ from mypy_extensions import i64
 
 from broker.queues.consumer import Delivery
 
-#: Settled entries before the first outstanding one that are removed together.
+#: Number of settled entries at the start of the list from which on they may be removed together.
 SLACK: Final[i64] = 512
 #: Distance between the oldest outstanding number and the newest above which the outstanding
 #: deliveries become stragglers, if they are few.
@@ -27,12 +27,12 @@ _NO_STRAGGLERS: Final[dict[int, Delivery]] = {}
 
 
 class Window:
-    """Outstanding deliveries under numbers that begin with 1."""
+    """The outstanding deliveries of one client or channel, numbered from 1."""
 
     def __init__(self) -> None:
         #: Number of outstanding deliveries.
         self.count: i64 = 0
-        #: Number of the first entry of the list, and index of the first outstanding one.
+        #: Delivery number of the list's first entry, and index of its first outstanding entry.
         self.base: i64 = 1
         self.head: i64 = 0
         self._items: list[Delivery | None] = []
@@ -60,7 +60,7 @@ class Window:
         return self.base - 1
 
     def skip_to(self, number: i64) -> None:
-        """Give this number, which must not be below `next`, to the next delivery."""
+        """Have the next delivery get this number. It must not be below `next`."""
         if self.count > len(self._stragglers):
             while self.next < number:
                 self.skip()
@@ -71,7 +71,7 @@ class Window:
 
     @property
     def first(self) -> i64:
-        """Oldest outstanding number, stragglers excepted; `next` if there is none."""
+        """Lowest number of an outstanding delivery in the list; `next` if the list has none."""
         return self.base + self.head
 
     @property
@@ -80,18 +80,21 @@ class Window:
         return self.base + len(self._items)
 
     def span(self) -> i64:
-        """Return the distance between the oldest outstanding number and the newest."""
+        """Return `next` minus `first`: the numbers given out from the oldest delivery on.
+
+        Stragglers do not count.
+        """
         return len(self._items) - self.head
 
     def get(self, number: i64) -> Delivery | None:
-        """Return the delivery with this number, or None."""
+        """Return the outstanding delivery with this number; None if there is none."""
         index: i64 = number - self.base
         if index < 0 and self._stragglers:
             return self._stragglers.get(number)
         return self._items[index] if self.head <= index < len(self._items) else None
 
     def take(self, number: i64) -> Delivery | None:
-        """Remove and return the delivery with this number, or return None. Hot path."""
+        """Remove and return the delivery with this number; None if there is none. Hot path."""
         items = self._items
         index: i64 = number - self.base
         if index < self.head or index >= len(items):
@@ -134,7 +137,7 @@ class Window:
         return self.take_up_to(self.base + len(self._items) - 1)
 
     def outstanding(self) -> list[tuple[i64, Delivery]]:
-        """Return all numbers with their deliveries, oldest first."""
+        """Return all outstanding deliveries with their numbers, oldest first."""
         found: list[tuple[i64, Delivery]] = [
             (i64(number), item) for number, item in self._stragglers.items()
         ]
@@ -151,7 +154,7 @@ class Window:
     def _leave_behind(self) -> None:
         """Move the outstanding deliveries to the dict of stragglers, and empty the list.
 
-        Do nothing unless few deliveries of a long range are outstanding.
+        Do nothing if more than one of eight deliveries in the list is still outstanding.
         """
         if (self.count - len(self._stragglers)) * 8 > self.span():
             return

@@ -9,20 +9,20 @@ channels, methods, connection); front.
                   |- Closing                     `- AmqpConsumer <--- Queue
                   `- ChannelTable
 
-codec/ converts between bytes and values and keeps no state of a client. channel/ does what happens
-on one channel: publish, consume, settle, confirm, transact. connection/ divides the input into
-frames and decides on which channel a method happens. Imports run from connection/ to channel/ to
-codec/; a channel uses its connection through channel/connection_interface.py.
+codec/ converts between bytes and values and keeps no state of a client. channel/ handles what
+belongs to one channel: publish, consume, settle, confirm, transactions. connection/ divides the
+input into frames, and passes each method to its channel. Imports run from connection/ to channel/
+to codec/; a channel uses its connection through channel/connection_interface.py.
 
 Theory of operation
-- The three methods of a running message do not become objects. AmqpConnection._parse handles
-  basic.publish with its content, and basic.ack, in place; AmqpConsumer writes basic.deliver byte by
-  byte. pamqp lists the other methods, and writes them.
+- Three methods occur for every message, and are not decoded into objects. AmqpConnection._parse
+  handles basic.publish with its content, and basic.ack, in place; AmqpConsumer writes basic.deliver
+  byte by byte. For the other methods, pamqp has the list of fields, and encodes them.
 - A content is relayed as one slice of the input, with all its frames. `Frames` is the encoding of a
-  content; each pair of channel number and frame_max has one such object, so a consumer sees by
-  `is` if it can send the slice as it is, or needs it in other frames (codec/contents.py).
+  content; each pair of channel number and frame_max has one such object. So a comparison with `is`
+  tells a consumer if it can send the slice unchanged, or needs other frames (codec/contents.py).
 - Routes are cached under the bytes of exchange and routing key in basic.publish. The plan of a
-  route tells if the fast path may be taken; all else goes to ChannelPublisher.publish.
+  route tells if a publication may take the fast path; all others go to ChannelPublisher.publish.
 - Replies and confirms keep their order. A reply to a method that changes durable definitions waits
   for the store, and its connection is stalled meanwhile (Connection.reply_when_durable). Confirms
   wait without a stall (channel/confirms.py).

@@ -47,7 +47,10 @@ _CODES: Final[dict[type[BrokerError], int]] = {
 
 
 class AmqpError(Exception):
-    """An error for a client: reply code and text. A `hard` one closes the connection."""
+    """An error for a client: reply code and text.
+
+    A `hard` error closes the connection, any other error the channel.
+    """
 
     def __init__(self, code: int, explanation: str) -> None:
         super().__init__(explanation)
@@ -59,5 +62,5 @@ class AmqpError(Exception):
 
 
 def from_broker(error: BrokerError) -> AmqpError:
-    """Return the AMQP error for an error of the broker."""
+    """Return the AMQP error, with its reply code, for an error of the broker core."""
     return AmqpError(_CODES[type(error)], str(error))

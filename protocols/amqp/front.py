@@ -23,5 +23,5 @@ class AmqpFront(Front):
 
     @property
     def channels(self) -> int:
-        """Number of open channels."""
+        """Number of open channels on all AMQP connections."""
         return int(self.tally.channels_opened - self.tally.channels_closed)

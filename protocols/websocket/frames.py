@@ -28,7 +28,8 @@ UNSUPPORTED: Final = 1003
 INVALID: Final = 1007
 POLICY: Final = 1008
 TOO_LARGE: Final = 1009
-#: Close codes of the protocol that may be sent. Libraries and applications have 3000 to 4999.
+#: Close codes that the protocol defines and that may be sent. Libraries and applications define
+#: 3000 to 4999.
 _CODES: Final = (1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014)
 
 #: True without compilation. A step of eight bytes in `unmask` then costs as much as `unmasked` for
@@ -46,12 +47,16 @@ def head(opcode: int, size: int) -> bytes:
 
 
 def close(code: int) -> bytes:
-    """Return a close frame; code 0 stands for none."""
+    """Return a close frame with a close code, or without one if `code` is 0."""
     return head(int(CLOSE), 2) + code.to_bytes(2, "big") if code else head(int(CLOSE), 0)
 
 
 def read_close(payload: bytes) -> int:
-    """Return the code for the answer to a close frame: its own, if it is valid (section 7.4)."""
+    """Return the close code for the answer to a close frame with this payload.
+
+    It is the code in the payload if that is valid (section 7.4), 0 for an empty payload, and
+    PROTOCOL_ERROR or INVALID for an invalid one.
+    """
     if not payload:
         return 0
     if len(payload) == 1:
@@ -86,7 +91,10 @@ def unmask(out: BytesWriter, data: bytes, start: i64, end: i64, key: bytes, phas
 
 
 def unmasked(data: bytes, key: bytes, phase: int) -> bytes:
-    """Return the data without its mask: `unmask` for interpreted code, with large integers."""
+    """Return the data without its mask, by one XOR of two large integers.
+
+    Interpreted code needs this: a loop as in `unmask` would be slow.
+    """
     size = len(data)
     keys = (key[phase:] + key * (size // 4 + 1))[:size]
     return (int.from_bytes(data, "little") ^ int.from_bytes(keys, "little")).to_bytes(

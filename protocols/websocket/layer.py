@@ -148,7 +148,10 @@ class WebSocketLayer(Layer):
         return out.getvalue()
 
     def _invalid(self, data: bytes, at: i64) -> bool:
-        """True if the two bytes at `at` begin no frame that may come now: the WebSocket closes."""
+        """Check the first two bytes of a frame, at `at`.
+
+        Close the WebSocket and return True if the frame is invalid, or not allowed now.
+        """
         first: i64 = data[at]
         second: i64 = data[at + 1]
         opcode: i64 = first & 15
@@ -165,9 +168,10 @@ class WebSocketLayer(Layer):
         return self._closed
 
     def _length(self, data: bytes, at: i64, end: i64) -> i64:
-        """Return the extended length of a frame, which begins at its third byte (section 5.2).
+        """Return the extended length of the frame at `at`: the bytes from its third to `end`.
 
-        Return -1 and close the WebSocket if a shorter form would do, or if its highest bit is set.
+        Return -1 and close the WebSocket if a shorter form could hold the length, or if its highest
+        bit is set (section 5.2).
         """
         length = int.from_bytes(data[at + 2 : end], "big")
         if length >> 63 or length < (126 if end - at == 4 else 1 << 16):
@@ -199,7 +203,10 @@ class WebSocketLayer(Layer):
             self.speaks = True
 
     def send(self, parts: list[bytes]) -> list[bytes]:
-        """Return the parts as the payload of one binary frame. Hot path."""
+        """Return the parts as the payload of one binary frame, with the layer's own output.
+
+        Hot path.
+        """
         self.speaks = False
         first, self._reply = self._reply, b""
         last, self._close_frame = self._close_frame, b""

@@ -33,7 +33,7 @@ _HERE: Final = ("localhost", "127.0.0.1", "[::1]")
 class OriginPolicy:
     """The path of the WebSocket, and the origins of the pages that may open it.
 
-    Pages of the broker's own host always may. `origins` are lowercase; `*` allows every page.
+    Pages of the broker's own host always may open it. `origins` are lowercase; `*` allows all.
     """
 
     def __init__(self, path: str, origins: list[str]) -> None:
@@ -54,7 +54,7 @@ class UpgradeRefused(Exception):
         self.status = status
 
     def answer(self) -> bytes:
-        """Return the HTTP response."""
+        """Return the HTTP response that tells the client of the refusal."""
         body = f"{self}\n".encode()
         headers = f"HTTP/1.1 {self.status} {_PHRASES[self.status]}\r\n"
         headers += "Content-Type: text/plain; charset=utf-8\r\n"
@@ -102,7 +102,7 @@ def upgrade(policy: OriginPolicy, data: bytes, peer: Peer) -> tuple[bytes, bytes
         raise UpgradeRefused("request", 405, "only GET is served here, to open a WebSocket")
     if request.target.decode("ascii", "replace").partition("?")[0] != policy.path:
         raise UpgradeRefused(
-            "path", 404, f"no such page; the WebSocket of MQTT is at {policy.path}"
+            "path", 404, f"no such page: MQTT over WebSocket is served at {policy.path}"
         )
     key = _key(request, headers)
     _check_origin(policy, headers, peer)
@@ -133,18 +133,21 @@ def _words(fields: dict[bytes, bytes], name: bytes) -> list[str]:
 
 
 def _key(request: h11.Request, fields: dict[bytes, bytes]) -> bytes:
-    """Return the key of a request for a WebSocket of version 13. Raises UpgradeRefused."""
+    """Check that a request asks for a WebSocket of version 13; return its Sec-WebSocket-Key.
+
+    Raises UpgradeRefused.
+    """
     if "websocket" not in [
         word.lower() for word in _words(fields, b"upgrade")
     ] or "upgrade" not in [word.lower() for word in _words(fields, b"connection")]:
         raise UpgradeRefused(
-            "request", 426, "this is a WebSocket of MQTT: ask for an upgrade to websocket"
+            "request", 426, "only WebSocket is served here: send Upgrade and Connection headers"
         )
     if request.http_version < b"1.1":
-        raise UpgradeRefused("request", 400, "a WebSocket needs HTTP/1.1")
+        raise UpgradeRefused("request", 400, "WebSocket needs HTTP/1.1; the request is older")
     if fields.get(b"sec-websocket-version", b"") != b"13":
         raise UpgradeRefused(
-            "request", 426, "only version 13 of WebSocket is spoken here (Sec-WebSocket-Version)"
+            "request", 426, "only version 13 is supported: send Sec-WebSocket-Version: 13"
         )
     key = fields.get(b"sec-websocket-key", b"")
     try:
@@ -158,7 +161,7 @@ def _key(request: h11.Request, fields: dict[bytes, bytes]) -> bytes:
 
 
 def _check_origin(policy: OriginPolicy, fields: dict[bytes, bytes], peer: Peer) -> None:
-    """Check that the page may connect; set `peer.local` and `peer.cross_site`.
+    """Check that the page that sent the request may connect; update `peer.local`, `cross_site`.
 
     Raises UpgradeRefused.
     """
@@ -177,8 +180,8 @@ def _check_origin(policy: OriginPolicy, fields: dict[bytes, bytes], peer: Peer) 
         raise UpgradeRefused(
             "origin",
             403,
-            f"pages of {origin} may not connect; the setting ws.origins (wss.origins) names those "
-            "that may",
+            f"pages of {origin} may not connect: to allow them, add this origin to the setting "
+            "ws.origins (wss.origins)",
         )
     peer.cross_site = True
     peer.local = False
@@ -203,5 +206,5 @@ def _subprotocol(fields: dict[bytes, bytes]) -> str:
     raise UpgradeRefused(
         "subprotocol",
         400,
-        "only MQTT is spoken here: offer the subprotocol mqtt (Sec-WebSocket-Protocol)",
+        "the request offers no subprotocol of MQTT: send Sec-WebSocket-Protocol: mqtt",
     )
