@@ -2,12 +2,13 @@
 
 The core knows no protocol.
 
-Publishing has a cold and a hot side. On the cold side a Planner takes an identity, an exchange and
-a routing key, and computes all that can be known before a message arrives: the destinations, the
-permissions, the durable queues. The result is a Plan, which many Routes share. On the hot side a
-protocol front end looks a Route up by the bytes that it received, and delivers along its Plan. Only
-where the plan's `slow_path_mask` requires it, a message takes the slow path. Nothing in the core
-reads a clock, draws a random number or waits; only `store` opens files.
+Publishing has two parts. The first runs once for each identity, exchange and routing key: a Planner
+computes all that can be known before a message arrives, namely the destinations, the permissions
+and the durable queues. The result is a Plan, which many Routes share. The second part, the hot
+path, runs for each message: a protocol front end looks up the Route by the bytes that it received,
+and delivers the message to the destinations of the Route's Plan. A message with a feature that the
+plan's `slow_path_mask` names takes the slow path instead. Nothing in the core reads a clock, draws
+a random number or waits; only `store` opens files.
 
 Folders, from the ground up; each imports only what stands above it in this list:
 

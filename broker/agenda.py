@@ -1,8 +1,8 @@
 """Deferred work of a broker: queue drains, dead letters, wills, expiry, work in slices.
 
 While a protocol front end delivers a message, it must not call back into the core. It leaves a Task
-on the agenda instead. The server calls `turn` once per turn of its event loop, before it sends what
-the outlets collected, and calls `advance` when `deadline` has come.
+on the agenda instead. The server calls `turn` once per turn of its event loop, before it sends the
+bytes that the outlets collected. It calls `advance` to set the clocks, at `deadline` at the latest.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ TURN_TASKS: Final[i64] = 500
 
 
 def _no_clock() -> float:
-    """Return a time that never changes, as tests use it."""
+    """Return 0: the `clock` of an agenda without a server, as in tests."""
     return 0.0
 
 
 def _ignore() -> None:
-    """Do nothing: tests call `turn` themselves."""
+    """Do nothing: the `wake` of an agenda without a server. Tests call `turn` themselves."""
 
 
 class Task:
@@ -37,10 +37,11 @@ class Task:
 
 
 class Agenda:
-    """The deferred work of a broker, and its clocks, which only `advance` moves.
+    """The deferred work of a broker, and its clocks `now` and `wall`, which only `advance` sets.
 
     `now` is monotonic milliseconds, `wall` seconds since the epoch. `clock`, in seconds, only
     measures how long a turn has lasted: a turn ends after `share` seconds, even if tasks are left.
+    `wake` is called when there is work for `turn`, so that the server calls `turn` soon.
     """
 
     def __init__(self) -> None:
@@ -55,14 +56,15 @@ class Agenda:
         self._timers_added = 0
 
     def add(self, task: Task) -> None:
-        """Run the task at the end of this turn."""
+        """Run the task at the end of this turn of the event loop."""
         if not self._tasks:
             self.wake()
         self._tasks.append(task)
 
     def later(self, task: Task) -> None:
-        """Run the task at the end of the next turn, as work in slices does to give way to other
-        work.
+        """Run the task in the next call of `turn`, after the tasks that wait already.
+
+        A task that works in slices adds itself here, so that other work runs between two slices.
         """
         if not self._next_turn:
             self.wake()
@@ -71,7 +73,7 @@ class Agenda:
     def at(self, when: i64, task: Task) -> None:
         """Run the task once the clock reaches `when` ms.
 
-        A timer cannot be cancelled: the task checks itself if its work is still needed.
+        A timer cannot be cancelled: the task itself must check if its work is still needed.
         """
         self._timers_added += 1
         heapq.heappush(self._timers, (when, self._timers_added, task))
@@ -87,7 +89,7 @@ class Agenda:
         return self._timers[0][0] if self._timers else 0
 
     def advance(self, now: int, wall: float) -> None:
-        """Set the clocks, and add the tasks that are due to the work of this turn."""
+        """Set `now` and `wall`, and add each task whose timer has run out, as `add` does."""
         self.now = now
         self.wall = wall
         while self._timers and self._timers[0][0] <= now:

@@ -1,6 +1,6 @@
 """Alarms of low memory or disk space, during which publishers are blocked.
 
-    an alarm starts   --> every publish takes the slow path --> the connection of a publisher is
+    an alarm starts   --> every message takes the slow path --> the connection of a publisher is
                           blocked after its next message
     the last one ends --> the blocked connections go on
 
@@ -24,12 +24,16 @@ class Alarms:
     def __init__(self) -> None:
         self.on: dict[str, None] = {}
         self.changed: list[Callable[[bool], None]] = []
-        #: The connections that are blocked, and how many times a connection was blocked.
+        #: The connections that are blocked now.
         self.waiting: dict[Outlet, None] = {}
+        #: Number of times that a connection was blocked.
         self.blocked = 0
 
     def set(self, name: str, on: bool) -> None:
-        """Turn an alarm on or off."""
+        """Turn the alarm `name`, "memory" or "disk", on or off.
+
+        The end of the last alarm unblocks all blocked connections.
+        """
         before = bool(self.on)
         if on:
             self.on[name] = None
@@ -45,15 +49,15 @@ class Alarms:
                 outlet.unblock()
 
     def wait(self, outlet: Outlet) -> None:
-        """Remember a blocked connection, to unblock it when no alarm is on any more."""
+        """Add a blocked connection; the end of the last alarm unblocks it."""
         self.waiting[outlet] = None
         self.blocked += 1
 
     def leave(self, outlet: Outlet) -> None:
-        """Remove a connection that was closed."""
+        """Remove a closed connection from the blocked ones."""
         self.waiting.pop(outlet, None)
 
     @property
     def reason(self) -> str:
-        """The reason that blocked clients get, as in ``low on memory & disk``."""
+        """The reason that blocked AMQP clients are told, such as ``low on memory & disk``."""
         return "low on " + " & ".join(self.on)

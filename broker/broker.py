@@ -16,17 +16,19 @@ from broker.store.contract import Defined, Store, Ticket, Undefined
 from broker.stream.streams import Streams
 from broker.vhost.vhost import VirtualHost
 
-#: Number of objects of a virtual host that are deleted in one turn, and the pause until the next
-#: turn in ms.
+#: Number of objects of each kind (queues, exchanges, retained messages) that the removal of a
+#: virtual host deletes in one slice.
 DELETIONS_PER_SLICE: Final = 200
+#: The pause between two slices, in ms.
 SLICE_PAUSE_MS: Final = 5
 
 
 class Broker:
     """All virtual hosts, and the parts that they share.
 
-    The store, the authenticator, the time and random ids are passed in, so that tests can simulate
-    a whole broker. `new_id` returns a string that is unique and cannot be guessed.
+    The store, the authenticator and random ids are passed in, and the server sets the clocks of the
+    agenda, so that tests can simulate a whole broker. `new_id` returns a string that is unique and
+    cannot be guessed.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class Broker:
         self.add_vhost("/")
 
     def add_vhost(self, name: str) -> VirtualHost:
-        """Create a virtual host without storing it, as at a start."""
+        """Create a virtual host without storing it. A restore calls this for a stored one."""
         vhost = self.vhosts[name] = VirtualHost(
             name, self.agenda, self.store, self.limits, self.streams
         )
@@ -69,9 +71,9 @@ class Broker:
     def close_vhost(self, name: str, ticket: Ticket | None = None) -> None:
         """Delete a virtual host and its contents, in slices.
 
-        No client can enter it any more; the front ends disconnect its clients. It stays in `vhosts`
-        until it is empty. The virtual host "/" cannot be deleted, because it keeps the counters of
-        deleted virtual hosts.
+        From now on no client can connect to the virtual host, and the front ends disconnect its
+        clients. It stays in `vhosts` until it is empty. Raise PreconditionFailed for the virtual
+        host "/", which must stay because it keeps the counters of deleted virtual hosts.
         """
         if name == "/":
             raise PreconditionFailed("vhost '/' cannot be deleted")
@@ -82,7 +84,7 @@ class Broker:
             VirtualHostRemoval(self, vhost).run()
 
     def remove_vhost(self, vhost: VirtualHost) -> None:
-        """Remove a virtual host that is empty."""
+        """Remove an empty virtual host, and add its counters to those of "/"."""
         del self.vhosts[vhost.name]
         self.vhosts["/"].absorb(vhost)
         self.alarms.changed.remove(vhost.alarm)
@@ -91,7 +93,7 @@ class Broker:
     def connection_refusal(self, user: str, vhost: VirtualHost) -> str:
         """Return why the user may not open another connection to the virtual host.
 
-        An empty string means that it may.
+        Return an empty string if the user may open one.
         """
         limit = self.limits.vhost_connections
         if 0 < limit <= vhost.contexts.users:
@@ -126,7 +128,7 @@ class VirtualHostRemoval(Task):
             vhost.delete_exchange(exchange.name)
         for name in list(vhost.policies.by_name):
             vhost.declarations.clear_policy(name)
-        # The front ends close the sessions and connections: `closing` tells them.
+        # The front ends close the sessions and connections when they see `closing`.
         done = (
             not vhost.queues
             and all(exchange.number < 0 for exchange in vhost.exchanges.values())

@@ -8,15 +8,18 @@ class BrokerError(Exception):
 
 
 class NotFound(BrokerError):
-    """A queue or exchange of that name does not exist."""
+    """The queue or exchange that the request names does not exist."""
 
 
 class AccessRefused(BrokerError):
-    """The user lacks a permission, or no client may do this."""
+    """The user lacks a permission, or the request is forbidden to all clients."""
 
 
 class PreconditionFailed(BrokerError):
-    """The object exists with other properties, or an argument is invalid."""
+    """An argument is invalid, or the object is not in the state that the request needs.
+
+    For example, it exists with other properties, or has consumers and the request says `if_unused`.
+    """
 
 
 class ResourceLocked(BrokerError):
@@ -30,9 +33,10 @@ class NotAllowed(BrokerError):
 def inequivalent(
     argument: str, thing: str, vhost: str, received: object, current: object
 ) -> PreconditionFailed:
-    """Return the error of a redeclaration whose `argument` differs.
+    """Return the error for a declaration of an existing object with another value of `argument`.
 
-    The text has RabbitMQ's wording, because clients parse it.
+    `thing` names the object, `received` is the declared value, `current` the object's. The text has
+    RabbitMQ's wording, because clients parse it.
     """
     if (
         isinstance(received, Typed)
@@ -54,8 +58,9 @@ def _value(value: object) -> str:
 
 
 class Typed:
-    """The value of an argument as RabbitMQ names it: ``the value '7' of type 'signedint'`` or
-    ``none``.
+    """The value of an argument, with its text in RabbitMQ's error messages.
+
+    The text is, for example, ``the value '7' of type 'signedint'``, or ``none``.
     """
 
     def __init__(self, value: object) -> None:

@@ -13,7 +13,7 @@ class BrokerLimits:
         self.transaction = 256 << 20
         #: Routes that one PublishContext caches, and plans that a virtual host caches.
         self.routes = 65_536
-        #: PublishContexts that are kept without a connection.
+        #: PublishContexts of a virtual host above which those without a connection are removed.
         self.contexts = 1_000
         #: Retained messages of a virtual host: their number, and the size of their bodies and
         #: topics in bytes.
@@ -28,6 +28,7 @@ class BrokerLimits:
         self.vhost_connections = 0
         self.user_channels = 0
         self.channel_consumers = 0
-        #: The matching algorithm of topic exchanges, and those that `x-matcher` may ask for.
+        #: The matching algorithm of topic exchanges, and the algorithms that a client may choose
+        #: with the argument `x-matcher`.
         self.matcher = "auto"
         self.matchers = ["auto", "trie", "shapes", "bitmap"]

@@ -55,7 +55,7 @@ class Identity:
     def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
         """Return the user's identity in a virtual host, or None if the user may not enter it.
 
-        It returns the same object each time, because routes are cached by identity.
+        Calls for the same client return the same object, because routes are cached by identity.
         """
         return self
 
@@ -107,8 +107,8 @@ class Identity:
     def may_read(self, topic: bytes) -> bool:
         """True if the user may read messages with this topic.
 
-        Called if the user may read a part of a filter only, once for each route, not for each
-        message.
+        Called only if `read_scope` returned READ_SOME for a subscription. Called once for each
+        route, not for each message.
         """
         return True
 
@@ -121,8 +121,8 @@ def pattern_of(text: str) -> re.Pattern[str]:
     return re.compile(text or "^$", re.DOTALL)
 
 
-#: The identity of the broker itself, which may do everything: the client that caused a message of
-#: the broker was checked before.
+#: The identity of the broker itself, which may do everything. A message that the broker publishes,
+#: such as a dead letter, was caused by a client whose permission was checked then.
 INTERNAL: Final = Identity("")
 
 
@@ -169,9 +169,9 @@ class Verdict:
 
 
 class AuthStep:
-    """A step of an enhanced authentication: data for the client, and perhaps the verdict.
+    """A step of an enhanced authentication: data for the client, and in the last step the verdict.
 
-    With a verdict, it is the last step.
+    `verdict` is None in all other steps.
     """
 
     def __init__(self, verdict: Verdict | None, data: bytes) -> None:
@@ -181,10 +181,10 @@ class AuthStep:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class AuthConversation:
-    """An enhanced authentication of one client, such as SCRAM, from first data to the verdict."""
+    """An enhanced authentication of one client, such as SCRAM, in several steps."""
 
     def respond(self, data: bytes, answer: Callable[[AuthStep], None]) -> None:
-        """Process data of the client.
+        """Process data that the client sent, and pass the next step to `answer`.
 
         The method calls `answer` exactly once, now or in a later turn, on the broker's thread.
         """
@@ -196,7 +196,7 @@ class Authenticator:
     """The interface of authentication, which the server implements."""
 
     def authenticate(self, credentials: Credentials, answer: Callable[[Verdict], None]) -> None:
-        """Check the credentials of a client.
+        """Check the credentials of a client, and pass the verdict to `answer`.
 
         The method calls `answer` exactly once, now or in a later turn, on the broker's thread.
         """
@@ -217,9 +217,10 @@ class Authenticator:
         return identity
 
     def identity_of(self, user: str) -> Identity | None:
-        """Return the identity of a user by name, to check what an absent client left behind.
+        """Return the identity of the user with this name; None if there is no such user.
 
-        Return None if the authenticator does not know users by name.
+        It serves to check the session of a client that is not connected. An authenticator that
+        does not know users by name returns None.
         """
         return None
 

@@ -7,7 +7,8 @@
 Each rule allows or denies publishing, subscribing or both (`all`). The first rule that matches a
 topic decides; a topic that no rule matches is denied. Filters have MQTT's form (`/`, `+`, a last
 `#`). In a rule a wildcard matches every word, also one that begins with `$`. `{username}`,
-`{vhost}` and `{client_id}` stand for the names of the client.
+`{vhost}` and `{client_id}` stand for the user name, the virtual host and the identifier of the
+client.
 
 A subscription is compared with the rules once, when the client subscribes:
 
@@ -18,7 +19,7 @@ A subscription is compared with the rules once, when the client subscribes:
                                               is done when a route is resolved, not for each message
 
 RabbitMQ's topic permissions apply as well: regular expressions on the routing keys of one exchange,
-for publishing (write) and binding (read). A message must be permitted by both.
+for publishing (write) and binding (read). Both the rules and the topic permissions must permit it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ TopicPermissions = Mapping[str, tuple[str, str]]
 
 
 class Rule:
-    """One rule, for one user, virtual host and client. Raises ValueError."""
+    """One topic rule, with its variables replaced for one user, virtual host and client.
+
+    Raises ValueError if the text is not a rule.
+    """
 
     def __init__(self, text: str, user: str, vhost: str, client_id: str = "") -> None:
         words = text.split(maxsplit=2)
@@ -80,7 +84,7 @@ class Rule:
         self.words: list[str] = topic_filter.split("/") if topic_filter else []
 
     def overlaps(self, words: list[str], hides_dollar: bool) -> bool:
-        """True if the rule and the filter have a topic in common.
+        """True if some topic matches both the rule and the filter, which is given as its words.
 
         `hides_dollar` is True if a leading wildcard of the filter does not match topics that begin
         with `$`.
@@ -100,7 +104,7 @@ class Rule:
         return size == other or at < size and own[at] == "#" or at < other and words[at] == "#"
 
     def covers(self, words: list[str]) -> bool:
-        """True if the rule matches all topics that the filter matches."""
+        """True if the rule matches all topics that the filter, given as its words, matches."""
         own = self.words
         size: i64 = len(own)
         other: i64 = len(words)
@@ -141,7 +145,7 @@ class RestrictedIdentity(Identity):
         topics: dict[str, tuple[re.Pattern[str], re.Pattern[str]]],
     ) -> None:
         super().__init__(name, configure, write, read)
-        #: None if there are no rules: then every topic is permitted.
+        #: None if there are no rules: then only the topic permissions restrict topics.
         self._rules = rules
         self._topics = topics
         self.weight = 1 + len(rules or ())
@@ -195,7 +199,10 @@ class RestrictedIdentity(Identity):
 
 
 class UserPermissions:
-    """Permissions and topic rules of one user in one virtual host. Raises PreconditionFailed."""
+    """Permissions and topic rules of one user in one virtual host.
+
+    Raises PreconditionFailed if a pattern or a rule is invalid.
+    """
 
     def __init__(
         self,
@@ -237,7 +244,8 @@ class UserPermissions:
     def identity(self, client_id: str) -> Identity:
         """Return the user's identity for a client.
 
-        It returns the same object each time, because routes are cached by identity.
+        Calls for the same client return the same object, as long as it is cached: routes are cached
+        by identity.
         """
         if self._shared_identity is not None:
             return self._shared_identity
@@ -271,7 +279,7 @@ class UserPermissions:
     def equals(
         self, permission: tuple[str, str, str], rules: Sequence[str], topics: TopicPermissions
     ) -> bool:
-        """True if these are the same permissions, rules and topic permissions."""
+        """True if this object was made from equal permissions, rules and topic permissions."""
         return (
             self.permission == permission
             and self.rules == tuple(rules)
@@ -280,7 +288,7 @@ class UserPermissions:
 
 
 def _substitute(pattern: str, user: str, vhost: str, client_id: str) -> str:
-    """Replace the variables in a regular expression by names, in which no character is special."""
+    """Replace the variables in a regular expression by the names, which then match literally."""
     for variable, value in (("{username}", user), ("{vhost}", vhost), ("{client_id}", client_id)):
         if variable in pattern:
             # An absent name matches nothing.

@@ -49,8 +49,9 @@ class User(Identity):
     ) -> bool:
         """Replace the user's permissions and rules in a virtual host.
 
-        If `permission` is None, the user may not enter the virtual host. Return True if something
-        changed. Raises PreconditionFailed, and then changes nothing.
+        `permission` is the patterns for configure, write and read. If it is None, the user may not
+        enter the virtual host. Return True if something changed. Raise PreconditionFailed, and
+        change nothing, if a pattern or a rule is invalid.
         """
         before = self._by_vhost.get(vhost)
         permissions = UserPermissions(self.name, vhost, permission or ("", "", ""), rules, topics)
@@ -76,7 +77,7 @@ class User(Identity):
         return True
 
     def copy_permissions(self, other: User) -> None:
-        """Take over the permissions of another user object."""
+        """Take over the permissions of `other`, the object that this one replaces."""
         self.permissions, self.rules, self.topics, self._by_vhost = (
             other.permissions,
             other.rules,
@@ -101,14 +102,17 @@ class Users:
         self._store = store
 
     def _notify(self, name: str) -> None:
-        """Call the functions that wait for changes of a user."""
+        """Call the functions in `changed`, because a user was changed or deleted."""
         for tell in self.changed:
             tell(name)
 
     def define(
         self, name: str, password_hash: str, tags: list[str], ticket: Ticket | None = None
     ) -> User:
-        """Create a user, or change it; its permissions stay. Return the user."""
+        """Create a user, or replace the password hash and the tags of an existing one.
+
+        The permissions of an existing user stay. Return the user.
+        """
         row: dict[str, object] = {"password_hash": password_hash, "tags": list(tags)}
         known = self.by_name.get(name)
         if known is not None and known.password_hash == password_hash and known.tags == tags:
@@ -140,7 +144,8 @@ class Users:
     ) -> bool:
         """Set what a user may configure, write and read in a virtual host.
 
-        Return True if the user had no permission there. Raises PreconditionFailed.
+        Return True if the user had no permission there before. Raise PreconditionFailed if there is
+        no such user or a pattern is invalid.
         """
         user = self._user(vhost, name)
         fresh = vhost not in user.permissions
@@ -155,9 +160,10 @@ class Users:
         return fresh
 
     def remove_permission(self, vhost: str, name: str, ticket: Ticket | None = None) -> bool:
-        """Forbid a user to enter a virtual host; return True if it was permitted.
+        """Forbid a user to enter a virtual host; return True if the user was permitted to.
 
-        The user's rules there stay, and apply again with a new permission.
+        The user's topic rules and topic permissions there stay, and apply again with a new
+        permission.
         """
         user = self.by_name.get(name)
         if user is None or vhost not in user.permissions:
@@ -172,7 +178,7 @@ class Users:
     ) -> None:
         """Set a user's topic rules in a virtual host; an empty list permits every topic.
 
-        Raises PreconditionFailed.
+        Raise PreconditionFailed if there is no such user or a rule is invalid.
         """
         user = self._user(vhost, name)
         self._grant(
@@ -189,7 +195,8 @@ class Users:
     ) -> bool:
         """Set a user's topic permission for an exchange, or remove it if `patterns` is None.
 
-        Return True if there was none before. Raises PreconditionFailed.
+        `patterns` are those for write and read. Return True if there was no topic permission
+        before. Raise PreconditionFailed if there is no such user or a pattern is invalid.
         """
         user = self._user(vhost, name)
         topics = dict(user.topics.get(vhost, {}))
@@ -221,7 +228,10 @@ class Users:
         topics: TopicPermissions,
         ticket: Ticket | None,
     ) -> None:
-        """Apply and store a user's permissions in one virtual host, and notify of the change."""
+        """Replace a user's permissions in one virtual host, store them, and notify of the change.
+
+        Do nothing if they are equal to the present ones.
+        """
         if not user.grant(vhost, permission, rules, topics):
             return
         row: dict[str, object] = {}
@@ -245,10 +255,13 @@ class Users:
             raise PreconditionFailed(f"permission in vhost '{vhost}': there is no user '{name}'")
         return user
 
-    # -- at a start
+    # -- without storing, for definitions that are stored already
 
     def add(self, name: str, row: Mapping[str, object]) -> User:
-        """Create or replace a user without storing it, as at a start."""
+        """Create or replace a user without storing it; return the user.
+
+        The permissions of a replaced user stay.
+        """
         known = self.by_name.get(name)
         tags = row.get("tags")
         user = User(
@@ -262,7 +275,10 @@ class Users:
         return user
 
     def add_permission(self, vhost: str, name: str, row: Mapping[str, object]) -> None:
-        """Apply a stored permission at a start. Raises PreconditionFailed."""
+        """Apply a stored permission when the broker starts.
+
+        Raise PreconditionFailed if the user does not exist, or a pattern or a rule is invalid.
+        """
         user = self.by_name.get(name)
         if user is None:
             raise PreconditionFailed(f"there is no user '{name}'")

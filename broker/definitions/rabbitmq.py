@@ -39,12 +39,15 @@ SECTIONS: Final = (
     "queues",
     "bindings",
 )
-#: Sections of RabbitMQ that have no effect here; a section that is not empty is reported.
+#: Sections of RabbitMQ's documents that are not imported; the report names each that is not empty.
 UNSUPPORTED: Final = ("parameters", "global_parameters", "operator_policies")
 
 
 class ImportReport:
-    """The result of an import: the number of imported objects by section, and the refusals."""
+    """The result of an import: how many objects of each section were imported, and the refusals.
+
+    Each refusal is a text that names the object, and the reason.
+    """
 
     def __init__(self) -> None:
         self.imported: dict[str, int] = {}
@@ -57,10 +60,11 @@ def import_(
     check_hash: Callable[[str, str], str],
     ticket: Ticket | None = None,
 ) -> ImportReport:
-    """Import the definitions of a decoded JSON document.
+    """Import the definitions of a decoded JSON document, and return a report.
 
     `check_hash` gets a password hash and the name of its algorithm as RabbitMQ writes them, and
-    returns the hash as the broker stores it; it raises ValueError if the hash is invalid.
+    returns the hash as the broker stores it; it raises ValueError if the hash is invalid. Raise
+    PreconditionFailed if the document is not a JSON object.
     """
     report = ImportReport()
     if not isinstance(document, dict):
@@ -104,7 +108,7 @@ class _Import:
         self._ticket = ticket
 
     def add(self, section: str, row: Row) -> None:
-        """Import one object of a section. Raises BrokerError or ValueError."""
+        """Import one object of a section. Raise BrokerError or ValueError if it is refused."""
         if section == "vhosts":
             self._broker.create_vhost(_text(row, "name"), self._ticket)
         elif section == "users":
@@ -203,7 +207,11 @@ class _Import:
 
 
 def export(broker: Broker, show_hash: Callable[[str], tuple[str, str]]) -> dict[str, list[Row]]:
-    """Return all durable definitions by section. `show_hash` is the inverse of `check_hash`."""
+    """Return all durable definitions by section.
+
+    `show_hash` gets a password hash as the broker stores it, and returns the hash and the name of
+    its algorithm as RabbitMQ writes them.
+    """
     document: dict[str, list[Row]] = {section: [] for section in SECTIONS}
     for section, row in export_rows(broker, show_hash):
         document[section].append(row)
@@ -213,9 +221,11 @@ def export(broker: Broker, show_hash: Callable[[str], tuple[str, str]]) -> dict[
 def export_rows(
     broker: Broker, show_hash: Callable[[str], tuple[str, str]]
 ) -> Iterator[tuple[str, Row]]:
-    """Yield all durable definitions one by one, each with its section.
+    """Yield all durable definitions one by one, each with the name of its section.
 
-    There may be many of them, so a caller can let other work run in between.
+    There may be many definitions, so a caller can let other work run in between. `show_hash` gets a
+    password hash as the broker stores it, and returns the hash and the name of its algorithm as
+    RabbitMQ writes them.
     """
     vhosts = list(broker.vhosts.values())
     users = list(broker.users.by_name.values())

@@ -49,7 +49,7 @@ class SessionRestorer:
         raise NotImplementedError
 
     def restore_subscription(self, session: Subscriber, binding: Binding) -> None:
-        """Add a subscription to a session; its binding is restored already."""
+        """Add a subscription to a session; the subscription's binding is restored already."""
         raise NotImplementedError
 
     def restore_inbox(
@@ -71,7 +71,7 @@ class SessionRestorer:
         raise NotImplementedError
 
     def finish_restore(self) -> None:
-        """Complete the restore, after everything was restored."""
+        """Complete the restore of the sessions. Called once, after all messages were restored."""
         raise NotImplementedError
 
 
@@ -95,9 +95,11 @@ class RestoreReport:
     def __init__(self) -> None:
         self.restored: dict[str, int] = {}
         self.refused: list[RefusedDefinition] = []
-        #: Number of message copies that were restored, and of copies whose queue was refused.
+        #: Number of message copies that were restored.
         self.copies = 0
+        #: Number of message copies that were not restored, because their queue was refused.
         self.orphaned = 0
+        #: Number of retained messages that were restored.
         self.retained = 0
 
 
@@ -118,8 +120,8 @@ def restore_broker(broker: Broker, opened: OpenedStore, sessions: SessionRestore
 class DefinitionsRestore:
     """A restore in progress.
 
-    It finds destinations by number, because a stored binding refers to its source and destination
-    by number.
+    `_by_number` holds the restored exchanges, queues and sessions, because a stored binding names
+    its source and its destination by number.
     """
 
     def __init__(self, broker: Broker, sessions: SessionRestorer) -> None:
@@ -155,7 +157,7 @@ class DefinitionsRestore:
             for queue in [*vhost.queues.values(), *vhost.delays.values()]:
                 positions = held.pop(queue.number, None)
                 if isinstance(queue, StreamQueue):
-                    # Retention may have removed rows at the start: they were found, too.
+                    # Rows that retention removed when the stream was opened count as found, too.
                     found += int(queue.depth) + sum(queue.fates())
                 elif positions is not None:
                     found += len(positions)

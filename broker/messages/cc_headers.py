@@ -13,8 +13,9 @@ BCC: Final = "BCC"
 
 
 def parse_additional_keys(headers: Mapping[str, object]) -> list[str]:
-    """Return the keys of both headers, `CC` first. Raises PreconditionFailed for a header that is
-    not a list.
+    """Return the routing keys in the headers `CC` and `BCC`, those of `CC` first.
+
+    Raise PreconditionFailed if one of the two headers is not a list.
     """
     for header in (CC, BCC):
         if not isinstance(headers.get(header, []), list):
@@ -25,17 +26,20 @@ def parse_additional_keys(headers: Mapping[str, object]) -> list[str]:
 
 
 def additional_keys(headers: Mapping[str, object]) -> list[str]:
-    """Return the keys of both headers, `CC` first; a header that is not a list names none."""
+    """Return the routing keys in the headers `CC` and `BCC`, those of `CC` first.
+
+    A header that is not a list counts as empty.
+    """
     return [*cc_keys(headers), *bcc_keys(headers)]
 
 
 def bcc_keys(headers: Mapping[str, object]) -> list[str]:
-    """Return the keys of the header `BCC`, which consumers do not see."""
+    """Return the routing keys in the header `BCC`, which consumers do not see."""
     return _texts(headers.get(BCC))
 
 
 def cc_keys(headers: Mapping[str, object]) -> list[str]:
-    """Return the keys of the header `CC`, which consumers see."""
+    """Return the routing keys in the header `CC`, which consumers see."""
     return _texts(headers.get(CC))
 
 

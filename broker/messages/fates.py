@@ -17,13 +17,14 @@ from mypy_extensions import i64
 ROUTED: Final[i64] = 0
 #: No binding matched the message.
 UNROUTABLE: Final[i64] = 1
-#: A full queue refused the message, or its exchange does not exist.
+#: A full queue refused the message, its exchange does not exist, or a property is invalid.
 REFUSED: Final[i64] = 2
 #: The publisher lacks the permission to publish the message.
 DENIED: Final[i64] = 3
 #: The message is larger than the limit of its front end.
 TOO_LARGE: Final[i64] = 4
-#: The message is part of a dead letter cycle: each of its queues has discarded it before.
+#: The message is part of a dead letter cycle: each queue to which it would go has discarded it
+#: before, and no consumer has rejected it since.
 LOOPED: Final[i64] = 5
 #: The publisher numbers its messages, and published this sequence number before.
 REPEATED: Final[i64] = 6
@@ -53,22 +54,24 @@ OVER_LIMIT: Final[i64] = 3
 DROPPED: Final[i64] = 4
 #: A QoS 0 message for a client that is not connected.
 OFFLINE: Final[i64] = 5
-#: The protocol of the consumer cannot represent the message or its topic.
+#: The protocol of the consumer cannot represent the message or its topic. Exported as
+#: `not_representable`.
 UNREPRESENTABLE: Final[i64] = 6
 #: The queue was purged or deleted.
 PURGED: Final[i64] = 7
 #: The message was published to the dead letter exchange of its queue.
 DEAD_LETTERED: Final[i64] = 8
-#: A consumer rejected the message without a requeue, and no dead letter exchange took it.
+#: A consumer rejected the message without a requeue, and its queue has no dead letter exchange.
 REJECTED: Final[i64] = 9
 #: The store could not read the message from disk.
 UNREADABLE: Final[i64] = 10
-#: The message was returned to its queue more often than the delivery limit allows.
+#: The message was returned to its queue more often than the delivery limit allows. Exported as
+#: `delivery_limit`.
 OVERDELIVERED: Final[i64] = 11
 #: The delay of the message is over, and it was published again.
 RELEASED: Final[i64] = 12
-#: The counts of a queue without any: one shared list, never changed. Most queues are idle, because
-#: each session has one.
+#: The counts of every queue that has not counted a fate yet: one shared list, never changed. It
+#: saves memory: most queues are inboxes of idle sessions.
 NO_FATES: Final[list[int]] = [0] * 13
 #: The names of the copy fates, as metrics show them.
 COPY_FATES: Final = (

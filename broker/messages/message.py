@@ -25,7 +25,7 @@ NOWHERE: Final[i64] = 1 << 18
 #: The route leads to queues, which get a message of any QoS: a front end that only relays must take
 #: the slow path.
 QUEUES: Final[i64] = 1 << 30
-#: Bits from this one on belong to front ends: see `RelayFormat.apart`.
+#: Bits 19 to 29 belong to front ends, for `RelayFormat.apart`. This is the first of them.
 FRONT_END: Final[i64] = 1 << 19
 
 #: Quality of service (QoS) of a message: at most once, at least once, exactly once.
@@ -39,8 +39,8 @@ Properties = dict[str, object]
 class Encoding:
     """The format in which a message's content (body and properties) is written.
 
-    A content may be relayed unchanged to every reader of its Encoding *object*. Therefore front
-    ends intern their encodings: one object for each format.
+    A content is relayed unchanged only to readers that use the same Encoding *object*. Therefore
+    front ends intern their encodings: one object for each format.
     """
 
     def body(self, content: bytes) -> bytes:
@@ -48,11 +48,10 @@ class Encoding:
         raise NotImplementedError
 
     def properties(self, content: bytes) -> Properties:
-        """Return the properties in neutral form: content_type, headers, expiration (ms, as text),
-        ...
+        """Return the properties by AMQP's names: content_type, headers, expiration (ms, as text)...
 
-        Never raises: contents are relayed unread, so their bytes may be malformed. Properties that
-        cannot be read are left out.
+        All encodings use these names. Never raises: contents are relayed unread, so their bytes may
+        be malformed. Properties that cannot be read are left out.
         """
         raise NotImplementedError
 
@@ -61,7 +60,7 @@ class Encoding:
         return len(self.body(content))
 
     def priority(self, content: bytes) -> i64:
-        """Return the priority that the publisher set, 0 to 255. Never raises."""
+        """Return the priority that the publisher set, 0 to 255; 0 if none. Never raises."""
         priority = self.properties(content).get("priority")
         return priority if isinstance(priority, int) else 0
 
@@ -108,7 +107,11 @@ class AmendedEncoding(Encoding):
 
 
 def amend(encoding: Encoding, headers: Properties, changed: Properties) -> AmendedEncoding:
-    """Return the encoding with these changes, on top of the changes that it has already."""
+    """Return an encoding with changed headers and properties.
+
+    If `encoding` has changes already, the new ones are added to them. A change to None removes the
+    header or property.
+    """
     if isinstance(encoding, AmendedEncoding):
         return AmendedEncoding(
             encoding.source, {**encoding.headers, **headers}, {**encoding.changed, **changed}
@@ -138,14 +141,13 @@ UNKNOWN: Final = Origin("", "")
 
 
 class Address:
-    """The exchange and routing key to which a message was published, in the forms that consumers
-    need.
+    """The exchange and the routing key of a message, in the forms that consumers need.
 
     `short_strings` is the exchange name and the routing key as AMQP short strings (one byte of
-    length, then the name). A key above 255 bytes is cut there: such a route has no destination that
-    reads it. `topic` is the key as bytes in which `/` and `.` are exchanged: the MQTT form of the
-    key (see docs/architecture.md). Bytes of a key that are not UTF-8 are kept as surrogates, so
-    that they leave the broker as they came.
+    length, then the name). A key above 255 bytes is cut there, because messages with such a key are
+    not routed to queues. `topic` is the MQTT form of the key: its bytes, with `/` in place of `.`
+    and the reverse (see docs/architecture.md). Bytes of a key that are not UTF-8 are kept as
+    surrogates, so that they leave the broker as they came.
     """
 
     def __init__(self, exchange: str, key: str) -> None:
@@ -162,14 +164,17 @@ class Address:
         self.stored_names = b""
 
 
-#: Exchanges `/` and `.`. Both bytes never occur inside a longer UTF-8 sequence, so each byte can be
-#: exchanged by itself.
+#: Swaps `/` and `.`. Neither of the two bytes occurs inside a character of several bytes in UTF-8,
+#: so a text can be translated byte by byte.
 SWAP_SEPARATORS: Final = bytes.maketrans(b"./", b"/.")
 
 
 @mypyc_attr(acyclic=True)
 class Message:
-    """One published message. All queues that hold it share this object, so it never changes.
+    """One published message.
+
+    All queues that hold the message share this object. So it never changes once it is in a queue: a
+    queue with a time to live puts a copy that expires earlier.
 
     `expires` is a time of the agenda in ms (0: never). `position` is the message's position in
     the store (0: not stored).
@@ -205,22 +210,22 @@ class Message:
 
     @property
     def properties(self) -> Properties:
-        """The properties in neutral form; never raises."""
+        """The properties by AMQP's names, whatever the encoding; never raises."""
         return self.encoding.properties(self.content)
 
     def cache_recoded(self, encoding: Encoding, content: bytes) -> bytes:
-        """Keep the content as written in another encoding, and return it.
+        """Cache `content`, the message's content in another encoding, and return it.
 
-        A message that fans out to many readers of another protocol is encoded once.
+        So a message with many readers of another protocol is encoded once for all of them.
         """
         self.recoding = encoding
         self.recoded = content
         return content
 
     def copy(self, qos: i64, retained: bool) -> Message:
-        """Return the same message, to be delivered with another QoS or as a retained message.
+        """Return a copy with this QoS, marked as a retained message if `retained` is True.
 
-        No queue stores a retained message, so its copy has no position.
+        A copy that is marked so has position 0, because no queue stores a retained message.
         """
         other = Message(self.address, self.content, self.encoding, qos)
         other.expires = self.expires

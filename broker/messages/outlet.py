@@ -1,7 +1,7 @@
 """The output buffer of a connection: the bytes that deliveries write during one turn.
 
-It is where backpressure begins: if the client reads more slowly than queues deliver, the outlet
-closes, and messages wait in their queues.
+Backpressure begins here: if the client reads more slowly than queues deliver, the outlet refuses
+deliveries, and messages wait in their queues.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import Final
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
-#: Number of bytes in the buffer above which queues stop delivering to an outlet in this turn. A
-#: backlog then drains in slices that fit into the processor's cache, and its memory does not depend
-#: on its length.
+#: Number of bytes in the buffer from which on queues stop delivering to an outlet in this turn. So
+#: a long queue drains in slices that fit into the processor's cache, and the buffer stays small.
 TURN_BYTES: Final[i64] = 1 << 18
-#: Bodies from this size on, in bytes, are sent as a part of their own instead of being copied.
+#: Bodies from this size on, in bytes, are sent without being copied into the buffer.
 LARGE_BODY: Final[i64] = 1 << 14
 
 
@@ -27,8 +26,8 @@ def _ignore() -> None:
 class Outlet:
     """The output buffer of one connection. `wake` is called once per turn, with the first bytes.
 
-    `out` is the buffer of this turn. `_parts` are finished buffers and large bodies that stand
-    before it, which are sent without being copied.
+    `out` is the buffer of this turn. `_parts` are finished buffers and large bodies, which are sent
+    before `out` and without being copied.
     """
 
     def __init__(self) -> None:
@@ -44,8 +43,8 @@ class Outlet:
     def open(self) -> bool:
         """True if queues may deliver to this connection now.
 
-        If not, `deliveries_paused` notes that a queue was refused, and `resume_deliveries` is
-        called later.
+        If not, set `deliveries_paused`, so that `resume_deliveries` is called when the connection
+        accepts deliveries again.
         """
         if self.paused or len(self.out) + self._parts_size >= TURN_BYTES:
             self.deliveries_paused = True
@@ -53,13 +52,13 @@ class Outlet:
         return True
 
     def touch(self) -> None:
-        """Have the server send what was written: call `wake`, once per turn."""
+        """Call `wake`, at most once per turn, so that the server sends the bytes written."""
         if not self.dirty:
             self.dirty = True
             self.wake()
 
     def attach(self, data: bytes) -> None:
-        """Send these bytes next, without copying them."""
+        """Append bytes to the output without copying them."""
         out = self.out
         if len(out) > 0:
             self._close_buffer()
@@ -68,7 +67,7 @@ class Outlet:
         self.bytes_out += len(data)
 
     def _close_buffer(self) -> None:
-        """Append the buffer to the parts, and begin an empty one."""
+        """Append the contents of `out` to the parts, and empty `out`."""
         data = self.out.getvalue()
         self.out.truncate(0)
         self._parts.append(data)
@@ -76,9 +75,9 @@ class Outlet:
         self.bytes_out += len(data)
 
     def parts_to_send(self) -> list[bytes]:
-        """Return the parts that were collected, in order, and remove them.
+        """Return the bytes that were collected, in order, and empty the outlet.
 
-        Queues that were refused because the buffer was full deliver again.
+        If queues stopped delivering because the buffer was full, they are scheduled again.
         """
         self.dirty = False
         if len(self.out) > 0:

@@ -11,14 +11,17 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-#: Largest count of a death. A publisher may have written any number there.
+#: Largest count of a death. A higher count starts again at 1: publishers may write any number.
 COUNT_MAX: Final = 1 << 32
 
 Death = dict[str, object]
 
 
 def deaths_of(headers: Mapping[str, object]) -> list[Death]:
-    """Return the deaths that the headers contain."""
+    """Return the deaths in the header `x-death`, the last one first.
+
+    Return an empty list if there is no such header or it is not a list.
+    """
     value = headers.get("x-death")
     return (
         [dict(death) for death in value if isinstance(death, dict)]
@@ -49,9 +52,11 @@ def count_death(
     time: int,
     expiration: object,
 ) -> None:
-    """Count a death in this queue for this reason, and move it to the front of the list.
+    """Count in `deaths` that a message died in `queue` for `reason`.
 
-    `time` is in seconds since the epoch.
+    The entry of this queue and reason moves to the front of the list. `exchange`, `keys` and
+    `expiration` are those with which the message was published; only a new entry gets them. `time`
+    is in seconds since the epoch.
     """
     for death in deaths:
         if death.get("queue") == queue and death.get("reason") == reason:
@@ -76,7 +81,11 @@ def count_death(
 def death_headers(
     headers: Mapping[str, object], deaths: list[Death], queue: str, reason: str, exchange: str
 ) -> dict[str, object]:
-    """Return the headers that the dead letter gets."""
+    """Return the headers that the broker sets in a dead letter, besides the message's own.
+
+    `headers` are the message's own: the headers `x-first-death-...` are set only at its first
+    death.
+    """
     changed: dict[str, object] = {"x-death": deaths}
     for which in ("first", "last"):
         if which == "last" or f"x-{which}-death-queue" not in headers:

@@ -4,7 +4,7 @@ argument                          value                                       co
                                                                               redeclaration
 x-message-ttl (TTL)               ms, from 0                                  yes
 x-expires                         ms, from 1                                  yes
-x-max-length, -bytes              from 0                                      yes
+x-max-length, x-max-length-bytes  from 0                                      yes
 x-overflow                        drop-head, reject-publish(-dlx)             yes
 x-dead-letter-exchange            a name; -routing-key only beside it         yes
 x-max-priority                    0 to 255                                    yes
@@ -28,7 +28,7 @@ from mypy_extensions import i64
 
 from broker.errors import PreconditionFailed
 
-#: The largest number that an argument may have.
+#: The largest value of an argument that is a number.
 NUMBER_MAX: Final = 1 << 50
 #: The highest value of `x-max-priority`.
 PRIORITY_MAX: Final = 255
@@ -42,7 +42,7 @@ UNLIMITED: Final[i64] = 1 << 60
 #: Size of a stream's segment in bytes: the default, and the least that may be asked for.
 SEGMENT_BYTES: Final = 64 << 20
 SEGMENT_BYTES_MIN: Final = 4_096
-#: Seconds of the units of an age (as RabbitMQ).
+#: The units of an age such as `7D` (as in RabbitMQ), and their lengths in seconds.
 _UNITS: Final = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 #: The arguments that are numbers, and the least value of each.
@@ -64,7 +64,7 @@ _CHOICES: Final = {
 _SINGLE_ACTIVE_CONSUMER: Final = "x-single-active-consumer"
 _MAX_AGE: Final = "x-max-age"
 _JOURNAL: Final = "x-journal"
-#: The arguments that only streams know, and all arguments that streams know.
+#: The arguments that only streams accept. _STREAM_ARGUMENTS are all arguments that streams accept.
 _STREAM_ONLY: Final = ("x-stream-max-segment-size-bytes", _MAX_AGE, _JOURNAL)
 _STREAM_ARGUMENTS: Final = (
     *_STREAM_ONLY,
@@ -105,8 +105,9 @@ EMPTY: Final[Mapping[str, object]] = {}
 class QueueArguments:
     """The arguments of a queue, checked, together with the arguments of its policy.
 
-    If both give a number, the lower one applies; if both give a text, the queue's own applies.
-    Raises PreconditionFailed.
+    If the queue and the policy both set a limit or an age, the lower value applies. If both set a
+    text or the size of a segment, the queue's own value applies. Raises PreconditionFailed if an
+    argument is invalid.
     """
 
     def __init__(
@@ -119,9 +120,9 @@ class QueueArguments:
         thing = f"for queue '{name}' in vhost '{vhost}'"
         _check(thing, arguments)
         _check_type(thing, arguments)
-        #: The arguments as declared, and those of them that are compared when the queue is declared
-        #: again.
+        #: The arguments as declared.
         self.arguments = arguments
+        #: The declared arguments that must be equal when the queue is declared again.
         self.given = {
             argument: value
             for argument, value in arguments.items()
@@ -129,8 +130,9 @@ class QueueArguments:
         }
         self.quorum = arguments.get("x-queue-type") == "quorum"
         self.stream = arguments.get("x-queue-type") == "stream"
-        #: Of a stream: how long rows are kept in ms (-1 is for ever), the size of a segment in
-        #: bytes, and True if the stream receives all publications of its virtual host.
+        #: Three values of a stream: `max_age` is how long rows are kept, in ms (-1: for ever);
+        #: `segment_bytes` the size of a segment in bytes; `journal` is True if the stream records
+        #: all messages published in its virtual host.
         self.max_age: i64 = min(
             (parse_age(given[_MAX_AGE]) for given in (arguments, policy) if _MAX_AGE in given),
             default=-1,
@@ -216,13 +218,13 @@ def _check(thing: str, arguments: Mapping[str, object]) -> None:
 
 
 def parse_age(age: object) -> i64:
-    """Return the milliseconds of an age such as `7D`, or -1 if it is not an age."""
+    """Return an age such as `7D` in milliseconds, or -1 if the value is not an age."""
     found = _AGES.fullmatch(age) if isinstance(age, str) else None
     return i64(int(found[1]) * _UNITS[found[2]] * 1000) if found is not None else -1
 
 
 def _check_type(thing: str, arguments: Mapping[str, object]) -> None:
-    """Check that the queue's type knows each of the arguments. Raises PreconditionFailed."""
+    """Check that each argument is permitted for the queue's type. Raises PreconditionFailed."""
     kind = arguments.get("x-queue-type", "classic")
     for argument in _COMPARED:
         if argument in arguments and (
@@ -266,7 +268,7 @@ def _delivery_limit(
 
 
 def _lowest(arguments: Mapping[str, object], policy: Mapping[str, object], argument: str) -> i64:
-    """Return the lower one of the two numbers, or -1 if neither is given."""
+    """Return the lower value of this argument in `arguments` and `policy`; -1 if neither has it."""
     return min(
         (_number(given[argument]) for given in (arguments, policy) if argument in given), default=-1
     )
@@ -290,5 +292,5 @@ def _number(value: object) -> int:
     return value if isinstance(value, int) else -1
 
 
-#: The arguments of a queue without any.
+#: The arguments of a queue that was declared without arguments, and to which no policy applies.
 NO_ARGUMENTS: Final = QueueArguments("", "", EMPTY)

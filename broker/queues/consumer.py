@@ -54,8 +54,8 @@ class Delivery:
 class ReturnedMessage:
     """A message that was returned to its queue.
 
-    It holds no reference to the consumer that had it, so that a requeued message keeps no closed
-    connection in memory.
+    It holds no reference to the consumer that returned it, so that a requeued message keeps no
+    closed connection in memory.
     """
 
     __slots__ = ("attempts", "message", "sequence")
@@ -80,7 +80,10 @@ class CreditPool:
         self.consumers: list[Consumer] = []
 
     def give_back(self) -> None:
-        """Return one credit after a message was settled, and drain queues if the pool had none."""
+        """Add one credit, because a message was settled.
+
+        If the pool had no credit, schedule a drain of its consumers' queues.
+        """
         self.credit += 1
         if self.credit == 1:
             for consumer in self.consumers:
@@ -117,13 +120,13 @@ class Consumer:
     def deliver(self, message: Message, sequence: i64) -> None:
         """Write the message to the outlet.
 
-        It must not call the core, except for settling a message that needs no acknowledgement.
+        The method must not call the core, except to settle a message that needs no acknowledgement.
         """
         raise NotImplementedError
 
     @abstractmethod
     def redeliver(self, delivery: Delivery) -> None:
-        """Write a message to the outlet that was delivered before and was returned to the queue."""
+        """Write a message to the outlet again, after it was returned to the queue."""
         raise NotImplementedError
 
     def cancelled(self) -> None:
@@ -168,7 +171,7 @@ class MessageSource(Destination):
 
     @abstractmethod
     def auto_acknowledge(self, message: Message) -> None:
-        """Settle a message that was delivered without a need for an acknowledgement. Hot path."""
+        """Settle a message whose consumer need not acknowledge it. Hot path."""
         raise NotImplementedError
 
     @abstractmethod
@@ -194,7 +197,7 @@ class MessageSource(Destination):
     # -- how copies end
 
     def count(self, fate: i64, copies: int = 1) -> None:
-        """Count `copies` messages of this queue, or meant for it, that ended with this fate."""
+        """Count copies that ended with this fate, in this queue or on their way to it."""
         if self._fates is NO_FATES:
             self._fates = list(NO_FATES)
         self._fates[fate] += copies
@@ -239,7 +242,7 @@ class MessageSource(Destination):
                     and (pool is None or pool.credit > 0)
                     and consumer.outlet.open()
                 ):
-                    # Move it behind the consumers of equal priority, so that these take turns.
+                    # Consumers of equal priority take turns: move this one behind the others.
                     last = at
                     while (
                         last + 1 < len(self.standby)
@@ -258,9 +261,10 @@ class MessageSource(Destination):
         return len(self.consumers) + len(self.standby)
 
     def subscribe(self, consumer: Consumer) -> None:
-        """Add a consumer: to the consumers that take turns, or to those that stand by.
+        """Add a consumer to the consumers that take turns, or to those that stand by.
 
-        A consumer of a higher priority than all others makes the present ones stand by.
+        A new consumer of higher priority than all present ones makes them stand by, except in a
+        queue with a single active consumer.
         """
         first = self.consumers[0] if self.consumers else None
         if (

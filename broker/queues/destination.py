@@ -1,4 +1,4 @@
-"""Destinations of bindings: the base class of queues, subscribers and exchanges."""
+"""Destination: the base class of queues, subscribers and exchanges, to which bindings lead."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from broker.agenda import Task
 
 
 class Destination(Task):
-    """The end of a binding: a queue, a subscriber or another exchange, under its name.
+    """An object to which bindings lead: a queue, a subscriber or an exchange.
 
-    It is a Task itself, so that deferred work such as a drain needs no second object per queue,
-    which would be a reference cycle for the garbage collector.
+    It is a Task itself, so that deferred work such as a drain needs no second object per queue. The
+    two objects would refer to each other: a cycle for the garbage collector.
     """
 
     #: The word for this class of destination in the seed of a consistent-hash binding. The seed
@@ -23,8 +23,9 @@ class Destination(Task):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        #: The number of its definition in the store, 0 if it is not durable. A number is never used
-        #: again, but a name may be. The predeclared exchanges have numbers below 0.
+        #: The number of this object's definition in the store, 0 if the object is not durable. A
+        #: number is never used again, but a name may be. A predeclared exchange has a number below
+        #: 0.
         self.number: i64 = 0
         #: True once the destination is deleted. Its bindings are removed in slices afterwards, and
         #: no route leads to it any more.

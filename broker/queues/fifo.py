@@ -8,7 +8,7 @@ from mypy_extensions import i64
 
 T = TypeVar("T")
 
-#: Number of empty slots at the head above which they may be cut off.
+#: Number of empty slots at the head from which on they are removed, if they are half of the list.
 EMPTY_SLOTS_MAX: Final[i64] = 512
 
 

@@ -1,6 +1,6 @@
 """The queue with arguments: time to live, length limits, overflow, dead letters, expiry.
 
-A message that a limit discards ends with a fate. If the queue has a dead letter exchange, the
+Each discarded message is counted with its fate. If the queue has a dead letter exchange, the
 virtual host publishes the message there, with one of DEAD_LETTER_REASONS as the reason.
 """
 
@@ -41,14 +41,14 @@ DEAD_LETTER_REASONS: Final[dict[int, str]] = {
 
 
 class DeadLetterHost:
-    """The part of a virtual host that a queue with arguments calls."""
+    """The methods of a virtual host that a LimitedQueue calls."""
 
     def dead_letter(self, queue: LimitedQueue, message: Message, reason: str) -> None:
-        """Publish a message that `queue` discarded to the queue's dead letter exchange."""
+        """Publish the message, which `queue` discarded, to the dead letter exchange of `queue`."""
         raise NotImplementedError
 
     def publish_delayed(self, queue: LimitedQueue, message: Message) -> None:
-        """Publish a message whose delay is over."""
+        """Publish a message of a delayed exchange, whose delay in `queue` is over."""
         raise NotImplementedError
 
     def expire_queue(self, queue: LimitedQueue) -> None:
@@ -79,9 +79,10 @@ class LimitedQueue(Queue):
         self._unused_expiry: UnusedExpiry | None = None
 
     def latest_expiry(self) -> i64:
-        """Return the time at which a message put now expires by `x-message-ttl`, in ms; -1: never.
+        """Return when a message that is put now expires at the latest, in ms of the agenda's clock.
 
-        The time to live (TTL) is `arguments.ttl`; `Queue.expire` discards expired messages.
+        Return -1 if the queue has no time to live (TTL), which is `arguments.ttl`. `Queue.expire`
+        discards expired messages.
         """
         return self.agenda.now + self.arguments.ttl if self.arguments.ttl >= 0 else -1
 
@@ -97,9 +98,11 @@ class LimitedQueue(Queue):
         return when if 0 < when <= EXPIRY_SECONDS_MAX else 0
 
     def update_arguments(self, arguments: QueueArguments) -> None:
-        """Apply other arguments from now on, after a policy changed.
+        """Replace the queue's arguments, because a policy changed.
 
-        Waiting messages are measured again, as far as they are in memory.
+        If the queue limits its size in bytes, the bodies of the waiting messages in memory are
+        counted again; those in the tail (on disk) are not. Messages over a limit are dropped from
+        the head, unless the queue refuses new messages instead (`x-overflow: reject-publish`).
         """
         self.arguments = arguments
         self.waiting_bytes = 0
@@ -115,10 +118,9 @@ class LimitedQueue(Queue):
         return [returned.message for returned in self._returned] + self._waiting.items()
 
     def accepts(self, message: Message) -> bool:
-        """True if the queue takes the message, possibly by dropping its oldest one.
+        """True if the queue takes the message, possibly by dropping the oldest message.
 
-        A message that is not accepted is counted by `refuse`, and its publisher gets a negative
-        confirm.
+        If not, the caller calls `refuse`, and the publisher gets a negative confirm.
         """
         arguments = self.arguments
         return (
@@ -157,7 +159,8 @@ class LimitedQueue(Queue):
         if self.depth > before:
             self._count_bytes(message)
             if self._trim() or 0 < message.expires <= self.agenda.now:
-                # An expired message must not stand at the head when the next message arrives.
+                # With TTL 0 and no ready consumer, the message has expired already; and dropping
+                # messages may have left an expired one at the head. Do not wait for the timer.
                 self.expire(MESSAGES_PER_SLICE)
 
     def enqueue(self, message: Message) -> None:
@@ -201,7 +204,7 @@ class LimitedQueue(Queue):
 
     def restore(self, positions: array[int], sequence: i64) -> None:
         super().restore(positions, sequence)
-        # The limit in bytes is also the limit of what is read here.
+        # This reads all messages; the queue's limit in bytes bounds how much that is.
         if self.arguments.max_bytes != UNLIMITED:
             for message in read_stored(self.store, self.number, positions, False):
                 if message is not None:
@@ -248,7 +251,7 @@ class LimitedQueue(Queue):
         return super()._pop_head()
 
     def _with_delivery_count(self, returned: ReturnedMessage) -> ReturnedMessage:
-        """Write `x-delivery-count` into the message if this queue counts deliveries."""
+        """Return `returned`, with the header `x-delivery-count` if this queue counts deliveries."""
         if self.arguments.delivery_limit >= 0 or self.arguments.quorum:
             message = returned.message
             counted = Message(

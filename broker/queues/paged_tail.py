@@ -56,9 +56,9 @@ class PagedTail:
     def __init__(self, store: Store, queue: i64) -> None:
         self._store = store
         self._queue: i64 = queue
-        #: True if the store returns the expiry of the messages restored after a restart.
+        #: True if the queue's annotations in the store are expiry times.
         self._expiring = False
-        #: Messages that are read already, and follow one that cannot be read.
+        #: Messages that were read from the store, but not returned by `pop` yet.
         self._read_ahead: list[Message | None] = []
         self._chunks: Fifo[Chunk] = Fifo()
         self._last = Chunk()
@@ -72,7 +72,7 @@ class PagedTail:
     def restore(self, positions: array[int], latest: i64) -> None:
         """Append messages that are in the store already, after a restart.
 
-        Each expires at its own time, and at `latest` at the latest (ms; -1 is never).
+        Each message expires at its own time, but not after `latest` (ms; -1: no such limit).
         """
         self._expiring = latest >= 0
         for at in range(0, len(positions), CHUNK_MESSAGES):
@@ -84,14 +84,14 @@ class PagedTail:
             self._last = chunk
 
     def _open_chunk(self) -> Chunk:
-        """Return the chunk to which the next message is appended."""
+        """Return the last chunk, or a new one if the last is full."""
         if len(self._last.positions) >= CHUNK_MESSAGES or self._chunks.size == 0:
             self._last = Chunk()
             self._chunks.push(self._last)
         return self._last
 
     def pop_positions(self) -> array[int]:
-        """Remove the next chunk and return its positions, for messages that need not be read."""
+        """Remove the next chunk and return its positions, without reading the messages."""
         if self._read_ahead:
             ahead, self._read_ahead = self._read_ahead, []
             return array("q", [message.position for message in ahead if message is not None])
@@ -103,9 +103,9 @@ class PagedTail:
         return self._chunks.size == 0 and not self._read_ahead
 
     def pop(self) -> list[Message | None]:
-        """Remove and return the next messages, or one None for a message that cannot be read.
+        """Remove and return the next messages, up to the first one that cannot be read.
 
-        The store has logged why it cannot be read.
+        Return `[None]` if the next message itself cannot be read; the store has logged the reason.
         """
         messages = self._read_ahead or self._read()
         self._read_ahead = []
@@ -116,7 +116,7 @@ class PagedTail:
         return messages
 
     def _read(self) -> list[Message | None]:
-        """Remove the next chunk and return its messages, with None for an unreadable one."""
+        """Remove the next chunk and return its messages; None for each unreadable one."""
         chunk = self._chunks.pop()
         wanted = [position for position in chunk.positions if position > 0]
         found = self._store.fetch(self._queue, wanted, self._expiring)
@@ -141,7 +141,7 @@ def read_stored(
 ) -> Iterator[Message | None]:
     """Yield the messages of a queue at these positions, read in chunks; None for an unreadable one.
 
-    `expiring` is True if the store returns the expiry of each message in this queue.
+    `expiring` is True if the queue's annotations in the store are expiry times.
     """
     for at in range(0, len(positions), CHUNK_MESSAGES):
         yield from store.fetch(queue, list(positions[at : at + CHUNK_MESSAGES]), expiring)

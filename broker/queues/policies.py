@@ -1,7 +1,7 @@
 """Policies: arguments for all queues and exchanges whose name matches a pattern.
 
-An operator sets them; they have RabbitMQ's format. Of all policies that match a name, only the one
-with the highest priority applies.
+Operators set policies, in RabbitMQ's format. Of all policies that match a name, only the one with
+the highest priority applies.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ PRIORITY_MAX: Final = 1 << 31
 
 
 class Policy:
-    """One policy, checked: a pattern of names, and the arguments of the objects that have such
-    names.
+    """One policy, checked: a pattern, and arguments for the queues and exchanges it matches.
 
-    `definition` is as written by the operator. Raises PreconditionFailed.
+    `definition` is as written by the operator. Raises PreconditionFailed if a value is invalid.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class Policy:
         self.apply_to = apply_to
         self.priority = priority
         self.definition = definition
-        #: The definition of this policy as queue arguments.
+        #: The keys of `definition` that are about queues, as queue arguments.
         self.arguments = {
             BY_POLICY[key]: value for key, value in definition.items() if key in BY_POLICY
         }
@@ -90,7 +89,7 @@ class Policy:
             raise PreconditionFailed(f"{thing}: {error}") from None
 
     def applies_to(self, name: str, kinds: tuple[str, ...]) -> bool:
-        """True if the policy applies to an object of this name and of one of these kinds."""
+        """True if the pattern matches the name and `apply-to` is one of `kinds`."""
         return self.apply_to in kinds and self._pattern.search(name) is not None
 
     @property
@@ -136,15 +135,19 @@ class Policies:
         return self._best(name, ("all", "exchanges"))
 
     def arguments(self, name: str, arguments: Mapping[str, object]) -> Mapping[str, object]:
-        """Return the queue arguments that the policy of this queue adds."""
+        """Return the queue arguments of the policy that applies to a queue; empty if none does.
+
+        `name` and `arguments` are those with which the queue is declared.
+        """
         if not self.by_name:
             return EMPTY
         policy = self.for_queue(name, arguments.get("x-queue-type"))
         return EMPTY if policy is None else policy.arguments
 
     def alternate(self, name: str) -> str | None:
-        """Return the alternate exchange that a policy gives to an exchange which names none, or
-        None.
+        """Return the alternate exchange that the policy of this exchange names.
+
+        Return None if no policy applies to the exchange, or its policy names none.
         """
         policy = self.for_exchange(name)
         return None if policy is None else policy.alternate

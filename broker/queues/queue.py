@@ -13,7 +13,7 @@ consumer is ready, messages wait in the queue. One invariant saves a drain per m
 messages wait and no drain is scheduled, no consumer is ready. So everything that makes a consumer
 ready (credit, room in its outlet, a new consumer) must call `schedule_drain`.
 
-A durable queue that grows longer than the store's window drops its newest messages from memory, and
+A durable queue with more than `store.window` messages drops its newest messages from memory, and
 reads them from the store when their turn comes: `put --> waiting --> tail --> (store) --> waiting`.
 While the queue has a tail, every new message goes there.
 
@@ -47,7 +47,8 @@ from broker.queues.fifo import Fifo
 from broker.queues.paged_tail import PagedTail
 from broker.store.contract import Store
 
-#: Messages of a queue that are released after a purge, or that expire, in one turn.
+#: Messages of a queue that are released after a purge in one turn, or discarded because they have
+#: expired.
 MESSAGES_PER_SLICE: Final[i64] = 2_000
 
 _NOTHING: Final[Fifo[Message]] = Fifo()
@@ -58,7 +59,7 @@ class Queue(MessageSource):
     """A queue without limits of its own: messages wait in order until a consumer takes them.
 
     `LimitedQueue` adds the limits of the queue arguments, so that a plain queue does not pay for
-    them. `max_length` is the exception: session inboxes need it.
+    them. Only `max_length` is here, because session inboxes need it.
     """
 
     hash_kind: ClassVar[str] = "Queue"
@@ -68,13 +69,14 @@ class Queue(MessageSource):
         #: The `durable` flag of the declaration. An exclusive queue is never stored, even if it was
         #: declared durable, because it is deleted with its connection.
         self.declared_durable = durable
-        #: The connection that declared the queue as exclusive, and alone may use it; else None.
+        #: The connection that declared the queue as exclusive, the only one that may use it. None
+        #: if the queue is not exclusive.
         self.exclusive_to: object = None
         self.auto_delete = False
         #: True if the queue is a session's inbox: clients can neither declare nor consume it.
         self.private = False
         self.depth: i64 = 0
-        #: The queue that took this one's place because a policy requires a LimitedQueue.
+        #: The LimitedQueue that replaced this queue because of a policy; None if there is none.
         self.replacement: Queue | None = None
         self._waiting = _NOTHING
         self._returned = _NO_RETURNED
@@ -122,7 +124,11 @@ class Queue(MessageSource):
             self._overflow()
 
     def _overflow(self) -> None:
-        """Move the newest message to the tail and drop the oldest one, as the limits require."""
+        """Apply the limits after a message was added.
+
+        Move the newest message to the tail if the queue has a tail or exceeds the store's window.
+        Drop the oldest message if the queue exceeds `max_length`.
+        """
         if self.durable and self.depth > self.store.window or self._paged > 0:
             if self._tail is None:
                 self._tail = PagedTail(self.store, self.number)
@@ -140,9 +146,9 @@ class Queue(MessageSource):
         )
 
     def reserve(self) -> i64:
-        """Take the next sequence number for a message that does not pass through this queue.
+        """Take and return the next sequence number, for a message that is not put into the queue.
 
-        Only called while no message waits.
+        A session sends messages of shared subscriptions so. Only called while no message waits.
         """
         self._sequence += 1
         return self._sequence
@@ -153,15 +159,15 @@ class Queue(MessageSource):
 
     @property
     def annotates(self) -> bool:
-        """True if the store keeps an annotation of each message for this queue."""
+        """True if the store keeps an annotation with each message of this queue."""
         return self.private
 
     def annotate(self, lowered: bool) -> int:
-        """Return the annotation of the next message, for the store to keep; 0 for none.
+        """Return the annotation that the store keeps with the next message; 0 for none.
 
-        A session's inbox annotates the message's sequence number, negative if `lowered`: then the
-        session gets the message with a lower QoS than it was published with. A queue with a time
-        to live annotates the time at which the message expires.
+        In a session's inbox this is the message's sequence number, negative if `lowered`: then the
+        session gets the message with a lower QoS than it was published with. In a queue with a time
+        to live this is the time at which the message expires, in seconds since EXPIRY_EPOCH (2020).
         """
         if not self.private:
             return 0
@@ -195,7 +201,8 @@ class Queue(MessageSource):
     def restore(self, positions: array[int], sequence: i64) -> None:
         """Restore the messages that waited when the broker stopped.
 
-        `sequence` is the sequence number of the first one.
+        `positions` are their positions in the store, `sequence` is the sequence number of the first
+        message.
         """
         tail = self._tail = PagedTail(self.store, self.number)
         tail.restore(positions, self.latest_expiry())
@@ -221,7 +228,10 @@ class Queue(MessageSource):
         self.count(UNREADABLE)
 
     def latest_expiry(self) -> i64:
-        """Return when a message that is put now expires at the latest, in ms; -1 for never."""
+        """Return when a message that is put now expires at the latest, in ms of the agenda's clock.
+
+        Return -1 if the queue has no time to live.
+        """
         return -1
 
     # -- out
@@ -265,7 +275,7 @@ class Queue(MessageSource):
             self.agenda.later(self)
 
     def _read_tail(self) -> None:
-        """Read the next messages of the tail, once no message is in memory any more."""
+        """Read the next messages of the tail, unless some that were not delivered are in memory."""
         tail = self._tail
         assert tail is not None
         while self._paged > 0 and self._waiting.size == 0:
@@ -329,7 +339,7 @@ class Queue(MessageSource):
             self.schedule_drain()
 
     def auto_acknowledge(self, message: Message) -> None:
-        """Settle a message that was delivered without a need for an acknowledgement. Hot path."""
+        """Settle a message whose consumer need not acknowledge it. Hot path."""
         self.auto_acknowledged += 1
         if message.position > 0:
             self.release(message)
@@ -375,8 +385,8 @@ class Queue(MessageSource):
     def touch(self) -> None:
         """Restart the period after which an unused queue is deleted (`x-expires`).
 
-        Called when the queue is declared, polled or consumed. A queue without that argument ignores
-        it.
+        Called when the queue is declared or polled, or loses a consumer. A queue without
+        `x-expires` does nothing.
         """
 
     def expire(self, limit: i64) -> None:
@@ -412,7 +422,7 @@ class Queue(MessageSource):
             self.agenda.at(expires, self._expiry_task)
 
     def drop_head(self, fate: i64) -> None:
-        """Discard the first message of the queue."""
+        """Discard the first message of the queue, with this fate."""
         self.discard(self._pop_head().message, fate)
 
     def take_over(self, old: Queue) -> None:
@@ -458,9 +468,9 @@ class Queue(MessageSource):
         return purged
 
     def on_deleted(self) -> int:
-        """Discard all messages and cancel all consumers, because the queue was deleted.
+        """Discard all messages and cancel all consumers, because the queue is deleted.
 
-        Return how many messages waited.
+        Return how many messages were waiting, unacknowledged ones not counted.
         """
         self.dead = True
         purged = self.purge()
@@ -482,7 +492,7 @@ class Queue(MessageSource):
 
 
 class PurgeTask(Task):
-    """Releases purged messages in the store, some in each turn."""
+    """A task that releases purged messages in the store, some in each turn."""
 
     def __init__(
         self,
@@ -515,7 +525,7 @@ class PurgeTask(Task):
 
 
 class MessageExpiry(Task):
-    """Discards expired messages of one queue when their time has come.
+    """A timer task that discards the expired messages of one queue.
 
     `queue` is None once the queue is deleted, so that a pending timer does not keep it in memory.
     """

@@ -24,8 +24,8 @@ PARTLY: Final = "partly-allowed"
 class Binding:
     """A rule of one exchange: messages that match `key` and `arguments` go to `destination`.
 
-    `grammar` says what wildcards the key may hold (AMQP or MQTT). A subscriber gets messages by
-    this binding with at most the QoS `qos`.
+    `grammar` says which wildcards the key may contain, AMQP's or MQTT's. If the destination is a
+    subscriber, it gets the messages with QoS `qos` at most.
     """
 
     __slots__ = ("arguments", "destination", "grammar", "key", "qos")

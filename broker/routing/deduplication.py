@@ -24,8 +24,8 @@ from broker.store.contract import Sequenced, Store, Ticket
 
 PRODUCER: Final = "x-trellis-producer"
 SEQUENCE: Final = "x-trellis-sequence"
-#: Producers that a virtual host remembers. For one more, the producer that published longest ago is
-#: evicted.
+#: Number of producers that a virtual host remembers. If there are more, the producer that published
+#: longest ago is forgotten.
 PRODUCERS_MAX: Final = 100_000
 #: Size in bytes of the longest producer name.
 NAME_MAX: Final = 255
@@ -73,7 +73,7 @@ class Producers:
     """The last sequence numbers of the producers of one virtual host."""
 
     def __init__(self, vhost: str, store: Store) -> None:
-        #: Last sequence numbers by producer name, those of recent producers at the end.
+        #: Last sequence numbers by producer name; the producer that published last is at the end.
         self.last: dict[str, int] = {}
         self._vhost = vhost
         self._store = store

@@ -1,7 +1,7 @@
 """Equivalence of declarations: an exchange or a queue is declared again with equal options only.
 
-AMQP 0-9-1 lets several clients declare the same object, if they all mean the same. If an option or
-an argument differs, the error names it.
+AMQP 0-9-1 lets several clients declare the same object, if they all declare it with the same
+options. If an option or an argument differs, the error names it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COMPARED: Final = (
 
 
 def check_exchange(known: Exchange, vhost: str, kind: str, options: ExchangeOptions) -> None:
-    """Raise PreconditionFailed if the exchange differs from the declaration."""
+    """Raise PreconditionFailed if the existing exchange differs from a new declaration."""
     thing = f"exchange '{known.name}'"
     current = known.options
     if known.kind != kind:
@@ -56,7 +56,7 @@ def check_queue(
     auto_delete: bool,
     arguments: QueueArguments,
 ) -> None:
-    """Raise PreconditionFailed if the queue differs from the declaration.
+    """Raise PreconditionFailed if the existing queue differs from a new declaration.
 
     Raise ResourceLocked if the queue is exclusive and the declaration is not, or the reverse.
     """

@@ -70,7 +70,8 @@ class Plan:
         ]
         #: Subscribers that get a message published with QoS 0.
         self.relay = _relay([subscriber for subscriber, _ in subscribers])
-        #: Subscribers that get a message published with QoS 1 or 2 with QoS 0, as they asked for.
+        #: Subscribers that get a message published with QoS 1 or 2, but with QoS 0, because their
+        #: subscription asks for QoS 0.
         self.reliable_relay = _relay(
             [subscriber for subscriber, qos in subscribers if qos == AT_MOST_ONCE]
         )
@@ -101,7 +102,8 @@ class Plan:
         #: not want the messages that its own session publishes.
         self.by_publishing_session = by_publishing_session
         self.stale = False
-        #: The error to raise to the publisher, if it must not publish here.
+        #: The error that publishing with this plan raises: the exchange does not exist, or the
+        #: publisher lacks a permission. None if publishing is permitted.
         self.refusal: BrokerError | None = None
         #: The fate of each message.
         self.fate: i64 = ROUTED if targets else UNROUTABLE
@@ -113,8 +115,8 @@ class Plan:
         #: fit into the processor's cache, so each of them costs more.
         self.weight: i64 = 1 + len(targets) * (1 + len(targets) // LARGE_FANOUT)
         #: The features that send a message to the slow path, as bits of messages/message.py. A
-        #: message with no other one of them than PERSISTENCE goes to
-        #: `VirtualHost.publish_persistent`.
+        #: message that has only one of them, PERSISTENCE, goes to `VirtualHost.publish_persistent`
+        #: instead.
         self.slow_path_mask: i64 = EXPIRATION | USER_ID | HEADERS | REPLY_TO
         if self.queues:
             self.slow_path_mask |= QUEUES
@@ -130,9 +132,10 @@ class Plan:
             self.slow_path_mask |= NOWHERE
 
     def add_journals(self, journals: list[StreamQueue], publisher: str) -> None:
-        """Add streams that record each message, whether or not it has another destination.
+        """Add streams that record each message, even a message without another destination.
 
-        The fate of a message still depends on its other destinations alone.
+        The journals do not change the fate of a message: without another destination it stays
+        unroutable.
         """
         added: list[StreamQueue] = [journal for journal in journals if journal not in self.queues]
         if not added:

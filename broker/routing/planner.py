@@ -1,7 +1,7 @@
 """The Planner: from an identity, an exchange and a routing key to a Plan.
 
 It checks permissions, and follows the bindings of one virtual host. A PublishContext asks it for a
-plan on a miss of its route cache only, so this is the cold side of publishing.
+plan only when its route cache has no route, so nothing here is a hot path.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Planner(PlanResolver):
         self._vhost = vhost
         self._agenda = agenda
         self._exchanges = exchanges
-        #: The default exchange routes to these by name.
+        #: The queues, and the queues for direct replies, by the names under which the default
+        #: exchange routes to them.
         self._queues = queues
         self._replies = replies
         self._limits = limits
@@ -105,9 +106,9 @@ class Planner(PlanResolver):
     ) -> Plan:
         """Return the plan of one message with several routing keys, which is not interned.
 
-        `keys` begins with the message's own routing key. `deaths` is given for a dead letter: it
-        does not go again to a queue that discarded it before, because that would be a dead letter
-        cycle. If no other queue is left, the message ends with the fate LOOPED.
+        `keys` begins with the message's own routing key. If `deaths` is given, the message is a
+        dead letter that must not go round in a cycle: a queue for which `would_cycle` is True gets
+        no copy. If no destination is left, the message ends with the fate LOOPED.
         """
         routes = [Route(exchange, key, _NO_PLAN) for key in keys]
         try:
@@ -299,7 +300,10 @@ class Planner(PlanResolver):
         return found
 
     def _default_target(self, key: str) -> Queue | None:
-        """Return the queue to which the default exchange routes this key, which is its name."""
+        """Return the queue to which the default exchange routes this key: the queue of that name.
+
+        Return None if there is none, or if it is the stream `$topology`.
+        """
         queue = self._queues.get(key) or self._replies.get(key)
         return None if key == TOPOLOGY and isinstance(queue, StreamQueue) else queue
 

@@ -35,7 +35,7 @@ from broker.routing.topology_stream import TopologyStream
 
 #: Size in bytes of the longest cache key. Longer names are resolved for each message.
 NAME_MAX: Final = 512
-#: A full cache evicts one route in so many at once.
+#: A full cache evicts its capacity divided by this number at once.
 EVICTION_DIVISOR: Final = 16
 
 
@@ -51,10 +51,10 @@ class PlanResolver:
 
 
 class Prewarmer:
-    """The part of the prewarming that fills the route cache of a new PublishContext."""
+    """The part of the class Prewarming that a virtual host's contexts call."""
 
     def prewarm(self, context: PublishContext) -> None:
-        """Resolve the routes that the clients of this context are expected to publish to."""
+        """Fill the context's route cache with the routes that its clients are expected to use."""
         raise NotImplementedError
 
 
@@ -86,10 +86,11 @@ class PublishContext:
         self._unrepresentable: i64 = 0
 
     def resolve(self, name: bytes, exchange: str, key: str) -> Route:
-        """Resolve a route, and cache it under `name`, its bytes in the packet. Cold.
+        """Resolve a route, and cache it under `name`, its bytes in the packet. Not a hot path.
 
-        A name that is too long is not cached, and neither is a key to the default exchange that
-        names no queue: clients that reply to deleted queues would fill the cache.
+        A route with a name that is too long is not cached. Neither is a route through the default
+        exchange whose key names no queue: clients that reply to deleted queues would fill the
+        cache.
         """
         self.misses += 1
         route = Route(exchange, key, self._resolver.plan(self.identity, exchange, key))
@@ -105,7 +106,7 @@ class PublishContext:
         return route
 
     def evict(self, name: bytes) -> None:
-        """Remove the route of this name from the cache, if it is there."""
+        """Remove the route that is cached under `name` (its bytes in the packet), if any."""
         route = self.routes.pop(name, None)
         if route is not None:
             self._collect(route)
@@ -119,13 +120,13 @@ class PublishContext:
     # -- counts
 
     def count(self, plan: Plan, messages: i64) -> None:
-        """Count this number of messages that were published with this plan."""
+        """Count messages that were published with this plan: their fate and their copies."""
         self._fates[plan.fate] += int(messages)
         self._copies += messages * plan.copies
         self._unrepresentable += messages * plan.unrepresentable
 
     def count_fate(self, fate: i64) -> None:
-        """Count a message that had no plan, or another fate than its plan says."""
+        """Count a message that has no plan, or another fate than `Plan.fate` says."""
         self._fates[fate] += 1
 
     def count_copies(self, copies: i64, unrepresentable: i64) -> None:
@@ -145,9 +146,10 @@ class PublishContext:
             self._uncached = None
 
     def totals(self) -> tuple[list[int], int, int]:
-        """Return the message fates in the order of MESSAGE_FATES, and two numbers of copies.
+        """Return the number of messages by fate, and the numbers of copies.
 
-        The first number counts all copies, the second one those that were not representable.
+        The fates have the order of MESSAGE_FATES. The second value is the number of all copies, the
+        third the number of those whose destination could not represent the message.
         """
         self._collect_uncached()
         for route in self.routes.values():
@@ -175,7 +177,7 @@ class IngressCounters:
         sum_into(self.fates, fates)
 
     def merge(self, other: IngressCounters) -> None:
-        """Add the counts of other counters."""
+        """Add the counts of `other`."""
         self.received += other.received
         self.copies += other.copies
         self.unrepresentable += other.unrepresentable
@@ -183,7 +185,7 @@ class IngressCounters:
         sum_into(self.fates, other.fates)
 
     def copy(self) -> IngressCounters:
-        """Return an independent copy."""
+        """Return a copy of these counters, which does not change with them."""
         other = IngressCounters()
         other.received, other.fates, other.copies = self.received, list(self.fates), self.copies
         other.unrepresentable, other.misses = self.unrepresentable, self.misses
@@ -259,7 +261,7 @@ class PublishContexts:
         self._most = max(self._limits.contexts, 2 * len(self._contexts))
 
     def absorb(self, other: PublishContexts) -> None:
-        """Add the counts of a virtual host that was deleted."""
+        """Add the counts of `other`, the contexts of a deleted virtual host."""
         for front, ingress in other.ingress_counters().items():
             self._past.setdefault(front, IngressCounters()).merge(ingress)
 
@@ -267,12 +269,12 @@ class PublishContexts:
         return iter([self.internal, *self._contexts.values()])
 
     def evict(self, name: bytes) -> None:
-        """Remove the route of this name from all caches."""
+        """Remove the route that is cached under `name` from the caches of all contexts."""
         for context in self:
             context.evict(name)
 
     def ingress_counters(self) -> dict[str, IngressCounters]:
-        """Return for each front end the counts of the messages that came in through it."""
+        """Return the counts of the messages received through each front end, by its name."""
         found = {front: past.copy() for front, past in self._past.items()}
         for context in self:
             found.setdefault(context.front, IngressCounters()).add(context)

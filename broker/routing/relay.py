@@ -15,8 +15,9 @@ from broker.stream.rows import PublishRun
 class Relay:
     """A set of subscribers that are sent the same bytes.
 
-    Each Plan has one Relay. A front end that reads a run of packets compares the relays of their
-    routes by identity, and sends all packets of one relay at once.
+    Each Plan has two: `relay` for messages with QoS 0, `reliable_relay` for the others. A front end
+    that reads several packets at once finds those whose routes have the same Relay object, and
+    sends them with one call.
     """
 
     def __init__(self, targets: list[Subscriber]) -> None:
@@ -25,7 +26,8 @@ class Relay:
     def send(self, packets: bytes, count: i64) -> None:
         """Write `count` encoded packets to all subscribers. Hot path.
 
-        A subscriber whose client does not read fast enough loses them.
+        A subscriber loses the packets if it has no connection (`missed`), or if its client does not
+        read fast enough (`dropped`).
         """
         for target in self.targets:
             outlet = target.outlet
@@ -45,7 +47,7 @@ class Relay:
         self.send(packets, count)
 
     def offer(self, message: Message) -> None:
-        """Offer one decoded message to all subscribers."""
+        """Call `Subscriber.offer` of each subscriber, with one decoded message."""
         for target in self.targets:
             target.offer(message)
 

@@ -1,4 +1,4 @@
-"""The Route: an exchange and a routing key, with everything known about publications to them.
+"""The Route: an exchange and a routing key, with all that is known before a message is published.
 
 bytes from the wire --dict--> Route --+-- address     the names, which messages keep
                                       +-- count       publications, added to the fates when the

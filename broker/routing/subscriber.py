@@ -17,8 +17,8 @@ from broker.queues.queue import Queue
 class RelayFormat:
     """The wire format of a group of subscribers, which all can be sent the same encoded packet.
 
-    `apart` is a mask in the bits of `Plan.slow_path_mask`. It names the publishers whose packets
-    must not be relayed unchanged to these subscribers.
+    `apart` becomes part of `Plan.slow_path_mask`. Each of its bits stands for a kind of publishers
+    whose packets these subscribers cannot be sent unchanged, such as those of another MQTT level.
     """
 
     def __init__(self, apart: i64) -> None:
@@ -49,11 +49,14 @@ class Subscriber(Destination):
         raise NotImplementedError
 
     def may_read(self, topic: bytes) -> bool:
-        """True if the user may read this topic. Asked for partly permitted filters only."""
+        """True if the user of this subscriber may read the topic.
+
+        Called only for a binding whose filter the user may read in part (PARTLY).
+        """
         return True
 
     def offer(self, message: Message) -> None:
-        """Write the message out if that is possible now; else count it as dropped or missed."""
+        """Write the message to the outlet if possible; else count it as dropped or missed."""
         raise NotImplementedError
 
     def fates(self) -> list[int]:

@@ -1,6 +1,7 @@
 """The stream `$topology`: each change of exchanges, queues, bindings and connections, as a row.
 
-A reader of a journal can compute from it which queues and users a message of any time could reach.
+With these rows, a reader of a journal can compute which queues and users each message could reach
+when it was published.
 
     key of the row            body, as JSON
     declare, delete           kind (exchange, queue, stream), name; for a declared exchange also
@@ -9,12 +10,13 @@ A reader of a journal can compute from it which queues and users a message of an
                               grammar, assurance (the QoS)
     subscribe, unsubscribe    the same keys, for a session or a group with a shared subscription
     connect, disconnect       user, protocol
-    snapshot                  restarted: true if the rows before the snapshot do not hold any more
+    snapshot                  restarted: true if the rows before the snapshot are no longer valid
     complete                  the end of the snapshot: all objects are known now
 
-A snapshot consists of rows `declare`, `bind` and `subscribe` for all objects that exist. Changes
-that happen meanwhile stand between them. There is a snapshot after each start, and at least one in
-each segment of the stream, so a reader can begin at any segment.
+A snapshot consists of rows `declare`, `bind` and `subscribe` for all objects that exist. The rows
+of changes during the snapshot stand between them. There is a snapshot after each start. Another
+begins with each new segment of the stream, so that a reader can begin in the middle; but not before
+the changes since the last snapshot take twice as many rows as that snapshot.
 """
 
 from __future__ import annotations
@@ -92,13 +94,16 @@ class TopologyStream:
         self._record("disconnect", {"user": user, "protocol": protocol})
 
     def snapshot(self, restarted: bool) -> None:
-        """Begin a snapshot. The caller records all objects after this, then calls `complete`."""
+        """Begin a snapshot. The caller then records all objects, and calls `complete`.
+
+        `restarted` is True if the rows before the snapshot are no longer valid.
+        """
         self._begun = self.queue.end
         self._rows = -1
         self._record("snapshot", {"restarted": restarted})
 
     def complete(self) -> None:
-        """End a snapshot."""
+        """Record the end of the snapshot."""
         self._rows = self.queue.end - self._begun
         self._record("complete", {})
 

@@ -27,7 +27,7 @@ SNAPSHOT_ROWS_PER_SLICE: Final = 500
 
 
 class PolicyTarget(Protocol):
-    """The part of the declarations that a PolicyUpdate calls."""
+    """The part of the class Declarations that a PolicyUpdate calls."""
 
     def apply_alternates(self, exchanges: list[Exchange]) -> None:
         """Give exchanges the alternate exchanges of their policies."""
@@ -36,17 +36,17 @@ class PolicyTarget(Protocol):
         """Give a queue the arguments of its policy, if the queue still exists."""
 
     def retire_plans(self) -> None:
-        """Make all plans stale."""
+        """Make all plans stale, so that each route gets a new plan with its next message."""
 
 
 class BindingRemover(Protocol):
-    """The part of the bindings that a BindingRemoval calls."""
+    """The part of the class Bindings that a BindingRemoval calls."""
 
     def remove_slice(self, exchange: Exchange, destination: Destination, most: int) -> int:
-        """Remove up to `most` bindings between two objects of which one is deleted.
+        """Remove up to `most` bindings from `exchange` to `destination`, one of which is deleted.
 
-        Return how many were removed, bindings with long keys counted several times; 0 if none are
-        left.
+        Return how many bindings were removed, those with long keys counted several times; 0 if none
+        are left.
         """
 
 

@@ -50,8 +50,9 @@ class Bindings:
         self.topology: TopologyStream | None = None
 
     def bind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
-        """Add a binding to an exchange, or replace the equal one.
+        """Add a binding to an exchange.
 
+        It replaces the binding with the same destination, key and arguments, if there is one.
         Raise NotFound if the exchange does not exist, PreconditionFailed if its type does not
         accept the binding, AccessRefused if the destination is the topology stream.
         """
@@ -87,15 +88,17 @@ class Bindings:
         self._planner.retire()
 
     def add(self, exchange: Exchange, binding: Binding) -> Binding | None:
-        """Add a binding without storing it, as at a start. Return the equal one that it replaces.
+        """Add a binding without storing it. A restore calls this for a stored one.
 
-        Raise PreconditionFailed if the type of the exchange does not accept the binding.
+        Return the binding with the same destination, key and arguments, which is replaced; None if
+        there is none. Raise PreconditionFailed if the type of the exchange does not accept the
+        binding.
         """
         exchange.check(binding)
         return exchange.bind(binding)
 
     def unbind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
-        """Remove the binding that is equal to this one, if there is one."""
+        """Remove the binding with the destination, key and arguments of this one, if it exists."""
         exchange = self._exchanges.get(source)
         known = None if exchange is None else exchange.unbind(binding.destination, binding.identity)
         if exchange is not None and known is not None:
@@ -125,10 +128,10 @@ class Bindings:
         BindingRemoval(self, self._agenda, exchange, list(exchange.bindings)).run()
 
     def remove_slice(self, exchange: Exchange, destination: Destination, most: int) -> int:
-        """Remove up to `most` bindings between two objects of which one is deleted.
+        """Remove up to `most` bindings from `exchange` to `destination`, one of which is deleted.
 
-        Return how many were removed, bindings with long keys counted several times; 0 if none are
-        left. The store removes these bindings itself, with the exchange or the destination.
+        Return how many bindings were removed, those with long keys counted several times; 0 if none
+        are left. The store removes these bindings itself, with the exchange or the destination.
         """
         removed = exchange.unbind_some(destination, most)
         for binding in removed:

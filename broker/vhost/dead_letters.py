@@ -8,8 +8,9 @@ A dead letter cycle is a chain of dead letter exchanges that leads a message bac
 discarded it before; without a check, the message would go round for ever. So before a dead letter
 is routed, `Planner.plan_keys` compares its destinations with `x-death`: the message does not go to
 a queue that discarded it before, unless a consumer has rejected the message since (`would_cycle` in
-messages/x_death.py). A message that has no other destination left ends with the fate "looped". A
-message that a consumer rejects now may always go round: the consumer decides each time.
+messages/x_death.py). A message that has no other destination left ends with the fate "looped". For
+a message that becomes a dead letter because a consumer rejected it, there is no check: the consumer
+decides each time whether the message goes round again.
 
 Dead letters and delayed messages move from one queue to others. The store gets both changes in one
 group: after a crash, the message is either still in the one queue or already in the others.
@@ -67,13 +68,13 @@ class MessagePublisher(Protocol):
         """Make the message the retained message of its topic."""
 
     def leave(self, context: PublishContext) -> None:
-        """Count one user less of the context."""
+        """Count one connection, or one will to be published, less that uses the context."""
 
 
 class QueueMove(Task):
     """A task that moves a message from a queue to the destinations of an exchange.
 
-    The subclass says how the message is routed, and what it looks like afterwards.
+    The subclass says how the message is routed, and which headers and properties change.
     """
 
     def __init__(self, publisher: MessagePublisher, queue: Queue, message: Message) -> None:

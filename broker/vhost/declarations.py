@@ -3,8 +3,8 @@
     declare, delete --> dict of exchanges or queues --> store (if durable) --> topology stream
                         --> plans retired, because routes may lead elsewhere now
 
-The methods `add_...` are also called when the broker starts, for stored definitions. Then nothing
-is stored, and the object gets the number that it has in the store.
+The methods `add_...` store nothing. They are also called when the broker starts, for stored
+definitions: then the object gets the number that it has in the store.
 
 A journal is a stream that records each message published in the virtual host. With the first
 journal the stream `$topology` is declared, which records the declarations and bindings, so that a
@@ -67,7 +67,7 @@ class Declarations:
     ) -> None:
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
-        #: Queues for direct replies (`amq.rabbitmq.reply-to`), each of one consumer.
+        #: Queues for direct replies (`amq.rabbitmq.reply-to`), by name. Each has one consumer.
         self.replies: dict[str, Queue] = {}
         #: Inboxes of sessions, by the queue names under which operators see them.
         self.inboxes: dict[str, Queue] = {}
@@ -79,7 +79,7 @@ class Declarations:
         self.queues_declared = 0
         self.queues_created = 0
         self.queues_deleted = 0
-        #: The name of a stream that records all messages, as the settings ask for.
+        #: The name of the journal that the settings declare (`stream.journals`); empty if none.
         self.journal = ""
         self.topology: TopologyStream | None = None
         self.planner = Planner(vhost, agenda, self.exchanges, self.queues, self.replies, limits)
@@ -101,7 +101,7 @@ class Declarations:
     def declare_exchange(
         self, name: str, kind: str, options: ExchangeOptions, ticket: Ticket | None = None
     ) -> Exchange:
-        """Return the exchange of this name, created if it does not exist.
+        """Return the exchange of this name; create it if it does not exist.
 
         Raise PreconditionFailed if it exists with other options, or if an option is invalid, and
         NotAllowed if the limit of exchanges is reached.
@@ -115,8 +115,8 @@ class Declarations:
             return known
         if 0 < self._limits.exchanges <= len(self.exchanges):
             raise NotAllowed(
-                f"cannot declare exchange '{name}': vhost '{self._vhost}' has its limit of "
-                f"{self._limits.exchanges} exchanges"
+                f"cannot declare exchange '{name}': vhost '{self._vhost}' has reached its "
+                f"limit of {self._limits.exchanges} exchanges"
             )
         exchange = self.add_exchange(name, kind, options, 0)
         if options.durable:
@@ -145,7 +145,8 @@ class Declarations:
     def add_exchange(self, name: str, kind: str, options: ExchangeOptions, number: i64) -> Exchange:
         """Create an exchange without storing it, and return it.
 
-        Raise PreconditionFailed if an option is invalid.
+        `number` is its number in the store, 0 if it is not stored (yet). Raise PreconditionFailed
+        if an option is invalid.
         """
         exchange = self.exchanges[name] = self._new_exchange(name, kind, options)
         self._assign_number(exchange, number)
@@ -219,7 +220,7 @@ class Declarations:
     # -- queues
 
     def queue(self, name: str, owner: object = None) -> Queue:
-        """Return the queue of this name for a connection, `owner`, that wants to use it.
+        """Return the queue of this name, which the connection `owner` wants to use.
 
         Raise NotFound if there is none, ResourceLocked if it is exclusive to another connection.
         """
@@ -248,7 +249,7 @@ class Declarations:
         auto_delete: bool = False,
         ticket: Ticket | None = None,
     ) -> Queue:
-        """Return the queue of this name, created if it does not exist.
+        """Return the queue of this name; create it if it does not exist.
 
         Raise PreconditionFailed if it exists with other options, or if an option is invalid,
         ResourceLocked if it belongs to another connection or a session, and NotAllowed if the limit
@@ -276,8 +277,8 @@ class Declarations:
             )
         if 0 < self._limits.queues <= len(self.queues):
             raise NotAllowed(
-                f"cannot declare queue '{name}': vhost '{self._vhost}' has its limit of "
-                f"{self._limits.queues} queues"
+                f"cannot declare queue '{name}': vhost '{self._vhost}' has reached its limit "
+                f"of {self._limits.queues} queues"
             )
         queue = self.add_queue(name, durable and not exclusive, auto_delete, effective, 0)
         queue.declared_durable = durable
@@ -305,7 +306,10 @@ class Declarations:
     def add_queue(
         self, name: str, durable: bool, auto_delete: bool, arguments: QueueArguments, number: i64
     ) -> Queue:
-        """Create a queue without storing it, and return it."""
+        """Create a queue without storing it, and return it.
+
+        `number` is its number in the store, 0 if it is not stored (yet).
+        """
         vhost, agenda, store, host = self._vhost, self._agenda, self._store, self._host
         queue: Queue
         if arguments.stream:
@@ -349,7 +353,7 @@ class Declarations:
         topology, journals = self.topology, self.planner.journals
         if topology is not None and queue is topology.queue and journals and not vhost_closing:
             raise PreconditionFailed(
-                f"{where} goes with journal '{journals[0].name}': delete that first"
+                f"{where} belongs to journal '{journals[0].name}': delete the journal first"
             )
         del self.queues[queue.name]
         self.queues_deleted += 1
@@ -372,7 +376,7 @@ class Declarations:
         self.contexts.evict(bytes([0, len(name)]) + name if len(name) <= NAME_BYTES else b"")
 
     def retire_plans(self) -> None:
-        """Make all plans stale."""
+        """Make all plans stale, so that each route gets a new plan with its next message."""
         self.planner.retire()
 
     # -- policies
@@ -386,13 +390,13 @@ class Declarations:
         self.add_policy(policy)
 
     def clear_policy(self, name: str, ticket: Ticket | None = None) -> None:
-        """Remove a policy, if it exists, and update queues and exchanges in slices."""
+        """Remove a policy, if it exists, and update the queues and exchanges in slices."""
         if self.policies.by_name.pop(name, None) is not None:
             self._store.append(Undefined(self._vhost, "policy", name), ticket)
             self._apply_all_policies()
 
     def add_policy(self, policy: Policy) -> None:
-        """Add a policy without storing it, and apply it in slices."""
+        """Add a policy without storing it, and apply all policies in slices."""
         self.policies.by_name[policy.name] = policy
         self._apply_all_policies()
 
@@ -454,7 +458,7 @@ class Declarations:
         elif not isinstance(known, StreamQueue):
             raise PreconditionFailed(
                 f"the journal of vhost '{self._vhost}' cannot be '{name}': "
-                "that is a queue of another type"
+                "a queue of another type has this name; choose another one"
             )
         self._find_journals()
         self._declare_topology()
@@ -493,7 +497,7 @@ class Declarations:
     def record_topology(self, restarted: bool = False) -> None:
         """Begin a snapshot in the topology stream, if there is one.
 
-        `restarted` says that rows before the snapshot do not hold any more, as after a start.
+        `restarted` is True if the rows before the snapshot are no longer valid, as after a restart.
         """
         if self.topology is not None:
             TopologySnapshot(

@@ -1,8 +1,8 @@
 """Retained messages: the last retained message of each topic, for new subscriptions.
 
-A publisher marks a message as retained. The broker keeps it until the next retained message of the
-topic replaces it; an empty payload removes it. A new subscription gets the retained messages of all
-topics that match its filter:
+A publisher marks a message as retained. The broker keeps the message until the next retained
+message of the topic replaces it; one with an empty payload only removes it. A new subscription gets
+the retained messages of all topics that match its filter:
 
     no wildcard    one lookup in a dict
     wildcards      a search in an index of the topics, which is built for the first such filter
@@ -24,13 +24,13 @@ from broker.store.contract import RetainedSet, Store, Ticket
 from matching.grammar import DEFAULT, Grammar, swap
 from matching.topics import Absent, TopicIndex
 
-#: Retained messages that one subscription is sent in one turn, or that are checked for their
-#: expiry.
+#: Number of retained messages that are sent to one subscription in one turn, or that are checked
+#: for expiry in one turn.
 MESSAGES_PER_SLICE: int = 500
 #: Topics that are put into an index in one turn (2.5 us each).
 TOPICS_PER_SLICE: Final[i64] = 1_000
-#: A search that finds nothing in matching.topics.PAUSE topics counts as this many messages of a
-#: slice.
+#: A search that looks at matching.topics.PAUSE topics without finding a match uses as much of a
+#: slice as this many messages.
 SEARCH_COST: Final[i64] = 16
 #: Milliseconds between two searches for expired messages.
 EXPIRY_INTERVAL_MS: Final = 10_000
@@ -38,7 +38,7 @@ EXPIRY_INTERVAL_MS: Final = 10_000
 
 @mypyc_attr(acyclic=True)
 class RetainedMessage:
-    """A retained message in compact form: the values from which the Message is made again.
+    """A retained message in compact form; `message` returns it as a Message.
 
     With its key and its entry in the dict of topics it takes some 300 bytes beside the payload; a
     Message with its Address would take twice that. `serial` numbers the retained messages in the
@@ -76,9 +76,9 @@ class RetainedReceiver:
         raise NotImplementedError
 
     def backlogged(self, task: Task) -> bool:
-        """True if the client has too much unread output to send it more now.
+        """True if the client has not read enough of its output to be sent more now.
 
-        The receiver puts the task on the agenda again when the client has read enough.
+        Then the receiver puts the task on the agenda again when the client has read enough.
         """
         raise NotImplementedError
 
@@ -164,11 +164,11 @@ class RetainedMessages:
             )
 
     def expiring(self) -> list[str]:
-        """Return the topics whose messages expire."""
+        """Return the routing keys of the retained messages that have an expiry time."""
         return list(self._expiring)
 
     def expire(self, key: str) -> None:
-        """Remove the message of a topic if it has expired."""
+        """Remove the retained message of a routing key if it has expired."""
         held = self._expiring.get(key)
         if held is not None and held.expires <= self._agenda.now:
             self._remove(key, held)
@@ -180,7 +180,7 @@ class RetainedMessages:
         self._schedule_expiry()
 
     def clear(self, most: int) -> bool:
-        """Remove up to `most` messages. True if none are left."""
+        """Remove up to `most` retained messages. Return True if none are left."""
         for key, held in list(islice(self._held.items(), most)):
             self._remove(key, held)
             self._store.append(RetainedSet(self._vhost, key, None), None)
@@ -200,7 +200,7 @@ class RetainedMessages:
     def deliver(self, pattern: str, grammar: Grammar, receiver: RetainedReceiver) -> None:
         """Deliver the retained messages of all topics that match a pattern, in slices.
 
-        The first slice is delivered now, unless the index of the topics must be built before.
+        The first slice is delivered now, unless the index of the topics must be built first.
         """
         if not self._held:
             return
@@ -226,13 +226,13 @@ class RetainedMessages:
         return list(self._held)
 
     def index(self, key: str, grammar: Grammar) -> None:
-        """Add a topic to the index of a grammar, if it still has a message."""
+        """Add the retained message of a routing key to a grammar's index, if it still exists."""
         held = self._held.get(key)
         if held is not None:
             self._topics[grammar].put(_topic(key, grammar), held)
 
     def indexed(self, grammar: Grammar) -> None:
-        """Mark the index of a grammar as complete."""
+        """Mark the index of a grammar as complete: all topics were added to it."""
         del self._indexing[grammar]
 
     def _remove(self, key: str, held: RetainedMessage) -> None:

@@ -42,10 +42,11 @@ class DeletedCounts:
 
 
 class VirtualHostTotals:
-    """A running count of the queues, consumers, messages and copies of a virtual host.
+    """A count of the queues, consumers, messages and copies of a virtual host, done in slices.
 
-    The lists of objects are taken when the count begins. An object that is deleted before its turn
-    is still counted, and the next count finds it among the deleted ones: so totals never fall.
+    The lists of objects are taken when the count begins. An object that is deleted before it is
+    counted is still counted, and the next count finds it among the deleted ones. So totals never
+    fall.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class VirtualHostTotals:
         self._subscribers = subscribers
 
     def step(self, most: int) -> bool:
-        """Count up to `most` objects. True if there are more to count."""
+        """Count up to `most` objects. Return True if there are more to count."""
         while most > 0 and self._internal:
             most -= 1
             queue = self._internal.pop()

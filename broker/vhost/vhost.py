@@ -85,9 +85,9 @@ class VirtualHost(DeadLetterHost):
             name, agenda, store, limits.retained, limits.retained_bytes
         )
         self.producers = Producers(name, store)
-        #: True while the virtual host is deleted: no client can enter it any more.
+        #: True once the deletion of the virtual host has begun: no client can connect to it then.
         self.closing = False
-        #: True while a resource alarm is on: publishers are throttled.
+        #: True while an alarm for memory or disk is on: publishers are blocked.
         self.alarmed = False
         #: Dead letters by reason.
         self.dead_letters: dict[str, int] = {}
@@ -110,7 +110,7 @@ class VirtualHost(DeadLetterHost):
 
     @property
     def plans(self) -> int:
-        """The number of plans that are in use."""
+        """The number of cached plans, the stale ones not counted."""
         return len(self._planner)
 
     def totals(self) -> VirtualHostTotals:
@@ -141,7 +141,7 @@ class VirtualHost(DeadLetterHost):
         return self._planner.exchange(name)
 
     def queue(self, name: str, owner: object = None) -> Queue:
-        """Return the queue of this name for a connection, `owner`, that wants to use it.
+        """Return the queue of this name, which the connection `owner` wants to use.
 
         Raise NotFound if there is none, ResourceLocked if it is exclusive to another connection.
         """
@@ -150,7 +150,7 @@ class VirtualHost(DeadLetterHost):
     def declare_exchange(
         self, name: str, kind: str, options: ExchangeOptions, ticket: Ticket | None = None
     ) -> Exchange:
-        """Return the exchange of this name, created if it does not exist."""
+        """Return the exchange of this name; create it if it does not exist."""
         return self.declarations.declare_exchange(name, kind, options, ticket)
 
     def delete_exchange(
@@ -169,7 +169,7 @@ class VirtualHost(DeadLetterHost):
         auto_delete: bool = False,
         ticket: Ticket | None = None,
     ) -> Queue:
-        """Return the queue of this name, created if it does not exist."""
+        """Return the queue of this name; create it if it does not exist."""
         return self.declarations.declare_queue(
             name, durable, arguments, owner, exclusive, auto_delete, ticket
         )
@@ -185,11 +185,14 @@ class VirtualHost(DeadLetterHost):
         return self.declarations.delete_queue(queue, if_unused, if_empty, ticket, self.closing)
 
     def bind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
-        """Add a binding to an exchange, or replace the equal one."""
+        """Add a binding to an exchange.
+
+        It replaces the binding with the same destination, key and arguments, if there is one.
+        """
         self.bindings.bind(source, binding, ticket)
 
     def unbind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
-        """Remove the binding that is equal to this one, if there is one."""
+        """Remove the binding with the destination, key and arguments of this one, if it exists."""
         self.bindings.unbind(source, binding, ticket)
 
     def retire_plans(self) -> None:
@@ -217,7 +220,7 @@ class VirtualHost(DeadLetterHost):
     def open_reply(self, name: str) -> Queue:
         """Return a new queue for direct replies to one consumer.
 
-        The default exchange routes to it by this name, and no binding can.
+        The default exchange routes to the queue by this name. No binding can lead to it.
         """
         queue = self.replies[name] = Queue(self.name, name, self.agenda, self.store, False)
         queue.max_length = REPLIES_MAX
@@ -252,9 +255,9 @@ class VirtualHost(DeadLetterHost):
         self.bindings.remove_to(subscriber)
 
     def alarm(self, on: bool) -> None:
-        """Turn the resource alarm for memory or disk on or off.
+        """Apply the start or the end of the alarms for memory and disk.
 
-        While it is on, all messages take the slow path, where their publishers are throttled.
+        While an alarm is on, all messages take the slow path, and their publishers are blocked.
         """
         self.alarmed = on
         self._planner.always_slow = on
@@ -278,7 +281,7 @@ class VirtualHost(DeadLetterHost):
     ) -> Route:
         """Return a new route for one message with several routing keys, or for a dead letter.
 
-        `deaths` are the deaths of a dead letter, which must not go round in a cycle.
+        If `deaths` is given, the message is a dead letter that must not go round in a cycle.
         """
         route = Route(
             exchange,
@@ -392,7 +395,8 @@ class VirtualHost(DeadLetterHost):
     ) -> i64:
         """Publish a message of a producer that numbers its messages, and return the fate.
 
-        A repeated message is not published again. It is confirmed when the first one is durable.
+        A repeated message is not published again. Its ticket waits until all changes so far, and so
+        the first publication, are durable.
         """
         if self.producers.is_repeat(publication):
             context.count_fate(REPEATED)
@@ -446,7 +450,7 @@ class VirtualHost(DeadLetterHost):
             )
 
     def retain(self, message: Message, ticket: Ticket | None) -> None:
-        """Make the message the retained message of its topic."""
+        """Make the message the retained message of its topic; an empty payload removes it."""
         self.retained.keep(message, ticket)
 
     def publish_will(
@@ -458,13 +462,13 @@ class VirtualHost(DeadLetterHost):
     ) -> None:
         """Publish the will message of a session at the end of this turn.
 
-        The message expires after `lifetime` milliseconds; never if that is below 0.
+        The message expires after `lifetime` milliseconds; never if `lifetime` is below 0.
         """
         self.contexts.join(context)
         self.agenda.add(PublishWill(self, context, will, lifetime, session))
 
     def leave(self, context: PublishContext) -> None:
-        """Count one user less of the context."""
+        """Count one connection, or one will to be published, less that uses the context."""
         self.contexts.leave(context)
 
     # -- requests of queues

@@ -1,4 +1,4 @@
-"""Exchanges: from the routing key of a message to the bindings that match it.
+"""Exchanges: from the routing key (or the headers) of a message to the bindings that match it.
 
 The planner asks an exchange only when the route cache has no route. Each exchange type has a file.
 Reading order: base, direct, fanout, topic, headers, consistent_hash, delayed.

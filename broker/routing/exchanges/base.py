@@ -36,8 +36,8 @@ class ExchangeOptions:
 class Exchange(Destination):
     """An exchange with its bindings; the subclass says which of them match a message.
 
-    `bindings` maps a destination to its bindings by identity, so that all bindings to a deleted
-    destination are found at once.
+    `bindings` maps each destination to the bindings that lead there, by `Binding.identity`. So all
+    bindings to a deleted destination are found at once.
     """
 
     #: The name of the exchange type, as clients declare it.
@@ -53,7 +53,10 @@ class Exchange(Destination):
         self.bindings: dict[Destination, dict[str, Binding]] = {}
 
     def bind(self, binding: Binding) -> Binding | None:
-        """Add a binding, and return the equal one that it replaces, if there was one."""
+        """Add a binding. Return the one that it replaces, or None.
+
+        It replaces the binding with the same destination, key and arguments.
+        """
         mine = self.bindings.setdefault(binding.destination, {})
         known = mine.get(binding.identity)
         if known is not None:
@@ -63,7 +66,10 @@ class Exchange(Destination):
         return known
 
     def unbind(self, destination: Destination, identity: str) -> Binding | None:
-        """Remove and return a binding. Return None if it does not exist."""
+        """Remove and return the binding to `destination` with this `Binding.identity`.
+
+        Return None if there is no such binding.
+        """
         mine = self.bindings.get(destination)
         known = None if mine is None else mine.pop(identity, None)
         if mine is not None and not mine:
@@ -101,12 +107,12 @@ class Exchange(Destination):
         return iter([binding for mine in self.bindings.values() for binding in mine.values()])
 
     def check(self, binding: Binding) -> None:
-        """Raise PreconditionFailed if this exchange type cannot have such a binding."""
+        """Raise PreconditionFailed if this type of exchange does not accept the binding."""
 
     def match(self, key: str, properties: Properties) -> list[Binding]:
         """Return the bindings that match a message, in no particular order.
 
-        `properties` are the message's if `by_headers` is True, and empty otherwise.
+        `properties` are the properties of the message if `by_headers` is True, and empty otherwise.
         """
         raise NotImplementedError
 

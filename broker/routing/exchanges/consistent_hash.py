@@ -1,6 +1,6 @@
 """The consistent-hash exchange (RabbitMQ's `x-consistent-hash`).
 
-It routes each message to one of its bindings, and messages with equal keys to the same one.
+It routes each message to one of its bindings, and messages with equal keys to the same binding.
 
 Rendezvous hashing with weights: for each message key, each binding gets a score, computed from a
 hash of the binding's seed and the key, and from the binding's weight. The binding with the highest
@@ -26,14 +26,14 @@ from broker.messages.message import Properties
 from broker.routing.binding import Binding
 from broker.routing.exchanges.base import Exchange, ExchangeOptions
 
-#: The largest weight.
+#: The largest weight of a binding.
 WEIGHT_MAX: Final = 1_000_000
 _PROPERTIES: Final = ("correlation_id", "message_id", "timestamp")
 _MASK: Final[i64] = 0xFFFF_FFFF
 
 
 class HashShare:
-    """A binding with the seed of its hash and its weight."""
+    """A binding with its weight and the seed of its hash."""
 
     __slots__ = ("binding", "seed", "weight")
 

@@ -1,6 +1,6 @@
 """The delayed-message exchange (RabbitMQ's plugin `x-delayed-message`).
 
-It routes a message with a header `x-delay` only after this many milliseconds.
+It keeps a message for the number of milliseconds in its header `x-delay`, and then routes it.
 
     publish --> x-delay > 0? --yes--> waiting: a DelayQueue, --> the time has come --+
                      |                ordered by time, stored                        v
@@ -26,8 +26,8 @@ DELAY_MAX: Final = 1 << 50
 class DelayedExchange(Exchange):
     """An exchange that delays messages, then routes them as its `inner` exchange does.
 
-    The two exchanges share their bindings. `waiting` holds the delayed messages, and has the number
-    of the exchange in the store.
+    The two exchanges share their bindings. `waiting` is the queue of the delayed messages; it has
+    the same number in the store as the exchange.
     """
 
     kind: ClassVar[str] = "x-delayed-message"
@@ -58,9 +58,9 @@ class DelayedExchange(Exchange):
 
 
 def delay_of(properties: Properties) -> int:
-    """Return the delay in milliseconds that the headers of a message ask for; 0 for none.
+    """Return the delay in milliseconds that the header `x-delay` asks for; 0 for none.
 
-    A message whose delay is over has a negative header, and is not delayed again.
+    A message whose delay is over has a negative `x-delay`, so that it is not delayed again.
     """
     headers = properties.get("headers")
     delay = headers.get(HEADER) if isinstance(headers, dict) else None

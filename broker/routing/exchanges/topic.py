@@ -29,9 +29,9 @@ class TopicExchange(Exchange):
         self._matcher: Bilingual[Binding] = Bilingual(DEFAULT, algorithm)
 
     def use(self, algorithm: str) -> None:
-        """Replace the matcher by one with another algorithm.
+        """Replace the matcher by one with this algorithm.
 
-        All bindings are added to the new matcher, which takes 2 to 5 us each.
+        All bindings are added to the new matcher, which takes 2 to 5 us for each binding.
         """
         self.algorithm = algorithm
         self._matcher = Bilingual(DEFAULT, algorithm)
