@@ -14,7 +14,7 @@ Reading order:
     messages      headers and checksums of Arrow IPC messages
     segments      where a segment's batches begin, and their rows
     journal       a stream in a directory, divided into pieces for tasks
-    remote        the same over HTTP
+    remote        a stream that a running broker serves over HTTP
     offsets       where a query begins and ends
     source        spark.read, spark.readStream
     sink          writeStream
@@ -22,7 +22,7 @@ Reading order:
     java, session the Java to use; a Spark session, local or on a cluster
     definitions   exchanges and bindings of a definitions file
     topology      bindings and MQTT subscriptions as of a time
-    job_bindings  the bindings that a job is about, by its arguments
+    job_bindings  the bindings that a job examines, chosen by its arguments
     routing       the queues that topics go to
     history       topics and counts, from a journal or from `traffic`
     lake, whatif, audit, advise
@@ -33,8 +33,8 @@ Reading order:
     lines         answers as text
     commands      `trellis pipeline ...`
 
-Of the broker's code it imports only `matching`, so that one zip file with both runs on the workers
-of a cluster.
+The package imports only `matching` of the broker's code, so that one zip file with both packages
+is enough for the workers of a cluster.
 """
 
 from pyspark_trellis.bulk import match_by_shape, match_topics, matches

@@ -36,14 +36,14 @@ from pyspark_trellis.files import write
 TRIED: Final = ("auto", "trie", "shapes", "bitmap")
 #: A matcher is recommended if its time per lookup is at most this fraction of that of `auto`.
 BETTER: Final = 0.9
-#: The most topics of an exchange that are measured: those with the most messages.
+#: The maximum number of measured topics per exchange; those with the most messages are chosen.
 SAMPLE: Final = 20_000
 ROUNDS: Final = 5
 #: The share of the messages (0 to 1) whose topics are prewarmed.
 CARRIED: Final = 0.9
-#: The most topics that are prewarmed per exchange.
+#: The maximum number of prewarmed topics per exchange.
 PREWARMED: Final = 5_000
-#: The smallest and the largest size of the route cache that is recommended.
+#: The smallest and the largest recommended size of the route cache, in routes.
 LEAST_ROUTES, MOST_ROUTES = 1_024, 4_194_304
 
 
@@ -75,7 +75,7 @@ class Advice:
     exchanges: list[ExchangeAdvice]
 
     def profile(self, now: datetime) -> dict[str, Any]:
-        """Return the contents of the profile file."""
+        """Return the contents of the profile file; `now` becomes `made_at`."""
         return {
             "format": 1,
             "made_at": now.astimezone(UTC).isoformat(timespec="seconds"),
@@ -159,7 +159,11 @@ def advise(
 
 
 def carrying(topics: Sequence[tuple[str, int]], messages: int) -> list[str]:
-    """Return the most frequent topics: as many as make up the share CARRIED of the messages."""
+    """Return the most frequent topics: those that together have the share CARRIED of all messages.
+
+    `topics` are pairs of topic and number of messages, the most frequent topic first. At most
+    PREWARMED topics are returned.
+    """
     chosen: list[str] = []
     had = 0
     for topic, count in topics[:PREWARMED]:
@@ -171,7 +175,11 @@ def carrying(topics: Sequence[tuple[str, int]], messages: int) -> list[str]:
 
 
 def cache_size(topics: int) -> int:
-    """Return a cache size for all topics plus a quarter: a power of two within the limits."""
+    """Return the recommended size of the route cache, in routes.
+
+    It has room for all topics and a quarter more, rounded up to a power of two, between
+    LEAST_ROUTES and MOST_ROUTES.
+    """
     wanted = max(LEAST_ROUTES, topics + topics // 4)
     return min(MOST_ROUTES, 1 << (wanted - 1).bit_length())
 
@@ -183,8 +191,9 @@ def measure(
 ) -> dict[str, int]:
     """Return the nanoseconds per lookup of each matcher: the median of interleaved rounds.
 
-    Each key comes with the name of its grammar. The lookup is measured as a topic exchange does it,
-    and all matchers must give equal answers. The result is empty if no key has a wildcard.
+    `keys` are pairs of a binding key and the name of its grammar. Each lookup is the one that a
+    topic exchange makes. All matchers must give equal answers. The result is empty if no key has a
+    wildcard, or if there are no topics.
     """
     matchers: dict[str, Bilingual[int]] = {}
     if not topics or not any(GRAMMARS[grammar].is_pattern(key) for key, grammar in keys):

@@ -30,9 +30,11 @@ from pyspark_trellis.bulk import GRAMMARS
 from pyspark_trellis.definitions import BY_NAME, BoundQueue, DefinitionsFile
 from pyspark_trellis.routing import routed
 
-#: The most findings of one kind that are reported: those that concern the most messages.
+#: The maximum number of unroutable topics, and of overlaps, in an audit; those with the most
+#: messages are kept.
 MOST: Final = 1_000
-#: The weight of spelling relative to whole words: 128 differences in spelling are less than a word.
+#: The weight of a difference in spelling relative to one of a whole word: 128 differences in
+#: spelling weigh less than one word.
 _SPELLING: Final = 1 / 256
 _WHOLE: Final = 1 + _SPELLING
 
@@ -59,7 +61,9 @@ class Overlap:
 class Unroutable:
     """A topic that reached no queue.
 
-    `nearest` is the key of the binding of its exchange from which it differs in the fewest `words`.
+    `nearest` is the binding key, among those of the topic's exchange, that is most similar to the
+    topic; None if the exchange has no bindings. `words` is the number of words in which they
+    differ.
     """
 
     vhost: str
@@ -89,7 +93,7 @@ class Audit:
 
 
 def audit(history: DataFrame, definitions: DefinitionsFile) -> Audit:
-    """Compare the history with the bindings of the file."""
+    """Return the findings about the bindings of a file, given the topics that were published."""
     span = hist.span(history)
     where = routed(history, definitions).drop("first_at", "last_at").cache()
     try:
@@ -102,7 +106,7 @@ def audit(history: DataFrame, definitions: DefinitionsFile) -> Audit:
             .select("vhost", "exchange", "topic", "messages")
             .collect()
         ]
-        # Only bindings that can overlap: topics with several bindings to one destination.
+        # Only topics with several bindings to one destination can have overlapping bindings.
         places = history.sparkSession.createDataFrame(
             [
                 (each.number, f"{each.kind}\0{each.vhost}\0{each.source}\0{each.destination}")
@@ -162,7 +166,8 @@ def _takes_all(one: BoundQueue, other: BoundQueue) -> bool:
 def _says(definitions: DefinitionsFile, bound: BoundQueue) -> bool:
     """True if topics alone decide whether a message reaches the binding.
 
-    False if messages reach its exchange through an exchange that routes by more than the topic.
+    False if the binding's exchange, or an exchange that passes messages on to it, routes by more
+    than the topic (types headers, hash, delay).
     """
     host = definitions.hosts[bound.vhost]
     seen: set[str] = set()
@@ -184,7 +189,7 @@ def _says(definitions: DefinitionsFile, bound: BoundQueue) -> bool:
 
 
 def needless(definitions: DefinitionsFile) -> tuple[list[Subsumed], list[Subsumed]]:
-    """Return the duplicate and the subsumed bindings of a file, each list sorted by number."""
+    """Return the duplicate and the subsumed bindings of a file, in the order of the file."""
     groups: dict[tuple[str, str, str, str], list[BoundQueue]] = defaultdict(list)
     for each in definitions.bindings:
         groups[each.vhost, each.source, each.destination, each.kind].append(each)

@@ -41,7 +41,7 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Figure:
-    """CPU seconds for a number of rows: the median of several runs."""
+    """The CPU time of one variant: `seconds` is the median of `runs`, each over `rows` rows."""
 
     name: str
     rows: int
@@ -108,7 +108,10 @@ def cpu_seconds() -> float:
 
 
 def _facts(pid: int) -> tuple[int, int] | None:
-    """Return (parent, clock ticks including ended children) of a process."""
+    """Return the parent of a process and its clock ticks, which include its ended children.
+
+    None if the process has ended.
+    """
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -117,7 +120,7 @@ def _facts(pid: int) -> tuple[int, int] | None:
 
 
 def pool(rng: random.Random, count: int = TOPICS) -> list[str]:
-    """Return this many distinct topics, as the machines of a plant would use them."""
+    """Return `count` distinct topics, such as the machines of a plant would use."""
     found: dict[str, None] = {}
     while len(found) < count:
         found[
@@ -128,9 +131,9 @@ def pool(rng: random.Random, count: int = TOPICS) -> list[str]:
 
 
 def patterns_of(topics: list[str], count: int, rng: random.Random) -> list[str]:
-    """Return distinct patterns.
+    """Return `count` distinct patterns, made from topics chosen at random.
 
-    A third of them are literal; the others have `*` at any position or `#` at the end.
+    A third of the patterns are literal; the others have `*` at any position or `#` at the end.
     """
     found: dict[str, None] = {}
     while len(found) < count:
@@ -146,7 +149,7 @@ def patterns_of(topics: list[str], count: int, rng: random.Random) -> list[str]:
 
 
 def bench(spark: Any, quick: bool, progress: PipelineProgress) -> PipelineFigures:
-    """Run all measurements; with `quick`, on a hundredth of the messages."""
+    """Run all measurements and return their results; `quick` uses a hundredth of the messages."""
     scale = 100 if quick else 1
     figures = PipelineFigures()
     with tempfile.TemporaryDirectory(prefix="trellis-bench-") as scratch:

@@ -58,11 +58,11 @@ def checked(patterns: Iterable[str], grammar: Grammar) -> list[str]:
 
 
 def regex(pattern: str, grammar: Grammar) -> str:
-    """Return a regular expression, for Java and Python, that matches `spelled` topics.
+    """Return a regular expression, for Java and Python, that is equivalent to the pattern.
 
-    It matches the topics that the pattern matches. Between two ``#`` the first place that fits is
-    as good as any, so the expression does not backtrack (atomic groups): a pattern with many ``#``
-    takes at most words x words steps.
+    It matches topics in the form that `spelled` gives them. Between two ``#`` the first place that
+    fits is as good as any, so the expression does not backtrack (atomic groups): a pattern with
+    many ``#`` takes at most words x words steps.
     """
     separator = re.escape(grammar.separator)
     any_word = f"{separator}[^{separator}]*"
@@ -123,7 +123,10 @@ def _batch(patterns: tuple[str, ...], grammar: str) -> Batch:
 
 
 def pairs(batch: Batch, topics: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return two columns: rows of topics, and numbers of the patterns that match them."""
+    """Return every pair of a topic and a pattern that matches it, as two columns of equal length.
+
+    The first column has indexes in `topics`, the second one indexes of the patterns in `batch`.
+    """
     found = batch.match(topics.to_pylist())
     size = len(found.topics)
     return tuple(
@@ -166,11 +169,13 @@ def match_topics(
 def match_by_shape(
     df: DataFrame, patterns: Sequence[str] | DataFrame, grammar: str = "amqp", topic: str = "topic"
 ) -> DataFrame:
-    """Return the same as `match_topics`, by a join on (shape, key) in Spark SQL.
+    """Return (topic, messages, pattern): how many messages of each topic each pattern matched.
 
-    The patterns are distributed over the cluster like the topics. `patterns` may be a table
-    (pattern long, text string), which is never collected in one place. For a pattern with several
-    ``#`` the key has only the words before the first one, and the regular expression decides.
+    The result equals that of `match_topics`, but comes from a join in Spark SQL: on the pattern's
+    shape (number of words, positions of literal words) and key (the literal words). The patterns
+    are distributed over the cluster like the topics. `patterns` may be a table (pattern long, text
+    string), which is never collected in one place. For a pattern with several ``#`` the key has
+    only the words before the first one, and the regular expression decides.
     """
     known = grammar_of(grammar)
     if not isinstance(patterns, DataFrame):
@@ -241,8 +246,11 @@ def match_by_shape(
 
 
 def _shape(text: str, grammar: Grammar) -> tuple[str, str, str]:
-    """Return the (shape, key, regular expression) of a pattern; no expression if the key
-    decides.
+    """Return the (shape, key, regular expression) of a pattern.
+
+    The shape is the number of words and the positions of the literal words; the key is the literal
+    words. The regular expression is empty unless the pattern has several ``#``: otherwise equal
+    shape and key are enough for a match.
     """
     words = grammar.split(text)
     form = form_of(words, grammar)
@@ -266,8 +274,9 @@ def _shape(text: str, grammar: Grammar) -> tuple[str, str, str]:
 def _read(shape: str) -> tuple[int, bool, bool, list[int]]:
     """Parse a shape that `_shape` made.
 
-    Return the least number of words of a topic; True if it is also the exact number; True if hidden
-    topics may match; and the positions of the key's words.
+    Return the least number of words of a matching topic; True if that is the exact number; True if
+    topics that begin with `$` may match although the grammar hides them; and the positions of the
+    key's words.
     """
     found = re.fullmatch(r"(\d+)([=+])([rw])(.*)", shape)
     assert found is not None

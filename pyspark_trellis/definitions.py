@@ -29,8 +29,8 @@ PREDECLARED: Final = {
 }
 #: The exchange types that route by the topic alone.
 BY_NAME: Final = ("direct", "fanout", "topic")
-#: The prefix of sessions, which distinguishes a session from a queue of the same name. An MQTT
-#: client identifier cannot contain it [MQTT-1.5.4-2].
+#: The prefix of a session's name in a place; it tells the session from a queue of the same name. An
+#: MQTT client identifier cannot contain it [MQTT-1.5.4-2].
 SESSION: Final = "\0"
 
 
@@ -73,7 +73,7 @@ class BoundQueue:
 
     @property
     def place(self) -> str:
-        """Return the place to which the binding leads; meaningless if that is an exchange."""
+        """Return the queue or session to which the binding leads; meaningless for an exchange."""
         return SESSION + self.destination if self.kind == "session" else self.destination
 
 

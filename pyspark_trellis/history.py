@@ -76,9 +76,9 @@ def event_time() -> Column:
 
 
 def partial(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return journal rows summed by minute and topic, within one task.
+    """Return the sums of one task's journal rows by minute, vhost, exchange and topic.
 
-    `summed` adds up the partial sums of all tasks.
+    The same minute and topic may occur in several tasks: `summed` adds those sums up.
     """
     sums: list[pa.Table] = []
     rows = 0
@@ -104,7 +104,7 @@ def partial(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             sums = [_added(pa.concat_tables(sums))]
             rows = (
                 sums[0].num_rows // 2
-            )  # Where all topics differ, summing again at once would gain nothing.
+            )  # If all topics differ, summing does not reduce them: do not try again at once.
     if sums:
         yield from _added(pa.concat_tables(sums)).to_batches()
 
@@ -127,7 +127,10 @@ def _added(table: pa.Table) -> pa.Table:
 
 
 def rollup(journal: DataFrame) -> DataFrame:
-    """Return the partial sums of a journal, for a batch or a streaming query."""
+    """Return the partial sums of a journal's rows by minute and topic.
+
+    `journal` may be a batch or a streaming query.
+    """
     return journal.select(*NEEDED).mapInArrow(partial, ROLLUP)
 
 
@@ -141,10 +144,11 @@ def summed(parts: DataFrame, *keys: str) -> DataFrame:
 
 
 class TopologyFeed:
-    """The messages published so far, read from a journal or from the rollup that `traffic`
-    maintains.
+    """A source of partial sums of the published messages, for a job that may run repeatedly.
 
-    `options` name the journal. A further call continues where the last one ended.
+    Messages are read from the journal that `options` name, or from the rollup in the directory
+    `traffic`. With `followed`, each call of `parts` reads only the messages after the last call,
+    and adds them to the sums.
     """
 
     def __init__(
@@ -177,7 +181,7 @@ class TopologyFeed:
         start = self._options["startingOffsets"] if self._read is None else str(self._read)
         new = self._journal(start if start.lower() != LATEST else str(end), str(end))
         known = self._parts
-        # Cut off from its source, so that nothing is read twice.
+        # Without the checkpoint, Spark would read the earlier messages again for the new sums.
         self._parts = summed(
             new if known is None else known.unionByName(new), "minute", *KEYS
         ).localCheckpoint()
@@ -187,7 +191,7 @@ class TopologyFeed:
         return self._parts
 
     def extended(self) -> bool:
-        """True if messages were published after those that `parts` last returned.
+        """True if messages have been published since the last call of `parts`.
 
         Raises PipelineError.
         """
@@ -214,7 +218,10 @@ def read_rollup(spark: SparkSession, path: str) -> DataFrame:
 
 
 def read_table(spark: SparkSession, path: str, schema: str, maker: str) -> DataFrame:
-    """Read a directory of Parquet files that must have these columns. Raises PipelineError."""
+    """Read a directory of Parquet files that must have these columns.
+
+    `maker` is the command that writes such files. Raises PipelineError, which names it.
+    """
     from pyspark.sql.types import StructType
 
     try:
@@ -238,7 +245,9 @@ def read_table(spark: SparkSession, path: str, schema: str, maker: str) -> DataF
 
 
 def span(history: DataFrame) -> Span:
-    """Return the extent of a history."""
+    """Return the number of messages and topics of a history, and the times of its first and last
+    message.
+    """
     row = history.agg(
         F.coalesce(F.sum("messages"), F.lit(0)),
         F.count("*"),

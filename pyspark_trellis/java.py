@@ -80,9 +80,10 @@ def _bundled() -> Path | None:
 
 
 def wrapped(home: Path, into: Path | None = None) -> Path:
-    """Return a home whose `java` runs that of `home` without Spark's extra module.
+    """Return a JAVA_HOME whose `java` runs the one of `home` without Spark's extra module.
 
-    It is created in a directory of this user, or in `into`.
+    The new home is created in a directory of this user, or in `into`. Raises PipelineError if that
+    directory belongs to another user.
     """
     if into is None:
         into = Path(tempfile.gettempdir(), f"trellis-java-{os.getuid()}")

@@ -1,11 +1,11 @@
-"""Reads the bindings that a job is about, from a file, a broker or the stream `$topology`.
+"""Reads the bindings that a job examines, from a file, a broker or the stream `$topology`.
 
     --definitions, --current, --proposed    exchanges, queues and bindings: a file, or a broker
-    --topology                              MQTT subscriptions, as of its end or of --as-of, and
-                                            without a file the bindings too; by default the
-                                            stream beside --journal
+    --topology                              a stream `$topology`, by default the one beside
+                                            --journal: MQTT subscriptions at the time of --as-of,
+                                            or at its end; also the bindings if no file is named
 
-The sources are also returned as text, for the output of the job.
+The names of these sources are also returned, for the output of the job.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ UNKNOWN: Final = "messages that only MQTT sessions receive count as unroutable o
 
 @dataclass(frozen=True)
 class JobBindings:
-    """The bindings that a job is about.
+    """The bindings that a job examines.
 
     `current` are the present bindings; None if only the journal tells where messages went.
-    `proposed` are the bindings to compare with. `sources` says where both come from.
+    `proposed` are the bindings to compare with, None for jobs other than whatif and report.
+    `sources` are lines of text that say where both come from.
     """
 
     current: DefinitionsFile | None
@@ -56,7 +57,8 @@ def read_bindings(arguments: argparse.Namespace) -> JobBindings:
     until = moment(arguments.as_of)
     if until is not None and file is not None:
         raise PipelineError(
-            f"--as-of asks about past bindings, and {flag} names others: leave one of them out"
+            f"--as-of asks for past bindings, but {flag} names present ones: leave out one of the "
+            "two options"
         )
     current = definitions.read(file) if file is not None else None
     proposed = definitions.read(wanted) if wanted is not None else None
@@ -137,7 +139,11 @@ def _remote(place: str) -> bool:
 
 
 def _stream(place: str, journal: str | None) -> JournalStream:
-    """Return the topology stream of a directory; over HTTP, that of the journal's virtual host."""
+    """Return the topology stream at `place`: in a directory, or of the broker with this URL.
+
+    A broker has one topology stream for each virtual host. `journal` (VHOST/QUEUE) names the
+    virtual host; the default is /.
+    """
     if not _remote(place):
         return Directory(place.removeprefix("file://"))
     vhost = (journal or "").rpartition("/")[0]

@@ -25,7 +25,7 @@ ROWS_PER_TASK: Final = 200_000
 
 
 class OffsetRange(NamedTuple):
-    """The offsets of a stream: the first one, the one after the last row, and that row's epoch."""
+    """The first offset of a stream, the offset after its last row, and the last row's epoch."""
 
     first: int
     next: int
@@ -68,7 +68,7 @@ class Piece:
 class FilePiece(Piece):
     """Rows of a file, which is memory-mapped.
 
-    Without checksums, data of unneeded columns is not even read from disk.
+    If checksums are not verified, data of unneeded columns is not even read from disk.
     """
 
     path: str
@@ -198,9 +198,9 @@ class Directory(JournalStream):
 
 
 def _counting(names: list[SegmentName], scans: dict[SegmentName, SegmentScan]) -> list[JournalSpan]:
-    """Return the valid parts of the segments, by rising epoch and base.
+    """Return the parts of the segments that hold valid rows, sorted by epoch and base offset.
 
-    Where segments overlap, the later one is valid.
+    Offsets in two segments are valid in the later one only. `names` must be sorted in this order.
     """
     spans: list[JournalSpan] = []
     limit: int | None = None
@@ -231,6 +231,6 @@ def check_whole(name: str, spans: list[JournalSpan], low: int, high: int) -> Non
             )
     if spans[-1].high < high:
         raise PipelineError(
-            f"{name} ends at offset {spans[-1].high}, before {high}, which was asked for; is it "
-            "the same journal as before?"
+            f"{name} ends at offset {spans[-1].high}, before the requested end {high}; is it the "
+            "same journal as before?"
         )

@@ -41,8 +41,10 @@ def lake(
     once: bool,
     every: int = EVERY,
 ) -> Any:
-    """Start to write the lake; return the query. With `once`, up to the present end of the
-    journal.
+    """Start the streaming query that writes the lake, and return the query.
+
+    With `once`, the query stops at the present end of the journal; without, it reads new messages
+    every `every` seconds. Raises PipelineError.
     """
     journal = follow(spark, options)
     rows = journal.withColumn("event_time", event_time()).withColumn("day", F.to_date("event_time"))
@@ -57,7 +59,11 @@ def traffic(
     once: bool,
     every: int = EVERY,
 ) -> Any:
-    """Start to write the rollup; return the query."""
+    """Start the streaming query that writes the rollup (counts by minute and topic), and return it.
+
+    With `once`, the query stops at the present end of the journal; without, it reads new messages
+    every `every` seconds. Raises PipelineError.
+    """
     return _written(
         rollup(follow(spark, options, PROJECTION)), target, checkpoint, once, every, "traffic", ()
     )
@@ -66,8 +72,8 @@ def traffic(
 def _claim(spark: SparkSession, target: str, checkpoint: str, job: str) -> None:
     """Check that the target and the checkpoint belong to this job and to each other.
 
-    Spark does not check this: with a new checkpoint it would number batches from 0 and skip those
-    whose numbers the target already has. Raises PipelineError.
+    Spark does not check this: with a new checkpoint it would number batches from 0, and skip each
+    batch whose number the target already has. Raises PipelineError.
     """
     context: Any = spark.sparkContext
     at = context._jvm.org.apache.hadoop.fs.Path
@@ -83,20 +89,19 @@ def _claim(spark: SparkSession, target: str, checkpoint: str, job: str) -> None:
         if not noted.exists(begun):
             if kept.exists(log):
                 raise PipelineError(
-                    f"{target} was written by a query with another checkpoint than {checkpoint}: "
-                    "name that one with "
-                    "--checkpoint, or another --target"
+                    f"{target} was not written with the checkpoint {checkpoint}: set "
+                    "--checkpoint to the one that it was written with, or choose another --target"
                 )
         elif not noted.exists(mark):
             raise PipelineError(
-                f"{checkpoint} is the checkpoint of another query than `{job}`: name another "
-                "--checkpoint or --target"
+                f"{checkpoint} is the checkpoint of another query than `{job}`: choose another "
+                "--checkpoint"
             )
         elif not kept.exists(log):
             raise PipelineError(
-                f"{checkpoint} records what was read, but {target} has none of it: name its own "
-                "--target, or another "
-                "--checkpoint, to start again"
+                f"{checkpoint} was used with another directory than {target}, which has none of "
+                "the rows read so far: set --target to the former directory, or choose another "
+                "--checkpoint to start again"
             )
         for system, directory in ((kept, log.getParent()), (noted, mark.getParent())):
             if not system.mkdirs(directory):
@@ -138,8 +143,8 @@ def _written(
 def read_lake(spark: SparkSession, path: str) -> DataFrame:
     """Read the lake: the columns of a journal, `event_time` and `day`. Raises PipelineError.
 
-    A directory name cannot be empty, so Spark returns the default exchange's name as null; it is
-    replaced by an empty text.
+    A directory name cannot be empty, so Spark returns the name of the default exchange as null.
+    This function replaces the null by an empty text.
     """
     return read_table(spark, path, _LAKE, "trellis pipeline lake").fillna(
         {"exchange": "", "vhost": ""}

@@ -1,7 +1,7 @@
 """Prints the answers of the jobs as text.
 
-An answer has the extent of the history, the sources of the bindings, tables of the most serious
-findings, and a summary.
+An answer has the number of messages and topics of the history and its time range, the sources of
+the bindings, tables of the most serious findings, and a summary.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pyspark_trellis.definitions import shown
 from pyspark_trellis.history import Span
 from pyspark_trellis.whatif import WhatIf
 
-#: The most lines of a printed table; the output of --json has no limit.
+#: The maximum number of rows of a printed table; the output of --json has no limit.
 SHOWN: Final = 20
 
 
 def head(span: Span, sources: Iterable[str]) -> None:
-    """Print the extent of the history and the sources of the bindings."""
+    """Print the messages, topics and time range of the history, and the sources of the bindings."""
     when = (
         f", {span.first:%Y-%m-%d %H:%M:%S} to {span.last:%Y-%m-%d %H:%M:%S} UTC"
         if span.first is not None and span.last is not None
@@ -163,7 +163,10 @@ def _rate(messages: int | None, seconds: float) -> str:
 
 
 def table(title: str, rows: list[tuple[str, ...]], *columns: str) -> None:
-    """Print a table, the first column left-aligned, the others right; nothing without rows."""
+    """Print a table, with the first column left-aligned and the others right-aligned.
+
+    Prints nothing if there are no rows, and at most SHOWN rows.
+    """
     if not rows:
         return
     shown_rows = [(title, *columns), *rows[:SHOWN]]

@@ -66,7 +66,7 @@ def rows_of(data: Buffer, at: int) -> int:
 
 
 def checksum_ok(message: memoryview) -> bool:
-    """True if the whole message has a checksum and it is correct."""
+    """True if the message (all of its bytes) has a checksum, and the checksum is correct."""
     try:
         place = _sum_place(message)
     except struct.error:

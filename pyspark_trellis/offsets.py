@@ -70,16 +70,16 @@ def ending(text: str, bounds: OffsetRange, name: str) -> int:
 def remembered(start: dict[str, int], stream: JournalStream, bounds: OffsetRange) -> None:
     """Check that a query can continue from its checkpoint. Raises PipelineError.
 
-    The rows already read and the rows to read must belong to one history of the stream.
+    The check fails if the rows before the checkpoint's offset are not those that the query has
+    read, because the stream is shorter or was rewritten, or if retention removed rows not read yet.
     """
     offset = start["next"]
     if offset > bounds.next or stream.rewritten(offset, start["epoch"]):
         raise PipelineError(
             f"this query has read {stream.name} up to offset {offset}, but the rows before that "
-            "are not there (any more): another "
-            "journal, or the machine failed before they were durable; start with a new checkpoint, "
-            "or read over HTTP, "
-            "which returns durable rows only"
+            "are not there (any more): it is another journal, or the machine failed before they "
+            "were durable; start with a new checkpoint, or read over HTTP, which returns durable "
+            "rows only"
         )
     if offset < bounds.first:
         raise PipelineError(

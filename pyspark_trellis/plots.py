@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 WIDTH: Final = 4.6
 #: Colours that are distinguishable with colour blindness (Okabe and Ito).
 COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
-#: The most series with a legend entry of their own; the other series are combined into one.
+#: The maximum number of series with a legend entry of their own; the other series are combined.
 SERIES: Final = 5
 _LONGEST: Final = 26
 _STYLE: Final[Any] = {
@@ -37,8 +37,9 @@ _STYLE: Final[Any] = {
 
 
 def short(text: str, most: int = _LONGEST) -> str:
-    """Return the beginning and the end of a long name, without dollar signs (which mark
-    formulas).
+    """Return a name, shortened to its beginning and its end if it has more than `most` characters.
+
+    Dollar signs are escaped, because matplotlib would read text between them as a formula.
     """
     text = text or "(empty)"
     cut = text if len(text) <= most else text[: most // 2 - 1] + "…" + text[-(most // 2) :]
@@ -111,7 +112,7 @@ def bars(title: str, unit: str, names: Sequence[str], series: dict[str, Sequence
 
 
 def share(title: str, counts: Sequence[int]) -> str:
-    """Draw the share of all messages that the most frequent topics make up together.
+    """Draw the cumulative share of the messages over the number of topics, the most frequent first.
 
     `counts` holds the number of messages per topic, the largest first.
     """

@@ -10,7 +10,7 @@ from pika.exceptions import AMQPError
 
 from pyspark_trellis.errors import PipelineError, shown
 
-#: The most unconfirmed messages in flight.
+#: The maximum number of unconfirmed messages in flight.
 WINDOW: Final = 2_000
 #: Seconds to wait for a broker that sends nothing.
 PATIENCE: Final = 60

@@ -107,8 +107,8 @@ def _reason(error: urllib.error.HTTPError) -> str:
         return f"{error.reason}; is it Trellis?"
 
 
-#: Bytes requested to read batch headers: the first request, and the size as long as a request
-#: contains several batches.
+#: Size in bytes of a request for batch headers: at first, and at most. The size doubles as long as
+#: an answer contains several batches.
 _HEADS: Final = 8 << 10
 _HEADS_MAX: Final = 1 << 20
 
@@ -148,7 +148,7 @@ class Remote(JournalStream):
         stream = options.get("stream", "")
         if not stream:
             raise PipelineError(
-                f"which stream of {shown(place)}? Say it with the option stream: QUEUE, or "
+                f"no stream of {shown(place)} is named: set the option stream to QUEUE or "
                 "VHOST/QUEUE"
             )
         vhost, _, queue = stream.rpartition("/")
@@ -200,8 +200,9 @@ class Remote(JournalStream):
         return found
 
     def _scan(self, scan: SegmentScan, path: str, size: int, until: int) -> None:
-        """Read the headers of batches up to that offset; each header gives the place of the
-        next.
+        """Read the headers of batches up to the offset `until`.
+
+        Each header gives the position of the next one.
         """
         some = _HEADS
         while not scan.schema or scan.end < until:

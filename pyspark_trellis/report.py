@@ -18,7 +18,7 @@ from pyspark_trellis.audit import Audit, audit
 from pyspark_trellis.definitions import DefinitionsFile
 from pyspark_trellis.whatif import WhatIf, what_if
 
-#: The most rows of a table, and the most bars of a plot.
+#: The maximum number of rows of a table, and of bars of a plot.
 ROWS, BARS = 12, 12
 _STYLE: Final = """
 :root { color-scheme: light dark; --text: #222; --page: #fff; --box: #f3f6f8; --line: #ddd;
@@ -80,8 +80,10 @@ class ReportPage:
     def table(
         self, title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]], none: str = ""
     ) -> None:
-        """Append a table. Numbers are right-aligned; a text that begins with a colon is shown as
-        code.
+        """Append a table, with numbers right-aligned.
+
+        A text that begins with a colon is shown as code. Without rows, the text `none` is shown, or
+        nothing if that is empty.
         """
         if not rows:
             if none:

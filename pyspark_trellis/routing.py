@@ -39,8 +39,9 @@ _RESERVED: Final = ("$SYS", "$share")
 class Routed:
     """The destinations of a batch of topics.
 
-    `bindings` are pairs of row and binding, `places` pairs of row and place, each pair once.
-    `unknown` marks the rows for which the topic does not decide all destinations.
+    A row is the index of a topic in the batch. `bindings` are pairs of row and binding number,
+    `places` pairs of row and place number, as two columns each, without duplicates. `unknown` is
+    true for the rows whose topic does not decide all destinations.
     """
 
     def __init__(self, count: int) -> None:
@@ -54,7 +55,7 @@ class BatchRouter:
 
     def __init__(self, host: DefinedHost) -> None:
         self._host = host
-        #: The place for each number in the second column of `Routed.places`.
+        #: The places, at the indexes that the second column of `Routed.places` holds.
         self.names: Final = host.places
         self._numbers: Final = {name: number for number, name in enumerate(self.names)}
         self._batches: dict[str, list[tuple[list[BoundQueue], Batch]]] = {}
@@ -107,8 +108,9 @@ class BatchRouter:
         return routed
 
     def _matched(self, exchange: str, topics: list[str]) -> Iterator[tuple[BoundQueue, Rows]]:
-        """Iterate over the matching bindings of the exchange, each with the topics that it
-        takes.
+        """Iterate over the matching bindings of the exchange.
+
+        Each binding comes with the indexes of the topics that it takes.
         """
         outgoing = self._host.outgoing.get(exchange, [])
         kind = self._host.types[exchange]

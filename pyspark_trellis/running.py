@@ -30,7 +30,10 @@ _CHATTER: Final = ("WARNING: ", "Setting default log level", "To adjust logging 
 
 @contextmanager
 def spark_of(arguments: argparse.Namespace, progress: PipelineProgress) -> Iterator[Any]:
-    """Return a Spark session; it ends together with its scratch directory."""
+    """Yield a Spark session. Then stop it, and delete its scratch directory.
+
+    Raises PipelineError if Spark does not start.
+    """
     settings = {}
     for each in arguments.conf:
         key, separator, value = each.partition("=")
@@ -77,7 +80,7 @@ def spark_of(arguments: argparse.Namespace, progress: PipelineProgress) -> Itera
 
 @contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """Redirect stderr of processes started meanwhile to a file.
+    """Redirect stdout and stderr to a file while the block runs, also of processes started in it.
 
     Java prints warnings at its start.
     """
@@ -95,7 +98,7 @@ def _stderr_to(path: Path) -> Iterator[None]:
 
 
 def options_of(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the options of the source."""
+    """Return the options of the data source "trellis" that the arguments set."""
     options = {"path": arguments.journal, "startingOffsets": arguments.starting}
     return options | {
         name: value
@@ -125,9 +128,10 @@ class Question:
             history.unpersist()
 
     def json(self, document: dict[str, Any]) -> bool:
-        """Write the document and the sources of the bindings to the file of --json, if given.
+        """Write the document and the sources of the bindings as JSON to the file that --json names.
 
-        Return True if the JSON was printed to stdout, in place of the text output.
+        Return True if that is stdout (`-`), so that the text output must be left out. Without
+        --json, write nothing and return False.
         """
         path = self.arguments.json
         if path is None:
@@ -151,7 +155,9 @@ def answered(arguments: argparse.Namespace, answer: Callable[[Question], int]) -
     Ctrl-C ends --follow, and is not a failure.
     """
     if (arguments.journal is None) == (arguments.traffic is None):
-        raise PipelineError("no messages: name --journal PLACE or --traffic DIR")
+        raise PipelineError(
+            "the messages come from --journal PLACE or from --traffic DIR: name one of the two"
+        )
     if arguments.follow and arguments.ending != offsets.LATEST:
         raise PipelineError("--follow never ends: leave --ending out")
     for path in (getattr(arguments, "output", None), getattr(arguments, "json", None)):

@@ -63,8 +63,8 @@ def name_of(file: str) -> SegmentName | None:
 class Cut:
     """Rows of a segment: the offsets from `low` up to, not including, `high`.
 
-    The rows are in the segment's bytes from `start` to `end`, where a batch with the first offset
-    `first` begins. `schema` is the beginning of the segment.
+    The rows are in the segment's bytes from `start` to `end`. The batch that begins at `start` has
+    the first offset `first`, which may be before `low`. `schema` is the beginning of the segment.
     """
 
     schema: bytes
@@ -114,7 +114,10 @@ class SegmentScan:
             self.size = origin + at
 
     def take_index(self, data: bytes, size: int) -> None:
-        """Use the index of a full segment, if it is intact and fits a segment of this size."""
+        """Take the positions of batches from the index of a full segment.
+
+        An index that is damaged, or does not fit a segment of `size` bytes, is ignored.
+        """
         marks = len(data) - _INDEX_HEAD.size - _INDEX_SUM.size
         if marks < 0 or _INDEX_SUM.unpack(data[-_INDEX_SUM.size :])[0] != crc32(
             data[: -_INDEX_SUM.size]
@@ -173,7 +176,7 @@ def damaged(where: str, error: Exception | str) -> PipelineError:
 def rows_of(
     cut: Cut, data: pa.Buffer, where: str, names: Sequence[str], verify: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Return these columns of the cut's rows; many small batches are combined.
+    """Iterate over the cut's rows, with these columns only; small batches are combined.
 
     `data` holds the bytes of the cut. With `verify`, checksums are checked. Raises PipelineError,
     which names `where`.

@@ -64,7 +64,7 @@ PRODUCER, SEQUENCE = "x-trellis-producer", "x-trellis-sequence"
 
 @dataclass
 class PublishedPartition(WriterCommitMessage):
-    """The result of a task."""
+    """The result of a task: the number of messages that it published."""
 
     messages: int
 
@@ -86,19 +86,20 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 )
         if not self._checkpoint:
             raise PipelineError(
-                "no checkpointLocation: the sink stores there how a batch was partitioned"
+                "option checkpointLocation is missing: set it to a directory; the sink stores "
+                "there how a batch was partitioned"
             )
         columns = {field.name: field.dataType.simpleString() for field in schema.fields}
         for name in REQUIRED:
             if name not in columns:
                 raise PipelineError(
-                    f"a message needs a column '{name}'; there are {', '.join(columns)}"
+                    f"a message needs a column '{name}'; the query has only {', '.join(columns)}"
                 )
         for name, kind in columns.items():
             allowed = _KINDS.get(name, ("string",) if name in PROPERTIES else ())
             if not allowed:
                 raise PipelineError(
-                    f"a message has no '{name}'; select "
+                    f"a message has no field for the column '{name}'; select only "
                     f"{', '.join([*REQUIRED, 'exchange', 'headers', *PROPERTIES])}"
                 )
             if kind not in allowed:
@@ -107,18 +108,19 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Publish the rows of one partition, confirmed."""
+        """Publish the rows of one partition, and wait for the confirms of all of them.
+
+        Raises PipelineError.
+        """
         context = TaskContext.get()
         assert context is not None
         query, number = (
             context.getLocalProperty("sql.streaming.queryId"),
             context.getLocalProperty("streaming.sql.batchId"),
         )
-        if (
-            query is None or number is None
-            # Without them all batches would have one identity, and the broker would drop the second
-            # one.
-        ):
+        # Without query and batch, all batches would have one identity, and the broker would drop
+        # every batch after the first as a duplicate.
+        if query is None or number is None:
             raise PipelineError("Spark names no query and batch: this sink is for writeStream only")
         batch = int(number)
         rows = [row for part in iterator for row in part.to_pylist()]
@@ -181,9 +183,9 @@ def _place(checkpoint: str) -> tuple[Any, str]:
 
 
 def _claim(checkpoint: str, batch: int, partition: int, rows: list[dict[str, Any]]) -> None:
-    """Store the digest of this partition's rows.
+    """Store the digest of this partition's rows in the checkpoint.
 
-    Raises PipelineError if the checkpoint has another digest for it.
+    Raises PipelineError if the checkpoint has another digest for this partition of the batch.
     """
     digest = (
         hashlib.sha256(repr([_order(row) for row in rows]).encode("utf-8", "surrogatepass"))
@@ -210,5 +212,5 @@ def _claim(checkpoint: str, batch: int, partition: int, rows: list[dict[str, Any
 
 
 def _order(row: dict[str, Any]) -> tuple[tuple[bool, str], ...]:
-    """Return the sort key of a row. Two rows have equal keys only if they are interchangeable."""
+    """Return the sort key of a row. Rows with equal keys have equal values."""
     return tuple((value is not None, repr(value)) for value in row.values())

@@ -77,13 +77,13 @@ def stream_of(options: dict[str, str]) -> JournalStream:
 
 @dataclass
 class JournalTask(InputPartition):
-    """The rows that one task reads."""
+    """The piece of a journal that one task reads, as Spark's partition."""
 
     piece: Piece
 
 
 class JournalRows:
-    """Converts a piece's rows to Spark's batches, within the tasks; therefore pickled."""
+    """Converts a piece's rows to Spark's batches. Pickled, because this happens in the tasks."""
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         self.wanted: Final[pa.Schema] = arrow_schema(schema)
@@ -99,7 +99,7 @@ class JournalRows:
     def of(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Return the rows of a task's partition.
 
-        With no partition at all, Spark calls this once with None.
+        If there are no partitions, Spark calls this method once with None.
         """
         return self._batches(partition.piece) if isinstance(partition, JournalTask) else iter(())
 
@@ -186,7 +186,10 @@ class PushingReader(JournalReader):
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take over conditions on offset and topic; return all others."""
+        """Keep the conditions on offset and topic, which this reader applies.
+
+        Return the other conditions, which Spark applies.
+        """
         for each in filters:
             if (
                 isinstance(each, EqualTo)
@@ -241,22 +244,22 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"next": first, "epoch": bounds.epoch}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit of rows per batch."""
+        """Return the maximum number of rows per batch (option maxRowsPerTrigger)."""
         return ReadMaxRows(self._most) if self._most else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """Return the end of the next batch."""
+        """Return the end of the next batch; `start` if there are no new rows."""
         bounds = self.stream.bounds()
         offsets.remembered(start, self.stream, bounds)
         end = bounds.next if self._target is None else min(self._target, bounds.next)
         if isinstance(limit, ReadMaxRows):
             end = min(end, start["next"] + limit.max_rows)
         if end <= start["next"]:
-            return start  # a new epoch without rows is nothing new
+            return start  # a new epoch without new rows needs no batch
         return {"next": end, "epoch": bounds.epoch}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Stop at the present end of the journal."""
+        """Make the query stop at the present end of the journal."""
         self._target = self.stream.bounds().next
 
     def reportLatestOffset(self) -> dict[str, int]:
@@ -285,7 +288,7 @@ class DefaultSource(DataSource):
         return "trellis"
 
     def schema(self) -> str:
-        """Return all columns of a journal."""
+        """Return the schema of a journal with all columns, in Spark's DDL."""
         return DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -43,9 +43,9 @@ _WHEN: Final = "%Y-%m-%d %H:%M:%S UTC"
 
 @dataclass
 class TopologyState:
-    """The names and bindings of a virtual host at a time.
+    """The names and bindings of a virtual host at one point in time.
 
-    Names are pairs of kind and name. `at` is the time of the last change up to then.
+    The keys of `names` are pairs of kind and name. `at` is the time of the last row applied.
     """
 
     vhost: str
@@ -54,7 +54,11 @@ class TopologyState:
     bindings: dict[tuple[str, ...], dict[str, Any]] = field(default_factory=dict)
 
     def apply(self, event: str, facts: dict[str, Any]) -> None:
-        """Apply a row other than the beginning or end of a snapshot. Raises KeyError."""
+        """Apply a row of the stream: a name declared or deleted, a binding added or removed.
+
+        Rows that mark the beginning or end of a snapshot must not be passed. Raises KeyError if the
+        row lacks a field.
+        """
         if event in ("declare", "delete"):
             name = (facts["kind"], facts["name"])
             if event == "declare":
@@ -128,7 +132,7 @@ def replay(stream: JournalStream, until: datetime | None = None) -> TopologyStat
     if not known:
         raise PipelineError(
             f"{stream.name} was being rewritten at {state.at:{_WHEN}}, after a broker start: "
-            "ask for a moment later"
+            "ask for a later time"
         )
     return state
 
@@ -136,7 +140,10 @@ def replay(stream: JournalStream, until: datetime | None = None) -> TopologyStat
 def _rows(
     stream: JournalStream, low: int, high: int
 ) -> Iterator[tuple[datetime, str, str, dict[str, Any]]]:
-    """Iterate over the relevant rows as (time, vhost, event, facts). Raises PipelineError."""
+    """Iterate over the rows that `replay` needs, as (time, vhost, event, facts).
+
+    Raises PipelineError.
+    """
     wanted = pa.array(_USED)
     for piece in stream.pieces(low, high):
         for batch in piece.batches(_COLUMNS):

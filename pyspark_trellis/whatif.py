@@ -18,9 +18,10 @@ from pyspark_trellis.routing import routed
 
 @dataclass(frozen=True)
 class WhatIfChange:
-    """The messages that a queue or MQTT session received, before and after.
+    """The number of messages that one queue or MQTT session receives, before and after a change.
 
-    None means that it does not exist. `kind` is queue or session.
+    `before` is by the current definitions, `after` by the proposed ones; None if these definitions
+    do not have the queue or session. `kind` is queue or session.
     """
 
     vhost: str
@@ -35,7 +36,7 @@ class WhatIfChange:
 
 @dataclass(frozen=True)
 class LostTopic:
-    """A topic that was routed and would not be routed any more."""
+    """A topic whose messages reached a queue, and would reach none by the proposed definitions."""
 
     vhost: str
     exchange: str
@@ -45,9 +46,9 @@ class LostTopic:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The comparison of two definitions.
+    """The comparison of the current and the proposed definitions.
 
-    `queues` has all places of both, sessions included. `lost` is sorted by falling number of
+    `queues` has every queue and MQTT session of either. `lost` is sorted by falling number of
     messages. `unknown` is the number of messages whose destinations the topic alone does not
     decide.
     """
@@ -79,7 +80,7 @@ def what_if(
     """Compare the routing of the history by both definitions.
 
     Without `current`, the journal tells which messages were routed, and queues have no `before`.
-    The same applies to messages to exchanges that `current` does not have.
+    The journal also tells this of messages to exchanges that `current` does not have.
     """
     span = hist.span(history)
     after = (

@@ -136,10 +136,8 @@ def test_a_target_and_its_checkpoint_belong_to_one_job(
     assert "is the checkpoint of another query than `traffic`" in said(
         "traffic", str(tmp_path / "traffic"), f"{lake}.checkpoint"
     )
-    assert "was written by a query with another checkpoint" in said(
-        "lake", lake, str(tmp_path / "new")
-    )
-    assert "has none of it" in said("lake", str(tmp_path / "other"), f"{lake}.checkpoint")
+    assert "was not written with the checkpoint" in said("lake", lake, str(tmp_path / "new"))
+    assert "has none of the rows" in said("lake", str(tmp_path / "other"), f"{lake}.checkpoint")
     (tmp_path / "file").touch()
     assert (
         f"{tmp_path}/file/lake, or {tmp_path}/new, cannot be written: Parent path is not a dir"
@@ -234,7 +232,7 @@ def test_a_job_runs_again_when_more_was_published(
         ),
         (
             ["audit", "--definitions", "{place}/old.json"],
-            "no messages: name --journal PLACE or --traffic DIR",
+            "--journal PLACE or from --traffic DIR: name one of the two",
         ),
         (
             ["audit", "--traffic", "{place}/journal", "--definitions", "{place}/old.json"],

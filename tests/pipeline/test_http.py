@@ -163,8 +163,8 @@ def test_an_error_is_one_line(spark: SparkSession, served: Served) -> None:
     )
     unsaid = error_of(lambda: spark.read.format("trellis").load(served.url).count())
     assert unsaid == (
-        f"which stream of http://{served.place}? "
-        "Say it with the option stream: QUEUE, or VHOST/QUEUE"
+        f"no stream of http://{served.place} is named: set the option stream to QUEUE or "
+        "VHOST/QUEUE"
     )
     assert "is after the end of stream 'all'" in error_of(
         lambda: load(spark, served.url, startingOffsets=91).count()

@@ -98,12 +98,12 @@ def test_a_batch_that_is_divided_in_another_way_is_refused(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("ddl", "options", "line"),
     [
-        ("topic string", {}, "a message needs a column 'body'; there are topic"),
+        ("topic string", {}, "a message needs a column 'body'; the query has only topic"),
         ("topic string, body int", {}, "column 'body' of a message is string or binary, not int"),
         (
             "topic string, body binary, colour string",
             {},
-            "a message has no 'colour'; select topic, body, exchange",
+            "a message has no field for the column 'colour'; select only topic, body, exchange",
         ),
         (
             "topic string, body binary",

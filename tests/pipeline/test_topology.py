@@ -261,7 +261,7 @@ def test_a_vhost_without_a_topology_is_named(place: Path) -> None:
     [
         (
             ("audit", "--definitions", "{place}/now.json", "--as-of", "2026-03-01"),
-            "--definitions names others: leave one of them out",
+            "--definitions names present ones: leave out one of the two options",
         ),
         (
             ("audit", "--topology", "none", "--as-of", "2026-03-01T12:04"),
