@@ -20,7 +20,7 @@ Modules, in reading order:
     leftover     removes the files of deleted streams
     inspect      `trellis store verify` and `repair` for streams
     pages        pieces of segments, read once for several readers
-    offsets      resolves the offset at which a reader begins
+    offsets      finds the offset at which a reader begins
     queue        the queue, and its readers
     streams      all streams of a broker
 

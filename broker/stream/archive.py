@@ -28,12 +28,12 @@ from broker.stream.segments import SUFFIXES, Segment, parse_segment, segment_nam
 
 #: Default size at which a segment is full, in bytes.
 SEGMENT_SIZE: Final = 64 << 20
-#: Length of a name above which its directory's name is cut and gets a checksum.
+#: Greatest length of an encoded name; a longer one is cut to this length and gets a checksum.
 _NAME_MAX: Final = 120
 
 
 def directory_name(name: str) -> str:
-    """Return the unique directory name for a virtual host or a queue, safe in a path."""
+    """Return the name of the directory of a virtual host or a queue, unique and safe in a path."""
     made = quote(name, safe="")
     if made.startswith("."):
         made = "%2E" + made[1:]
@@ -45,7 +45,7 @@ def directory_name(name: str) -> str:
 
 
 class WrittenBatch:
-    """A batch that was written: its segment, its place in the file, its rows. It keeps no data."""
+    """The place of a written batch: its segment, its place in the file, its rows; not its data."""
 
     def __init__(self, segment: Segment, place: i64, encoded: EncodedBatch) -> None:
         self.segment = segment
@@ -57,7 +57,7 @@ class WrittenBatch:
         self.last_at: i64 = encoded.last_at
 
     def add_to(self, segment: Segment) -> None:
-        """Add the batch to a segment's figures and index."""
+        """Add the batch to the size, the end, the times and the index of a segment."""
         segment.add_batch(self.base, self.count, self.place, self.size, self.first_at, self.last_at)
 
 
@@ -219,7 +219,7 @@ def write_index(disk: Disk, segment: Segment) -> None:
 
 
 class BatchAppender(BatchSink):
-    """A sink that writes each batch as soon as it is built, to hold little data at a time.
+    """A sink that writes each batch as soon as it is built, so that memory holds few batches.
 
     After a failed write, that batch and the later ones wait for `flush`.
     """
@@ -271,7 +271,7 @@ class ArchiveWrite(StreamWrite):
 
 
 class RowsUnavailable(Exception):
-    """Rows were removed by retention, or are lost. `next_offset` is the next available one."""
+    """Rows were removed by retention, or are lost. `next_offset` is the next offset with a row."""
 
     def __init__(self, text: str, first: i64) -> None:
         super().__init__(text)
@@ -333,7 +333,7 @@ class Archive:
             self.end = batch.base + batch.count
 
     def segment_with(self, offset: i64) -> Segment | None:
-        """Return the segment with an offset; None if no row has this offset."""
+        """Return the segment that has the row at an offset; None if there is no such row."""
         at = bisect_right(self.segments, offset, key=_base)
         segment = self.segments[at - 1] if at else None
         return segment if segment is not None and offset < segment.end else None
@@ -356,11 +356,11 @@ class Archive:
         )
 
     def take_expired(self, before: i64, most: i64) -> list[Segment]:
-        """Remove and return the segments that retention drops, oldest first, never the last one.
+        """Remove the segments that retention drops from this list, and return them, oldest first.
 
         These are segments whose last row was published before the time `before` (us), and the
-        oldest ones while the stream is larger than `most` bytes. -1 means no limit. The caller
-        removes the files.
+        oldest ones while the stream is larger than `most` bytes; never the last segment. -1 means
+        no limit. The caller removes the files.
         """
         out: list[Segment] = []
         while len(self.segments) > 1:

@@ -175,7 +175,7 @@ class BatchBuilder:
             self._add_buffer(texts)
 
     def build(self) -> bytearray:
-        """Return the complete message."""
+        """Return the batch as a complete Arrow message, with its checksum."""
         meta = bytearray(BATCH)
         _patch(meta, BODY, self._size)
         _patch(meta, LENGTH, self.rows)
@@ -195,15 +195,15 @@ def _patch(meta: bytearray, at: i64, number: i64) -> None:
 
 
 def _with_checksum(meta: bytearray, body: bytes) -> bytes:
-    """Return a message with its checksum; `meta` must have zeros in its place."""
+    """Return an Arrow message with its checksum; `meta` must have zeros where it is written."""
     meta[SUM : SUM + _CHECKSUM_DIGITS] = b"%08x" % crc32(body, crc32(meta))
     return bytes(meta) + body
 
 
 class BatchView:
-    """A batch read in place, at index `at` of `data`: `rows` rows from offset `base` on.
+    """A batch that is read in place: it begins at index `at` of `data` and ends before `end`.
 
-    `end` is the index behind the batch.
+    It has `rows` rows, from offset `base` of the stream on.
     """
 
     def __init__(self, data: bytes, at: i64) -> None:
@@ -217,7 +217,7 @@ class BatchView:
         )
 
     def buffer_start(self, buffer: i64) -> i64:
-        """Return the index in `data` of a buffer."""
+        """Return the index in `data` at which a buffer begins; `buffer` is its number."""
         return self.buffers_start + read_i64_le(self.data, self.at + BUFFERS + 16 * buffer)
 
     def published_at(self, row: i64) -> i64:
@@ -265,7 +265,7 @@ class BatchView:
         )
 
     def first_rows(self, count: i64) -> bytes:
-        """Return a message with only the first `count` rows.
+        """Return an Arrow message that has only the first `count` rows of the batch.
 
         The buffers still have the values of the other rows, which readers ignore.
         """
@@ -285,23 +285,23 @@ class BatchView:
 
 
 def view_batch(data: bytes, at: i64) -> BatchView | None:
-    """Return the batch at an index; None if there is no complete batch."""
+    """Return the batch at index `at`; None if no complete batch begins there."""
     size: i64 = len(data)
     if at + BATCH_HEADER_SIZE > size or data[at : at + 8] != BATCH[:8]:
         return None
     body: i64 = read_i64_le(data, at + BODY)
     if body < 8 or body > size - at - BATCH_HEADER_SIZE or read_i64_le(data, at + LENGTH) <= 0:
         return None
-    # The offsets are the first buffer.
+    # In each batch, the offsets are the first buffer.
     if read_i64_le(data, at + BUFFERS + 16 * _OFFSETS_BUFFER) != 0:
         return None
     return BatchView(data, at)
 
 
 def batch_size(data: bytes, at: i64) -> i64:
-    """Return the size of the batch at an index in bytes; 0 if there is no batch.
+    """Return the size, in bytes, of the batch at index `at`; 0 if no batch begins there.
 
-    If its header is incomplete, return the size of a header.
+    If `data` ends before a whole header, return the size of a header.
     """
     if at + BATCH_HEADER_SIZE > len(data):
         return BATCH_HEADER_SIZE

@@ -105,9 +105,10 @@ def _recover_streams(
 
 
 class ReadOnlyDisk(Disk):
-    """A read-only view of another disk.
+    """A view of another disk that does not change it.
 
-    Created files are null files; renames and removals of other files are ignored.
+    Writes are ignored: a file that is created or opened for writing is a NullFile. Renames and
+    removals are ignored, too.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -149,7 +150,7 @@ class ReadOnlyDisk(Disk):
 
 
 class NullFile(File):
-    """A file that is always empty: writes are ignored."""
+    """An empty file that ignores writes."""
 
     def read(self, offset: i64, count: i64) -> bytes:
         return b""

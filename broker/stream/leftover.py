@@ -1,12 +1,12 @@
 """Removal of the files that deleted streams left.
 
 A stream is deleted in the catalog first, and its files are removed with the same batch. A crash in
-between leaves files, which the next start removes. For each directory STREAMS/VHOST/QUEUE/ without
-a stream of that name:
+between leaves files, which the next start removes. It checks each directory STREAMS/VHOST/QUEUE/
+for which no stream of that name exists. Each segment has the number of its stream:
 
-- The catalog covers the number in its segments: the stream is deleted, remove them.
-- The number is beyond the end of a catalog that lost its end: report the files and leave them.
-- Copies in the quarantine, and files that are no files of a stream, are never removed.
+- If the catalog is complete up to that number, the stream was deleted: the files are removed.
+- If the catalog has lost its end, and the number is beyond it: the files are reported, and stay.
+- Copies in the quarantine, and files that are not files of a stream, are never removed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def remove_deleted_streams(
 ) -> list[Finding]:
     """Remove the files of deleted streams, and return findings about them and about other files.
 
-    `names` are (virtual host, name) of all existing queues. `newest` is the last number that the
-    catalog covers.
+    `names` are (virtual host, name) of all existing queues. `newest` is the number up to which the
+    catalog is complete.
     """
     existing = {f"{directory_name(vhost)}/{directory_name(name)}" for vhost, name in names}
     here = root.rpartition("/")[2]
@@ -42,7 +42,11 @@ def remove_deleted_streams(
 
 
 def _remove_stream(disk: Disk, directory: str, place: str, newest: int) -> list[Finding]:
-    """Remove the files of a deleted stream, and its directory if nothing else is in it."""
+    """Remove the files of a deleted stream, and its directory if that is empty then.
+
+    Remove nothing, and return a finding, if it is uncertain that the stream was deleted. `place` is
+    the directory's name in findings.
+    """
     names = _names(disk, directory)
     stream_files = [name for name in names if name.endswith(SUFFIXES)]
     for name in stream_files:
@@ -94,7 +98,7 @@ def _remove_stream(disk: Disk, directory: str, place: str, newest: int) -> list[
 
 
 def find_foreign_files(disk: Disk, directory: str) -> list[Finding]:
-    """Report the files in a stream's directory that are no files of a stream."""
+    """Return a finding for each file in a stream's directory that is not a file of a stream."""
     place = "/".join(directory.split("/")[-3:])
     return [
         Finding(IGNORED, f"{place}/{name}", 0, 0, "not a file of a stream: move it away")

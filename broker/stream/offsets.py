@@ -1,11 +1,11 @@
-"""The offset at which a reader of a stream begins, from its consumer's `x-stream-offset`.
+"""Finds the offset at which a reader of a stream begins, from the argument `x-stream-offset`.
 
 first                   the first available row
 last                    the first row of the last batch
 next, or no argument    the next row to be published
 a number                that offset
 a timestamp             the first row published at that time or later
-30s, 5m, 1h, 7D, ...    the first row published within that time (Y, M, D, h, m, s, as RabbitMQ)
+30s, 5m, 1h, 7D, ...    the first row published at most that long ago (Y, M, D, h, m, s)
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def resolve_offset(
 ) -> i64:
     """Return the offset at which a reader with the argument `wanted` begins.
 
-    `end` is the offset of the next row, `now_us` the time in microseconds, `thing` the queue in
-    words for errors. Raise PreconditionFailed, RowsUnavailable, or StoreError.
+    `end` is the offset of the next row, `now_us` the time in microseconds; `thing` names the queue
+    in error texts. Raise PreconditionFailed, RowsUnavailable, or StoreError.
     """
     if isinstance(wanted, bytes):  # RabbitMQ accepts texts of AMQP's type byte array, too.
         wanted = wanted.decode(errors="replace")
@@ -69,7 +69,7 @@ def resolve_offset(
 
 
 def offset_since(archive: Archive, pages: StreamPages, moment: i64) -> i64:
-    """Return the first offset published at `moment` (us) or later; the end if there is none."""
+    """Return the offset of the first row published at `moment` (us) or later, else the end."""
     for segment in archive.segments:
         if segment.last_at < moment:
             continue

@@ -1,6 +1,6 @@
 """Pages: pieces of segments, each read once for all readers that are near each other.
 
-A stream caches a few pages while it has readers. A slow reader holds no memory.
+A stream caches a few pages while it has readers. The cache does not keep pages for slow readers.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ PAGES_MAX: Final = 4
 
 
 class StreamPage:
-    """Some batches of a segment, with the rows from `base` up to `end`.
+    """Some consecutive batches of a segment. The rows have the offsets from `base` to `end` - 1.
 
-    `place` is the offset in the segment's file after these batches, in bytes.
+    `place` is the byte position behind these batches in the segment's file.
     """
 
     def __init__(self, segment: Segment) -> None:
@@ -43,7 +43,7 @@ class StreamPages:
         self._pages: list[StreamPage] = []
 
     def clear(self) -> None:
-        """Drop all pages and open files, since the stream has no reader any more."""
+        """Drop all pages and close the files. Called when the stream has no reader any more."""
         self._pages = []
         for segment in self._archive.segments:
             segment.close()
@@ -53,7 +53,7 @@ class StreamPages:
         self._pages = [page for page in self._pages if page.segment not in segments]
 
     def page_with(self, offset: i64) -> StreamPage:
-        """Return the page with an offset, which must be below the end of the stream.
+        """Return a page that has the row at `offset`, which must be below the stream's end.
 
         Raise RowsUnavailable, or StoreError.
         """
@@ -77,7 +77,10 @@ class StreamPages:
         return page
 
     def _read(self, segment: Segment, place: i64, offset: i64) -> StreamPage:
-        """Read the batches from a place on, at least up to the batch with the offset."""
+        """Return a page of the batches from the row at `offset` on.
+
+        Read the file from `place` on, where a batch begins.
+        """
         page = StreamPage(segment)
         size: i64 = PAGE_SIZE
         while True:

@@ -3,8 +3,8 @@
     put --> CapturedRows --take_write--> ArchiveWrite --settle--> archive: its end moves
                                                                        --> readers, by offset
 
-Readers get durable rows only. An acknowledgement gives its consumer credit and nothing else:
-nothing is ever requeued.
+Readers get durable rows only. An acknowledgement gives its consumer credit and has no other effect;
+rows are never requeued.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ _CHECKS_PER_AGE: Final[i64] = 10
 
 
 class QueueStreamReader:
-    """A consumer of a stream, and the offset that it reads next. Front ends subclass it."""
+    """A reader of a stream: one consumer, and the offset of the next row to deliver to it.
+
+    Front ends of protocols subclass it.
+    """
 
     def __init__(self, consumer: Consumer, offset: i64) -> None:
         self.consumer = consumer
@@ -52,17 +55,18 @@ class QueueStreamReader:
     def serve(self, batch: BatchView, row: i64) -> i64:
         """Deliver rows of a batch, from `row` on, while the consumer is ready.
 
-        Return their number. Must not call the core.
+        Return the number of delivered rows. This method must not call the core, because the queue
+        advances `offset` only after it returns.
         """
         raise NotImplementedError
 
     def fail(self, reason: str) -> None:
-        """Close the consumer with an error, because the stream cannot be read on."""
+        """Close the consumer with an error, because the row at `offset` cannot be read."""
         raise NotImplementedError
 
 
 class StreamQueue(Queue):
-    """A queue of type stream.
+    """A queue of type stream (`x-queue-type`).
 
     `depth` is the number of rows, including those that are not durable yet.
     """
@@ -124,7 +128,7 @@ class StreamQueue(Queue):
         self.depth += packets.count
 
     def _record_time(self, captured: CapturedRows) -> None:
-        """Record the time of publication, at the first row of a turn or of a batch."""
+        """Record the time for the rows that follow: once a turn and once a batch of the store."""
         self._wall = self.agenda.wall
         captured.times.append((len(captured.items), int(self._wall * 1_000_000)))
         if self.pending_rows.idle:
@@ -132,7 +136,7 @@ class StreamQueue(Queue):
             self.store.add_stream(self.pending_rows)
 
     def begin_at(self, end: i64) -> None:
-        """Continue a stream that was recovered, with the next row at an offset."""
+        """Continue a stream that was recovered: the next row gets the offset `end`."""
         self.depth = self.archive.rows
         self.archive.end = end
         self.pending_rows.captured = CapturedRows(end)
@@ -148,7 +152,7 @@ class StreamQueue(Queue):
             self.schedule_drain()
 
     def attach(self, reader: QueueStreamReader) -> None:
-        """Begin to serve a reader, whose consumer is subscribed already."""
+        """Begin to serve a reader. Its consumer must be subscribed already."""
         self.readers.append(reader)
         self.schedule_drain()
 
@@ -159,7 +163,7 @@ class StreamQueue(Queue):
             self.pages.clear()
 
     def run(self) -> None:
-        """Serve every reader that is ready, up to the durable end."""
+        """Deliver durable rows to every reader that is ready, at most SLICE rows in one turn."""
         self._drain_scheduled = False
         left: i64 = SLICE
         readers = self.readers
@@ -184,7 +188,7 @@ class StreamQueue(Queue):
             self.agenda.later(self)
 
     def _serve(self, reader: QueueStreamReader, most: i64) -> i64:
-        """Serve one reader with `most` rows, or up to one batch more; return the number of rows."""
+        """Deliver up to `most` rows, and the rest of the last batch; return the number of rows."""
         given: i64 = 0
         end: i64 = self.archive.end
         try:
@@ -214,7 +218,7 @@ class StreamQueue(Queue):
         self.acknowledged_reads()
 
     def acknowledged_reads(self) -> None:
-        """Deliver to the readers again, after an acknowledgement gave a consumer credit."""
+        """Schedule a drain, because an acknowledgement gave a consumer credit."""
         if not self._drain_scheduled and self.readers:
             self.schedule_drain()
 
@@ -230,13 +234,13 @@ class StreamQueue(Queue):
     # -- retention and deletion
 
     def update_arguments(self, terms: QueueArguments) -> None:
-        """Apply changed arguments: size of segments and retention."""
+        """Replace the queue's arguments, and apply the size of segments and the retention."""
         self.arguments = terms
         self.archive.segment_writer.segment_size = terms.segment_bytes
         self._apply_retention()
 
     def _apply_retention(self) -> None:
-        """Remove segments that are too old or exceed the maximum size.
+        """Remove the oldest segments while they are too old or the stream exceeds its maximum size.
 
         A reader whose offset is removed gets an error when it reads on.
         """
@@ -352,7 +356,7 @@ class StreamBatchWrite(StreamWrite):
         self._archive_write.settle()
         queue = self._queue
         if queue.dead:
-            if queue.pending_rows.idle:  # Else the next batch has rows that were added meanwhile.
+            if queue.pending_rows.idle:  # Otherwise rows wait for the next batch of the store.
                 queue.pending_rows.queue = None
             queue.discard_all()
         else:

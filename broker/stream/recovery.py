@@ -5,8 +5,9 @@ the rows behind the durable end, which were never confirmed.
 
 A damaged segment is copied to `quarantine/`. Its intact batches behind the damage are copied to new
 segments before the damage is removed. Empty files in the quarantine are notes for later starts:
-`lost-STREAM-FROM-TO` for lost offsets, so that they are reported once, and `written-STREAM-END` for
-the end of a stream of which a damaged log has an earlier end.
+
+    lost-STREAM-FROM-TO    these offsets are lost, and were reported
+    written-STREAM-END     the stream ends at this offset; a damaged log has an earlier end
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class StreamRecovery:
         """Recover the stream. Raise StoreError.
 
         `end` is the durable end in the log. If `ends_exact` is False, the log was damaged, and all
-        intact rows are kept. If `thorough`, full segments are read too, instead of their indexes.
+        intact rows are kept. If `thorough` is True, full segments are read; otherwise only their
+        indexes are.
         """
         self.segments: list[Segment] = []
         self.findings: list[Finding] = []
@@ -121,7 +123,10 @@ class StreamRecovery:
         self._report_gaps(last)
 
     def _report_gaps(self, last: i64) -> None:
-        """Report the offsets without rows, once."""
+        """Report each gap of offsets without rows, unless an earlier start has reported it.
+
+        `last` is the offset behind the last row.
+        """
         gaps = [
             (int(one.end), int(other.base), one.name)
             for one, other in pairwise(self.segments)
@@ -140,15 +145,16 @@ class StreamRecovery:
                 self._report(
                     MISSING,
                     name,
-                    f"the stream ends with offset {start}, and was written up to {end}"
+                    f"all rows from offset {start} on are missing: the stream was written up to"
+                    f" {end} (exclusive)"
                     if end == self.end
                     else f"offsets {start} to {end - 1} are missing",
                 )
 
     def _mark(self, mark: str) -> bool:
-        """Create a marker file for later starts of the broker.
+        """Create a note, an empty file in the quarantine, for later starts of the broker.
 
-        Return True if an earlier start created it. Return False if the disk is full.
+        Return True if an earlier start created it; False if it is new, or if the disk is full.
         """
         # The stream's directory may be missing.
         path, *below = self._directory.rsplit("/", _DEPTH)
@@ -210,7 +216,10 @@ class StreamRecovery:
             self.segments.append(segment)
 
     def _scan(self, known: Segment, file: File, size: int, name: str, indexed: bool) -> None:
-        """Read a whole segment. If `indexed` is True, `known` has the figures from the index."""
+        """Read a whole segment, and deal with damage and with rows that were never confirmed.
+
+        If `indexed` is True, `known` has the figures from the segment's index.
+        """
         segment = Segment(self._disk, known.path, known.epoch, int(known.base))
         place = SCHEMA_SIZE
         walk = BatchScan(file, place, size)
@@ -270,7 +279,7 @@ class StreamRecovery:
     def _is_torn_end(self, segment: Segment, file: File, place: i64, size: int) -> bool:
         """True if the bad data is the torn end of the last segment.
 
-        Only asked for if the log was damaged, so that the durable end is unknown.
+        False if the log is intact: then the durable end is known.
         """
         if self._ends_exact or max(self._segment_names) != (int(segment.base), segment.epoch):
             return False
@@ -281,10 +290,10 @@ class StreamRecovery:
     def _salvage(
         self, segment: Segment, file: File, name: str, place: i64, size: int, marks: list[int]
     ) -> list[Segment]:
-        """Copy the intact batches behind damage to new segments, and return these.
+        """Copy the intact batches behind damage to new segments, and return these segments.
 
-        The caller finishes them, and then removes the damage: after a crash in between, the next
-        start does this again. `marks` are the places of batches in the index.
+        The caller removes the damage only after that, so a start after a crash in between copies
+        the batches again. `marks` are the places of batches in the index.
         """
         start = segment.end
         copy = self._quarantine.copy(file, 0, size, f"{name}-{place}-{size - place}.bad")
@@ -332,11 +341,11 @@ class StreamRecovery:
             self._disk.open(salvaged[-1].path, True).sync()
 
     def _new_segment(self, segment: Segment, base: int) -> Segment:
-        """Create a segment for the rows of another segment from an offset on."""
+        """Create a segment for the rows from offset `base` on of a damaged or cut segment."""
         for other in [
             one for one in self._segment_names if one[0] == base and one[1] > segment.epoch
         ]:
-            # An earlier start was interrupted here.
+            # An earlier start was interrupted after it had created this segment.
             self._remove(
                 f"{self._directory}/{self._segment_names[other]}",
                 {f"{self._segment_names[other]}{_INDEX}"},
@@ -364,7 +373,7 @@ class StreamRecovery:
         )
 
     def _cut_batch(self, segment: Segment, batch: BatchView, place: i64, size: int) -> None:
-        """Cut a batch of which only the first rows were confirmed.
+        """Cut the segment at a batch of which only the first rows, or none, were confirmed.
 
         Copy these rows to a new segment before removing the batch.
         """
@@ -398,7 +407,7 @@ class StreamRecovery:
             self._finish(part, part.size)
 
     def _finish(self, segment: Segment, place: i64) -> None:
-        """Finish a segment that ends at a place, and write its index."""
+        """Cut a segment at a place, write the end marker, and write the segment's index."""
         file = self._disk.open(segment.path, True)
         file.truncate(place)
         try:
@@ -469,8 +478,8 @@ class BatchScan:
     def find(self, least: i64, marks: list[int]) -> BatchView | None:
         """Return the next batch whose first offset is `least` or higher, also behind damage.
 
-        Behind a damaged batch, search only at the end that its header says and at the places in
-        `marks`, because a message may contain bytes that look like a batch.
+        Behind a damaged batch, look only at its end as its header has it, and at the places in
+        `marks`: a message may contain bytes that look like a batch.
         """
         while self.place < self._size:
             here = self.place

@@ -206,7 +206,7 @@ class RowWriter(StreamRows):
         self._headers = TextColumn()
         self._raw_keys = SparseColumn()
         self._bodies = BodyColumn()
-        # The values of the last row, and the first rows of their runs.
+        # For each column, the value of the last row, and the first row with this value in its run.
         self._time: i64 = 0
         self._time_at: i64 = 0
         self._exchange = b""
@@ -228,7 +228,7 @@ class RowWriter(StreamRows):
         self._size_at: i64 = 0
 
     def write(self, captured: CapturedRows, sink: BatchSink) -> None:
-        """Build batches of captured rows, and pass them to a sink. Empty `captured.items`."""
+        """Build batches of the captured rows, and pass them to a sink. Clear `captured.items`."""
         if not self._used:
             self._used = True
             reserve_heap()
@@ -390,7 +390,7 @@ class RowWriter(StreamRows):
         self._name_at = row
 
     def _end_header(self, row: i64, header: bytes) -> None:
-        """End the run of a header before a row, and begin one with another header."""
+        """End the run of the present header before a row, and begin a run of another header."""
         self._headers.add_run(self._header, row - self._header_at)
         self._header = header
         self._header_at = row
@@ -459,8 +459,8 @@ class RowWriter(StreamRows):
 #: mode 1) without other properties.
 _PLAIN: Final = b"\x00\x3c\x00\x00"
 _PLAIN_FLAGS: Final = b"\x10\x00\x01"
-#: Most names, and most headers, that are cached; and the size of a key in bytes from which on its
-#: name is not cached, because Address.short_strings has only the beginning of the key.
+#: Most names, and most headers, that are cached. Names with a key of at least _KEY_MAX bytes are not
+#: cached, because Address.short_strings has only the beginning of a longer key.
 _CACHE_MAX: Final = 1_024
 _KEY_MAX: Final = 255
 
@@ -473,15 +473,15 @@ def reserve_heap() -> None:
     """Make the C library keep freed memory for the next batch, by freeing one large block.
 
     glibc returns free memory at the end of its heap to the kernel, which clears each page before it
-    is used again; that was half of the cost of a row. glibc keeps twice the size of the largest
-    block that was ever freed. A block that is never written takes no memory. Other C libraries
-    ignore this.
+    is used again; that was half of the cost of a row. But glibc keeps up to twice the size of the
+    largest block that was ever freed. The block is never written, so it takes no memory. With other
+    C libraries, this has no effect.
     """
     bytes(_RESERVED_SIZE)
 
 
 def _as_utf8(data: bytes) -> tuple[bytes, bytes]:
-    """Return a name as UTF-8, and its original bytes if they are not UTF-8, else empty bytes."""
+    """Return a name as UTF-8; and the bytes `data` if they are not UTF-8, else empty bytes."""
     try:
         data.decode()
     except UnicodeDecodeError:

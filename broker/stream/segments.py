@@ -83,7 +83,7 @@ class Segment:
     def add_batch(
         self, base: i64, count: i64, place: i64, size: i64, first_at: i64, last_at: i64
     ) -> None:
-        """Add a batch to the figures and, at times, to the index."""
+        """Add a batch to the segment's figures, and to the index every INDEX_STRIDE bytes."""
         if not self._places or place - self._places[-1] >= INDEX_STRIDE:
             self._offsets.append(base)
             self._places.append(place)
@@ -95,12 +95,12 @@ class Segment:
         self.last_at = max(self.last_at, last_at)
 
     def place_of(self, offset: i64) -> i64:
-        """Return the place of a batch at or before the one with an offset."""
+        """Return a place from which to search for the row at `offset`: a batch begins there."""
         at = bisect_right(self._offsets, offset)
         return SCHEMA_SIZE if at == 0 else self._places[at - 1]
 
     def offset_before(self, moment: i64) -> i64:
-        """Return an offset before which all rows were published before `moment` (us)."""
+        """Return an offset; all rows before it were published before `moment` (us)."""
         at = bisect_right(self._times, moment - 1)
         return self.base if at == 0 else self._offsets[at - 1]
 
@@ -115,7 +115,7 @@ class Segment:
         return self._file
 
     def close(self) -> None:
-        """Drop the open file: it is closed when its last reader drops it too."""
+        """Drop the reference to the open file, which is closed with its last reference."""
         self._file = None
 
     # -- index
@@ -141,7 +141,7 @@ class Segment:
         return data + _CHECKSUM.pack(crc32(data))
 
     def load_index(self, data: bytes, size: int) -> bool:
-        """Load an index. Return False if it is damaged or belongs to a file of another size.
+        """Load an index. Return False if it is damaged, or covers more than the file's `size`.
 
         Raise TooNew for an unknown version.
         """
@@ -154,7 +154,8 @@ class Segment:
             return False
         if version > _VERSION:
             raise TooNew(
-                f"'{self.path}.index' has version {version}, and this version knows {_VERSION}"
+                f"'{self.path}.index' has format version {version}, and this version of Trellis"
+                f" reads only versions up to {_VERSION}"
             )
         for offset, place, moment in struct.iter_unpack("<qqq", data[_HEAD.size : -_CHECKSUM.size]):
             self._offsets.append(offset)

@@ -23,7 +23,7 @@ class Streams:
         self.codecs = RowCodecs()
         #: Number of rows delivered to readers of streams that are deleted now.
         self.served: i64 = 0
-        #: Findings of the start: damaged, missing or removed files.
+        #: Damaged, missing or removed files that were found at the start of the broker.
         self.findings: list[Finding] = []
 
     def make(self, vhost: str, name: str, agenda: Agenda, terms: QueueArguments) -> StreamQueue:
@@ -33,7 +33,10 @@ class Streams:
         return StreamQueue(vhost, name, agenda, store, terms, archive)
 
     def assign_number(self, queue: StreamQueue, number: int, known: bool) -> None:
-        """Set the number of a stream. If it is `known`, recover its segments. Raise StoreError."""
+        """Set the number of a stream. Raise StoreError.
+
+        If `known` is True, the stream existed before this start: recover its segments.
+        """
         archive = queue.archive
         queue.number = queue.pending_rows.number = archive.number = (
             archive.segment_writer.number
@@ -56,8 +59,8 @@ class Streams:
     def remove_deleted(self, names: list[tuple[str, str]], newest: int) -> None:
         """Remove the files of deleted streams.
 
-        `names` are (virtual host, name) of all existing queues. `newest` is the last number that
-        the catalog covers.
+        `names` are (virtual host, name) of all existing queues. `newest` is the number up to which
+        the catalog is complete.
         """
         self.findings += remove_deleted_streams(
             self._store.stream_disk, self._store.stream_root, names, newest
