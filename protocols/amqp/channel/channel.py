@@ -3,8 +3,8 @@
     Channel -- publisher: ChannelPublisher      basic.publish, confirms           (publisher.py)
             `- receiver: ChannelReceiver        basic.consume, get, ack, nack     (receiver.py)
 
-The channel has what belongs to both: the replies to methods, the transaction and the end.
-connection/methods.py calls all three for the methods of a client.
+The channel itself handles what concerns both sides: replies to methods, transactions, closing. For
+the methods of a client, connection/methods.py calls the channel or one of its sides.
 """
 
 from __future__ import annotations
@@ -45,11 +45,13 @@ class Channel:
         self.number: i64 = number
         self.receiver = ChannelReceiver(vhost, connection, number, frames, cancel_notify)
         self.publisher = ChannelPublisher(vhost, context, connection, number, frames, self.receiver)
-        #: Product name of the client, for the habits of certain clients.
+        #: Product name of the client: RETUNING_CLIENTS are handled differently.
         self.client_product = client_product
-        #: Name of the queue that was declared last, which a method without a queue name means.
+        #: Name of the queue that was declared last on this channel. A method with an empty queue
+        #: name refers to this queue.
         self.last_queue = ""
-        #: Counts what the present method appends to the store; its reply waits for that.
+        #: The ticket of the present method. It counts what the method appends to the store; the
+        #: reply to the method waits until that is durable.
         self.ticket: Ticket = connection.ticket()
         connection.front.tally.channels_opened += 1
 
@@ -59,19 +61,20 @@ class Channel:
         return self.publisher.context.identity
 
     def reply(self, method: pamqp.base.Frame) -> None:
-        """Send the reply to a method, once the changes of the method are durable."""
+        """Send the reply to the present method, once the changes of this method are durable."""
         self.connection.reply_when_durable(self.ticket, encode(self.number, method))
 
     def reauthorize(self, context: PublishContext) -> bool:
-        """Continue with the changed permissions of another publish context.
+        """Use a new publish context, because the permissions of the user have changed.
 
-        Return False if the channel must close (ChannelReceiver.reauthorize).
+        Return False if the channel must close: it has a consumer that the user may no longer have,
+        and the client does not understand basic.cancel.
         """
         self.publisher.context = context
         return self.receiver.reauthorize(context.identity)
 
     def select_confirms(self) -> None:
-        """Enter confirm mode (confirm.select). Raises AmqpError."""
+        """Enter confirm mode (confirm.select). Raises AmqpError in transaction mode."""
         if self.transactional:
             raise AmqpError(406, "cannot switch from tx to confirm mode")
         if self.publisher.confirms is None:
@@ -83,11 +86,11 @@ class Channel:
 
     @property
     def transactional(self) -> bool:
-        """True in transaction mode."""
+        """True if the channel is in transaction mode."""
         return self.publisher.transaction is not None
 
     def select(self) -> None:
-        """Enter transaction mode (tx.select). Raises AmqpError."""
+        """Enter transaction mode (tx.select). Raises AmqpError in confirm mode."""
         if self.publisher.confirms is not None:
             raise AmqpError(406, "cannot switch from confirm to tx mode")
         if not self.transactional:
@@ -96,7 +99,11 @@ class Channel:
             self.connection.require_slow_path()
 
     def commit(self) -> None:
-        """Carry out the transaction as one group of the store (tx.commit). Raises AmqpError."""
+        """Deliver the publications and carry out the settlements of the transaction (tx.commit).
+
+        They are one group of store records: after a crash, all of them have happened or none.
+        Raises AmqpError.
+        """
         transaction, store = self._transaction(), self.vhost.store
         publications, settlements = transaction.publications, transaction.settlements
         transaction.clear()
@@ -112,9 +119,9 @@ class Channel:
             store.wait_for_next_batch(self.ticket)
 
     def rollback(self) -> None:
-        """Drop the transaction (tx.rollback): its settlements are outstanding again.
+        """Drop the publications and settlements of the transaction (tx.rollback).
 
-        Raises AmqpError.
+        The deliveries that the client has settled in it stay outstanding. Raises AmqpError.
         """
         self._transaction().clear()
 
@@ -125,7 +132,7 @@ class Channel:
         return transaction
 
     def on_closed(self) -> None:
-        """Release everything: the channel or its connection has ended."""
+        """Release all that the channel holds: the channel or its connection has ended."""
         self.receiver.on_closed()
         self.publisher.on_closed()
         self.connection.front.tally.channels_closed += 1

@@ -24,7 +24,10 @@ _ACK: Final[i64] = 80
 
 
 class Pending:
-    """A publication that waits for a ticket or is refused, or a run of them with one ticket."""
+    """A refused publication, or consecutive publications that wait for one ticket.
+
+    `number` is the number of the first of them.
+    """
 
     __slots__ = ("number", "refused", "ticket")
 
@@ -38,7 +41,7 @@ class Confirms(Waiter):
     """The confirms of one channel in confirm mode.
 
     `published` is the number of the last publication; AmqpConnection._publish increments it. A
-    publication without a Pending is ready.
+    publication without an entry in `_pending` waits only for the publications before it.
     """
 
     def __init__(self, outlet: Outlet, tally: FrontCounters, channel: i64) -> None:
@@ -47,17 +50,17 @@ class Confirms(Waiter):
         self._tally = tally
         self._confirmed: i64 = 0
         self._pending: list[Pending] = []
-        #: The ticket of the current run, the store's batch that holds the run, and the last
-        #: publication of the run.
+        #: A run is consecutive publications in one batch of the store, which share a ticket. These
+        #: are the ticket, the batch number and the last publication of the latest run.
         self._run_ticket: Ticket | None = None
         self._run_batch: i64 = -1
         self._run_last: i64 = 0
         self._head = b"\x01" + int(channel).to_bytes(2, "big") + b"\x00\x00\x00\x0d\x00\x3c\x00"
 
     def add(self, ticket: Ticket | None, refused: bool) -> None:
-        """Add the next publication.
+        """Count the next publication. Its confirm waits until `ticket` is settled.
 
-        Its confirm waits while its ticket is outstanding; a refused one gets a basic.nack.
+        The confirm is a basic.nack if the publication is `refused`, otherwise a basic.ack.
         """
         self.published += 1
         waits = ticket is not None and ticket.outstanding > 0
@@ -110,7 +113,7 @@ class Confirms(Waiter):
             self.flush()
 
     def close(self) -> None:
-        """Drop the confirms that are due: the channel has closed."""
+        """Drop the confirms that are not sent yet: the channel has closed."""
         self._pending.clear()
         self._run_ticket = None  # It refers back to this object.
         self._confirmed = self.published

@@ -1,8 +1,8 @@
 """The interface through which channels and the handshake use their connection.
 
-AmqpConnection implements it. The packages form a chain without a cycle: `connection/` imports
-`channel/`, and `channel/` knows its connection by this base class alone. A base class costs one
-virtual call where compiled code would look up each method of a Protocol by name.
+AmqpConnection implements the interface. So the imports of the packages form no cycle: `connection/`
+imports `channel/`, and `channel/` knows its connection by this base class alone. It is a base class
+because compiled code would look up each method of a `typing.Protocol` by name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from protocols.connection import LOGIN_INPUT_MAX, Connection, ConnectionRegistry
 
 
 class ConnectionInterface(Connection):
-    """An AMQP connection as its parts see it."""
+    """An AMQP connection, as its channels and its handshake use it."""
 
     def __init__(self, front: ConnectionRegistry, peer: Peer, state: str) -> None:
         super().__init__(front, peer)
@@ -57,7 +57,10 @@ class ConnectionInterface(Connection):
 
     @abstractmethod
     def close_channel(self, number: i64, error: AmqpError, method: i64) -> None:
-        """Close one channel with channel.close, which names the error and the failed method."""
+        """Close one channel with channel.close, which names the error and the failed method.
+
+        `method` is the method that failed (class id << 16 | method id), or 0 if none did.
+        """
         raise NotImplementedError
 
     @property
@@ -76,7 +79,10 @@ class ConnectionInterface(Connection):
 
     @abstractmethod
     def reject(self, reason: str) -> None:
-        """Refuse a client that has not logged in, for its protocol header or its credentials."""
+        """Refuse a client that has not logged in, for its protocol header or its credentials.
+
+        `reason` is counted in the metrics.
+        """
         raise NotImplementedError
 
     @abstractmethod

@@ -28,7 +28,7 @@ _DELIVER: Final = b"\x00\x3c\x00\x3c"
 
 
 class ConsumerOwner:
-    """The receiver side of a channel, as its consumers see it."""
+    """The receiver side of a channel, as its consumers call it."""
 
     @abstractmethod
     def queue_deleted(self, consumer: AmqpConsumer) -> None:
@@ -37,10 +37,10 @@ class ConsumerOwner:
 
 
 class AmqpConsumer(Consumer):
-    """One consumer of a queue; with an empty tag, the consumer of one message for basic.get.
+    """A consumer of one queue. If its tag is empty, it fetches a single message for basic.get.
 
-    It writes ``frame header, class and method, tag | delivery tag | redelivered, address``, and
-    then the content.
+    A delivery is written in the parts ``frame header, class and method, tag | delivery tag |
+    redelivered, address``, and then the content.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class AmqpConsumer(Consumer):
     def _skip_unrepresentable(self, number: i64) -> None:
         """Drop a delivery whose properties do not fit into a frame of this client.
 
-        Its delivery tag remains unused.
+        The client does not see its delivery tag.
         """
         delivery = self._unacked.take(number)
         if delivery is not None:
@@ -159,17 +159,17 @@ def settle(delivery: Delivery) -> None:
 
 
 def requeue(delivery: Delivery) -> None:
-    """Return a message to its old position in the queue."""
+    """Return an unacknowledged message to its old position in its queue."""
     _release_credit(delivery.consumer).requeue(delivery)
 
 
 def reject(delivery: Delivery) -> None:
-    """Dead-letter or drop a message that the client has rejected for good."""
+    """Dead-letter or drop a message that the client has rejected without requeue."""
     _release_credit(delivery.consumer).reject(delivery.message)
 
 
 def _release_credit(consumer: Consumer) -> MessageSource:
-    """Count one outstanding delivery less for a consumer, and return its queue."""
+    """Give a consumer, and the pool that it shares, one credit back; return its queue."""
     consumer.credit += 1
     if consumer.pool is not None:
         consumer.pool.give_back()

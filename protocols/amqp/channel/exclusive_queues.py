@@ -1,4 +1,4 @@
-"""The exclusive queues of a connection: queues that only it may use, and that end with it."""
+"""The exclusive queues of a connection: only it may use them, and they are deleted when it ends."""
 
 from __future__ import annotations
 
@@ -26,18 +26,21 @@ class ExclusiveQueues:
         self._queues[queue] = None
 
     def discard(self, queue: Queue) -> None:
-        """Remove a deleted queue from this list; ignore a queue that is not in it."""
+        """Remove a deleted queue from the list; ignore a queue that is not in the list."""
         self._queues.pop(queue, None)
 
     def delete(self, vhost: VirtualHost, owner: object) -> None:
-        """Delete all queues that still belong to `owner`, the first CLEARED of them now."""
+        """Delete the listed queues that still belong to `owner`.
+
+        CLEARED of them are deleted now, and as many in each later turn of the event loop.
+        """
         names = [queue.name for queue in self._queues]
         self._queues.clear()
         ExclusiveQueueRemoval(vhost, owner, names).run()
 
 
 class ExclusiveQueueRemoval(Task):
-    """Deletes the exclusive queues of a connection that has ended, CLEARED of them in a turn."""
+    """A task that deletes the exclusive queues of an ended connection, CLEARED queues in a turn."""
 
     def __init__(self, vhost: VirtualHost, owner: object, names: list[str]) -> None:
         self._vhost = vhost

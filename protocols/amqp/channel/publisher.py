@@ -86,7 +86,7 @@ class ChannelPublisher:
         self.transaction: Transaction | None = None
         self._vhost = vhost
         self._connection = connection
-        #: The receiver side, which knows the name for direct replies to this channel.
+        #: The receiver side of the channel: it has the queue of direct replies (`replies`).
         self._receiver = receiver
 
     def publish(self, address: bytes, flags: i64, content: bytes) -> i64:
@@ -143,7 +143,7 @@ class ChannelPublisher:
         return self._cost(route)
 
     def publish_persistent(self, route: Route, content: bytes) -> i64:
-        """Publish a persistent message for which the plan asks for nothing but the store. Hot path.
+        """Publish a message that is on the slow path only because it must be stored. Hot path.
 
         Return the cost of the publication in units of the connection's BUDGET.
         """
@@ -202,7 +202,7 @@ class ChannelPublisher:
     # -- routing
 
     def route(self, address: bytes) -> Route:
-        """Return the route for an exchange and a key as they stand in basic.publish.
+        """Return the route for `address`: exchange and routing key as encoded in basic.publish.
 
         Raises AmqpError.
         """
@@ -280,9 +280,9 @@ class ChannelPublisher:
         message.encoding = amend(message.encoding, {}, {"reply_to": replies.name})
 
     def _numbered(self, message: Message, present: i64) -> NumberedPublication | None:
-        """Return the publisher and sequence number for deduplication, or None without them.
+        """Return the publisher and sequence number that the headers give for deduplication.
 
-        Raises AmqpError if the headers that give them are invalid.
+        Return None if the headers give none. Raises AmqpError if they are invalid.
         """
         if not present & HEADERS or NUMBERED not in message.content:
             return None
@@ -339,6 +339,6 @@ class ChannelPublisher:
         return route.plan.weight
 
     def _count(self, fate: i64) -> None:
-        """Count a publication that is refused before it reaches the virtual host."""
+        """Count a publication that ends with this fate before it reaches the virtual host."""
         self.context.received += 1
         self.context.count_fate(fate)

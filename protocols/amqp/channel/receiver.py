@@ -44,13 +44,13 @@ class ChannelReceiver(ConsumerOwner):
         self.unacked = Window()
         #: Consumers by consumer tag.
         self.consumers: dict[str, AmqpConsumer] = {}
-        #: Prefetch count of the consumers to come; 0 for no limit.
+        #: Prefetch count of consumers that start from now on; 0 for no limit.
         self.prefetch: i64 = 0
         #: Prefetch count that all consumers of the channel share; 0 for no limit.
         self.shared_prefetch: i64 = 0
         #: The credit that all consumers of the channel share; None without `shared_prefetch`.
         self.pool: CreditPool | None = None
-        #: Queue of direct replies to this channel, as long as a consumer takes them.
+        #: Queue of direct replies to this channel; None while no consumer takes direct replies.
         self.replies: Queue | None = None
         #: None unless the channel is in transaction mode.
         self.transaction: Transaction | None = None
@@ -67,7 +67,7 @@ class ChannelReceiver(ConsumerOwner):
     def consume(
         self, queue: Queue, tag: str, no_ack: bool, exclusive: bool, priority: i64
     ) -> AmqpConsumer:
-        """Start a consumer, whose tag must be free."""
+        """Start a consumer of a queue. No consumer of the channel may have this tag already."""
         consumer = self._consumer(queue, tag, no_ack, self.prefetch)
         consumer.priority = priority
         consumer.exclusive = exclusive
@@ -151,9 +151,9 @@ class ChannelReceiver(ConsumerOwner):
             consumer.pool.consumers.remove(consumer)
 
     def share_prefetch(self, prefetch: i64) -> None:
-        """Give all consumers of the channel one prefetch count together (basic.qos global=true).
+        """Let all consumers of the channel share one prefetch count (basic.qos global=true).
 
-        It holds for the present consumers too, and counts their outstanding deliveries.
+        This includes running consumers and their outstanding deliveries. 0 removes the limit.
         """
         self.shared_prefetch = prefetch
         pool = self.pool = CreditPool(prefetch) if prefetch else None
@@ -222,7 +222,7 @@ class ChannelReceiver(ConsumerOwner):
     # -- settling
 
     def ack(self, number: i64, multiple: bool) -> None:
-        """Handle basic.ack. Raises AmqpError. Hot path."""
+        """Handle basic.ack. Raises AmqpError for an unknown delivery tag. Hot path."""
         if self.transaction is not None:
             self._settle_at_commit(self.transaction, number, multiple, ACKED)
             return
@@ -238,7 +238,10 @@ class ChannelReceiver(ConsumerOwner):
         settle(one)
 
     def _take_many(self, number: i64) -> list[Delivery]:
-        """Take all deliveries up to a tag; tag 0 stands for all. Raises AmqpError."""
+        """Remove and return all outstanding deliveries up to a delivery tag; all for tag 0.
+
+        Raises AmqpError if the tag is unknown.
+        """
         if number == 0:
             return self.unacked.take_all()
         taken = self.unacked.take_up_to(number) if number < self.unacked.next else []
@@ -247,7 +250,10 @@ class ChannelReceiver(ConsumerOwner):
         return taken
 
     def nack(self, number: i64, multiple: bool, requeued: bool) -> None:
-        """Handle basic.nack and basic.reject: requeue or reject. Raises AmqpError."""
+        """Handle basic.nack and basic.reject: requeue or reject deliveries.
+
+        Raises AmqpError for an unknown delivery tag.
+        """
         if self.transaction is not None:
             self._settle_at_commit(
                 self.transaction, number, multiple, REQUEUED if requeued else REJECTED
@@ -261,7 +267,8 @@ class ChannelReceiver(ConsumerOwner):
                 raise _unknown(number)
             taken = [one]
         if requeued:
-            # The newest first: each then goes before the ones requeued already, in one step.
+            # The newest message first: each next one then goes to the head of the returned
+            # messages, which takes one step.
             for delivery in reversed(taken):
                 requeue(delivery)
             return
@@ -284,7 +291,7 @@ class ChannelReceiver(ConsumerOwner):
             requeue(delivery)
 
     def _requeue(self, numbers: list[i64]) -> None:
-        """Requeue the deliveries with these tags, which are sorted."""
+        """Requeue the deliveries with these delivery tags, which must be in ascending order."""
         for number in reversed(numbers):
             delivery = self.unacked.take(number)
             if delivery is not None:
@@ -309,10 +316,10 @@ class ChannelReceiver(ConsumerOwner):
     def _settle_at_commit(
         self, transaction: Transaction, number: i64, multiple: bool, how: int
     ) -> None:
-        """Add a settlement to the transaction.
+        """Add settlements to the transaction, which the commit carries out.
 
-        Raises AmqpError if the delivery is not outstanding, or if the transaction settles it
-        already.
+        `how` is ACKED, REJECTED or REQUEUED. Raises AmqpError if no delivery with this tag is
+        outstanding, or if the transaction settles it already.
         """
         settlements = transaction.settlements
         if not multiple:
@@ -334,7 +341,7 @@ class ChannelReceiver(ConsumerOwner):
         """End all consumers and requeue all outstanding deliveries: the channel has ended."""
         self.transaction = None
         tags = list(self.consumers)
-        # First no queue delivers here any more; then the deliveries go back to other consumers.
+        # All consumers are unsubscribed first, so that no requeued message comes back to them.
         for consumer in self.consumers.values():
             consumer.queue.unsubscribe(consumer)
         self.recover()

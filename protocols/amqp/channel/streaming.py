@@ -1,11 +1,11 @@
-"""Consuming a stream: each row becomes a basic.deliver with one more header, x-stream-offset.
+"""Deliver the rows of a stream: each row becomes a basic.deliver with a header x-stream-offset.
 
     deliver      frame, method, tag | delivery tag | 0, exchange, key
     header       frame, class, weight, size | properties before | offset | properties after
     body         frames
 
-The properties are copied from the row. They are split where the offset belongs, at the end of the
-headers, and the two parts are kept for the next rows that have the same properties.
+The properties are copied from the row. They are split where the value of x-stream-offset belongs,
+at the end of the headers. The two parts are cached for the next rows with the same properties.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _CONSUME: Final[i64] = 60 << 16 | 20
 #: Size of class, weight and body size, in bytes.
 _FIXED: Final[i64] = 12
 _HEADERS: Final = 1 << 13
-#: Message of all deliveries from streams: settling one needs its offset only.
+#: The message of every delivery from a stream. It is empty, because to settle such a delivery takes
+#: only its offset.
 _NOTHING: Final = Message(Address("", ""), b"", PLAIN, 0)
 
 _EXCHANGE: Final[i64] = FIRST_BUFFER["exchange"]
@@ -48,7 +49,10 @@ _BODY: Final[i64] = FIRST_BUFFER["body"]
 
 
 class AmqpStreamConsumer(QueueStreamReader):
-    """The reader of a stream for one AMQP consumer."""
+    """The reader of a stream for one AMQP consumer.
+
+    The AmqpConsumer in `consumer` has the consumer tag and the credit; this object writes the rows.
+    """
 
     def __init__(
         self,
@@ -75,7 +79,10 @@ class AmqpStreamConsumer(QueueStreamReader):
         self._after = b""
 
     def serve(self, batch: BatchView, row: i64) -> i64:
-        """Deliver rows of a batch while the consumer has credit. Hot path."""
+        """Deliver rows of a batch, from `row` on, while the consumer has credit. Hot path.
+
+        Return the number of rows that are done, including those too large for this client.
+        """
         consumer = self.consumer
         pool = consumer.pool
         outlet = consumer.outlet
@@ -171,7 +178,7 @@ class AmqpStreamConsumer(QueueStreamReader):
             start = end
 
     def _split_at_offset(self, properties: bytes) -> None:
-        """Split the properties of the next rows where the offset belongs."""
+        """Cache these properties, split where the value of x-stream-offset belongs."""
         self._last_properties = properties
         self._before, self._after = with_offset(properties)
 
@@ -180,9 +187,9 @@ class AmqpStreamConsumer(QueueStreamReader):
 
 
 def with_offset(properties: bytes) -> tuple[bytes, bytes]:
-    """Return flags and properties with the header x-stream-offset, without its value.
+    """Add a header x-stream-offset, as the last header, to flags and properties.
 
-    The two parts are what comes before and after the value; the header is the last of the headers.
+    Return the bytes before and after the header's value, which is in neither part.
     """
     flags = int.from_bytes(properties[:2], "big")
     before: list[bytes] = []
@@ -209,7 +216,7 @@ def with_offset(properties: bytes) -> tuple[bytes, bytes]:
 def check_stream_consumer(
     queue: StreamQueue, vhost: VirtualHost, no_ack: bool, limited: bool
 ) -> None:
-    """Refuse a consumer that a stream cannot serve, in RabbitMQ's words. Raises AmqpError.
+    """Raise AmqpError, with the text of RabbitMQ, if a stream cannot serve a consumer.
 
     `limited` is True if the consumer has a prefetch count.
     """
@@ -221,9 +228,10 @@ def check_stream_consumer(
 
 
 def first_offset(queue: StreamQueue, vhost: VirtualHost, wanted: object) -> i64:
-    """Return the offset at which a consumer begins. Raises PreconditionFailed and AmqpError.
+    """Return the offset at which a consumer begins.
 
-    `wanted` is the argument x-stream-offset.
+    `wanted` is the argument x-stream-offset. Raises PreconditionFailed if it is invalid, AmqpError
+    if the rows cannot be read.
     """
     now_us = i64(vhost.agenda.wall * 1_000_000)
     try:

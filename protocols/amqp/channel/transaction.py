@@ -2,8 +2,8 @@
 
 A publication is checked and routed when it arrives, as in RabbitMQ. The commit delivers it to those
 of its queues that still exist. A delivery that the client settles stays outstanding until the
-commit, so a rollback only clears the transaction. A commit is one group of the store: after a crash
-all of it has happened, or nothing.
+commit, so a rollback only clears the transaction. A commit is one group of store records: after a
+crash, all of its effects have happened or none.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Transaction:
     """The current transaction of one channel; each commit and rollback begins a new one."""
 
     def __init__(self, limit: int) -> None:
-        """Start an empty transaction. Its contents may have a total size of `limit` bytes."""
+        """Start an empty transaction. Its message contents may have `limit` bytes together."""
         self.publications: list[TransactedPublication] = []
         #: Delivery tag -> ACKED, REJECTED or REQUEUED.
         self.settlements: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Assembling a content whose frames arrive in several chunks."""
+"""Assemble a content whose frames arrive in several chunks of input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from protocols.amqp.errors import AmqpError
 class Assembly:
     """A content that arrives frame by frame, with the arguments of its basic.publish.
 
-    `address` is the exchange and routing key, as they stand in the method.
+    `address` is the exchange and routing key as encoded in the method, `flags` are its mandatory
+    and immediate bits.
     """
 
     def __init__(self, address: bytes, flags: i64) -> None:
@@ -47,10 +48,10 @@ class Assembly:
 
     @property
     def held(self) -> i64:
-        """Size of the frames so far, in bytes."""
+        """Total size of the frames that have arrived, in bytes."""
         return len(self._content)
 
     @property
     def content(self) -> bytes:
-        """All frames of the content."""
+        """The frames that have arrived, without empty body frames."""
         return bytes(self._content)

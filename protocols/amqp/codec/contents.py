@@ -72,7 +72,7 @@ class Frames(Encoding):
         return content[at] if at > 0 else 0
 
     def header(self, content: bytes) -> bytes:
-        """Return property flags and properties as they were received."""
+        """Return the property flags and properties of a content, as they were received."""
         end: i64 = 7 + i64(read_i32_be(content, 3))
         return content[19:end]
 
@@ -82,16 +82,17 @@ class Frames(Encoding):
         return content[7:end]
 
 
-#: Number of cached encodings. Beyond it, each use of an unusual frame size makes a new one.
+#: Largest number of cached encodings. Above it, each request for a further encoding makes a new
+#: object.
 _KNOWN_MAX: Final = 4_096
 _known: Final[dict[tuple[int, int], Frames]] = {}
 
 
 def frames_of(channel: i64, frame_max: i64) -> Frames:
-    """Return the encoding for a channel number and a frame_max, always the same object.
+    """Return the encoding for a channel number and a frame_max.
 
-    If a content's encoding is the object for the receiving channel, its frames can be relayed
-    unchanged.
+    It is the same object each time, unless _KNOWN_MAX other encodings are cached. If a content's
+    encoding is the object for the receiving channel, its frames can be relayed unchanged.
     """
     known = _known.get((channel, frame_max))
     if known is None:
@@ -155,10 +156,10 @@ def persistent(data: bytes, start: i64) -> bool:
 
 
 def slow_path_reasons(reasons: i64, data: bytes, start: i64) -> i64:
-    """Return the reasons for the slow path that remain after a look at the content's properties.
+    """Return the reasons for the slow path that remain after a check of the property values.
 
-    `reasons` are those that the property flags suggest (Plan.slow_path_mask); `start` is the
-    beginning of the header frame.
+    `reasons` is a mask: the bits of Plan.slow_path_mask that the content's property flags, or its
+    plan, have set. `start` is the position of the header frame.
     """
     if reasons & PERSISTENCE and not persistent(data, start):
         reasons -= PERSISTENCE
@@ -182,13 +183,16 @@ def _header_end(data: bytes, start: i64) -> i64:
 
 
 def asks_directly(data: bytes, start: i64) -> bool:
-    """True if reply_to asks for a direct reply, without a queue."""
+    """True if reply_to is the name that stands for direct replies (DIRECT)."""
     at = _property_at(data, start, REPLY_TO)
     return at > 0 and data[at] == len(DIRECT) and data[at + 1 : at + 1 + len(DIRECT)] == DIRECT
 
 
 def short_property(content: bytes, wanted: i64) -> bytes:
-    """Return a short string property that the content has. Raises AmqpError."""
+    """Return the value of the short string property with the flag `wanted`, which must be set.
+
+    Raises AmqpError if the property is cut off.
+    """
     at = _property_at(content, 0, wanted)
     if at == 0 or at + content[at] >= 7 + i64(read_i32_be(content, 3)):
         raise AmqpError(501, "a property is longer than its frame")
@@ -196,9 +200,9 @@ def short_property(content: bytes, wanted: i64) -> bytes:
 
 
 def _property_at(data: bytes, start: i64, wanted: i64) -> i64:
-    """Return the position of a property, by skipping those with higher flags.
+    """Return the position of the property with the flag `wanted`, after those with higher flags.
 
-    Return 0 if the header frame ends before it.
+    Return 0 if the header frame ends before the property.
     """
     flags = property_flags(data, start)
     end: i64 = start + 7 + i64(read_i32_be(data, start + 3))
@@ -221,9 +225,10 @@ def _property_at(data: bytes, start: i64, wanted: i64) -> i64:
 
 
 def content_for(message: Message, frames: Frames) -> bytes:
-    """Return the content of a message in frames of another channel; the message caches it.
+    """Return the content of a message in frames of one receiving channel.
 
-    Return b"" if the properties do not fit into one frame: a content header cannot be split.
+    The message caches the last result. Return b"" if the properties do not fit into one frame: a
+    content header cannot be split.
     """
     source = message.encoding
     if message.recoding is frames:
@@ -253,7 +258,10 @@ def _fitting(content: bytes, frames: Frames) -> bytes:
 def amended_content(
     encoding: AmendedEncoding, content: bytes, frames: Frames, qos: i64 = AT_LEAST_ONCE
 ) -> bytes:
-    """Return a content whose properties the broker has changed, in frames."""
+    """Return, in frames, a content whose properties the broker has changed.
+
+    `qos` determines the delivery_mode if the message was not published through AMQP.
+    """
     source = encoding.source
     if isinstance(source, Frames):
         header = amended(source.header(content), encoding.headers, encoding.changed)

@@ -1,8 +1,9 @@
-"""Frames, and the methods in them. pamqp lists the methods and writes the rare ones.
+"""AMQP frames, and the methods in them.
 
     frame     type(1) channel(2) length(4) payload(length) 0xCE
 
-`decode` is written here because pamqp's own decoder reads tables slowly (tables.py).
+The library pamqp has the list of all methods, and encodes the rare ones. Its decoder is not used,
+because it reads tables slowly (tables.py): `decode` replaces it.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def decode(frame: bytes) -> pamqp.base.Frame:
 
 
 def _argument(kind: str, frame: bytes, at: int, end: int) -> tuple[object, int]:
-    """Return the argument at position `at`, and its end. Raises ValueError."""
+    """Return the argument at position `at`, and the position after it. Raises ValueError."""
     if kind == "shortstr":
         return read_name(frame, at, end)
     if kind == "longstr":
@@ -132,9 +133,10 @@ def returned(channel: i64, address: bytes) -> bytes:
 
 
 def got(channel: i64, number: i64, redelivered: bool, address: bytes, left: i64) -> bytes:
-    """Return a basic.get-ok for a message with a delivery tag, with `left` messages in the queue.
+    """Return the frame of a basic.get-ok for a message with the delivery tag `number`.
 
-    `address` is the exchange and routing key, as short strings.
+    `address` is the exchange and routing key, as short strings. `left` is the number of messages
+    that remain in the queue.
     """
     return method_frame(
         channel,
@@ -147,7 +149,7 @@ def got(channel: i64, number: i64, redelivered: bool, address: bytes, left: i64)
 
 
 def close_connection(error: AmqpError, method: i64) -> bytes:
-    """Return a connection.close for an error.
+    """Return the frame of a connection.close for an error.
 
     `method` is the method that failed (class id << 16 | method id), or 0 if none did.
     """
@@ -157,7 +159,7 @@ def close_connection(error: AmqpError, method: i64) -> bytes:
 
 
 def close_channel(number: i64, error: AmqpError, method: i64) -> bytes:
-    """Return a channel.close for an error.
+    """Return the frame of a channel.close for an error.
 
     `method` is the method that failed (class id << 16 | method id), or 0 if none did.
     """

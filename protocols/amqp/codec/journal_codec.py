@@ -41,7 +41,7 @@ _KNOWN_SIZE_MAX: Final = 256
 
 
 class AmqpHeaderCodec(HeaderCodec):
-    """Converts messages of any protocol to AMQP content headers, and content headers to columns."""
+    """The codec of messages of any protocol to AMQP content headers, and of these to columns."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, list[tuple[int, bytes]]] = {}
@@ -107,7 +107,7 @@ class AmqpHeaderCodec(HeaderCodec):
 def _columns(data: bytes) -> list[tuple[int, bytes]]:
     """Return (column, value) of each property, columns ascending.
 
-    As in `split_properties`, the first property that is cut off ends the list.
+    `data` is flags and properties. A property that is cut off, and all after it, are left out.
     """
     found: list[tuple[int, bytes]] = []
     headers: bytes | None = None

@@ -46,7 +46,10 @@ _MODES: Final = (b"\x01", b"\x02")
 
 
 def read_properties(data: bytes) -> Properties:
-    """Return names and values, given flags and properties as they were received. Raises nothing."""
+    """Return the properties by name. `data` is flags and properties as they were received.
+
+    Invalid properties are left out. Raises nothing.
+    """
     properties: Properties = {}
     for name, kind, value in split_properties(data):
         try:
@@ -57,7 +60,7 @@ def read_properties(data: bytes) -> Properties:
 
 
 def write_properties(properties: Properties) -> bytes:
-    """Return flags and properties for a content, without those that cannot be written."""
+    """Return flags and properties for a content; leave out a property with an unsupported value."""
     written: dict[str, bytes] = {}
     for name, kind in LAYOUT:
         if name in properties:
@@ -69,7 +72,11 @@ def write_properties(properties: Properties) -> bytes:
 
 
 def amended(data: bytes, headers: Mapping[str, object], changed: Mapping[str, object]) -> bytes:
-    """Return flags and properties with some headers and properties changed, or removed if None."""
+    """Return flags and properties after changes.
+
+    `data` is flags and properties before. `headers` and `changed` have the new values of headers
+    and of other properties, by name; the value None removes one.
+    """
     kept = {name: value for name, _, value in split_properties(data)}
     if kept.get("delivery_mode", _MODES[0]) not in _MODES:
         del kept["delivery_mode"]  # Some clients fail to read an invalid one.
@@ -131,7 +138,7 @@ def _value(kind: str, data: bytes) -> object:
 
 
 def _write_value(kind: str, value: object) -> bytes:
-    """Return a property as it is written in a content. Raises ValueError."""
+    """Return a property's value, encoded for a content. Raises ValueError, OverflowError."""
     if kind == "text" and isinstance(value, str) and len(value.encode()) <= 255:
         return bytes([len(value.encode())]) + value.encode()
     if kind == "table" and isinstance(value, dict):

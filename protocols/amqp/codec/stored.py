@@ -1,4 +1,4 @@
-"""The AMQP contents in the store: frames as they were received, with their channel and frame_max.
+"""AMQP contents in the store: frames as they were received, with their channel and frame_max.
 
 tag 1     channel u16, frame_max u32     frames
 """
@@ -19,7 +19,7 @@ _DEAD_LETTER: Final = frames_of(1, 128 << 10)
 
 
 class FrameCodec(Codec):
-    """Writes contents to the store and reads them back, and also dead letters of any protocol."""
+    """The codec in the store for AMQP contents, and for dead letters of any protocol."""
 
     def dump(self, encoding: Encoding, content: bytes) -> tuple[int, bytes, bytes]:
         if isinstance(encoding, AmendedEncoding):

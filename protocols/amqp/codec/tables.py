@@ -38,7 +38,10 @@ _SPLIT: Final = b"SxAF"
 
 
 def read_table(data: bytes, at: int, end: int, depth: int = 0) -> tuple[Table, int]:
-    """Return the table at position `at`, and its end, at most `end`. Raises ValueError."""
+    """Return the table at position `at`, and the position after it.
+
+    Raises ValueError if the table is invalid, or ends after `end`.
+    """
     at, stop = _body(data, at, end, depth)
     table: Table = {}
     while at < stop:
@@ -48,7 +51,10 @@ def read_table(data: bytes, at: int, end: int, depth: int = 0) -> tuple[Table, i
 
 
 def read_name(data: bytes, at: int, end: int) -> tuple[bytes, int]:
-    """Return the short string at position `at`, and its end. Raises ValueError."""
+    """Return the short string at position `at`, and the position after it.
+
+    Raises ValueError if the string ends after `end`.
+    """
     stop = at + 1 + data[at] if at < end else end + 1
     if stop > end:
         raise ValueError("a short string is cut off")
@@ -56,7 +62,10 @@ def read_name(data: bytes, at: int, end: int) -> tuple[bytes, int]:
 
 
 def read_bytes(data: bytes, at: int, end: int) -> tuple[bytes, int]:
-    """Return the long string at position `at`, and its end. Raises ValueError."""
+    """Return the long string at position `at`, and the position after it.
+
+    Raises ValueError if the string ends after `end`.
+    """
     stop = at + 4 + int.from_bytes(data[at : at + 4], "big")
     if at + 4 > end or stop > end:
         raise ValueError("a long string, table or array is cut off")
@@ -64,7 +73,10 @@ def read_bytes(data: bytes, at: int, end: int) -> tuple[bytes, int]:
 
 
 def _body(data: bytes, at: int, end: int, depth: int) -> tuple[int, int]:
-    """Return the start and the end of the entries of a table or array. Raises ValueError."""
+    """Return the positions where the entries of the table or array at `at` begin and end.
+
+    Raises ValueError.
+    """
     stop = at + 4 + int.from_bytes(data[at : at + 4], "big")
     if at + 4 > end or stop > end:
         raise ValueError("a table or array is cut off")
@@ -74,7 +86,7 @@ def _body(data: bytes, at: int, end: int, depth: int) -> tuple[int, int]:
 
 
 def _read(data: bytes, at: int, end: int, depth: int) -> tuple[object, int]:
-    """Return the value at position `at`, and its end. Raises ValueError."""
+    """Return the value at position `at`, and the position after it. Raises ValueError."""
     stop = _skip(data, at, end)
     kind = data[at]
     at += 1
@@ -108,7 +120,7 @@ def _read_array(data: bytes, at: int, end: int, depth: int) -> tuple[list[object
 
 
 def _skip(data: bytes, at: int, end: int) -> int:
-    """Return the end of the value at position `at`. Raises ValueError."""
+    """Return the position after the value at position `at`. Raises ValueError."""
     if at >= end:
         raise ValueError("a name without a value")
     kind = data[at]
@@ -134,7 +146,10 @@ def _skip(data: bytes, at: int, end: int) -> int:
 
 
 def read_timestamp(data: bytes) -> datetime | int:
-    """Return a timestamp, or its number if that is no date (mostly because it is in ms)."""
+    """Return a timestamp as a date.
+
+    Return it as a number if it is too large for a date: some clients write ms instead of seconds.
+    """
     seconds: int = _TIMESTAMP.unpack(data)[0]
     try:
         return datetime.fromtimestamp(seconds, UTC)
@@ -146,12 +161,18 @@ def read_timestamp(data: bytes) -> datetime | int:
 
 
 def write_table(table: Mapping[str, object]) -> bytes:
-    """Return a table with its length. Raises ValueError or OverflowError for unsupported values."""
+    """Encode a table, preceded by its length.
+
+    Raises ValueError or OverflowError for an unsupported value.
+    """
     return _with_length(b"".join(write_entry(name, value) for name, value in table.items()))
 
 
 def write_entry(name: str, value: object) -> bytes:
-    """Return a name and its value as they are written in a table. Raises as `write_table`."""
+    """Encode one entry of a table: a name and its value.
+
+    Raises ValueError or OverflowError for an unsupported name or value.
+    """
     name_bytes = name.encode()
     if len(name_bytes) > 255:
         raise ValueError(f"the name '{name}' has more than 255 bytes")
@@ -159,9 +180,9 @@ def write_entry(name: str, value: object) -> bytes:
 
 
 def without_entries(table: bytes, names: set[bytes]) -> bytes:
-    """Return the entries of a table whose names are not in `names`, up to the first invalid one.
+    """Return the entries of a table whose names are not in `names`, up to the first invalid entry.
 
-    The table is given, and returned, without its length.
+    Both `table` and the result are encoded entries without the length of the table.
     """
     kept: list[bytes] = []
     at = begin = 0
