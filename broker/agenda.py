@@ -29,10 +29,10 @@ def _ignore() -> None:
 
 
 class Task:
-    """A piece of deferred work, to be done once."""
+    """A piece of deferred work, which the agenda runs once each time it is added."""
 
     def run(self) -> None:
-        """Do the deferred work. The agenda calls this method once."""
+        """Do the deferred work. The agenda calls this method."""
         raise NotImplementedError
 
 
@@ -98,7 +98,7 @@ class Agenda:
     def turn(self) -> None:
         """Run the tasks, and the tasks that they add, up to TURN_TASKS tasks and `share` seconds.
 
-        A task that raises an exception does not prevent the others from running in the next turn.
+        If a task raises an exception, this turn ends with it; the other tasks run in the next turn.
         """
         tasks = self._tasks
         if self._next_turn:

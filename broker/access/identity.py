@@ -210,17 +210,17 @@ class Authenticator:
         return None
 
     def renew(self, identity: Identity) -> Identity | None:
-        """Return the present identity of a user who logged in before.
+        """Return the present identity of a user who logged in before as `identity`.
 
-        It is the same object if nothing has changed, and None if the user no longer exists.
+        Return the same object if nothing has changed, and None if the user no longer exists.
         """
         return identity
 
     def identity_of(self, user: str) -> Identity | None:
         """Return the identity of the user with this name; None if there is no such user.
 
-        It serves to check the session of a client that is not connected. An authenticator that
-        does not know users by name returns None.
+        Called to check the session of a client that is not connected. An authenticator that does
+        not know users by name returns None.
         """
         return None
 

@@ -19,7 +19,8 @@ A subscription is compared with the rules once, when the client subscribes:
                                               is done when a route is resolved, not for each message
 
 RabbitMQ's topic permissions apply as well: regular expressions on the routing keys of one exchange,
-for publishing (write) and binding (read). Both the rules and the topic permissions must permit it.
+for publishing (write) and binding (read). A message or a binding must be permitted by the rules and
+by the topic permissions.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Definitions: import and export in RabbitMQ's format, and restoring them at a start."""
+"""Definitions: import and export in RabbitMQ's format, and the restore when the broker starts."""

@@ -5,8 +5,9 @@
 
 Each section is a list of objects.
 
-The import is idempotent: an object that exists with the same properties is left alone. An object
-that differs, or is invalid, is reported, and the others are imported.
+The import is idempotent. A user, permission, topic rule or policy that exists is replaced. An
+exchange or a queue that exists with other properties stays as it is, and is reported. So is an
+object that is invalid. All other objects are imported.
 """
 
 from __future__ import annotations

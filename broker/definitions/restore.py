@@ -1,4 +1,4 @@
-"""Restoring a broker at a start, after the store was opened: definitions first, then messages.
+"""The restore when a broker starts, after the store was opened: definitions, then messages.
 
     (number, Defined) --> exchanges, queues, sessions --> bindings and subscriptions --> messages
 
@@ -45,7 +45,10 @@ class SessionRestorer:
     def restore(
         self, vhost: VirtualHost, name: str, number: i64, definition: Definition
     ) -> Subscriber:
-        """Restore a session without a connection, and return it. Raises BrokerError."""
+        """Restore a session without a connection, and return it.
+
+        Raise BrokerError if the definition is invalid.
+        """
         raise NotImplementedError
 
     def restore_subscription(self, session: Subscriber, binding: Binding) -> None:

@@ -43,8 +43,8 @@ class Outlet:
     def open(self) -> bool:
         """True if queues may deliver to this connection now.
 
-        If not, set `deliveries_paused`, so that `resume_deliveries` is called when the connection
-        accepts deliveries again.
+        If not, `deliveries_paused` is set, so that `resume_deliveries` is called when the
+        connection accepts deliveries again.
         """
         if self.paused or len(self.out) + self._parts_size >= TURN_BYTES:
             self.deliveries_paused = True

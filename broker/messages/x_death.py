@@ -81,10 +81,10 @@ def count_death(
 def death_headers(
     headers: Mapping[str, object], deaths: list[Death], queue: str, reason: str, exchange: str
 ) -> dict[str, object]:
-    """Return the headers that the broker sets in a dead letter, besides the message's own.
+    """Return the headers that the broker adds to a dead letter.
 
-    `headers` are the message's own: the headers `x-first-death-...` are set only at its first
-    death.
+    `headers` are those that the message has already. The headers `x-first-death-...` are added only
+    if the message does not have them.
     """
     changed: dict[str, object] = {"x-death": deaths}
     for which in ("first", "last"):

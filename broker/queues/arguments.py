@@ -6,14 +6,15 @@ x-message-ttl (TTL)               ms, from 0                                  ye
 x-expires                         ms, from 1                                  yes
 x-max-length, x-max-length-bytes  from 0                                      yes
 x-overflow                        drop-head, reject-publish(-dlx)             yes
-x-dead-letter-exchange            a name; -routing-key only beside it         yes
+x-dead-letter-exchange            an exchange name                            yes
+x-dead-letter-routing-key         needs x-dead-letter-exchange                yes
 x-max-priority                    0 to 255                                    yes
 x-single-active-consumer          a boolean                                   yes
 x-delivery-limit                  from 0; -1 (or less) is none                yes
 x-queue-type                      classic (if absent), quorum or stream       yes
 x-max-age                         of a stream: 7D, 12h, ...                   yes
 x-stream-max-segment-size-bytes   of a stream                                 yes
-x-journal                         of a stream: it gets all publications       yes
+x-journal                         of a stream: true or false                  yes
 x-queue-mode                      default or lazy, without effect             no
 others                            anything, without effect                    no
 """

@@ -181,7 +181,7 @@ class MessageSource(Destination):
 
     @abstractmethod
     def requeue(self, delivery: Delivery) -> None:
-        """Requeue a message that a consumer did not settle, at its old place."""
+        """Put a message that a consumer did not settle back to its old place in the queue."""
         raise NotImplementedError
 
     @abstractmethod
@@ -232,7 +232,7 @@ class MessageSource(Destination):
     def _pick_standby(self) -> Consumer | None:
         """Return the first ready standby consumer, or None.
 
-        The queue calls it when no consumer of the highest priority is ready.
+        Called when no consumer of the highest priority is ready.
         """
         if not self.arguments.single_active_consumer:
             for at, consumer in enumerate(self.standby):

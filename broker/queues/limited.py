@@ -181,7 +181,7 @@ class LimitedQueue(Queue):
                 self._trim()
 
     def reinsert(self, delivery: Delivery) -> None:
-        """Put a returned message back to its old place."""
+        """Put a returned message back to its old place in the queue."""
         super().requeue(delivery)
 
     def _count_bytes(self, message: Message) -> None:

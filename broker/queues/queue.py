@@ -148,7 +148,7 @@ class Queue(MessageSource):
     def reserve(self) -> i64:
         """Take and return the next sequence number, for a message that is not put into the queue.
 
-        A session sends messages of shared subscriptions so. Only called while no message waits.
+        A session calls this for messages of shared subscriptions, only while no message waits.
         """
         self._sequence += 1
         return self._sequence
@@ -174,7 +174,7 @@ class Queue(MessageSource):
         return -int(self.next_sequence()) if lowered else int(self.next_sequence())
 
     def requeue(self, delivery: Delivery) -> None:
-        """Requeue a message that a consumer did not settle, at its old place."""
+        """Put a message that a consumer did not settle back to its old place in the queue."""
         if self.dead:
             if self.replacement is not None:
                 self.replacement.requeue(delivery)

@@ -25,7 +25,7 @@ from broker.store.contract import Sequenced, Store, Ticket
 PRODUCER: Final = "x-trellis-producer"
 SEQUENCE: Final = "x-trellis-sequence"
 #: Number of producers that a virtual host remembers. If there are more, the producer that published
-#: longest ago is forgotten.
+#: longest ago is evicted.
 PRODUCERS_MAX: Final = 100_000
 #: Size in bytes of the longest producer name.
 NAME_MAX: Final = 255

@@ -183,11 +183,11 @@ class Planner(PlanResolver):
         publishing_session: Subscriber | None = None,
         publisher: str = "",
     ) -> Plan:
-        """Follow the bindings from the exchange, and return the plan of the destinations reached.
+        """Follow the bindings of the exchange, and return the plan of the destinations found.
 
-        A destination that several bindings reach gets the highest QoS of them. `publisher` is the
-        user name that journals record. `publishing_session` gets no copy of its own message by a
-        binding with the argument NO_LOCAL.
+        A destination to which several bindings lead gets the message with the highest of their QoS.
+        `publisher` is the user name that journals record. `publishing_session` gets no copy of its
+        own message through a binding with the argument NO_LOCAL.
         """
         targets, unrepresentable, by_headers, by_publishing_session = self._targets(
             exchange, route, [route.key], properties, publishing_session
@@ -268,8 +268,8 @@ class Planner(PlanResolver):
     ) -> list[Binding]:
         """Return the matching bindings to queues and subscribers.
 
-        Bindings to exchanges and alternate exchanges are followed, each exchange once. `seen`
-        collects the exchanges.
+        The search continues in the exchanges to which matching bindings lead, and in alternate
+        exchanges, once in each exchange. `seen` collects these exchanges.
         """
         found: list[Binding] = []
         ahead = [exchange]

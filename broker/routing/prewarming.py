@@ -27,7 +27,7 @@ class PrewarmedName:
 
 
 class Prewarming(Prewarmer):
-    """The expected names of one virtual host, by front end."""
+    """The prewarming of one virtual host: the expected names of each front end."""
 
     def __init__(self, agenda: Agenda, names: dict[str, list[PrewarmedName]]) -> None:
         self._agenda = agenda

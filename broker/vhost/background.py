@@ -164,5 +164,5 @@ class TopologySnapshot(Task):
 
 
 def kind_of(queue: Queue) -> str:
-    """Return "stream" or "queue", the word of `$topology` and of listings for this queue."""
+    """Return "stream" or "queue": the kind of this queue in `$topology` and in listings."""
     return "stream" if isinstance(queue, StreamQueue) else "queue"

@@ -62,13 +62,13 @@ class MessagePublisher(Protocol):
     def publish(
         self, context: PublishContext, route: Route, message: Message, ticket: Ticket | None
     ) -> i64:
-        """Publish a message and return its fate. Raise the refusal of the route's plan."""
+        """Publish a message and return its fate. Raise the plan's `refusal`, if it has one."""
 
     def retain(self, message: Message, ticket: Ticket | None) -> None:
         """Make the message the retained message of its topic."""
 
     def leave(self, context: PublishContext) -> None:
-        """Count one connection, or one will to be published, less that uses the context."""
+        """Count one user of the context less, because a connection or a will no longer needs it."""
 
 
 class QueueMove(Task):

@@ -78,7 +78,7 @@ class RetainedReceiver:
     def backlogged(self, task: Task) -> bool:
         """True if the client has not read enough of its output to be sent more now.
 
-        Then the receiver puts the task on the agenda again when the client has read enough.
+        If so, the receiver adds `task` to the agenda when the client has read enough.
         """
         raise NotImplementedError
 

@@ -322,10 +322,11 @@ class VirtualHost(DeadLetterHost):
     def publish(
         self, context: PublishContext, route: Route, message: Message, ticket: Ticket | None
     ) -> i64:
-        """Publish a message on the slow path, and return its fate. Raise the plan's refusal.
+        """Publish a message on the slow path, and return its fate.
 
-        The ticket waits for all that must be durable before the publisher gets a confirm. A message
-        with QoS 1 or 2 that a durable queue gets has a `position` in the store afterwards.
+        Raise the `refusal` of the route's plan, if it has one. The ticket waits for all changes
+        that must be durable before the publisher gets a confirm. Afterwards, a message with QoS 1
+        or 2 that a durable queue gets has a `position` in the store.
         """
         if route.plan.stale:
             context.renew(route)
@@ -468,7 +469,7 @@ class VirtualHost(DeadLetterHost):
         self.agenda.add(PublishWill(self, context, will, lifetime, session))
 
     def leave(self, context: PublishContext) -> None:
-        """Count one connection, or one will to be published, less that uses the context."""
+        """Count one user of the context less, because a connection or a will no longer needs it."""
         self.contexts.leave(context)
 
     # -- requests of queues

@@ -278,7 +278,11 @@ def test_only_the_broker_writes_to_the_topology() -> None:
             403,
             "cannot bind queue '$topology'",
         ),
-        (spec.Queue.Delete(queue="$topology"), 406, "belongs to journal 'j': delete the journal first"),
+        (
+            spec.Queue.Delete(queue="$topology"),
+            406,
+            "belongs to journal 'j': delete the journal first",
+        ),
         (spec.Queue.Purge(queue="$topology"), 540, "purge"),
     ):
         told, text = reason(world.amqp().send(method))
