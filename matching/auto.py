@@ -109,8 +109,11 @@ class Auto(Shapes[S]):
             yield from self._leaving.subscriptions()
 
     def stats(self) -> dict[str, int]:
-        """Return the sizes as `shapes` does; `leaving` is the number of subscriptions still to
-        move.
+        """Return the sizes of the tables and of the tries.
+
+        `fallback` is the number of subscriptions in the trie that takes new patterns, `leaving` the
+        number of subscriptions that are still to move. `shared` is the number of subscribers with
+        several patterns.
         """
         stats = super().stats()
         leaving = self._pairs if self._moving and not self._compact else 0
@@ -132,8 +135,9 @@ class Auto(Shapes[S]):
         return self._compact and super()._takes(form)
 
     def _adapt(self) -> None:
-        """Check after a change that the structure still suits the number of patterns; move some of
-        them.
+        """After a change, begin a move if the structure no longer suits the number of patterns.
+
+        If a move is under way, move a few patterns.
         """
         self._iterated = False
         patterns = self._patterns + self._fallback.patterns()

@@ -115,7 +115,7 @@ class Batch:
                 self._open.append(columns)
 
     def _search(self, topics: Sequence[str], start: int, found: Pairs) -> None:
-        """Append the pairs of these topics, the first of which has the index `start`."""
+        """Append the matches of these topics to `found`; the first topic has the index `start`."""
         grammar = self._grammar
         separator = grammar.separator
         nothing = grammar.split("")
@@ -178,10 +178,11 @@ class _ShapeColumns:
         return mixed
 
     def search(self, words: list[Any], rows: Any, seen: Any) -> Any:
-        """Return two rows: the matched topics, and the pattern that matches each.
+        """Return two rows, a column for each match: the topic, and the pattern that matches it.
 
-        `words` has, for each position, the word numbers of the topics `rows`; `seen` is True for
-        each topic that patterns with a leading wildcard may match.
+        `rows` are the numbers of the topics. `words` has, for each position, the word number of
+        each of these topics. `seen` is True for each topic that patterns with a leading wildcard
+        may match.
         """
         columns = [words[mark] for mark in self._marks]
         may = numpy.ones(len(rows), bool) if self._rooted else seen[rows]
@@ -205,7 +206,7 @@ class _ShapeColumns:
 
 
 def matches(pattern: str, topics: Iterable[str], grammar: Grammar = DEFAULT) -> list[bool]:
-    """Return a list of booleans: for each topic, True if the pattern matches it.
+    """Return a boolean for each topic, in order: True if the pattern matches the topic.
 
     Raises InvalidPattern.
     """

@@ -41,9 +41,9 @@ from matching.numbered import Numbered
 
 
 class _BitmapRows:
-    """The rows of one position.
+    """The bitmaps of one word position: a row for each word, `any`, `end` and `rest`.
 
-    A row without patterns is None, and no word has an empty row.
+    A row without patterns is None, or missing from `words`.
     """
 
     __slots__ = ("any", "end", "rest", "words")
@@ -140,9 +140,9 @@ class Bitmap(Numbered[S]):
         return sizes
 
     def _find(self, topic: str, stop_at_first: bool) -> BitMap | None:
-        """Return the numbers of the matching patterns; or of some with `stop_at_first`.
+        """Return the numbers of all matching patterns, or None if no pattern matches.
 
-        None if no pattern matches.
+        With `stop_at_first`, return at least one of the numbers.
         """
         positions = self._positions
         grammar = self.grammar

@@ -6,8 +6,8 @@ Most patterns have one subscriber; a set or dict for each of them would take mor
 rest of the index (216 bytes). A short list is the fastest to read; a dict allows removal from many
 subscribers in constant time. Lists and dicts are unhashable, so neither can be a subscriber. A
 subscriber that could be mistaken for a container (None, or a hashable subclass of list or dict) is
-wrapped in a list. Buckets are values: `with_added` and `without` return the bucket to store in
-place of the old one.
+wrapped in a list. `with_added` and `without` return a bucket, which the caller stores in place of
+the old one.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ _SHIFT: Final = 12
 
 
 class PairCounts(Generic[S]):
-    """The number of patterns of each subscriber; `shared` subscribers have more than one.
+    """For each subscriber, its number of patterns; `shared` counts subscribers with several.
 
     While `shared` is 0, no answer can contain a subscriber twice, and matchers skip the removal of
     duplicates. That is the usual state in the broker, where each subscriber is one binding.

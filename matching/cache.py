@@ -9,9 +9,9 @@ An invalidated answer keeps its entry, because its topic is likely to be looked 
 cache is full, the oldest topics are evicted (first in, first out: a hit moves nothing and is one
 dict probe).
 
-Finding the affected topics costs as much as the pattern meets in the index. If that is more than
-`precise` nodes, the change invalidates all answers in one step: each answer has the number of the
-epoch it belongs to, and a new epoch begins.
+To find the affected topics, the cache visits the nodes of the index that the pattern leads to. If
+these are more than `precise` nodes, the change invalidates all answers in one step: each answer has
+the number of the epoch it belongs to, and a new epoch begins.
 
 Costs: one dict probe per hit; memory for an entry per cached topic, and for its path in a trie (in
 two, if patterns of both grammars change). Choose it in front of any matcher when topics recur.
@@ -38,7 +38,7 @@ _NEVER: Final = 0
 class _Answer(Generic[S]):
     """The subscribers of a topic, valid if `epoch` is the current one.
 
-    The answer is entered in the first `indexed` indexes.
+    The first `indexed` of the cache's indexes have an entry for it.
     """
 
     __slots__ = ("epoch", "indexed", "subscribers", "topic")
@@ -107,11 +107,10 @@ class RouteCache(Matcher[S]):
         return removed
 
     def invalidate(self, pattern: str, grammar: Grammar) -> None:
-        """Invalidate the answers that a change of this pattern's subscribers in the source may
-        affect.
+        """Invalidate the answers for the topics that this pattern matches.
 
-        The first change in a grammar other than the source's invalidates all answers. Raises
-        InvalidPattern.
+        Call it when the pattern's subscribers in the source have changed. The first change in a
+        grammar other than the source's invalidates all answers. Raises InvalidPattern.
         """
         if not grammar.is_pattern(pattern):
             answer = self._answers.get(pattern if grammar is self.grammar else swap(pattern))

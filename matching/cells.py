@@ -1,8 +1,7 @@
-"""Atomic references: values that several threads read and exchange without a lock.
+"""Atomic references: values that several threads read and replace without a lock.
 
-All state that the concurrent matchers share is in such cells, and the objects in them are immutable
-once published. Tests substitute their own kind of cell to observe, delay or refuse every shared
-step.
+All state that the concurrent matchers share is in such cells, and an object in a cell is never
+changed. Tests substitute their own kind of cell to observe, delay or refuse every access.
 
 `compare_and_set` compares by identity, not equality. `AtomicCell` is implemented with the package
 cereggii, which is correct also on Python builds without a global interpreter lock.

@@ -2,8 +2,8 @@
 
     root -> I -> C -+- a [x] -> I -> C --- b [y]
 
-An I-node is a cell whose content is exchanged; a C-node is never changed after publication. The
-module `cstrie` explains the algorithm.
+An I-node is a cell whose content is replaced by compare-and-set; a C-node in a cell is never
+changed. The module `cstrie` explains the algorithm.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Branch(Generic[S]):
 class CNode(Generic[S]):
     """The branches of one node, immutable except for `previous`.
 
-    `previous` is not None until the exchange that published this C-node is decided.
+    `previous` holds the C-node that this one replaces until the replacement is known to be valid;
+    then it holds None. It holds a FailedSwap if the replacement must be undone.
     """
 
     __slots__ = ("children", "many", "one", "previous")
@@ -67,7 +68,7 @@ class TNode(CNode[S]):
 
 
 class FailedSwap(Generic[S]):
-    """The mark of an exchange that failed: the I-node must return to `main`."""
+    """The mark of a failed replacement: the I-node must get its old content, `main`, back."""
 
     __slots__ = ("main",)
 
@@ -76,7 +77,7 @@ class FailedSwap(Generic[S]):
 
 
 class INode(Generic[S]):
-    """A permanent node. Its content is exchanged only while the root has the same generation."""
+    """A permanent node. Its content is replaced only while the root has the same generation."""
 
     __slots__ = ("generation", "main")
 
@@ -131,7 +132,7 @@ def with_branch(
     branch: Branch[S],
     previous: Cell[CNode[S] | FailedSwap[S] | None],
 ) -> CNode[S]:
-    """Return a C-node with the branch added or replaced."""
+    """Return a copy of the C-node with the branch of this word added or replaced."""
     if word == grammar.one:
         return CNode(main.children, branch, main.many, previous)
     if word == grammar.many:
@@ -143,7 +144,7 @@ def with_branch(
 def without_branch(
     main: CNode[S], grammar: Grammar, word: str, previous: Cell[CNode[S] | FailedSwap[S] | None]
 ) -> CNode[S]:
-    """Return a C-node without a branch that it has."""
+    """Return a copy of the C-node without the branch of this word, which it must have."""
     if word == grammar.one:
         return CNode(main.children, None, main.many, previous)
     if word == grammar.many:

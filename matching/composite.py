@@ -7,7 +7,7 @@
 and is searched with topics of one of them:
 
     a.b --+-- native: composite of its own grammar ---- searched with a.b
-          +-- foreign: composite of the other one ----- searched with a/b, if it has subscriptions
+          +-- foreign: composite of the other grammar - searched with a/b, if it has subscriptions
 
 A topic in the two notations differs only in the characters `/` and `.`, which `swap` exchanges.
 Patterns are never translated; each is matched in its own grammar.
@@ -107,9 +107,10 @@ class Composite(Matcher[S]):
         self._pattern_pairs = 0
 
     def stats(self) -> dict[str, int]:
-        """Return the matcher's sizes, with all pairs as `subscriptions`.
+        """Return the sizes of the matcher and the dict.
 
-        `plain` is the number of pairs whose pattern has no wildcard.
+        `subscriptions` is the number of all pairs, in the matcher and in the dict. `plain` is the
+        number of pairs in the dict: their patterns have no wildcard.
         """
         return {**self._patterns.stats(), "subscriptions": len(self), "plain": self._plain_pairs}
 
@@ -128,8 +129,8 @@ class Composite(Matcher[S]):
 class Bilingual(Matcher[S]):
     """A matcher for subscriptions in both grammars, searched with topics of its own grammar.
 
-    Only `match`, `matches_any`, `clear` and `stats` include both grammars. All other methods
-    concern its own grammar; use `side` to change subscriptions of the other one.
+    `match`, `matches_any`, `snapshot`, `clear` and `stats` include both grammars. All other methods
+    concern its own grammar; use `side` to change subscriptions of the other grammar.
     """
 
     def __init__(self, grammar: Grammar = DEFAULT, algorithm: str = "trie") -> None:
@@ -182,8 +183,9 @@ class Bilingual(Matcher[S]):
         self.foreign = None
 
     def stats(self) -> dict[str, int]:
-        """Return the sizes of its own side; `foreign` is the number of subscriptions of the other
-        one.
+        """Return the sizes of the composite of its own grammar.
+
+        `foreign` is the number of subscriptions in the other grammar.
         """
         return {**self.native.stats(), "foreign": 0 if self.foreign is None else len(self.foreign)}
 

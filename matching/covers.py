@@ -1,5 +1,5 @@
-"""Decides whether one pattern matches every topic that another one matches, and finds redundant
-patterns.
+"""Decides whether one pattern matches every topic that another pattern matches, and finds
+redundant patterns.
 
 A pattern is a sequence of rigid runs of words with gaps between them. A ``#`` makes a gap of any
 length; each ``*`` beside it makes the gap at least one word longer. Inside a run, distances are
@@ -111,7 +111,7 @@ def _covers(a: _Runs, b: _Runs, pattern: str, grammar: Grammar) -> bool:
 
 
 def _agree(run: list[str], other: list[str], one: str) -> bool:
-    """True if the run matches the beginning of the other one, word by word."""
+    """True if `run`, in which `one` accepts any word, matches the beginning of `other`."""
     return all(word in (one, there) for word, there in zip(run, other, strict=False))
 
 
@@ -153,13 +153,15 @@ def _found(run: list[str], b: _Runs, starts: list[int], reached: int, at: int, o
 class Coverage:
     """A set of patterns that answers which of them cover a given pattern.
 
-    It decides access rules once per subscription. A pattern that covers another one matches each of
-    its topics. So one topic of the given pattern, with a unique word for each wildcard, is looked
-    up in a matcher, and only the patterns it finds are compared. In the worst case all patterns of
-    the set are compared, each taking up to 0.3 ms for 128 words (interpreted 0.7 ms): limit the
-    size of a set that untrusted users can extend. A hostile query alone cannot cost more.
+    It decides access rules once per subscription. A pattern that covers the given pattern matches
+    each topic that the given pattern matches. So one of these topics, with a unique word for each
+    wildcard, is looked up in a matcher, and only the patterns found are compared. In the worst
+    case all patterns of the set are compared, each taking up to 0.3 ms for 128 words (interpreted
+    0.7 ms): limit the size of a set that untrusted users can extend. A hostile query alone cannot
+    cost more.
 
-    Each pattern is compared alone: two patterns that cover a third one only together are not found.
+    Each pattern is compared alone: two patterns that cover the given one only together are not
+    found.
     """
 
     def __init__(self, grammar: Grammar, algorithm: str = "trie") -> None:

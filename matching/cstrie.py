@@ -5,20 +5,20 @@
                     `- b ------> I -> T                    b.c was removed; branch b is cut off next
 
 A C-node holds the branches of one node: for each word, the subscribers of the pattern that ends
-there and the I-node below. C-nodes are immutable. A subscription makes a new C-node and exchanges
-it in the I-node above, by compare-and-set. I-nodes are permanent, so changes above and below one of
-them cannot overwrite each other. Two cases need more:
+there and the I-node below. C-nodes are immutable. A subscription makes a new C-node, which replaces
+the old one in the I-node above by compare-and-set. I-nodes are permanent, so changes above and
+below an I-node cannot overwrite each other. Two cases need more:
 
 - **Removal.** An emptied node must be cut off while another thread may subscribe below it. Its last
-  content is therefore a T-node (tomb), which is never exchanged again. A thread that meets a tomb
-  helps to cut it off and restarts.
+  content is therefore a T-node (tomb), which is never replaced. A thread that meets a tomb helps to
+  cut it off and restarts.
 - **Snapshots.** A snapshot gives the root a new generation. I-nodes of an older generation belong
   to snapshots; a change first replaces each of them on its path by a copy of the present generation
-  (never a copy of an I-node that already has it, whose content may still change). A change counts
-  only if, once it is published, the root still has the generation of the I-node. This operation is
-  called GCAS: the new C-node refers to the `previous` one until the outcome is decided. A thread
-  that reads it decides it: `previous` becomes None, or a FailedSwap, which means that the previous
-  C-node must be restored.
+  (an I-node that has this generation already is never copied: its content may still change). A
+  change is valid only if the root still has the generation of the I-node after the new C-node was
+  set. This operation is called GCAS: the new C-node refers to the `previous` one until the outcome
+  is decided. A thread that reads an undecided C-node decides the outcome: `previous` becomes None,
+  or a FailedSwap, which means that the previous C-node must be restored.
 
 **Lookups collect twice.** A lookup reads several I-nodes one after the other, and the contents it
 saw may never have existed at the same time. The published lookup has this flaw and is not
@@ -190,7 +190,7 @@ class ConcurrentTrie(Matcher[S]):
         return branch is not None and holds(branch.subscribers, subscriber)
 
     def read(self, inode: INode[S]) -> CNode[S]:
-        """Return the content of an I-node, after deciding a pending exchange."""
+        """Return the content of an I-node, after deciding a pending replacement."""
         main = inode.main.get()
         return main if main.previous.get() is None else self._decide(inode, main)
 
@@ -226,13 +226,14 @@ class ConcurrentTrie(Matcher[S]):
             depth -= 1
 
     def _with_branch(self, main: CNode[S], word: str, branch: Branch[S]) -> CNode[S]:
-        """Return the C-node with this branch added or replaced, referring to the present one."""
+        """Return a copy of `main` with this branch added or replaced; its `previous` is `main`."""
         return with_branch(main, self.grammar, word, branch, self._cell(main))
 
     def _contracted(self, main: CNode[S], word: str, branch: Branch[S], depth: int) -> CNode[S]:
-        """Return the C-node with this branch, or without it if the branch leads nowhere.
+        """Return a copy of `main` with this branch, or without the branch if it is empty.
 
-        A C-node below the root that becomes empty is returned as a tomb.
+        A branch is empty if it has neither subscribers nor an I-node. A C-node below the root that
+        becomes empty is returned as a tomb.
         """
         if branch.subscribers is not None or branch.inode is not None:
             return self._with_branch(main, word, branch)
@@ -246,10 +247,10 @@ class ConcurrentTrie(Matcher[S]):
     # Paths, and changes at their end.
 
     def _descend(self, words: list[str]) -> _Path[S]:
-        """Return the I-nodes along a pattern's words, as far as they exist, and the last one's
-        content.
+        """Return the I-nodes along a pattern's words, as far as they exist, and the content of the
+        last one.
 
-        All have the root's generation; only the last may be a tomb of an older one.
+        All I-nodes have the root's generation; only the last may have an older one, with a tomb.
         """
         last = len(words) - 1
         while True:
@@ -274,9 +275,10 @@ class ConcurrentTrie(Matcher[S]):
                 path.append(inode)
 
     def _cut_off(self, words: list[str], path: list[INode[S]]) -> bool:
-        """Cut off the tomb at the end of the path, and the nodes above that become empty by that.
+        """Remove the tomb at the end of the path, and each parent that becomes empty as a result.
 
-        Return False if a snapshot intervened, after which these I-nodes cannot be changed any more.
+        Return False if a snapshot intervened: the I-nodes of the path then belong to an older
+        generation and cannot be changed.
         """
         dead = path.pop()
         while True:
@@ -297,9 +299,9 @@ class ConcurrentTrie(Matcher[S]):
             dead = path.pop()
 
     def _gcas(self, inode: INode[S], main: CNode[S], changed: CNode[S]) -> bool:
-        """Exchange an I-node's content; return True if the exchange counts.
+        """Replace the content `main` of an I-node by `changed`; return True if this is valid.
 
-        It counts if the content is still `main` and the root has the I-node's generation.
+        It is valid if the content was still `main`, and the root has the I-node's generation.
         """
         if not inode.main.compare_and_set(main, changed):
             return False
@@ -307,7 +309,7 @@ class ConcurrentTrie(Matcher[S]):
         return changed.previous.get() is None
 
     def _decide(self, inode: INode[S], main: CNode[S]) -> CNode[S]:
-        """Decide the exchange that published `main`; return the decided content of the I-node."""
+        """Decide the replacement whose result is `main`; return the I-node's decided content."""
         while True:
             previous = main.previous.get()
             if previous is None:
@@ -327,8 +329,8 @@ class ConcurrentTrie(Matcher[S]):
     def _current_root(self, refuse_pending: bool) -> INode[S]:
         """Return the root, after completing a pending snapshot.
 
-        With `refuse_pending`, an undecided snapshot is refused instead. Code that decides an
-        exchange must pass True, because the snapshot may be waiting for that very exchange.
+        With `refuse_pending`, an undecided snapshot is refused instead. Code that decides a
+        replacement must pass True, because the snapshot may be waiting for that replacement.
         """
         while True:
             root = self._root.get()
@@ -342,9 +344,9 @@ class ConcurrentTrie(Matcher[S]):
             self._root.compare_and_set(root, root.new if outcome else root.old)
 
     def _frozen(self) -> ConcurrentTrie[S]:
-        """Return a read-only trie with the present content of this one.
+        """Return a read-only copy of the trie, which shares its nodes.
 
-        It must not be changed, because its I-nodes are older than its root.
+        The copy must not be changed, because its I-nodes are older than its root.
         """
         while True:
             root = self._current_root(False)
@@ -364,8 +366,9 @@ class ConcurrentTrie(Matcher[S]):
     # Lookups.
 
     def _collect_sets(self, topic: str, stop_at_first: bool) -> list[SubscriberSet[S]]:
-        """Return the subscriber sets of all matching patterns; with `stop_at_first`, of the first
-        found.
+        """Return the subscriber sets of all matching patterns.
+
+        With `stop_at_first`, return only the first set found.
         """
         words = self.grammar.split(topic)
         hidden = self.grammar.hides and self.grammar.hidden(topic)

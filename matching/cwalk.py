@@ -1,4 +1,4 @@
-"""The search of a lookup through the concurrent trie: the walk of `trie` over I-nodes and branches.
+"""Searches the concurrent trie for the patterns that match a topic, with the algorithm of `trie`.
 
 This module decides which nodes a lookup visits. Its subclass in `cstrie` decides how an I-node is
 read and which reads are recorded.
@@ -33,8 +33,10 @@ class ConcurrentWalk(Generic[S]):
         raise NotImplementedError
 
     def walk(self, root: INode[S], hidden: bool, stop_at_first: bool) -> None:
-        """Visit all nodes that the topic's words lead to; with `stop_at_first`, stop at the first
-        match.
+        """Visit all nodes that the topic's words lead to.
+
+        With `stop_at_first`, stop at the first match. With `hidden`, patterns that begin with a
+        wildcard do not match.
         """
         words = self.words
         end = len(words)

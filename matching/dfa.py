@@ -195,10 +195,10 @@ class Dfa(Trie[S]):
     def _step(
         self, state: _DfaState[S], word: str, known: _DfaState[S] | None
     ) -> _DfaState[S] | None:
-        """Return the state that the word leads to, or None if finding it would take too much
-        effort.
+        """Return the state that the word leads to, or None if a limit is reached.
 
-        `known` is the step's present target, returned if it is still valid.
+        The limits are the nodes visited per lookup (_EFFORT) and the memory budget. `known` is the
+        step's present target, which is returned if it is still valid.
         """
         if not self._check(known, len(state.nodes)):
             return None
@@ -248,7 +248,7 @@ class Dfa(Trie[S]):
     def _state(self, some: list[_Stamped[S]]) -> _DfaState[S] | None:
         """Return the state of these nodes and the ``#`` nodes directly below them.
 
-        None if creating it would exceed the effort or the budget.
+        None if creating it would exceed the nodes per lookup (_EFFORT) or the memory budget.
         """
         nodes = _closure(some)
         nodes.sort(key=_number)
@@ -272,9 +272,10 @@ class Dfa(Trie[S]):
         return state
 
     def _check(self, state: _DfaState[S] | None, nodes: int) -> bool:
-        """Bring a state up to date or discard it.
+        """Bring a state up to date, or discard it if its set of nodes has changed.
 
-        Return False if checking it and `nodes` further nodes would exceed the effort.
+        Return False if visiting its nodes and `nodes` further nodes would exceed the limit of nodes
+        per lookup (_EFFORT); the state is then unchanged.
         """
         if state is None or state.checked == self._clock or state.checked < 0:
             self._effort -= nodes + 1

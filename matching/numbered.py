@@ -7,7 +7,7 @@
 
 A subclass decides which patterns its sets can hold, adds patterns to the sets and removes them, and
 finds the numbers of the patterns that match a topic. When the last pattern is removed, the subclass
-resets all it has learned.
+clears its sets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from matching.trie import Trie
 
 
 class Numbered(Matcher[S]):
-    """A matcher whose subclass implements `can_hold`, `enter`, `leave`, `reset` and `accepting`."""
+    """A base of matchers. A subclass has `can_hold`, `enter`, `leave`, `reset` and `accepting`."""
 
     def __init__(self, grammar: Grammar) -> None:
         super().__init__(grammar)
@@ -41,11 +41,11 @@ class Numbered(Matcher[S]):
         raise NotImplementedError
 
     def leave(self, pattern: str, words: list[str], number: int) -> None:
-        """Remove the number of a pattern from the algorithm's sets, which still hold others."""
+        """Remove the number of a pattern from the algorithm's sets. Other patterns are left."""
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Reset to the initial state: no pattern is left."""
+        """Clear the algorithm's sets, because no pattern is left."""
         raise NotImplementedError
 
     def accepting(self, topic: str) -> Iterable[int] | None:
@@ -126,7 +126,8 @@ class Numbered(Matcher[S]):
     def stats(self) -> dict[str, int]:
         """Return the sizes of the index.
 
-        `fallback` is the number of subscriptions in the fallback trie; `shared` is as in the trie.
+        `fallback` is the number of subscriptions in the fallback trie. `shared` is the number of
+        subscribers with several patterns: above 0, answers are deduplicated.
         """
         fallback = self._fallback.stats()
         return {

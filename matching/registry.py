@@ -27,8 +27,9 @@ GROUP: Final = "trellis.matchers"
 
 @dataclass(frozen=True)
 class Algorithm:
-    """The description of a matching algorithm. L is the words of a topic, N the number of
-    patterns.
+    """The description of a matching algorithm.
+
+    In its costs, L is the number of words of a topic, N the number of patterns.
     """
 
     name: str
@@ -70,7 +71,7 @@ class Algorithm:
         return cast(Callable[[Grammar], Matcher[Any]], loaded)
 
     def check(self) -> None:
-        """Raise ImportError if `load` would fail for a missing package.
+        """Raise ImportError if the algorithm cannot be loaded.
 
         A built-in algorithm is not imported; only its required package is searched for. So a broker
         imports pyroaring when a bitmap matcher is first used, not at its start.

@@ -237,7 +237,8 @@ class Shapes(Matcher[S]):
     def stats(self) -> dict[str, int]:
         """Return the sizes of the index.
 
-        `fallback` is the number of subscriptions in the fallback trie; `shared` is as in the trie.
+        `fallback` is the number of subscriptions in the fallback trie. `shared` is the number of
+        subscribers with several patterns: above 0, answers are deduplicated.
         """
         fallback = self._fallback.stats()
         return {
@@ -286,13 +287,13 @@ class Shapes(Matcher[S]):
         return form in self._forms or (len(form) <= _LITERALS and self._room(form))
 
     def _room(self, form: Form) -> bool:
-        """True if the limit permits one more table, of this form."""
+        """True if the limit of tables per topic permits a new table for this form."""
         if form[1] < 0:
             return len(self._exact.get(form[0], ())) + len(self._open) < self._limit
         return max(map(len, self._exact.values()), default=0) + len(self._open) < self._limit
 
     def _restore(self, form: Form, words: list[str], bucket: Bucket[S]) -> None:
-        """Insert a pattern, new to these tables, whose subscribers the tally already counts."""
+        """Insert a pattern that is new to these tables; the tally has its subscribers already."""
         shape = self._forms.get(form)
         if shape is None:
             shape = self._forms[form] = Shape(form)
@@ -351,7 +352,7 @@ class Shapes(Matcher[S]):
 
 
 def form_of(words: list[str], grammar: Grammar) -> Form | None:
-    """Return the form of a pattern, or None if it has several ``#``."""
+    """Return the form of a pattern (its shape as integers), or None if it has several ``#``."""
     one = grammar.one
     many = grammar.many
     length = len(words)

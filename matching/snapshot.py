@@ -4,7 +4,7 @@
             version 2 -> root' +-a-> o'         subscribing y to `a.b` copies this path
                                `-b-> o' [y]     and shares the rest
 
-A subscription makes a new root and exchanges it for the old one by compare-and-set; if another
+A subscription makes a new root and replaces the old one by compare-and-set; if another
 thread was faster, it starts again from that thread's root. A lookup reads the cell once and walks
 an immutable trie: it never waits, never restarts, and its answer was true at a single moment. A
 snapshot is the version that was read: O(1), and as fast as the matcher itself.
@@ -135,7 +135,7 @@ class Persistent(Matcher[S]):
                 return
 
     def stats(self) -> dict[str, int]:
-        """Return the sizes of one version of the trie, consistent with each other."""
+        """Return the sizes of one version of the trie, so that they are consistent."""
         version = self._current.get()
         return {
             "subscriptions": version.pairs,
@@ -263,8 +263,9 @@ def _drop(node: _FrozenNode[S], grammar: Grammar, word: str) -> _FrozenNode[S]:
 def _walk(
     root: _FrozenNode[S], grammar: Grammar, topic: str, stop_at_first: bool
 ) -> list[SubscriberSet[S]]:
-    """Return the subscriber sets of all matching patterns; with `stop_at_first`, of the first one
-    found.
+    """Return the subscriber sets of all matching patterns.
+
+    With `stop_at_first`, return only the first set found.
     """
     found: list[SubscriberSet[S]] = []
     words = grammar.split(topic)

@@ -3,7 +3,7 @@
     None | subscriber | [two, or a few] | Hamt of many
 
 Every change makes a new value. Copying a short list is cheap; a `Hamt` shares all but one path with
-its predecessor, so 20,000 clients that subscribe to one filter do not copy each other 20,000 times.
+its predecessor, so 20,000 clients that subscribe to one filter do not cause 20,000 whole copies.
 Neither a list nor a `Hamt` can be a subscriber: None, or a hashable subclass of list, is wrapped in
 a list. `bucket` is the mutable counterpart.
 """

@@ -206,7 +206,7 @@ class TopicIndex(Generic[V]):
         return self._topics
 
     def _path(self, words: list[str]) -> list[_TopicNode[V]] | None:
-        """Return the nodes from the root to the topic's node, or None if there is no such node."""
+        """Return the nodes from the root to the node of these words, or None if it is missing."""
         node = self._root
         path = [node]
         for word in words:

@@ -58,8 +58,8 @@ class Trie(Matcher[S]):
     def __init__(self, grammar: Grammar, tally: PairCounts[S] | None = None) -> None:
         """Create an empty trie.
 
-        A matcher that keeps its patterns partly in this trie and partly elsewhere passes the tally
-        that counts both.
+        A matcher that keeps its patterns partly in this trie and partly elsewhere passes a `tally`
+        that counts all of them.
         """
         super().__init__(grammar)
         self._root = self._new_node(0, False)
@@ -147,7 +147,7 @@ class Trie(Matcher[S]):
         return path is not None and holds(path[-1].bucket, subscriber)
 
     def enter(self, words: list[str], subscriber: S) -> bool:
-        """Subscribe to a pattern that is known to be valid, given as words."""
+        """Subscribe to the valid pattern of these words. Return False if the pair was present."""
         node = self._grow(words)
         if holds(node.bucket, subscriber):
             return False
@@ -209,8 +209,9 @@ class Trie(Matcher[S]):
         self._pairs += size(bucket)
 
     def find(self, topic: str, stop_at_first: bool) -> list[S]:
-        """Return the subscribers of all matching patterns; with `stop_at_first`, of at least one
-        of them.
+        """Return the subscribers of all matching patterns, maybe with duplicates.
+
+        With `stop_at_first`, return those of at least one matching pattern, if there is one.
         """
         found: list[S] = []
         grammar = self.grammar
@@ -386,10 +387,10 @@ class Trie(Matcher[S]):
         return TrieNode(depth)
 
     def _children_changed(self, node: TrieNode[S]) -> None:
-        """React to a gained or lost child: nothing here; a subclass may override this."""
+        """Do nothing: a hook for subclasses, called after a node has gained or lost a child."""
 
     def _bucket_changed(self, node: TrieNode[S]) -> None:
-        """React to a node whose subscribers changed: nothing here; a subclass may override this."""
+        """Do nothing: a hook for subclasses, called after a node's subscribers have changed."""
 
 
 def _cross(start: TrieNode[S], words: list[str], at: int, found: list[S]) -> None:
@@ -415,8 +416,9 @@ def advance(
     """Walk on from these nodes and append the subscribers of patterns that match the words from
     `at`.
 
-    `entered` are the ``#`` nodes entered so far, whose own subscribers are already appended;
-    `stays` are those of them that have children; `moving` are the nodes that the last word led to.
+    `entered` are the ``#`` nodes entered so far; their own subscribers are appended already.
+    `stays` are the entered nodes that have children; `moving` are the nodes that the last word led
+    to.
     """
     end = len(words)
     while at < end:

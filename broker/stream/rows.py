@@ -459,7 +459,7 @@ class RowWriter(StreamRows):
 #: mode 1) without other properties.
 _PLAIN: Final = b"\x00\x3c\x00\x00"
 _PLAIN_FLAGS: Final = b"\x10\x00\x01"
-#: Most names, and most headers, that are cached. Names with a key of at least _KEY_MAX bytes are not
+#: Most names, and most headers, that are cached. A name with a key of _KEY_MAX bytes or more is not
 #: cached, because Address.short_strings has only the beginning of a longer key.
 _CACHE_MAX: Final = 1_024
 _KEY_MAX: Final = 255

@@ -30,19 +30,23 @@ KINDS: Final = ("all", "any", "all-with-x", "any-with-x")
 
 
 class InvalidCriteria(ValueError):
-    """Arguments with an unknown x-match."""
+    """The arguments of a binding have an unknown `x-match`."""
 
 
 class Criteria:
     """The criteria in a binding's arguments.
 
-    `wanted` maps each name to the token of its value, or to PRESENT.
+    `wanted` maps each name to its value in comparable form (see `token`), or to PRESENT.
     """
 
     __slots__ = ("any", "identity", "wanted")
 
     def __init__(self, arguments: Fields) -> None:
-        """Parse the arguments. Raises InvalidCriteria, or TypeError for a value without a token."""
+        """Parse the arguments.
+
+        Raises InvalidCriteria for an unknown `x-match`, and TypeError for an unhashable value of a
+        kind that a field table cannot hold.
+        """
         kind = arguments.get("x-match", "all")
         if kind not in KINDS:
             raise InvalidCriteria(
@@ -75,7 +79,7 @@ class _Kind:
     """A marker that equals only itself, so that it cannot be confused with a value."""
 
 
-#: The token of a criterion without a value.
+#: Used in `Criteria.wanted` for a criterion without a value.
 PRESENT: Final = _Kind()
 _TRUE: Final = _Kind()
 _FALSE: Final = _Kind()

@@ -4,10 +4,10 @@
     market = forex      row 2
     urgent is present   row 3 (any: needs 1)
 
-A row (the bindings with equal arguments) with ``all`` needs as many hits as it has criteria, one
-with ``any`` needs one hit. A message costs one probe per header and one step per hit: O(headers +
-hits). A criterion that all rows share is therefore expensive. Choose it while few rows share a
-criterion.
+A row stands for all bindings with equal arguments. An ``all`` row needs as many hits as it has
+criteria, an ``any`` row needs one hit. A message costs one probe per header and one step per hit:
+O(headers + hits). A criterion that all rows share is therefore expensive. Choose it while few rows
+share a criterion.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ except ImportError:  # pragma: no cover - the tests' environment can compile
 
 
 class FieldsRow(Generic[S]):
-    """The bindings with equal arguments. `mark` is for the algorithm's use."""
+    """The bindings with equal arguments. The algorithm may store a number in `mark`."""
 
     __slots__ = ("arguments", "bucket", "criteria", "mark")
 

@@ -2,8 +2,8 @@
 
     name -> value -> rows           rows that require only presence have the value PRESENT
 
-A header is looked up by name first. Most names occur in no criterion, and their values then need no
-token.
+A header is looked up by name first. Most names occur in no criterion: the values of such headers
+are not converted for comparison (see `criteria.token`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Column: TypeAlias = dict[Hashable, dict[FieldsRow[S], None]]
 
 
 class FieldNames(Generic[S]):
-    """An index from names and values to rows. Entries are removed with their last row."""
+    """An index from names and values to rows. A value without rows has no entry."""
 
     __slots__ = ("columns",)
 

@@ -110,7 +110,7 @@ class Rarest(HeadersMatcher[S]):
         }
 
     def _rarest(self, criteria: list[_Criterion]) -> int:
-        """Return the position of the criterion that the fewest rows name."""
+        """Return the index in `criteria` of the criterion that the fewest rows name."""
         counts = [
             self._rarity.get(criterion, 0) + (len(self._rows) if criterion[1] is PRESENT else 0)
             for criterion in criteria
@@ -123,7 +123,7 @@ def _verify(
     tokens: dict[str, Hashable],
     found: list[FieldsRow[S]],
 ) -> None:
-    """Append the rows whose other criteria are met too."""
+    """Append to `found` the candidates whose remaining criteria are met as well."""
     for row, others in candidates.items():
         for name, wanted in others:
             if wanted is PRESENT:

@@ -102,8 +102,8 @@ class Roaring(HeadersMatcher[S]):
     def stats(self) -> dict[str, int]:
         """Return the sizes of the index.
 
-        `digits` is the number of bitmaps, one per binary digit, that hold the needed numbers of
-        hits.
+        `criteria` is the number of indexed criteria. `digits` is the number of binary digits of the
+        largest number of hits that a row needs.
         """
         return {
             **super().stats(),
@@ -112,15 +112,16 @@ class Roaring(HeadersMatcher[S]):
         }
 
     def _enough(self, hits: list[BitMap]) -> BitMap:
-        """Return the ``all`` rows for which the message meets all criteria.
+        """Return the ``all`` rows whose criteria the message meets completely.
 
-        These are the rows that are in as many of the bitmaps as they need hits.
+        `hits` has one bitmap for each met criterion: the rows that name it. A row is returned if
+        the number of bitmaps that contain it equals the number of its criteria.
         """
         enough = BitMap.union(*hits)
         for needed, counted in zip(self._needs, _added(hits), strict=False):
             enough -= counted ^ (needed & enough)
-        # No row has more hits than it needs, so a count has no further digits. A needed number may
-        # have more: those rows do not match.
+        # No row has more hits than it needs, so the counts have no further digits. Rows whose
+        # needed number has further digits do not match.
         for needed in self._needs[len(hits).bit_length() :]:
             enough -= needed
         return enough
