@@ -27,7 +27,7 @@ test-long: .venv/installed node browser ## Run the slow tests, then test-random
 	@$(MAKE) --no-print-directory test-random
 
 test-random: export TRELLIS_PROPERTIES = long
-test-random: .venv/installed ## Try the properties with new random examples, ten times as many
+test-random: .venv/installed ## Run the property tests with new random examples, ten times as many
 	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "hypothesis and not long" -o faulthandler_timeout=900 $(ARGS)
 
 test-compiled: export TRELLIS_REQUIRE_COMPILED = 1
@@ -40,7 +40,7 @@ test-compiled: dist/built node ## Run the wire-level tests on the compiled wheel
 	@cp -R tests examples config pyproject.toml build/compiled/
 	@cd build/compiled && ../compiled.venv/bin/python -m pytest -n $(JOBS) $(WHEEL_TESTS) $(ARGS)
 
-guard: .run/installed ## Count instructions per publication, beside the recorded ones (needs valgrind)
+guard: .run/installed ## Compare instructions per publication with the recorded ones (needs valgrind)
 	@cd build && ../.run/bin/python -P ../benchmarks/guard.py $(ARGS)
 
 check: .venv/installed ## Lint, format, types, import contracts, language and links
@@ -54,12 +54,12 @@ check: .venv/installed ## Lint, format, types, import contracts, language and li
 wheel: dist/built ## Build the compiled wheel into dist
 	@ls dist/*.whl
 
-clean: ## Remove all that these commands made
+clean: ## Remove everything that these commands made
 	rm -rf .run .venv build dist *.egg-info tests/node/node_modules tests/browser/node_modules
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The wheel is built again only when the sources differ: by content, and in number.
+# The wheel is built again only when a source file was changed, added or removed.
 build/sources: FORCE
 	@mkdir -p build
 	@echo "pure: $$TRELLIS_PURE" > build/sources.now
@@ -86,11 +86,11 @@ dist/built: build/sources | .run/pyvenv.cfg
 
 .venv/installed: pyproject.toml
 	@tools/make-venv.sh .venv
-	@echo "trellis: installing the source and what tests it"
+	@echo "trellis: installing the source and the packages that test it"
 	@TRELLIS_PURE=1 .venv/bin/python $(QUIET_PIP) install --editable '.[dev]'
 	@touch $@
 
-# The clients that run on Node, and a browser. Without npm, or without its registry, their tests say that they are skipped.
+# Install the clients that run on Node, and a browser. Without npm or its registry, the tests that need them are skipped with a note.
 node browser: FORCE
 	@installed=tests/$@/node_modules/.package-lock.json; \
 	if command -v npm > /dev/null && [ ! -e $$installed -o tests/$@/package-lock.json -nt $$installed ]; then \

@@ -9,7 +9,7 @@ free_port() {
     python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
 
-# As the container does it, but on ports that are surely free, and with a data directory that is ours.
+# As in the container, but on free ports and with a temporary data directory.
 TRELLIS_CONFIG=config/docker.toml TRELLIS_DATA_DIR=$data/state TRELLIS_USER=demo TRELLIS_PASSWORD=demo
 TRELLIS_AMQP_PORT=0 TRELLIS_MQTT_PORT=0 TRELLIS_HTTP_PORT=0 TRELLIS_METRICS_PORT=$(free_port)
 export TRELLIS_CONFIG TRELLIS_DATA_DIR TRELLIS_USER TRELLIS_PASSWORD

