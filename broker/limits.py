@@ -7,23 +7,23 @@ class BrokerLimits:
     """The limits that the core reads; the server sets them from its settings."""
 
     def __init__(self) -> None:
-        #: Size of a message's body in bytes.
+        #: Largest size of a message's body in bytes.
         self.message = 16 << 20
-        #: Size of all bodies of one AMQP transaction in bytes.
+        #: Largest size of all bodies of one AMQP transaction in bytes.
         self.transaction = 256 << 20
-        #: Routes that one PublishContext caches, and plans that a virtual host caches.
+        #: Number of routes that one PublishContext caches, and of plans that a virtual host caches.
         self.routes = 65_536
-        #: PublishContexts of a virtual host above which those without a connection are removed.
+        #: Number of PublishContexts of a virtual host above which unused ones are removed.
         self.contexts = 1_000
-        #: Retained messages of a virtual host: their number, and the size of their bodies and
-        #: topics in bytes.
+        #: Largest number of retained messages of a virtual host, and largest size of their bodies
+        #: and topics in bytes.
         self.retained = 100_000
         self.retained_bytes = 256 << 20
-        #: Queues and exchanges of each virtual host; 0 is no limit.
+        #: Largest number of queues, and of exchanges, of each virtual host; 0 is no limit.
         self.queues = 100_000
         self.exchanges = 100_000
-        #: Connections of one user and of one virtual host, channels of one user, and consumers of
-        #: one channel; 0 is no limit.
+        #: Largest numbers of connections of one user, connections of one virtual host, channels of
+        #: one user, and consumers of one channel; 0 is no limit.
         self.user_connections = 0
         self.vhost_connections = 0
         self.user_channels = 0

@@ -1,1 +1,10 @@
-"""Access control: identities, permissions, topic rules and users."""
+"""Access control: identities, permissions, topic rules and users.
+
+Reading order:
+
+    identity   a logged-in user with its permissions, and the interface of authenticators
+    rules      topic rules: ordered rules that allow or deny publishing and subscribing
+    users      the users that the broker stores, with their permissions
+
+The authenticators are in trellis/auth; docs/security.md describes both layers of access control.
+"""

@@ -29,8 +29,8 @@ class User(Identity):
         self.password_hash = password_hash
         self.tags = tags
         self.administrator = "administrator" in tags
-        #: By virtual host. Rules and topic permissions may be set before a permission; they apply
-        #: once there is one.
+        #: Permissions, topic rules and topic permissions by virtual host. Rules and topic
+        #: permissions may be set before the permission; they apply once it exists.
         self.permissions: dict[str, tuple[str, str, str]] = {}
         self.rules: dict[str, list[str]] = {}
         self.topics: dict[str, dict[str, tuple[str, str]]] = {}

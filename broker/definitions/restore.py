@@ -33,8 +33,8 @@ from matching.grammar import AMQP, MQTT
 Definition = Mapping[str, object]
 
 #: Kinds of definitions that are restored first: a queue is created with the policies of its virtual
-#: host, and a permission needs its user. Their numbers do not ensure this order, because a
-#: definition that was changed gets a new, higher number.
+#: host, and a permission needs its user. The numbers of definitions do not ensure this order,
+#: because a definition that was changed gets a new, higher number.
 _FIRST: Final = ("vhost", "policy", "user")
 _GRAMMARS: Final = {grammar.name: grammar for grammar in (AMQP, MQTT)}
 

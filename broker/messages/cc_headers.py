@@ -7,7 +7,7 @@ from typing import Final
 
 from broker.errors import PreconditionFailed
 
-#: The two headers. `BCC` is removed before the message is delivered.
+#: The names of the two headers. `BCC` is removed before the message is delivered.
 CC: Final = "CC"
 BCC: Final = "BCC"
 

@@ -1,1 +1,16 @@
-"""Queues: order of delivery, limits, priorities, delays, consumers, arguments, policies."""
+"""Queues: order of delivery, limits, priorities, delays, consumers, arguments, policies.
+
+Reading order:
+
+    destination   the base class of queues, exchanges and subscribers
+    consumer      consumers, and the choice of the consumer that gets the next message
+    fifo          the buffer of a queue's messages
+    queue         the plain queue: delivery, requeue, settlement, purge
+    paged_tail    the messages of a long queue that are on disk only
+    arguments     the arguments of a queue, and their permitted values
+    policies      arguments for all queues and exchanges with a matching name
+    limited       the queue with arguments: time to live, limits, dead letters
+    heap          queues that order messages by a rank; its two kinds are
+    priority      x-max-priority: by priority
+    delay         x-delay: by the time at which a message is due
+"""

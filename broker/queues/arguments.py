@@ -40,13 +40,13 @@ DELIVERY_LIMIT: Final = 20
 #: A length that no queue reaches: the value of a limit that is not set.
 UNLIMITED: Final[i64] = 1 << 60
 
-#: Size of a stream's segment in bytes: the default, and the least that may be asked for.
+#: Size of a stream's segment in bytes: the default, and the smallest that a client may choose.
 SEGMENT_BYTES: Final = 64 << 20
 SEGMENT_BYTES_MIN: Final = 4_096
 #: The units of an age such as `7D` (as in RabbitMQ), and their lengths in seconds.
 _UNITS: Final = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 
-#: The arguments that are numbers, and the least value of each.
+#: The arguments that are numbers, and the smallest permitted value of each.
 _NUMBERS: Final = {
     "x-message-ttl": 0,
     "x-expires": 1,

@@ -275,7 +275,7 @@ class LimitedQueue(Queue):
             super().discard(message, fate)
             return
         self.count(DEAD_LETTERED)
-        # The virtual host releases the message in the store, in one record with the dead letter.
+        # The virtual host releases the message in the store, in one group with the dead letter.
         host.dead_letter(self, message, DEAD_LETTER_REASONS[int(fate)])
 
     # -- expiry of an unused queue

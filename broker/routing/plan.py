@@ -64,7 +64,7 @@ class Plan:
         self.reliable_queues = self.queues + [
             subscriber.inbox for subscriber, qos in subscribers if qos > AT_MOST_ONCE
         ]
-        #: Inboxes that get a QoS 2 message with QoS 1, as their subscription asks for.
+        #: Inboxes that get a QoS 2 message with QoS 1, because their subscription asks for QoS 1.
         self.qos1_inboxes = [
             subscriber.inbox for subscriber, qos in subscribers if qos == AT_LEAST_ONCE
         ]
@@ -98,8 +98,8 @@ class Plan:
         ]
         #: True if the destinations depend on the headers of each message.
         self.by_headers = by_headers
-        #: True if the destinations depend on the publishing session, because a subscription does
-        #: not want the messages that its own session publishes.
+        #: True if the destinations depend on the publishing session, because a subscription has the
+        #: option "no local": it gets no message that its own session publishes.
         self.by_publishing_session = by_publishing_session
         self.stale = False
         #: The error that publishing with this plan raises: the exchange does not exist, or the

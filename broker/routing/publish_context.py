@@ -72,7 +72,7 @@ class PublishContext:
         self.routes: dict[bytes, Route] = {}
         #: Messages that clients published.
         self.received: i64 = 0
-        #: Connections that use this context.
+        #: Connections that use this context, and wills that wait to be published through it.
         self.users = 0
         #: Lookups that had to resolve a route.
         self.misses = 0
@@ -204,9 +204,9 @@ class PublishContexts:
         self._past: dict[str, IngressCounters] = {}
         #: The stream that records each connection that opens or closes, if there is one.
         self.topology: TopologyStream | None = None
-        #: Connections in this virtual host.
+        #: Connections in this virtual host, and wills that wait to be published.
         self.users = 0
-        #: Connections by user name.
+        #: Connections and waiting wills by user name.
         self.by_name: dict[str, int] = {}
         #: Fills the cache of each new context, if routes are to be prewarmed.
         self.prewarmer: Prewarmer | None = None
@@ -229,7 +229,7 @@ class PublishContexts:
         return context
 
     def join(self, context: PublishContext) -> None:
-        """Count one more connection that uses the context."""
+        """Count one more user of the context: a connection, or a will that waits."""
         context.users += 1
         self.users += 1
         name = context.identity.name
@@ -238,7 +238,7 @@ class PublishContexts:
             self.topology.connected(name, context.front)
 
     def leave(self, context: PublishContext) -> None:
-        """Count one connection less that uses the context.
+        """Count one user of the context less, because a connection or a will no longer needs it.
 
         Unused contexts are kept for the next connection of their identity, up to a limit.
         """

@@ -110,7 +110,7 @@ class Declarations:
         if known is not None:
             check_exchange(known, self._vhost, kind, options)
             if ticket is not None:
-                # The declare-ok must survive a crash, so it waits for the known definition.
+                # The declare-ok waits until the existing definition would survive a crash.
                 self._store.wait_for(known.number, ticket)
             return known
         if 0 < self._limits.exchanges <= len(self.exchanges):
@@ -263,7 +263,7 @@ class Declarations:
             check_queue(known, self._vhost, durable, exclusive, auto_delete, effective)
             known.touch()
             if ticket is not None:
-                # The declare-ok must survive a crash, so it waits for the known definition.
+                # The declare-ok waits until the existing definition would survive a crash.
                 self._store.wait_for(known.number, ticket)
             return known
         if effective.quorum or effective.stream:

@@ -104,7 +104,7 @@ class RetainedMessages:
         #: The tasks that build an index which is not complete yet.
         self._indexing: dict[Grammar, RetainedIndexing] = {}
         self._held: dict[str, RetainedMessage] = {}
-        #: The messages that expire, by topic.
+        #: The messages that have an expiry time, by routing key.
         self._expiring: dict[str, RetainedMessage] = {}
         #: True if a search for expired messages is scheduled.
         self._expiry_scheduled = False
@@ -131,7 +131,7 @@ class RetainedMessages:
                 self._remove(key, known)
                 self._store.append(RetainedSet(self._vhost, key, None), ticket)
             elif ticket is not None:
-                # Another publisher may have removed it just now.
+                # Another publisher may have removed the message just before: wait for that change.
                 self._store.wait_for_all(ticket)
             return True
         size = _size(message)

@@ -65,10 +65,10 @@ class VirtualHostTotals:
         self.queues = len(queues)
         self.subscribers = len(subscribers)
         self.consumers: i64 = 0
-        #: Messages in queues.
+        #: Messages in queues: ready for delivery, and delivered but not acknowledged.
         self.ready: i64 = 0
         self.unacked: i64 = 0
-        #: Messages in the inboxes of subscribers.
+        #: Messages in the inboxes of subscribers, counted in the same way.
         self.inbox_ready: i64 = 0
         self.inbox_unacked: i64 = 0
         #: Queues that clients cannot name: direct replies, and delayed messages.

@@ -48,7 +48,8 @@ class Exchange(Destination):
     def __init__(self, name: str, options: ExchangeOptions) -> None:
         super().__init__(name)
         self.options = options
-        #: The exchange that gets the messages which match no binding, by declaration or policy.
+        #: The name of the alternate exchange, which gets the messages that match no binding. It is
+        #: set by the declaration or by a policy; None if there is none.
         self.alternate = options.alternate
         self.bindings: dict[Destination, dict[str, Binding]] = {}
 
