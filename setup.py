@@ -92,7 +92,7 @@ class AllOrNothing(build_ext):
     """
 
     def finalize_options(self) -> None:
-        """Use all cores."""
+        """Set the build options, and use all cores."""
         super().finalize_options()
         self.parallel = os.cpu_count() or 1
 
@@ -155,6 +155,6 @@ def extensions() -> list[Extension]:
 
 if __name__ == "__main__":
     os.chdir(ROOT)
-    # For metadata alone, nothing is compiled.
+    # If setuptools only reads the metadata, nothing is compiled.
     building = {"bdist_wheel", "build", "build_ext", "install"} & set(sys.argv)
     setup(ext_modules=extensions() if building else [], cmdclass={"build_ext": AllOrNothing})

@@ -1,4 +1,4 @@
-"""The list of the modules to compile. As a script: fail unless the installed ones are compiled."""
+"""The list of the modules to compile. As a script, it fails if one is installed uncompiled."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def modules(root: Path = ROOT) -> list[str]:
 def _file(name: str) -> str:
     """Return the file of a module.
 
-    A module that needs an extra which is not installed cannot be imported: it is only located.
+    A module whose optional dependencies are not installed cannot be imported, only located.
     """
     try:
         return importlib.import_module(name).__file__ or ""

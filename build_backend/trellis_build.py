@@ -49,7 +49,10 @@ def _pure() -> bool:
 
 
 def wants_zig() -> bool:
-    """Return True on a 64-bit Linux that Zig supports, with Python's headers and no C compiler."""
+    """Return True if wheels need Zig: on a supported 64-bit Linux without a C compiler.
+
+    Without Python's headers, Zig cannot compile either: then the result is False.
+    """
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
     return (
         sys.platform == "linux"
@@ -70,7 +73,7 @@ def zig_target() -> str:
 def _use_zig() -> None:
     command = f"{shlex.quote(sys.executable)} -m ziglang cc -target {zig_target()}"
     os.environ.update(CC=command, LDSHARED=f"{command} -shared")
-    # Zig needs cache directories, and the home directory may not be writable.
+    # The default cache directories of Zig are in the home directory, which may not be writable.
     for kind in ("LOCAL", "GLOBAL"):
         os.environ.setdefault(f"ZIG_{kind}_CACHE_DIR", str(Path("build", "zig").resolve()))
 

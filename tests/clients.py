@@ -32,7 +32,7 @@ Answer = Callable[[Verdict], None]
 class Guests(Authenticator):
     """An authenticator that admits the listed users with the password `guest`.
 
-    While `hold` is True, verdicts are held back until `decide`.
+    While `hold` is True, verdicts are held back until the test calls `decide`.
     """
 
     def __init__(self) -> None:
@@ -65,8 +65,8 @@ class Guests(Authenticator):
 class World:
     """One broker and its connections, driven by the test instead of an event loop.
 
-    `answer` plays the server's turn. At the end of every turn the store becomes durable, unless
-    `slow_disk` is set; then `durable` does it.
+    `answer` does the work of one turn of the server. At the end of every turn the store becomes
+    durable. With `slow_disk`, it becomes durable when the test calls `durable`.
     """
 
     def __init__(
@@ -162,8 +162,8 @@ class World:
     def fates(self) -> dict[str, int]:
         """Return how many messages ended with each fate.
 
-        It asserts that the fates add up to the received messages, and the copies to the copies
-        made.
+        Asserts that the fates of messages add up to the number of received messages, and those of
+        copies to the number of copies.
         """
         ingress = list(self.vhost.contexts.ingress_counters().values())
         fates = {

@@ -1,6 +1,6 @@
-"""Which value does a setting have, from which source, and which error does an invalid value give?
+"""Tests of settings: which source decides a value, and which error an invalid value gives.
 
-Sources are defaults, files, environment variables and flags.
+The sources are defaults, files, environment variables and flags.
 """
 
 import os

@@ -62,7 +62,7 @@ _ROWS = 13
 
 
 def _field(data: bytes | bytearray, table: int, number: int) -> int:
-    """Return the index of a field of a flatbuffer's table."""
+    """Return the position in `data` of a field of the flatbuffer table at `table`."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     inside: int = struct.unpack_from("<H", data, vtable + 4 + 2 * number)[0]
     assert inside, f"field {number} has its default value"

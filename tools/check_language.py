@@ -2,8 +2,8 @@
 
     python tools/check_language.py [--count] [ROOT]
 
-Prints one line for each violation, `file:line: rule: text`, and ends with exit code 1 if there is
-one. The words are in tools/vocabulary.py, the exceptions in tools/language_allowed.toml. With
+Prints one line for each violation, `file:line: rule: text`, and ends with exit code 1 if there are
+any. The words are in tools/vocabulary.py, the exceptions in tools/language_allowed.toml. With
 --count, it prints the number of violations by directory and rule instead.
 """
 
@@ -38,7 +38,7 @@ EXEMPT = (
 ALLOWED = "tools/language_allowed.toml"
 MAX_ALLOWED = 20
 MAX_COLUMNS = 100
-#: Lines before and behind a quotation in which its source may be cited.
+#: The number of lines before and after a quotation in which its source may be cited.
 BLOCK_LINES = 20
 
 BANNED_WORD = "banned-word"
@@ -58,7 +58,7 @@ RULES = (
     ALLOW_LIST,
 )
 
-#: Characters between two words of a phrase: white space, underscores, signs at the ends of lines.
+#: Characters that may stand between two words of a phrase: white space, underscores, comment signs.
 _GAP = r"[\s_#*/\"'-]*"
 _PHRASES = [
     (re.compile(phrase.replace(" ", _GAP), re.IGNORECASE), phrase == QUOTABLE, instead)
@@ -66,12 +66,12 @@ _PHRASES = [
 ]
 _MEDIA_TYPE = re.compile(r"octet-stream", re.IGNORECASE)
 _CITATION = re.compile(r"AMQP 0-9-1|MQTT-\d+\.\d+\.\d+|RFC \d+")
-#: A line with which a block of text begins: a list item, a row of a table, a heading.
+#: The first line of a block of text: of a list item, a row of a table, a heading.
 _BLOCK_START = re.compile(r"\s*(\||[-*] |\d+\. |#+ \S.*$)")
 _OLD_NAME = re.compile(rf"(?<![^\W_])({'|'.join(OLD_NAMES)})(?!\w)")
 _BACKTICKED = re.compile(r"`[^`\n]*`")
 _OPENING = re.compile("|".join(OPENINGS), re.IGNORECASE)
-#: A comment that documents an attribute: on a line of its own, or two blanks behind the attribute.
+#: A comment that documents an attribute: on a line of its own, or two blanks after the attribute.
 _ATTRIBUTE_COMMENT = re.compile(r"^(?: *|.*\S {2})#: ?(?P<text>.*)$", re.MULTILINE)
 
 
@@ -231,7 +231,8 @@ def missing_docstrings(index: PythonIndex) -> Iterator[Violation]:
 def duplicate_classes(index: PythonIndex, allowed: AllowList) -> Iterator[Violation]:
     """Find top-level classes of one name in several modules, outside the tests.
 
-    A class that is allowed does not count: among two of one name, it is enough to allow one.
+    Classes on the allow-list are not counted: of two classes with one name, it is enough to allow
+    one.
     """
     owners: dict[str, list[Module]] = defaultdict(list)
     for module in index.modules.values():

@@ -4,7 +4,7 @@
 
 Checks every *.md file: relative links and their anchors; and in code, between backticks or in
 blocks: paths of the repository, targets of `make`, and subcommands of `trellis`. Prints one line
-for each that does not exist, `file:line: rule: text`, and ends with exit code 1 if there is one.
+for each that does not exist, `file:line: rule: text`, and ends with exit code 1 if there are any.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trellis.cli import parser as command_line
 
 LINK, ANCHOR, PATH, MAKE, COMMAND = "link", "anchor", "path", "make", "command"
 
-#: Blocks of code, which hold no links: fenced, or indented behind an empty line.
+#: Blocks of code, which hold no links: fenced, or indented after an empty line.
 _FENCED = re.compile(r"^ *(?P<fence>```+|~~~+)[^\n]*\n.*?^ *(?P=fence)", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?<=\n\n) {4}[^\n]*\n(?:(?: {4}[^\n]*)?\n)*")
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")

@@ -18,9 +18,9 @@ Statement = tuple[tuple[int, ...], int]
 
 
 class Version(NamedTuple):
-    """A specification: folders of its tests, its statements (appendix B), and untested statements.
+    """A specification: the folders of its tests, and its statements as numbered in appendix B.
 
-    `untested` maps statements without a test to the reason.
+    `untested` maps the statements that need no test to the reason.
     """
 
     folders: tuple[str, ...]
@@ -28,7 +28,7 @@ class Version(NamedTuple):
     untested: dict[str, str]
 
 
-CLIENT = "binds clients"
+CLIENT = "is a rule for clients, not for brokers"
 VERSIONS = {
     "MQTT 5": Version(
         ("tests/wire/mqtt5", "tests/top"),

@@ -1,4 +1,4 @@
-"""Prints docs/metrics.md: every metric that a running broker exports, from the broker itself.
+"""Prints docs/metrics.md: every metric that a running broker exports, as that broker reports it.
 
 python tools/metrics_page.py > docs/metrics.md
 """
@@ -79,7 +79,7 @@ async def pages() -> list[tuple[str, metrics.MetricsPage]]:
 
 
 def table(page: metrics.MetricsPage) -> str:
-    """Return the metrics of a page as a table."""
+    """Return the metrics of a page as a Markdown table."""
     lines = ["| name | kind | labels | what it counts |", "|---|---|---|---|"]
     for family in page.families.values():
         labels = sorted({name for sample, _ in family.samples for name in sample})

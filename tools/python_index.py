@@ -20,7 +20,7 @@ _DOCUMENTED_ELSEWHERE = {"override", "overload", "setter", "deleter"}
 
 @dataclass(frozen=True)
 class Module:
-    """One Python file: its top-level classes, all that can have a docstring, and its imports."""
+    """One Python file: its classes, all definitions that can have a docstring, and its imports."""
 
     file: TextFile
     name: str
@@ -91,7 +91,10 @@ class PythonIndex:
     def _resolve(
         self, module: Module, name: str, depth: int = 0
     ) -> tuple[Module, ast.ClassDef] | None:
-        """Return the class to which a name in a module refers, and the module that defines it."""
+        """Return the class to which a name in a module refers, and the module that defines it.
+
+        None if no class of the project has this name there.
+        """
         if name in module.classes:
             return module, module.classes[name]
         head, _, rest = name.partition(".")

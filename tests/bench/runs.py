@@ -24,7 +24,7 @@ def targets(broker: BrokerProcess) -> dict[str, BrokerTarget]:
 
 
 def small(name: str) -> Workload:
-    """Return a workload with few connections and bindings."""
+    """Return the workload `name` with fewer connections and bindings."""
     workload = WORKLOADS[name]
     return replace(
         workload,
@@ -64,7 +64,7 @@ def ran(
 
 
 def held(broker: BrokerProcess, kind: str) -> list[dict[str, Any]]:
-    """Return the queues, exchanges or bindings that a bench left at the broker."""
+    """Return the queues, exchanges or bindings that the load generator left at the broker."""
     address = broker.addresses["http"]
     request = urllib.request.Request(
         f"http://{address.host}:{address.port}/api/trellis/{kind}",

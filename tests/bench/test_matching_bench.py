@@ -1,5 +1,6 @@
-"""`trellis bench matching` and `trellis matchers`: is what they say so, and who is wrong told from
-who is slow?
+"""Tests of `trellis bench matching` and `trellis matchers`.
+
+Their output must be true, and distinguish wrong matchers from slow ones.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder of peers, whose names are their behaviour."""
+    """A folder with matchers of other projects (peers.toml); each is named after its behaviour."""
     (tmp_path / "peer.py").write_text(PEER)
     entries = [
         f'[[peer]]\nname = "{name}"\ntitle = "{name}"\nmissing = ""\n'
@@ -438,7 +439,8 @@ def test_wrong_arguments_end_with_2(
 
 def test_no_usable_contender_ends_with_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "matching", "--algorithms", "absent", "--peers", str(folder)]) == 1
-    assert "none of these can run here: install it" in capsys.readouterr().err
+    expected = "none of the chosen algorithms and peers can run here: install it"
+    assert expected in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not BENCHMARKS.exists(), reason="the sources' benchmarks are not here")

@@ -3,7 +3,8 @@
     numbers of a publisher    0 1 2 3 4 5 6 | 7 8 9 10 11 | ...      a bar ends a life of the broker
                               confirmed | perhaps
 
-The log keeps one order. So of the unconfirmed messages of a life, only the first ones may be there.
+The log keeps the messages in the order in which they were sent. So if some unconfirmed messages of
+a life survive, they must be the first ones.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class Feed:
     def judge_kept(self, found: dict[str, list[int]]) -> None:
         """Check queues without consumers.
 
-        Each confirmed message is once in each of its queues, in order. Of the unconfirmed ones of
-        each life, the first ones may be there, each in all its queues or in none.
+        Each confirmed message must be in each of its queues once, in order. Of the unconfirmed
+        messages of each life, the first ones may be there, each in all its queues or in none.
         """
         for queue, numbers in found.items():
             assert numbers == sorted(set(numbers)), f"{self.name} in {queue}: {disorder(numbers)}"
@@ -92,7 +93,8 @@ class Feed:
     def judge_seen(self, queue: str, seen: list[int], once: bool) -> None:
         """Check the messages that a reader got in all lives.
 
-        It got every confirmed message, exactly once if `once`, and none that was never sent.
+        It must have got every confirmed message, exactly once if `once` is True, and no message
+        that was never sent.
         """
         firsts = list(dict.fromkeys(seen))
         lacking = [

@@ -53,7 +53,7 @@ class Subscriber(Client):
             await asyncio.sleep(random.choice((0, 0.01, 0.1)))
 
     async def _read(self, client: Mqtt, count: int) -> None:
-        """Answer all packets but, at times, the last ones."""
+        """Answer all packets; sometimes leave the last ones unanswered."""
         random = self.random
         acked: list[Message] = []
         #: Packet identifier of a QoS 2 message -> QoS 1 messages acknowledged before its PUBREC on

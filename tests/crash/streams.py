@@ -18,7 +18,7 @@ AHEAD: Final = 15
 
 
 class Row:
-    """The row that a reader got at an offset. The broker published it if it is a dead letter."""
+    """The row that a reader got at an offset. `dead` is True if the row is a dead letter."""
 
     def __init__(self, event: Delivered) -> None:
         header = ContentHeader()

@@ -14,9 +14,10 @@ from tests.crash.storm import AT_WORK, IN_CHECKPOINT, IN_RECOVERY, Storm, storm
 
 
 def weather(directory: Path, seed: int, kills: list[str]) -> Storm:
-    """Run a storm.
+    """Run a storm: kill a broker repeatedly under load, and check what it kept.
 
-    The seed in a failure's text repeats the moments of the kills, but not the work between them.
+    A failure names the seed. A new run with this seed repeats the moments of the kills, but not the
+    work between them.
     """
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -58,7 +58,7 @@ async def publish(client: Amqp, first: int, end: int, size: int = 60, queue: str
 
 
 async def confirmed(client: Amqp, end: int) -> None:
-    """Return all numbers below this one."""
+    """Wait until the messages with the numbers below `end` are confirmed."""
     async with asyncio.timeout(PATIENCE):
         while True:
             event = await client.event()
@@ -269,9 +269,10 @@ def _breaks(
     size: int,
     directory: Path,
 ) -> None:
-    """Publish before and after the fault.
+    """Publish before and after the fault that `do` causes.
 
-    The process must end, and its confirmed messages must be there after a restart.
+    The broker must end with an error that contains `reason`. After a restart, the confirmed
+    messages must be there.
     """
     heard: list[int] = [0]
 
@@ -321,7 +322,7 @@ def _breaks(
 
 
 async def _first(port: int, count: int, size: int) -> None:
-    """Check that the confirmed messages are there, in order, perhaps with some of the others."""
+    """Check that the confirmed messages are there in order; unconfirmed ones may follow."""
     client = await Amqp.connect(port)
     there = await client.depth("q")
     await client.leave()

@@ -1,6 +1,4 @@
-"""Connections of clients that are killed with their broker: they send methods and packets, and
-return events.
-"""
+"""Connections to a broker that is killed: they send methods and packets, and return events."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ GLANCE: Final = 0.001
 
 
 class Refused(AssertionError):
-    """The broker closed a connection or channel that did nothing wrong."""
+    """An error: the broker closed a connection or channel that had broken no rule."""
 
 
 class Confirmed(NamedTuple):
@@ -45,7 +43,7 @@ class Delivered(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """An event: any other method."""
+    """An event: a method other than basic.ack and basic.deliver."""
 
     method: tuple[int, int]
     arguments: bytes
@@ -65,7 +63,7 @@ class Socket:
         await self.writer.drain()
 
     def abort(self) -> None:
-        """Close the socket without a protocol's goodbye."""
+        """Close the socket, without connection.close or DISCONNECT before."""
         self.writer.transport.abort()
 
 

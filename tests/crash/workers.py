@@ -161,8 +161,9 @@ class Transacting(Client):
                 settled.update(deal.inputs)
 
     def judge(self, left: list[Message], found: dict[str, list[bytes]], feed: Feed) -> None:
-        """Check that each transaction is complete or absent, and each message is taken once or
-        waits.
+        """Check that each transaction had all of its effects or none.
+
+        Each message was taken once, or still waits.
         """
         there = {
             queue: {body: at for at, body in enumerate(bodies)} for queue, bodies in found.items()

@@ -85,7 +85,7 @@ def test_mqtt_filters(a: str, b: str, expected: bool) -> None:
 
 @cache
 def spoken(grammar: Grammar, letters: tuple[str, ...], length: int) -> list[str]:
-    """Return all topics of up to this many of the words."""
+    """Return all topics of up to `length` words, each word one of `letters`."""
     lists = [words for size in range(length + 1) for words in product(letters, repeat=size)]
     return sorted(
         {grammar.separator.join(words) for words in lists} - ({""} if grammar is MQTT else set())

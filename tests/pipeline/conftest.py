@@ -18,8 +18,9 @@ from pyspark.sql import SparkSession
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group the tests of this directory, and mark those that ask Spark as long, before any are
-    deselected.
+    """Group the tests of this directory, and mark those that use Spark as long.
+
+    This must happen before pytest deselects tests by their marks.
     """
     for item in items:
         if Path(__file__).parent in item.path.parents:

@@ -137,9 +137,7 @@ class Scene:
         return self.running
 
     def kill_at(self, log: Log, number: int) -> None:
-        """Run until the query of that log is within its batch of that number; then kill all
-        processes.
-        """
+        """Run until the query with this log works on batch `number`; then kill all processes."""
         process = self.process()
         end = time.monotonic() + PATIENCE
         while not log.in_a_batch(number):

@@ -159,7 +159,7 @@ class Image:
 
 
 def until(log: Path, said: str, process: subprocess.Popen[bytes]) -> re.Match[str]:
-    """Wait for a line of a service's output."""
+    """Wait until the output of a service contains `said`."""
     end = time.monotonic() + PATIENCE
     while (found := re.search(said, log.read_text(errors="replace"))) is None:
         assert process.poll() is None, log.read_text(errors="replace")[-4000:]

@@ -1,5 +1,6 @@
-"""Compares the past bindings that `$topology` gives with those recorded by the test; and errors
-where they are unknown.
+"""Compares the past bindings that `$topology` gives with those that the test recorded.
+
+For times without known bindings, the error is tested.
 """
 
 from __future__ import annotations

@@ -33,8 +33,10 @@ def topics(rng: random.Random, count: int) -> list[str]:
 
 
 def definitions(rng: random.Random, bindings: int) -> Document:
-    """Draw definitions: exchanges of each type, bindings between exchanges in circles, and
-    alternate exchanges anywhere, with the default exchange and circles among them.
+    """Draw definitions with exchanges of each type, bindings, and alternate exchanges.
+
+    Bindings and alternate exchanges may form circles. The default exchange may be an alternate
+    exchange.
     """
     queues = [f"q{number}" for number in range(6)]
     made: list[dict[str, Any]] = [_binding("t", "q0", key) for key in ("a.#", "#.c", "*.*")]
@@ -107,8 +109,9 @@ def subscriptions(rng: random.Random, count: int) -> list[Subscription]:
 def goes(
     document: Document, exchange: str, topic: str, heard: list[Subscription] | None = None
 ) -> tuple[set[str], set[int], bool]:
-    """Return (places, numbers of bindings, subscriptions, whether a headers exchange decides), by
-    the definition of each exchange type.
+    """Return (places, numbers of bindings, unknown) of a topic, by the definition of each type.
+
+    `unknown` is True if an exchange that routes by more than the topic decides.
     """
     types = {each["name"]: each["type"] for each in document["exchanges"]} | {"amq.topic": "topic"}
     alternates = {

@@ -20,7 +20,7 @@ from trellis.server.recovery import codecs
 
 
 class Home(World):
-    """A World on a data directory. A later one on the same directory finds the durable state."""
+    """A World on a data directory. A second Home on the directory finds the durable state."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Home(World):
 
 
 def options(seconds: int) -> MqttOptions:
-    """Make sessions expire after some seconds."""
+    """Return options with which sessions expire after this many seconds."""
     made = MqttOptions()
     made.session_expiry_s = seconds
     return made

@@ -212,7 +212,7 @@ class SimulatedDisk(Disk):
     def crashed(self, random: Random, kept: float) -> SimulatedDisk:
         """Return the disk after a power loss that keeps each unsynced change with this chance.
 
-        1: only the process was killed.
+        With `kept` = 1 it is the disk after the process was killed without a power loss.
         """
         names = dict(self.durable)
         for change in self.pending:
@@ -223,7 +223,7 @@ class SimulatedDisk(Disk):
         )
 
     def replay(self, event: Event) -> None:
-        """Repeat the changes of another disk."""
+        """Repeat a change that another disk recorded."""
         operation, path, offset, data = event
         if operation == "write":
             self.names[path].write(offset, data)

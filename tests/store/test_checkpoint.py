@@ -1,4 +1,7 @@
-"""Checkpoints keep live records at their positions, drop the others, and are made when it pays."""
+"""Checkpoints keep live records at their positions, and drop the others.
+
+They are made when they save enough space.
+"""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Home(World):
 
 
 def heard(client: Client) -> list[bytes]:
-    """Return all packets that come."""
+    """Return all packets that the client receives."""
     found: list[bytes] = []
     while received := client.all():
         found += packets(received)

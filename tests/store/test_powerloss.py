@@ -83,7 +83,7 @@ Stepper = Callable[[Log, list[LogFile]], Iterator[None]]
 
 
 def right(log: Log, files: list[LogFile]) -> Iterator[None]:
-    """The real checkpoints."""
+    """Make checkpoints as the broker does."""
     checkpointing = Checkpointing(log.log, files, EXIST)
     while checkpointing.step():
         yield
@@ -203,7 +203,7 @@ def test_the_same_with_many_seeds(seed: int) -> None:
 
 
 def generations(seed: int, lives: int) -> None:
-    """One log with repeated crashes: during recovery, writes and checkpoints."""
+    """Crash one log repeatedly, during recoveries, writes and checkpoints; check it each time."""
     random = Random(seed)
     disk = SimulatedDisk()
     expected: Digest | None = None

@@ -1,4 +1,4 @@
-"""Power loss in files of streams: rows that the log covers are there, whatever the disk lost."""
+"""Power loss in files of streams: rows that are durable by the log are never lost."""
 
 from __future__ import annotations
 

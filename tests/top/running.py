@@ -334,7 +334,7 @@ class Mqtt0:
         self.socket = sock
 
     async def connect(self, name: str, **options: Any) -> int:
-        """Return the return code of the CONNACK."""
+        """Send a CONNECT, and return the return code of the CONNACK."""
         await self.socket.send(connect_packet(name, **options))
         return (await self.socket.exactly(4))[3]
 

@@ -33,7 +33,7 @@ def secure(authority: Authority, file: Path, **more: Any) -> dict[str, Any]:
 
 
 async def code(running: Running, user: str) -> int:
-    """Return the return code of a login."""
+    """Log in over MQTT, and return the return code of the CONNACK."""
     client = Mqtt0(await running.socket("mqtt"))
     answer = await client.connect("asks", user=user)
     client.socket.close()

@@ -10,7 +10,10 @@ from tests.matching.concurrent.histories import PAIRS
 
 
 class SingleCollect(ConcurrentTrie[int]):
-    """The articles' lookup: takes contents read from several I-nodes for a state of one moment."""
+    """A trie with the lookup of the articles, which takes several I-nodes for one state.
+
+    It reads the contents of the I-nodes one after the other, so they may change in between.
+    """
 
     def _unchanged(self, root: Any, inodes: list[Any], mains: list[Any]) -> bool:
         return True
@@ -24,9 +27,9 @@ class NoTombs(ConcurrentTrie[int]):
 
 
 class NoGenerations(ConcurrentTrie[int]):
-    """A trie that exchanges by plain compare-and-set, whatever the root's generation.
+    """A trie that replaces nodes by plain compare-and-set, without comparing the generation.
 
-    It writes into snapshots.
+    So it writes into snapshots.
     """
 
     def _gcas(self, inode: Any, main: Any, changed: Any) -> bool:

@@ -4,7 +4,8 @@ An operation takes effect at some moment between its start and its end. A histor
 such moments exist for all operations that, executed in that order, give the recorded results. The
 search is that of Wing and Gong with Lowe's memory of visited configurations: choose an operation
 that no other operation wholly precedes, apply it to the state, continue if its result is right,
-otherwise backtrack. A state is a set of pairs, represented as bits.
+otherwise backtrack. A state is a set of pairs of pattern and subscriber, represented as the
+bits of an int.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Event:
 
 
 def record(matcher: Matcher[int], seed: int, threads: int = 3, operations: int = 6) -> list[Event]:
-    """Return the history of a course with this seed, in which each thread does some operations.
+    """Return the history of a course with this seed; each thread does `operations` operations.
 
     The matcher must use `SteppedCell`.
     """
@@ -86,7 +87,7 @@ def record(matcher: Matcher[int], seed: int, threads: int = 3, operations: int =
 def record_freely(
     matcher: Matcher[int], seed: int, threads: int = 3, operations: int = 6
 ) -> list[Event]:
-    """Return such a history recorded with free-running threads."""
+    """Return a history of random operations by threads that run freely, without a course."""
     clock = itertools.count()
     random = Random(seed)
     patterns = random.sample(PATTERNS, 3)
@@ -190,14 +191,14 @@ def done(matcher: Matcher[int], operation: Operation) -> Result:
 
 
 def answer(matcher: Matcher[int], topic: str) -> int:
-    """Return the subscribers found, as bits."""
+    """Return the subscribers that the matcher finds, as the bits of an int."""
     found = matcher.match(topic)
     assert len(found) == len(set(found))
     return sum(1 << subscriber for subscriber in found)
 
 
 def contents(snapshot: Matcher[int]) -> Result:
-    """Return the snapshot's answers to all questions."""
+    """Return the snapshot's answers for all topics."""
     return (
         *[answer(snapshot, topic) for topic in TOPICS],
         sum(BITS[pair] for pair in snapshot.subscriptions()),
@@ -228,7 +229,7 @@ def after(state: int, operation: Operation) -> tuple[int, Result]:
 
 @cache
 def expected(state: int, topic: str) -> int:
-    """Return the expected subscribers, as bits."""
+    """Return the subscribers that match a topic by the definition, as the bits of an int."""
     found = 0
     for (pattern, subscriber), bit in BITS.items():
         if state & bit and AMQP.matches(pattern, topic):

@@ -1,4 +1,4 @@
-"""Interrupts every operation by other operations before each of its accesses to a cell.
+"""Interrupts every operation with another operation, before each access to a cell.
 
 Every compare-and-set that can fail does fail, at a known access: an interruption is complete before
 the access continues.
@@ -132,7 +132,7 @@ def prepared(kind: Kind, before: list[str], snapshot: bool) -> Interrupted:
 def once(
     kind: Kind, before: list[str], snapshot: bool, operation: Operation, other: Operation
 ) -> Iterator[Interrupted]:
-    """Iterate over all runs of the operation that the other one interrupts, at each access."""
+    """Iterate over runs of `operation`, one for each access at which `other` can interrupt it."""
     for access in itertools.count():
         run = prepared(kind, before, snapshot)
         if not run.run(operation, [(access, other)]):
@@ -148,8 +148,9 @@ def twice(
     one: Operation,
     other: Operation,
 ) -> Iterator[Interrupted]:
-    """Iterate over all runs of the operation with two interruptions, the second at the same or a
-    later access.
+    """Iterate over all runs of `operation` that both `one` and `other` interrupt.
+
+    `other` interrupts at the same access as `one`, or at a later one.
     """
     for first in itertools.count():
         for second in itertools.count(first):

@@ -70,7 +70,7 @@ def test_many_more_histories_of_the_persistent_trie_have_one_too(seeds: range) -
 def caught(kind: Kind, cell: type[Cell[object]], seed: int) -> bool:
     """True if no order explains the history.
 
-    A matcher that fails with an exception does not count.
+    The result is False if the matcher fails with an exception.
     """
     try:
         return not linearizable(record(kind(AMQP, cell), seed))

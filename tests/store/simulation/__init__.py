@@ -1,6 +1,6 @@
 """A deterministic simulation of a whole durable broker.
 
-One seed is one history of clients, traffic, crashes and faults.
+Each seed gives one sequence of clients' actions, traffic, crashes and faults.
 
     schedule       the next step, drawn from the seed
     life           a broker from its start to its crash
@@ -11,5 +11,5 @@ One seed is one history of clients, traffic, crashes and faults.
 
 Nothing waits and nothing runs in parallel: the disk, the clock, the network and the writer's thread
 are steps that the schedule takes in random order. `python -m tests.store.simulation SEED` prints
-the story of a seed.
+all steps of the sequence of SEED.
 """

@@ -1,4 +1,4 @@
-"""Print the story of a seed, or of the first seed of many that fails.
+"""Print all steps of the simulation of a seed, or of the first of many seeds that fails.
 
 `python -m tests.store.simulation SEED [COUNT] [--streams]`
 """

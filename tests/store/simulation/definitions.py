@@ -1,5 +1,6 @@
-"""The definitions that clients requested, those that were confirmed, and the check after a crash:
-all confirmed changes, and all changes before them, must be there.
+"""The definitions that clients requested, those that were confirmed, and the check after a crash.
+
+After a crash, all confirmed changes and all changes before them must be there.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ class Definitions:
     # -- changes by operators
 
     def something(self, operator: Operator) -> None:
-        """Return a random change, also one that changes nothing."""
+        """Return a random request, which may change nothing."""
         random, now = self.random, self.now
         queue, exchange, choice = (
             random.choice(list(self.queues)),

@@ -27,8 +27,8 @@ from tests.store.simulation.ledger import DISK, Complain
 class Journal:
     """The entries of all lives.
 
-    Between two starts it has the entries since the first one, and the positions up to which they
-    are written.
+    Between two starts it has the entries since the earlier start, and the positions up to which
+    they are written.
     """
 
     def __init__(self, complain: Complain) -> None:

@@ -46,7 +46,7 @@ class Copy:
 
 
 class Family:
-    """A family. If `lossy`, messages may be dropped silently. If `endless`, it has no consumer."""
+    """A family. If it is `lossy`, messages may be dropped; if it is `endless`, it has no consumer."""
 
     def __init__(
         self, name: str, queues: tuple[str, ...], lossy: bool, endless: bool = False
@@ -81,7 +81,7 @@ class Ledger:
         self.families[name] = Family(name, (name, *others), lossy, endless)
 
     def holding(self, queue: str) -> Family:
-        """Return the family to which a queue belongs."""
+        """Return the family that contains the queue."""
         for family in self.families.values():
             if queue in family.queues:
                 return family

@@ -75,7 +75,7 @@ def checkpoint(life: Life, files: list[LogFile]) -> Iterator[None]:
 class Life(World):
     """A broker on a simulated disk and a catalog.
 
-    `design` makes its checkpoints. If `hasty`, it confirms before it writes.
+    `design` makes its checkpoints. If `hasty` is True, the broker confirms before it writes.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class Life(World):
         self.work()
 
     def compact(self, random: Random) -> None:
-        """Take a step of a checkpoint, or begin one, at times of files not worth it yet."""
+        """Take a step of a checkpoint, or begin one; sometimes begin one that saves no space."""
         if self._steps is None:
             log = self.durable_store.log
             files = files_worth_checkpoint(log)

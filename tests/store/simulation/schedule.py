@@ -1,4 +1,4 @@
-"""The history of a seed: the lives of one broker, and the actions of its clients."""
+"""The steps that follow from a seed: the lives of one broker, and the actions of its clients."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ MATCHES = {
 
 
 class Simulation:
-    """A simulation. `run` returns its complaints by kind.
+    """A simulation of one seed. `run` returns the violations that the checks found, by kind.
 
-    With `streams` it is another history of the same seed. `kind`, `design` and `hasty` select a
-    wrong design.
+    With `streams`, streams take part, and the same seed gives another sequence of steps. `kind`,
+    `design` and `hasty` select a wrong design, which the checks must catch.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class Simulation:
     # -- the history
 
     def run(self) -> Counter[str]:
-        """Run the history, and return the complaints."""
+        """Run all steps, and return the violations found, by kind."""
         # In memory, if there is such a directory, the syncs of the catalog cost nothing.
         shared = "/dev/shm"
         with tempfile.TemporaryDirectory(
@@ -278,7 +278,7 @@ class Simulation:
                     )
 
     def _define(self) -> None:
-        """Declare what lasts for the whole history."""
+        """Declare the queues and exchanges that last for the whole simulation."""
         operator = self._operators[0]
         operator.connect()
         operator.ask(

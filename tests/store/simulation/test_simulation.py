@@ -1,8 +1,7 @@
-"""A whole broker on a simulated disk that crashes, fills up and starts again keeps what it
-confirmed.
+"""Tests that a whole broker keeps what it confirmed, although it crashes and its disk fills up.
 
-`make test-long` runs 20,000 seeds. `python -m tests.store.simulation SEED` prints the story of a
-seed that fails.
+`make test-long` runs 20,000 seeds. `python -m tests.store.simulation SEED` prints all
+steps of a seed that fails.
 """
 
 from __future__ import annotations

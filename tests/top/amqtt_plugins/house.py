@@ -94,7 +94,7 @@ class House:
             await asyncio.sleep(0)
 
     async def code(self, *who: Any, **more: Any) -> int:
-        """Return the return code of the CONNACK."""
+        """Connect an MQTT client, and return the return code of its CONNACK."""
         return (await self.join(*who, **more)).greeting[3]
 
     async def join_amqp(self, user: str, password: str, peer: Peer | None = None) -> Client:

@@ -113,7 +113,7 @@ class Held:
 
 
 class Transaction:
-    """The publications and settlements of a side since its last commit."""
+    """The publications and settlements of one connection since its last commit."""
 
     def __init__(self) -> None:
         self.published: list[Callable[[], int]] = []
@@ -135,7 +135,7 @@ class Side:
 
 
 class Play:
-    """The steps. Each compares the deliveries of the broker with those of the model."""
+    """The steps of the clients. Each compares the deliveries of the broker and the model."""
 
     def begin(self, sides: int, consumers: int) -> None:
         self.world = World()
@@ -268,7 +268,7 @@ class Play:
             self.dead_letter(held.queue, held.copy, "rejected")
 
     def dead_letter(self, queue: ModelQueue, copy: Copy, reason: str) -> None:
-        """Move a message to the dead letter queue, unless it would go round for ever."""
+        """Move a message to the dead letter queue, unless that is a dead letter cycle."""
         target = self.queues.get(LETTERS.get(queue.name, ""))
         count = sum(
             times for name, why, times in copy.deaths if (name, why) == (queue.name, reason)

@@ -85,7 +85,8 @@ def fields(method: Any) -> dict[str, object]:
 def same(value: Any) -> Any:
     """Return a value without the differences between the codecs.
 
-    These are bytes that may be text, and times, which pamqp takes for milliseconds from 2106 on.
+    One codec returns text where the other one returns bytes. Times from 2106 on differ, because
+    pamqp takes them for milliseconds.
     """
     if isinstance(value, dict):
         return {name: same(inner) for name, inner in value.items()}
@@ -99,7 +100,10 @@ def same(value: Any) -> Any:
 
 
 def agree(raw: bytes) -> None:
-    """Check that both read the frame with equal results, or ours raises one of the three errors."""
+    """Check that both codecs read the frame with equal results.
+
+    Trellis's codec may raise one of its three errors instead.
+    """
     refusal: AmqpError | None = None
     try:
         ours = decode(raw)

@@ -1,5 +1,6 @@
-"""Leaks: clients use every feature and disconnect in every way; no object is left of them, and the
-garbage collector finds none.
+"""Leaks: clients use every feature and disconnect in every way, and leave no object behind.
+
+The garbage collector finds nothing to free either.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def nothing_for_the_collector() -> Iterator[None]:
 
 
 def ours() -> Counter[str]:
-    """Count the broker's objects that are alive, by class.
+    """Return the number of living objects of the broker by class.
 
     Objects of earlier tests, which pytest may have kept, are cleared first.
     """
@@ -284,7 +285,7 @@ def test_a_session_that_waits_keeps_nothing_of_the_connection_that_is_gone() -> 
 
 
 def _none_left(world: World, before: Counter[str]) -> None:
-    """Check that no object of a class is left of which each client has some.
+    """Check that no object is left of the classes whose objects belong to one client each.
 
     A few routes, plans and publish contexts may stay for later clients.
     """

@@ -170,7 +170,7 @@ class Client:
         return data
 
     def all(self) -> bytes:
-        """Return the output of as many turns as it takes."""
+        """Run turns until the broker has no work left, and return the whole output."""
         data = self.read()
         while not self.world.broker.agenda.idle or self.connection.dirty:
             data += self.read()

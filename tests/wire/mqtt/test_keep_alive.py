@@ -11,7 +11,7 @@ from tests.wire.mqtt.client import PINGREQ, PINGRESP, Client, Will, connect, her
 
 
 def tick(client: Client) -> None:
-    """Advance the clock, and the connection if its deadline has come, as the server does."""
+    """Tell the connection the time if its deadline has passed, as the server does."""
     now = int(client.world.broker.agenda.now)
     if 0 < client.connection.deadline <= now and not client.connection.finished:
         client.connection.advance(now)

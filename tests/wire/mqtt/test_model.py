@@ -69,8 +69,9 @@ class Session:
 
 
 class Here:
-    """A connection, and the output that it must have in this step: replies, QoS 0, and other
-    publications, each kind in its order.
+    """A connection, and the output that the client must get from it in this step.
+
+    The output has replies, QoS 0 publications and other publications, each kind in its order.
     """
 
     def __init__(self, client: Client, will: Will | None) -> None:
