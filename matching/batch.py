@@ -153,7 +153,7 @@ class Batch:
 
 
 class _ShapeColumns:
-    """The patterns of one shape, sorted by the combined integer of their words' numbers."""
+    """The patterns of one shape, sorted by one integer each, made from their words' numbers."""
 
     def __init__(self, form: Form, numbers: list[int], rows: list[list[int]]) -> None:
         shape: Shape[int] = Shape(form)

@@ -22,8 +22,9 @@ _SWAPPED: Final = str.maketrans("/.", "./")
 
 
 class InvalidPattern(ValueError):
-    """A pattern that violates a rule of its grammar; `position` is the index of the word,
-    from 0.
+    """An error: a pattern violates a rule of its grammar.
+
+    `position` is the index, from 0, of the word that breaks `rule`.
     """
 
     def __init__(self, pattern: str, position: int, rule: str) -> None:
@@ -34,8 +35,9 @@ class InvalidPattern(ValueError):
 
 
 class InvalidTopic(ValueError):
-    """A topic that must not be published; `position` is the index of the word that breaks
-    `rule`.
+    """An error: a topic violates a rule of its grammar, so it must not be published.
+
+    `position` is the index, from 0, of the word that breaks `rule`.
     """
 
     def __init__(self, topic: str, position: int, rule: str) -> None:

@@ -111,7 +111,7 @@ ALGORITHMS: Final = (
     Algorithm(
         "bitmap",
         "matching.bitmap:Bitmap",
-        "per position and word the set of patterns that accept it, intersected",
+        "for each position and word, a bitmap of the patterns that accept it",
         "O(L x N / 64)",
         "O(L)",
         "articles 1, 3 and 4",
@@ -121,7 +121,7 @@ ALGORITHMS: Final = (
         "dfa",
         "matching.dfa:Dfa",
         "a DFA built lazily from the trie, in bounded memory",
-        "O(L) hot",
+        "O(L) for a known topic",
         "O(L)",
         "article 5",
     ),
@@ -146,7 +146,7 @@ ALGORITHMS: Final = (
     Algorithm(
         "bitmap-fixed",
         "matching.bitmap_fixed:BitmapFixed",
-        "the patterns of every topic, learned at its first lookup",
+        "for each known topic, a bitmap of the patterns that match it",
         "O(1) + matches; a new topic as trie",
         "O(topics with the same beginning)",
         "articles 1 and 4",

@@ -308,8 +308,9 @@ class Shapes(Matcher[S]):
         self._pairs += size(bucket)
 
     def _pop(self) -> tuple[list[str], Bucket[S]] | None:
-        """Remove some pattern and return its words and all its subscribers; None if the tables are
-        empty.
+        """Remove an arbitrary pattern and return its words and all its subscribers.
+
+        Return None if the tables are empty.
         """
         if not self._forms:
             return None

@@ -169,8 +169,9 @@ class Trie(Matcher[S]):
         return path is not None and path[-1].bucket is not None
 
     def pop(self) -> tuple[list[str], Bucket[S]] | None:
-        """Remove some pattern and return its words and all its subscribers; None if the trie is
-        empty.
+        """Remove an arbitrary pattern and return its words and all its subscribers.
+
+        Return None if the trie is empty.
 
         The subscribers move to another matcher with the same tally, so the tally does not change.
         """

@@ -83,9 +83,9 @@ def copy_catalog(source: str, target: str) -> None:
 
 
 def _open_log(directory: str) -> dict[str, int]:
-    """Open all files of the log, which must exist at one moment; return name -> descriptor.
+    """Open all files that the log has at one moment, and return name -> descriptor.
 
-    Raise StoreError if that fails for each of the attempts.
+    Raise StoreError if the files change during each of the attempts.
     """
     for _ in range(_TRIES):
         names = _names(directory)

@@ -84,19 +84,19 @@ class CatalogError(StoreError):
 
 
 class CatalogUnwritten(CatalogError):
-    """A write failed because another process holds a lock. Nothing changed; it can be repeated."""
+    """A failed write, because another process holds a lock. The write can be repeated."""
 
 
 class CatalogFull(CatalogUnwritten):
-    """A write failed because the disk is full. It changed nothing, and can be repeated."""
+    """A failed write, because the disk is full. The write can be repeated."""
 
 
 class Catalog:
     """An open catalog. All methods may raise CatalogError.
 
-    The constructor creates or migrates the file if needed. With `known`, the log has records, so a
-    missing or empty catalog is an error. The lock on the data directory excludes other brokers. One
-    thread at a time may use the catalog.
+    The constructor creates or migrates the file if needed. `known` is True if the
+    data directory has a log: then a missing or empty catalog is an error. The lock on the data
+    directory excludes other brokers. One thread at a time may use the catalog.
     """
 
     def __init__(self, path: str, known: bool = False) -> None:

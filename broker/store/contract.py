@@ -14,7 +14,7 @@ once, for the memory store and for tests.
 
 Entries are ordered: `append` gives each the next position, and batches are written in that order.
 A ticket counts appends instead of remembering one position, so that a reply can wait for any number
-of appends, in several logs too. `begin` and `commit` enclose a group of entries of which a crash
+of appends, even to several logs. `begin` and `commit` enclose a group of entries of which a crash
 leaves all or none.
 
 DurableStore (durable.py) writes to disk, MemoryStore (memory.py) keeps nothing.
@@ -244,7 +244,7 @@ class Undefined(StoreEntry):
 
 
 class RetainedSet(StoreEntry):
-    """A new retained message of a topic; `message` is None if the old one was removed."""
+    """A change of the retained message of a topic; `message` is None if it was removed."""
 
     def __init__(self, vhost: str, key: str, message: Message | None) -> None:
         self.vhost = vhost
@@ -260,7 +260,7 @@ class StreamWrite:
         raise NotImplementedError
 
     def settle(self) -> None:
-        """Let readers read the rows, because the rows and their StreamExtended entry are durable.
+        """Make the rows visible to readers: they and their StreamExtended entry are durable.
 
         Runs in the event loop's thread.
         """
@@ -268,7 +268,7 @@ class StreamWrite:
 
 
 class StreamIntake:
-    """The side of a stream that the store sees: rows that wait for the next batch."""
+    """The rows of a stream that wait for the next batch, as the store sees them."""
 
     def stream_number(self) -> i64:
         """Return the number of the stream: the position of the entry that declared it."""
@@ -522,7 +522,7 @@ class Store:
     # -- long queues
 
     def page_out(self, message: Message) -> None:
-        """Take over a stored message from a queue that keeps only its position from now on.
+        """Take over a stored message from a queue, which keeps only the message's position.
 
         The queue reads the message back with `fetch`.
         """

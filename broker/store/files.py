@@ -182,7 +182,7 @@ class LogFile:
             self._positions.append(position)
 
     def offset_of(self, position: i64) -> i64:
-        """Return the offset of a record at or before a position, from which to search."""
+        """Return the offset at which to begin a search for the record at a position."""
         at = bisect_right(self._positions, position)
         return DATA_START if at == 0 else self._offsets[at - 1]
 

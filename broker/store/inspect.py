@@ -56,7 +56,7 @@ _COPY: Final = 1 << 20
 
 
 class OpaqueCodecs(Codecs):
-    """Codecs that accept every encoding and leave the contents of messages opaque."""
+    """Codecs that accept every encoding and do not decode the contents of messages."""
 
     def load(self, tag: int, parameters: bytes, content: bytes) -> Encoding:
         return PLAIN

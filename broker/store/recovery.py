@@ -300,7 +300,7 @@ class Recoverer:
                     0,
                     0,
                     f"the log goes from position {self._last} to {head.first}, "
-                    f"but the file before ended at {head.previous_last}",
+                    f"but the file before this one ended at position {head.previous_last}",
                 )
             )
         covered: i64 = file.last

@@ -70,8 +70,8 @@ def _remove_stream(disk: Disk, directory: str, place: str, newest: int) -> list[
                     place,
                     0,
                     0,
-                    f"no stream of that name exists; one was declared at position {number}, behind"
-                    f" {newest}, the end of the catalog: the next start removes it",
+                    f"no stream of that name exists; one was declared at position {number}, after"
+                    f" position {newest}, the end of the catalog: the next start removes the files",
                 )
             ]
     quarantine = f"{directory}/{QUARANTINE}"
