@@ -1,9 +1,9 @@
 """`trellis bench load`: measures an AMQP 0-9-1 or MQTT 3.1.1 broker and checks every delivery.
 
-A workload is an entry in a table. For each workload a scene is built at the broker (connections,
-subscriptions, queues). One thread then sends messages that were encoded before, as many as a window
-allows, and compares every received message with what was published. CPU time and memory of the
-broker's processes are read from /proc.
+A workload is an entry in a table. For each workload the tool builds a scene at the broker:
+connections, subscriptions and queues. One thread then sends messages that were encoded before, as
+many as the window allows, and compares every received message with the published one. CPU time and
+memory of the broker's processes are read from /proc.
 
     workloads --> scene --> generator --> lines ----> readers --> checkers
                             (epoll)       (sockets)   (bytes)     (comparisons)

@@ -77,7 +77,7 @@ def _long(data: bytes) -> bytes:
 
 
 def frame(kind: int, channel: int, payload: bytes) -> bytes:
-    """Encode a frame."""
+    """Encode a frame of type `kind`: its head, the payload and the frame end."""
     return bytes([kind]) + channel.to_bytes(2, "big") + _long(payload) + b"\xce"
 
 
@@ -160,7 +160,7 @@ def exchange_delete(name: str) -> bytes:
 def queue_declare(
     name: str, passive: bool = False, auto_delete: bool = False, durable: bool = False
 ) -> bytes:
-    """Encode queue.declare of a queue that is not exclusive."""
+    """Encode queue.declare of a queue that is not exclusive. `passive` only asks for its state."""
     return _method(
         1,
         (50, 10),
@@ -191,7 +191,7 @@ def queue_delete(name: str) -> bytes:
 
 
 def qos(prefetch: int) -> bytes:
-    """Encode basic.qos."""
+    """Encode basic.qos, which limits a consumer's unacknowledged messages to `prefetch`."""
     return _method(1, (60, 10), b"\0\0\0\0" + prefetch.to_bytes(2, "big") + b"\0")
 
 
@@ -238,7 +238,10 @@ def publish(
 
 
 def read_method(payload: bytes) -> tuple[Method, bytes]:
-    """Return the method and its arguments in a method frame's payload. Raises BenchError."""
+    """Return the method in the payload of a method frame, and the method's encoded arguments.
+
+    Raises BenchError if the payload is shorter than four bytes.
+    """
     if len(payload) < 4:
         raise BenchError("the broker sent a method frame that is cut off")
     return (int.from_bytes(payload[:2], "big"), int.from_bytes(payload[2:4], "big")), payload[4:]
@@ -259,13 +262,17 @@ def _string_field(table: bytes, name: str) -> str:
 
 
 def read_queue_depth(arguments: bytes) -> int:
-    """Return the number of messages from queue.declare-ok."""
+    """Return the number of messages in the queue, from the arguments of queue.declare-ok."""
     at = 1 + arguments[0]
     return int.from_bytes(arguments[at : at + 4], "big")
 
 
 def broker_closed(where: str, payload: bytes) -> BenchError:
-    """Return the error for an unexpected method, which is most often a close with its reason."""
+    """Return the error for an unexpected method in the payload of a method frame.
+
+    The error's text has the broker's reason if the method closes the connection or the channel, or
+    returns a message.
+    """
     method, arguments = read_method(payload)
     if method in (CLOSE, CHANNEL_CLOSE, RETURN) and len(arguments) >= 3:
         code = int.from_bytes(arguments[:2], "big")

@@ -8,8 +8,8 @@ Hot path. The layout of frames (AMQP 0-9-1, section 4.2.3):
     header     class(2) weight(2) body size(8) property flags(2) ...
     body       bytes of the body, in one or more frames
 
-A delivery is method, header, bodies. `_left` is -2 if a method may come, -1 if a header must
-come, else the number of missing bytes of the body.
+A delivery is a method frame, a header frame and body frames. `_left` is -2 before the method frame,
+-1 before the header frame, and then the number of bytes that the body still lacks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ACK_HEAD: Final = b"\x01\x00\x01\x00\x00\x00\x0d\x00\x3c\x00\x50"
 
 
 class BenchAmqpReader(BenchReader):
-    """Splits received data into frames, which the subclasses read."""
+    """Base class of AMQP readers: splits received data into frames and passes each to `frame`."""
 
     def receive(self, data: bytes, now: i64) -> None:
         data = self.rest + data if self.rest else data
@@ -68,7 +68,7 @@ class BenchAmqpReader(BenchReader):
         raise NotImplementedError
 
     def unexpected(self, data: bytes, kind: i64, at: i64, end: i64) -> BenchError:
-        """Return the error for a frame of a type that is not expected now."""
+        """Return the error for a frame that the broker must not send at this point."""
         if kind == _METHOD:
             return broker_closed(self.where, data[at:end])
         return BenchError(f"{self.where}: the broker sent an unexpected frame of type {kind}")
@@ -77,8 +77,8 @@ class BenchAmqpReader(BenchReader):
 class BenchAmqpConsumer(BenchAmqpReader):
     """Reads the deliveries of one consumer on channel 1, and acknowledges them if `acks`.
 
-    `names` holds exchange and routing key as short strings. Message n has the names at index
-    n modulo their count.
+    Each entry of `names` is an exchange and a routing key, as short strings. Message n has the
+    entry at index n modulo `len(names)`.
     """
 
     def __init__(self, checker: Checker, names: list[bytes], acks: bool) -> None:

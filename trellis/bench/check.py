@@ -1,14 +1,14 @@
 """Checks that a subscriber receives every published message, once, in order and unchanged.
 
-The body of a message begins with the numbers of its publisher and of itself, four bytes each. The
-rest, the filler, is the same in all messages:
+The body of a message begins with the publisher's number and the message's number, four bytes each.
+The rest, the filler, is the same in all messages:
 
     body    publisher(4)  number(4)  filler ...
 
-Message n has the number n modulo `ring`. A publisher has at most `ring` messages in flight, so a
-checker knows the next number, and any other one shows a lost, repeated, reordered or changed
-message. Consumers that compete for one queue share a `CompetingCounts`, which counts how often
-each number has come. Compiled. Hot path: 15 ns per message.
+Message n of a publisher has the number n modulo `ring`. A publisher has at most `ring` messages in
+flight, so a checker knows the next number. Any other number shows that a message was lost,
+repeated, reordered or changed. Consumers that compete for one queue share a `CompetingCounts`,
+which counts how often each number was received. Compiled. Hot path: 15 ns per message.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _LARGE: Final[i64] = 2_048
 def filler(size: int) -> bytes:
     """Return the filler of a body of `size` bytes.
 
-    Its period of 93 bytes divides no power of two, so that a shifted block differs.
+    The filler repeats every 93 bytes. So a block that is misplaced by a power of two, the usual
+    size of a buffer, differs from the expected bytes.
     """
     pattern = bytes(range(33, 126))
     return (pattern * (size // len(pattern) + 1))[: size - HEADER_SIZE]
@@ -41,9 +42,9 @@ def body(publisher: int, number: int, rest: bytes) -> bytes:
 
 
 class PublishedMessages:
-    """The messages that one publisher has begun to send: their count, and their times if `timed`.
+    """The count of messages that one publisher has begun to send, and their times if `timed`.
 
-    `times` holds the send time in ns by number.
+    `times` holds the time in ns at which the message with each number was sent last.
     """
 
     def __init__(self, ring: i64, timed: bool) -> None:
@@ -63,7 +64,7 @@ class PublishedMessages:
 
 
 class TrafficPlan:
-    """The messages that all publishers of a run send, and their latencies if `timed`."""
+    """The messages of all publishers of a run, and the latencies of deliveries if `timed`."""
 
     def __init__(self, publishers: i64, ring: i64, size: i64, timed: bool) -> None:
         self.ring = ring
@@ -75,7 +76,11 @@ class TrafficPlan:
 
 
 class PublisherPosition:
-    """The next message of one publisher at one subscriber: its index and its number."""
+    """The next message that one subscriber expects from one publisher.
+
+    `message` counts the publisher's messages from 0 without end. `next` is the number in the
+    message's body, which starts again at 0 after `ring` numbers.
+    """
 
     def __init__(self, published: PublishedMessages, first: i64) -> None:
         self.published = published
@@ -84,7 +89,10 @@ class PublisherPosition:
 
 
 class Checker:
-    """Base class of checkers of one subscriber, which `where` names in errors."""
+    """Base class of the checkers of one subscriber's messages.
+
+    `where` is the subscriber's name in errors.
+    """
 
     def __init__(self, where: str, script: TrafficPlan) -> None:
         self.where = where
@@ -92,18 +100,23 @@ class Checker:
         self.received: i64 = 0
 
     def accept(self, publisher: i64, number: i64, now: i64) -> None:
-        """Check the number of a message received at `now` in ns. Raises WrongAnswer."""
-        raise NotImplementedError
-
-    def accept_next(self, count: i64, now: i64) -> None:
-        """Count `count` expected messages of the only publisher, whose bytes were compared.
+        """Check that message `number` of a publisher is an expected one, received at `now` in ns.
 
         Raises WrongAnswer.
         """
         raise NotImplementedError
 
+    def accept_next(self, count: i64, now: i64) -> None:
+        """Count the next `count` messages of the only publisher, after their bytes were compared.
+
+        Raises WrongAnswer if the publisher has not sent so many.
+        """
+        raise NotImplementedError
+
     def expected(self) -> str:
-        """Return a phrase that describes the next expected message, for errors."""
+        """Return a phrase for errors that names the next message, such as "message 7 of publisher
+        0", or its source if the message is not known.
+        """
         raise NotImplementedError
 
     def check_body(self, data: bytes, at: i64, end: i64) -> None:
@@ -113,7 +126,10 @@ class Checker:
         self.check_filler(data, at + HEADER_SIZE, end, 0)
 
     def check_filler(self, data: bytes, at: i64, end: i64, offset: i64) -> None:
-        """Check `data[at:end]`, the part of the filler from `offset`. Raises WrongAnswer."""
+        """Check that `data[at:end]` equals the filler from its byte `offset` on.
+
+        Raises WrongAnswer.
+        """
         wanted = self.script.filler
         size: i64 = end - at
         if size != len(wanted):
@@ -145,7 +161,7 @@ class Checker:
 
 
 class Ordered(Checker):
-    """Expects every `step`-th message of each publisher in order, starting with number `first`."""
+    """A checker that expects messages `first`, `first + step`, ... of each publisher, in order."""
 
     def __init__(self, where: str, script: TrafficPlan, first: i64 = 0, step: i64 = 1) -> None:
         super().__init__(where, script)
@@ -221,16 +237,19 @@ class Ordered(Checker):
 
 
 class CompetingCounts:
-    """Counts of each publisher's numbers, received by all consumers of one queue together."""
+    """Counts of received messages, kept by all consumers of one queue together.
+
+    `laps[publisher][number]` counts the messages with this number in their body.
+    """
 
     def __init__(self, script: TrafficPlan) -> None:
         self.laps = [[0] * int(script.ring) for _ in script.published]
 
 
 class Competing(Checker):
-    """Expects a part of the messages of a queue, in order.
+    """A checker for one of several consumers of a queue: expects new messages, in order.
 
-    The other consumers of the queue, which share `counts`, get the rest.
+    All consumers of the queue share `counts`, so that a message received by two of them is found.
     """
 
     def __init__(self, where: str, script: TrafficPlan, counts: CompetingCounts) -> None:
@@ -280,7 +299,7 @@ class Competing(Checker):
 
 
 class Receipts:
-    """Acknowledgements of a publisher's messages; `kind` is their name, such as PUBACK."""
+    """The acknowledgements that a publisher received; `kind` is their name, such as PUBACK."""
 
     def __init__(self, where: str, kind: str, published: PublishedMessages) -> None:
         self.where = where
@@ -300,7 +319,10 @@ class Receipts:
         return message < self.first or int(message) in self._early
 
     def settle(self, message: i64) -> None:
-        """Record the receipt of one message. Raises WrongAnswer."""
+        """Record the acknowledgement of a message.
+
+        Raises WrongAnswer if the message has one already or was not sent.
+        """
         if message >= self._published.count or message < self.first:
             raise self._wrong(message)
         if message != self.first:
@@ -313,7 +335,10 @@ class Receipts:
             self._advance()
 
     def settle_to(self, message: i64) -> None:
-        """Record the receipt of a message and all before it. Raises WrongAnswer."""
+        """Record the acknowledgement of a message and of all messages before it.
+
+        Raises WrongAnswer if the message has one already or was not sent.
+        """
         if message >= self._published.count or message < self.first:
             raise self._wrong(message)
         self.first = message + 1

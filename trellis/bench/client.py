@@ -1,4 +1,4 @@
-"""Blocking MQTT and AMQP clients, for logins, subscriptions and declarations around a run."""
+"""Blocking MQTT and AMQP clients: log in, subscribe and declare before a run, delete after it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BINDS: Final = 500
 
 
 class MqttClient(BenchConversation):
-    """An MQTT connection after its login."""
+    """An MQTT connection that is logged in. The constructor raises Unreachable or BenchError."""
 
     def __init__(self, target: BrokerTarget, where: str) -> None:
         super().__init__(target, where)
@@ -57,9 +57,10 @@ class MqttClient(BenchConversation):
 
 
 class AmqpClient(BenchConversation):
-    """An AMQP connection after its login, with channel 1 open.
+    """An AMQP connection that is logged in and has channel 1 open.
 
-    `server` is product and version as the broker reports them.
+    `server` is the product and version that the broker reports. The constructor raises Unreachable
+    or BenchError.
     """
 
     def __init__(self, target: BrokerTarget, where: str) -> None:
@@ -95,7 +96,10 @@ class AmqpClient(BenchConversation):
         self.ask(amqp.channel_open(), amqp.CHANNEL_OPEN_OK)
 
     def ask(self, request: bytes, method: amqp.Method, timeout: float = TIMEOUT) -> bytes:
-        """Send a request and return the arguments of its answer. Raises BenchError."""
+        """Send a request and return the arguments of its answer, which must be `method`.
+
+        Raises BenchError, also if there is no answer for `timeout` seconds.
+        """
         self.send(request)
         return self.answer(method, timeout)
 
@@ -123,7 +127,10 @@ class AmqpClient(BenchConversation):
             raise amqp.broker_closed(self.where, payload[:-1])
 
     def bind(self, wanted: list[tuple[str, str, Mapping[str, str]]], exchange: str) -> None:
-        """Bind queues with keys and arguments to an exchange, up to 500 in one send."""
+        """Make the bindings `wanted`, each (queue, key, arguments), to an exchange.
+
+        Up to 500 bindings are requested in one send.
+        """
         for at in range(0, len(wanted), _BINDS):
             some = wanted[at : at + _BINDS]
             self.send(

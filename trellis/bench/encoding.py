@@ -1,4 +1,4 @@
-"""Encoded messages of a workload: their names, their bytes, and the packets that must come back."""
+"""Encoded messages of a workload: names, bytes to send, and bytes that subscribers must receive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GAP: Final = b"\xff"
 
 
 class BenchNames:
-    """Topics, keys, queues and the exchange of one run, with names unique at the broker."""
+    """Names of the topics, routing keys, queues and exchange of one run, unique at the broker."""
 
     def __init__(self, workload: Workload, token: str) -> None:
         self._root = f"b{token}"
@@ -47,7 +47,7 @@ class BenchNames:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of every message to a headers exchange."""
+        """The headers of every message that is published to a headers exchange."""
         return {"kind": "temperature", "house": self._root}
 
     @property
@@ -56,12 +56,15 @@ class BenchNames:
         return {"x-match": "all", **self.headers}
 
     def other_wanted(self, number: int) -> dict[str, str]:
-        """Return the arguments, in two alternating forms, of a binding that matches no message."""
+        """Return the arguments of a headers binding that matches no message.
+
+        Even and odd numbers give two different forms.
+        """
         house = f"{self._root}-{number}"
         return {"x-match": "any", "house": house} if number % 2 else self.wanted | {"house": house}
 
     def other_key(self, number: int) -> str:
-        """Return a binding key, in three alternating forms, that matches no message."""
+        """Return a binding key that matches no message; there are three forms, in turn."""
         forms = (
             f"{self._root}.room.x{number}.temp",
             f"{self._root}.*.x{number}.#",
@@ -71,11 +74,11 @@ class BenchNames:
 
 
 class RunSizes(NamedTuple):
-    """The sizes of one publisher's traffic, in messages.
+    """The sizes of a workload's traffic, in messages.
 
-    `window` messages are in flight at most, and `batch` are sent at once. Messages are numbered
-    from 0 to `ring` - 1, then from 0 again. `ring` is a power of two, and not less than the
-    window or the number of topics.
+    At most `window` messages of all publishers are in flight, and a publisher sends `batch` at
+    once. Each publisher numbers its messages from 0 to `ring` - 1, then from 0 again. `ring` is a
+    power of two, and not less than the window or the number of topics.
     """
 
     window: int
@@ -104,20 +107,21 @@ class BenchEncoding:
         self._frame_max = frame_max
 
     def lap(self, publisher: int) -> bytes:
-        """Return all messages of a publisher, which have the same size."""
+        """Return one encoded message of a publisher for each number; all have the same size."""
         workload = self._workload
         return self._encode(workload.publish, workload.qos, publisher, 0, 1)
 
     def stream(self, first: int, step: int) -> tuple[bytes, int]:
-        """Return the packets that a QoS 0 subscriber must get, and the size of one lap of them.
+        """Return the bytes that a QoS 0 subscriber of one publisher must receive, and a lap's size.
 
-        The packets are one lap and the first CHUNK bytes of the next. There is one publisher.
+        A lap is one packet for each number `first`, `first + step`, ... below `ring`. The bytes are
+        a whole lap and the first CHUNK bytes of the next.
         """
         lap = self._encode("mqtt", 0, 0, first, step)
         return (lap * (CHUNK // len(lap) + 2))[: len(lap) + CHUNK], len(lap)
 
     def packet_size(self, protocol: str, qos: int) -> int:
-        """Return the size of one message."""
+        """Return the size of one encoded message in bytes."""
         return len(b"".join(self._template(protocol, qos, 0)))
 
     def _encode(self, protocol: str, qos: int, publisher: int, first: int, step: int) -> bytes:
@@ -150,11 +154,11 @@ class BenchEncoding:
         return encoded.partition(_GAP * (HEADER_SIZE + (2 if qos else 0)))
 
     def topics(self) -> list[bytes]:
-        """Return the topics with their lengths, as in PUBLISH."""
+        """Return each topic as PUBLISH encodes it: its length in two bytes, then its text."""
         return [mqtt.string(self._names.topic(number)) for number in range(self._workload.topics)]
 
     def routes(self) -> list[bytes]:
-        """Return exchange and routing key of each topic, as in basic.deliver."""
+        """Return the exchange and routing key for each topic, encoded as in basic.deliver."""
         names = self._names
         return [
             amqp.short_string(names.exchange) + amqp.short_string(names.key(number))
@@ -168,5 +172,7 @@ def is_predictable(workload: Workload) -> bool:
 
 
 def numbers_of(workload: Workload, subscriber: int) -> tuple[int, int]:
-    """Return the first number that a subscriber receives, and the step to the next."""
+    """Return the number of the first message that a subscriber receives, and the step to the next
+    number.
+    """
     return (0, 1) if workload.sharing == ALL else (subscriber, workload.topics)

@@ -1,4 +1,4 @@
-"""Errors of a bench, in one line: connection, problem, and the expected value or the remedy."""
+"""Errors of `trellis bench load`: one line with connection, problem, and expectation or remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ class BenchError(Exception):
 
 
 class Unreachable(BenchError):
-    """No broker answers, or it refuses the login: no workload can run."""
+    """No workload can run: no broker answers, it refuses the login, or --pid names no process."""
 
 
 class WrongAnswer(BenchError):

@@ -1,4 +1,4 @@
-"""The load generator's loop: sends as much as the window allows and receives until all is done.
+"""The load generator's loop: sends as the window allows, and receives until all is delivered.
 
     publishers --batch--> broker --> subscribers
         ^                                |        in flight: sent, but not yet received by all its
@@ -31,7 +31,7 @@ _LATE: Final[i64] = 1_000_000
 
 
 class Flow:
-    """Rules for sending: messages in one send, and messages in flight.
+    """Rules for sending: `batch` messages in one send, and at most `window` messages in flight.
 
     `to_all` is true if each subscriber gets every message, false if each message goes to one
     subscriber. `acknowledged` is true if the broker acknowledges messages to publishers.
@@ -56,11 +56,11 @@ class Poller:
         self._poll.register(fd, _READ)
 
     def writable(self, fd: int, wanted: bool) -> None:
-        """Watch a socket for writability too if `wanted`, else for input only."""
+        """Watch a socket for input, and if `wanted`, also for room to write."""
         self._poll.modify(fd, _READ | _WRITE if wanted else _READ)
 
     def wait(self, ns: i64) -> list[tuple[int, int]]:
-        """Return ready file descriptors with their events, none after `ns` nanoseconds."""
+        """Return the ready file descriptors with their events; [] if none is ready within `ns`."""
         if not self._epoll:
             return self._poll.poll(int(ns // 1_000_000))  # type: ignore[no-any-return]
         if 0 < ns < 5_000_000:
@@ -70,7 +70,7 @@ class Poller:
         return self._poll.poll(float(ns) / 1e9)  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Close the descriptor of epoll."""
+        """Close epoll's file descriptor. The sockets stay open."""
         if sys.platform == "linux":
             self._poll.close()
 
@@ -78,9 +78,9 @@ class Poller:
 class Generator:
     """Drives the publishers and subscribers of a run.
 
-    `tick` is called every 0.1 s with the number of messages delivered since `run` began. It must
-    not be compiled, so that Python can handle Ctrl-C. After `patience` seconds without progress the
-    run fails.
+    `tick` is called every 0.1 s with the number of messages delivered since `run` began. `tick`
+    must not be compiled code, so that Python can handle Ctrl-C. After `patience` seconds without
+    progress, `run` raises BenchError.
     """
 
     def __init__(
@@ -100,9 +100,9 @@ class Generator:
         self._lines = {line.fd: line for line in publishers + subscribers}
         for fd in self._lines:
             self._poller.add(fd)
-        #: Messages sent since the beginning.
+        #: Messages given to publishers for sending, in all runs.
         self.started: i64 = 0
-        #: Messages known to be delivered since the beginning.
+        #: Messages known to be delivered (and acknowledged, if `flow` demands it), in all runs.
         self.done: i64 = 0
         self._slow: i64 = 0
         self._turn: i64 = 0
@@ -114,10 +114,10 @@ class Generator:
         self._moved_at: i64 = 0
 
     def run(self, messages: i64, seconds: float, rate: float) -> None:
-        """Publish `messages`, or for `seconds` if it is 0, and wait until all are delivered.
+        """Publish `messages` messages, and wait until all are delivered and acknowledged.
 
-        `rate` is in messages per second; 0 is as many as the window allows. Raises WrongAnswer,
-        BenchError.
+        If `messages` is 0, publish for `seconds`. `rate` is in messages per second; 0 is as many as
+        the window allows. Raises WrongAnswer, BenchError.
         """
         began: i64 = time.perf_counter_ns()
         now: i64 = began
@@ -149,7 +149,7 @@ class Generator:
             now = time.perf_counter_ns()
 
     def linger(self, seconds: float) -> None:
-        """Receive for `seconds` longer. Raises WrongAnswer if another message comes."""
+        """Receive for `seconds` after a run. Raises WrongAnswer if a surplus message arrives."""
         end: i64 = time.perf_counter_ns() + int(seconds * 1e9)
         while True:
             left: i64 = end - time.perf_counter_ns()
@@ -162,7 +162,11 @@ class Generator:
         self._poller.close()
 
     def _publish(self, now: i64) -> bool:
-        """Send a batch of each publisher within the window; return True if more can be sent."""
+        """Send a batch from each publisher in turn while the window has room for it.
+
+        Return True if publishers can send more at once, False if the window or the sockets are full
+        or all messages are sent.
+        """
         flow = self._flow
         lines = self.publishers
         count: i64 = len(lines)
@@ -186,7 +190,11 @@ class Generator:
         return more
 
     def _publish_due(self, now: i64, began: i64, interval: float) -> i64:
-        """Send the messages that are due; return ns until the next one is due, at most _TICK."""
+        """Send the messages that are due at `now`; return the ns to wait, at most _TICK.
+
+        The wait ends when the next message is due; it is _TICK if a message is overdue and cannot
+        be sent.
+        """
         flow = self._flow
         due: i64 = self._due_at(began, interval)
         touched: list[BenchConnection] = []
@@ -222,7 +230,7 @@ class Generator:
             self._poller.writable(line.fd, line.blocked)
 
     def _poll(self, wait: i64) -> None:
-        """Wait at most `wait` ns, then read from and send to the sockets that are ready."""
+        """Wait at most `wait` ns for sockets to be ready; then read from them or write to them."""
         events = self._poller.wait(wait)
         if not events:
             return
@@ -241,7 +249,10 @@ class Generator:
                     self._poller.writable(fd, True)
 
     def _delivered(self, wanted: i64) -> bool:
-        """Return True if at least `wanted` messages have been delivered."""
+        """Return True if at least `wanted` messages are delivered.
+
+        If the broker acknowledges messages, as many must also be acknowledged.
+        """
         if self.done >= wanted:
             return True
         done: i64 = self.started
@@ -269,8 +280,8 @@ class Generator:
         return done >= wanted
 
     def _has_pending(self) -> bool:
-        """True if a connection still has bytes to send, or waits for a packet or frame that is no
-        message, such as an acknowledgement.
+        """True if a connection has unsent bytes, or waits for a packet other than a message, such
+        as PUBREL, or for the rest of a packet or frame.
         """
         for line in self._lines.values():
             if line.unsent() > 0 or line.reader.pending():
@@ -278,7 +289,7 @@ class Generator:
         return False
 
     def _check_progress(self, now: i64) -> None:
-        """Report the progress. Raises BenchError after `patience` without any."""
+        """Call `tick`. Raises BenchError if no packet was sent or received for `patience` ns."""
         self._next_tick = now + _TICK
         steps: i64 = self.started
         for line in self._lines.values():
@@ -295,7 +306,7 @@ class Generator:
         self._tick(int(self.done - self._base))
 
     def _missing(self) -> str:
-        """Return a phrase for errors: the first waiting connection, and the data that it awaits."""
+        """Return a phrase for errors: a connection that waits, and the data that it waits for."""
         for line in self.publishers + self.subscribers:
             if line.blocked:
                 return (

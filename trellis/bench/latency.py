@@ -1,11 +1,11 @@
-"""A histogram of latencies, whose buckets are at most 0.4 % wide.
+"""A histogram of latencies. A bucket's width is at most 0.4 % of the latencies in it.
 
 Each duration below 256 ns has a bucket of its own. Above, each power of two has 256 buckets:
 
     ns         0 .. 255 | 256 .. 511 | 512, 514 .. 1022 | 1024, 1028 .. 2044 | ...
     bucket     0 .. 255 | 256 .. 511 | 512     ..   767 |  768     ..   1023 | ...
 
-(The idea is Gil Tene's HdrHistogram.) Compiled: Hot path, 6 ns an entry.
+(The idea is Gil Tene's HdrHistogram.) Compiled. Hot path: 6 ns per recorded latency.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BUCKETS: Final[i64] = 10_240
 
 
 class Histogram:
-    """Counts of durations in ns. `maximum` and `total` are exact."""
+    """Durations in ns, counted in buckets. `count`, `maximum` and `total` are exact."""
 
     def __init__(self) -> None:
         self._counts = [0] * int(_BUCKETS)
@@ -46,7 +46,7 @@ class Histogram:
         self._counts[index] += 1
 
     def percentile(self, share: float) -> int:
-        """Return a percentile in ns; `share` is 0.99 for the 99th. 0 if nothing was counted."""
+        """Return a percentile in ns, or 0 if nothing was counted. `share` 0.99 is the 99th."""
         if self.count == 0:
             return 0
         rank = max(1.0, share * float(self.count))
@@ -59,7 +59,7 @@ class Histogram:
 
 
 def _highest(index: int) -> int:
-    """Return the longest duration in a bucket."""
+    """Return the longest duration, in ns, that the bucket at `index` counts."""
     if index < 512:
         return index
     power = index // 256 - 1

@@ -1,7 +1,7 @@
-"""A running connection: its socket, its reader and its unsent data. Hot path.
+"""One connection of the load generator: its socket, its reader and its unsent data. Hot path.
 
-The messages of a publisher are encoded once, one for each number, and sent again and again from one
-buffer, a lap:
+The messages of a publisher are encoded once, one for each number. They are sent again and again
+from one buffer, the lap:
 
     lap      | packet 0 | packet 1 | ... | packet ring-1 |        all of one size
                               ^ at                    ^ target    bytes, counted over all laps
@@ -19,9 +19,10 @@ from trellis.bench.reader import CHUNK, BenchReader
 
 
 class PublishFeed:
-    """The encoded messages of a publisher, and the number of bytes sent.
+    """The encoded messages of a publisher, and how far they are sent.
 
-    `lap` holds all messages, each of `packet` bytes.
+    The lap has one message of `packet` bytes for each number. `at` counts the bytes sent, `target`
+    the bytes that may be sent; both count on over all laps.
     """
 
     def __init__(self, lap: bytes, packet: i64, published: PublishedMessages) -> None:
@@ -39,9 +40,10 @@ class PublishFeed:
 
 
 class BenchConnection:
-    """A connection after its login, with a non-blocking socket.
+    """A connection that is logged in, with a non-blocking socket.
 
-    `blocked` is true while the socket accepts no more data.
+    Publishers have a `feed`, subscribers have none. `blocked` is true while the socket accepts no
+    more data.
     """
 
     def __init__(
@@ -60,7 +62,10 @@ class BenchConnection:
         self._left = memoryview(b"")
 
     def read(self, now: i64) -> None:
-        """Receive once, check the data, and send answers. Raises WrongAnswer, BenchError."""
+        """Receive up to CHUNK bytes, check them, and send the reader's answers.
+
+        Raises WrongAnswer, or BenchError if the broker closed the connection.
+        """
         try:
             data = self.sock.recv(CHUNK)
         except BlockingIOError:
@@ -78,7 +83,10 @@ class BenchConnection:
             self.send()
 
     def send(self) -> None:
-        """Send answers begun before, then messages, then new answers, never inside a message."""
+        """Send until all is sent or the socket is full, without answers inside a message.
+
+        First the rest of answers that were sent in part, then messages, then new answers.
+        """
         while len(self._left) > 0:
             sent = self._send_data(self._left)
             if self.blocked:

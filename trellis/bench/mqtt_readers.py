@@ -29,9 +29,9 @@ _PUBCOMP: Final[i64] = 0x70
 
 
 def packet_end(data: bytes, at: i64, where: str) -> i64:
-    """Return the end of the packet that begins at `at`, 0 if it is not known yet.
+    """Return the end of the packet that begins at `at`; 0 if its remaining length is incomplete.
 
-    Raises BenchError.
+    Raises BenchError if the remaining length has more than four bytes.
     """
     end: i64 = len(data)
     place: i64 = at + 1
@@ -50,11 +50,11 @@ def packet_end(data: bytes, at: i64, where: str) -> i64:
 
 
 class MqttSubscriber(BenchReader):
-    """Reads the messages of one subscriber, which all have this QoS.
+    """Reads the messages of one subscriber, all published with QoS `qos`, and acknowledges them.
 
-    `topics` holds topics with their lengths. Message n has the topic at index n modulo their count.
-    `stream` is one lap of the packets that must come and a CHUNK of the next lap, or empty if they
-    are not known in advance.
+    `topics` holds each topic after its length in two bytes. Message n has the topic at index n
+    modulo `len(topics)`. `stream` is empty, or if the packets are known in advance, one lap of them
+    (`lap` bytes) and a CHUNK of the next lap; each has `packet` bytes.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class MqttSubscriber(BenchReader):
             if self._stream.startswith(data, self._at):
                 self._count_stream(len(data), now)
                 return
-            # A difference. From here on, beginning with this packet, they are read one by one.
+            # The bytes differ. This packet and all later ones are read one by one.
             data = self._stream[self._at - self._at % self._packet : self._at] + data
             self._stream = b""
         data = self.rest + data if self.rest else data
@@ -239,7 +239,7 @@ class MqttPublisher(BenchReader):
             )
 
     def _message(self, receipts: Receipts, number: i64) -> i64:
-        """Return the message in flight that has this number."""
+        """Return the index of the unacknowledged message that has this number."""
         return receipts.first + (number - receipts.first) % self._ring
 
     def _release(self, packet_id: i64) -> None:

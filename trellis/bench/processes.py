@@ -1,8 +1,8 @@
 """CPU time and memory of the broker's processes, read from /proc.
 
-CPU time is the sum over all threads of /proc/PID/task/TID/schedstat, user and system time together,
-in ns. The figure of a thread is lost when it ends. /proc/PID/stat still includes it, in ticks of
-10 ms, and is used if it is greater. The share of system time is always that of /proc/PID/stat.
+CPU time is the sum over all threads of /proc/PID/task/TID/schedstat: user and system time together,
+in ns. When a thread ends, its schedstat is lost. /proc/PID/stat still includes the thread, in ticks
+of 10 ms, and is used if it is greater. The share of system time is always that of /proc/PID/stat.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Memory(NamedTuple):
 
 
 class Processes:
-    """The broker's processes, and with `children` all their child processes at each reading."""
+    """The broker's processes; with `children`, also all their descendants at each reading."""
 
     def __init__(self, pids: list[int], children: bool = False) -> None:
         if pids and not (_PROC / "self" / "stat").exists():
@@ -77,7 +77,7 @@ class Processes:
 
     @property
     def pids(self) -> list[int]:
-        """The process identifiers of the broker's processes."""
+        """The process identifiers; with `children`, those of the present descendants too."""
         if not self._children:
             return list(self._roots)
         below: dict[int, list[int]] = {}
@@ -108,7 +108,10 @@ class Processes:
         return Cpu(threads, user, system)
 
     def reset_peak(self) -> None:
-        """Reset the peak of memory if the system allows it (proc(5), clear_refs)."""
+        """Set the peak of each process's memory to its present value, if the system allows it.
+
+        See clear_refs in proc(5).
+        """
         for pid in self.pids:
             try:
                 (_PROC / str(pid) / "clear_refs").write_text("5")
@@ -146,5 +149,8 @@ def _entries(path: Path) -> list[Path]:
 
 
 def _stat(process: Path) -> list[str]:
-    """Return the columns behind the command, which may itself hold blanks and parentheses."""
+    """Return the columns of /proc/PID/stat after the command; [] if the process has ended.
+
+    The command may contain blanks and parentheses, so the columns begin after the last `)`.
+    """
     return _read(process / "stat").rpartition(")")[2].split()

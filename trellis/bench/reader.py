@@ -1,4 +1,7 @@
-"""The reader of one connection: checks received data and writes answers, without a socket."""
+"""The base class of readers, which check the data of one connection and write answers to it.
+
+A reader has no socket: the connection passes the data in and sends the answers.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ CHUNK = 262_144
 
 
 class BenchReader:
-    """Base class of readers. `where` names the connection in errors, `out` holds answers."""
+    """Base class of readers. `where` names the connection in errors; `out` holds the answers that
+    the connection must send.
+    """
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -27,12 +32,12 @@ class BenchReader:
         raise NotImplementedError
 
     def steps(self) -> i64:
-        """Return a number that grows with every packet or frame."""
+        """Return a number that grows as packets or frames are received, to detect progress."""
         raise NotImplementedError
 
     def pending(self) -> str:
-        """Return a phrase for the packets that are awaited besides messages, such as "12 PUBRELs".
+        """Return a phrase for the input that must still come besides whole messages.
 
-        Return "" if none are awaited.
+        Examples: "12 PUBRELs", "the rest of 5 bytes". Return "" if none must come.
         """
         return f"the rest of {len(self.rest)} bytes" if self.rest else ""

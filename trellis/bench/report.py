@@ -26,7 +26,7 @@ Cell = str | int | float | bool | None
 
 @dataclass
 class Latency:
-    """Times from just before the send to the receipt, in microseconds."""
+    """Latencies of deliveries, from just before the send to the receipt, in microseconds."""
 
     count: int
     mean: float
@@ -51,8 +51,8 @@ class BrokerReport:
 class Round:
     """The figures of one round.
 
-    `seconds` is wall time, `sends` and `receives` count system calls of the generator, `octets_out`
-    and `octets_in` bytes that it sent and received.
+    `seconds` is wall time. `sends` and `receives` count the generator's system calls, `octets_out`
+    and `octets_in` the bytes that it sent and received. `generator_cpu` is its CPU time in seconds.
     """
 
     messages: int
@@ -71,8 +71,9 @@ class Round:
 class Median:
     """The median of each figure over the rounds.
 
-    CPU time is in microseconds per published message, and `broker_spread` is its (highest - lowest)
-    / median. `octet_rate` is in bytes per second.
+    `generator_us` and `broker_us` are CPU time in microseconds per published message.
+    `broker_spread` is (highest - lowest) / median of the broker's. `rate` is in published messages,
+    `delivery_rate` in deliveries and `octet_rate` in bytes per second.
     """
 
     rate: float
@@ -112,8 +113,8 @@ class Result:
 class Environment:
     """Time, command and machine of a run.
 
-    `load` is the load average of the last minute before the first workload. `servers` holds product
-    and version of the brokers as they report them.
+    `load` is the load average of the last minute before the first workload. `servers` holds, by
+    protocol, the product and version that a broker reports.
     """
 
     time: str
@@ -181,7 +182,7 @@ def median_of(rounds: Sequence[Round]) -> Median:
 
 
 def heading(found: Environment) -> str:
-    """Return the environment in one line."""
+    """Return a line of text about the environment, to print above the table."""
     compiled = (
         "compiled"
         if found.generator_compiled
@@ -198,7 +199,7 @@ def heading(found: Environment) -> str:
 
 
 def rows(results: Sequence[Result]) -> list[dict[str, Cell]]:
-    """Return a row for each measured workload, without figures that were not measured."""
+    """Return a table row for each measured workload; figures that were not measured are absent."""
     made: list[dict[str, Cell]] = []
     for result in results:
         found = result.median

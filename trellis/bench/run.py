@@ -24,10 +24,11 @@ _WARM: Final = 0.2
 class BenchOptions:
     """Options of a run.
 
-    A round publishes `messages`, or for `seconds` if that is 0. `rate` is in messages per second, 0
-    for as many as the window allows. `size` of a body is in bytes, 0 for that of the workload. A
-    round fails after `patience` seconds without progress. For `settle` seconds after it no message
-    may come, and the broker's CPU time still counts.
+    A round publishes `messages` messages, or for `seconds` if `messages` is 0. `rate` is in
+    messages per second; 0 is as many as the window allows. `size` is that of a body in bytes; 0 is
+    the size that the workload defines. A round fails after `patience` seconds without progress.
+    After a round the tool waits `settle` seconds: a message that arrives then is an error, and CPU
+    time that the broker uses then still counts.
     """
 
     messages: int = 0
@@ -49,7 +50,8 @@ def run(
 ) -> Result:
     """Run a workload and return its result, with the error if it failed.
 
-    Raises Unreachable if no other workload can succeed either.
+    Adds the AMQP broker's product and version to `servers`. Raises Unreachable if no other workload
+    can succeed either.
     """
     if options.size:
         workload = replace(workload, size=options.size)
@@ -104,7 +106,7 @@ def _result(workload: Workload, options: BenchOptions) -> Result:
 
 
 def _measure(scene: Scene, options: BenchOptions, processes: Processes) -> Round:
-    """Measure one round."""
+    """Run one round and return its figures. Raises WrongAnswer, BenchError."""
     generator, lines = scene.running, scene.publishers + scene.subscribers
     scene.script.latency = Histogram()
     processes.reset_peak()
@@ -144,7 +146,9 @@ def _measure(scene: Scene, options: BenchOptions, processes: Processes) -> Round
 
 
 def _counters(scene: Scene) -> tuple[int, ...]:
-    """Return messages, deliveries, sends, receives, bytes sent and bytes received so far."""
+    """Return the scene's counters: messages, deliveries, send calls, receive calls, bytes sent and
+    bytes received.
+    """
     lines = scene.publishers + scene.subscribers
     return (
         int(scene.running.started),

@@ -31,9 +31,9 @@ _DELETE_TIMEOUT: Final = 120.0
 
 
 class Scene:
-    """A context manager that builds the objects of a workload and removes them at its end.
+    """A context manager that builds a workload's objects at the broker and removes them at exit.
 
-    `timed` measures latencies. After `patience` seconds without progress a run fails.
+    If `timed`, latencies are measured. A run fails after `patience` seconds without progress.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class Scene:
 
     @property
     def running(self) -> Generator:
-        """The generator of a built scene."""
+        """The generator that drives the connections of this scene."""
         assert self.generator is not None
         return self.generator
 
     def check_queues(self) -> None:
-        """Check that all queues are empty. Raises WrongAnswer."""
+        """Raise WrongAnswer unless all queues of the workload are empty."""
         for queue in self._queues:
             assert self._control is not None
             depth = self._control.depth(queue)
@@ -211,7 +211,7 @@ class Scene:
         return client, AmqpPublisher(where, self.script, index)
 
     def _bind_others(self) -> None:
-        """Make the bindings that match no message, and measure the time."""
+        """Make the workload's bindings that match no message; set `bind_seconds`."""
         count, control, names = self.workload.bindings, self._control, self._names
         if not count or control is None:
             return
@@ -237,9 +237,9 @@ class Scene:
         self.bind_seconds = time.perf_counter() - began
 
     def _clear(self) -> None:
-        """Close all connections; then delete all declared objects over a new connection.
+        """Close all connections; then delete the declared queues and exchanges.
 
-        The old connections may be in the middle of a message.
+        Deletions use a new connection, because the old ones may be in the middle of a message.
         """
         self._progress.say("cleaning up")
         if self.generator is not None:
@@ -255,9 +255,10 @@ class Scene:
             )
 
     def _delete(self, requests: list[bytes], answer: amqp.Method) -> None:
-        """Send requests one after another.
+        """Send requests that delete objects, and wait for `answer` to each.
 
-        Some brokers close the channel if an auto-delete queue is gone already.
+        Errors are ignored. After an error the next request uses a new connection: some brokers
+        close the channel if an auto-delete queue is deleted already.
         """
         control: AmqpClient | None = None
         for request in requests:

@@ -14,7 +14,10 @@ PORTS: Final = {"amqp": 5672, "mqtt": 1883}
 
 
 class BrokerTarget(NamedTuple):
-    """A listener of a broker, and the login. An MQTT client without a user is anonymous."""
+    """A broker's address for one protocol, with user and password for the login.
+
+    If `user` is None, an MQTT client logs in anonymously.
+    """
 
     protocol: str
     host: str
@@ -29,7 +32,7 @@ class BrokerTarget(NamedTuple):
 
     @property
     def url_example(self) -> str:
-        """The flag with the form of a URL, for errors."""
+        """The command line flag and the form of its URL, for errors."""
         return f"--{self.protocol} {self.protocol}://USER:PASSWORD@HOST:PORT" + (
             "/VHOST" if self.protocol == "amqp" else ""
         )
@@ -56,7 +59,10 @@ DEFAULTS: Final = {
 
 
 def parse(protocol: str, url: str) -> BrokerTarget:
-    """Return the target that a URL names. Raises ValueError with the problem."""
+    """Return the target that a URL names.
+
+    Raises ValueError, whose text says what the URL must be.
+    """
     default = DEFAULTS[protocol]
     parts = urlsplit(url)
     port = _port(parts)
@@ -89,7 +95,7 @@ def _port(parts: SplitResult) -> int | None:
 
 
 class BenchConversation:
-    """A blocking connection for requests and answers. `where` names it in errors."""
+    """A blocking connection for requests and answers. `where` names the connection in errors."""
 
     def __init__(self, target: BrokerTarget, where: str) -> None:
         self.target = target
@@ -98,12 +104,12 @@ class BenchConversation:
         self._unread = b""
 
     def send(self, data: bytes) -> None:
-        """Send data. Raises BenchError if the broker does not read."""
+        """Send data. Raises BenchError if the broker reads nothing for TIMEOUT seconds."""
         try:
             self.sock.sendall(data)
         except TimeoutError:
             raise BenchError(
-                f"{self.where}: {self.target} reads nothing for {TIMEOUT:g} s"
+                f"{self.where}: {self.target} has read nothing for {TIMEOUT:g} s"
             ) from None
         except OSError:
             pass  # The connection is closed. The next read returns the reason.
@@ -111,7 +117,8 @@ class BenchConversation:
     def read(self, size: int, awaited: str, timeout: float = TIMEOUT) -> bytes:
         """Return the next `size` bytes.
 
-        Raises BenchError, whose text says that the packet `awaited` did not come.
+        Raises BenchError if they do not arrive within `timeout` seconds or the broker closes the
+        connection. `awaited` names the expected packet in the error.
         """
         self.sock.settimeout(timeout)
         while len(self._unread) < size:

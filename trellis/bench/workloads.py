@@ -1,7 +1,7 @@
-"""The table of workloads. A new workload is a new entry, as far as the fields can describe it.
+"""The table of workloads. A new workload is a new entry, if the fields can describe its traffic.
 
-Messages go from `publishers` to `subscribers`, each of which has its own connection. Their topics
-alternate between `topics`. `sharing` decides the receivers of a message:
+Messages go from `publishers` to `subscribers`; each client has its own connection. Messages use
+`topics` different topics in turn. `sharing` decides which subscribers receive a message:
 
     ALL         every subscriber, by an MQTT wildcard filter or an AMQP queue with a wildcard key
     TOPICS      the one subscriber of its topic
@@ -42,23 +42,23 @@ class Workload:
     prefetch: int = 0
     #: AMQP: True if publisher confirms are on.
     confirms: bool = False
-    #: AMQP: persistent messages and durable queues.
+    #: AMQP: True for persistent messages and durable queues.
     persistent: bool = False
     #: AMQP: number of additional bindings of the exchange, which match no message.
     bindings: int = 0
-    #: AMQP: a headers exchange instead of a topic exchange.
+    #: AMQP: True for a headers exchange instead of a topic exchange.
     headers: bool = False
     #: Size of a body in bytes.
     size: int = 100
     topics: int = 16
-    #: Messages in one send.
+    #: Most messages that a publisher sends at once.
     batch: int = 64
     #: Most messages in flight. With a window of 1, latency is measured.
     window: int = 4096
 
     @property
     def protocols(self) -> set[str]:
-        """The protocols of the workload."""
+        """The protocols that the workload uses: "mqtt", "amqp" or both."""
         return {self.publish, self.consume}
 
 

@@ -1,9 +1,9 @@
-"""A digest of the answers of a matcher, to compare contenders in different languages.
+"""A digest of a matcher's answers, to compare contenders that are written in different languages.
 
     digest = sum over topics i and subscribers s of ((i + 1) K  xor  (s + 1) L)   modulo 2^64
 
-Topics and subscribers are numbers from 0. The order of an answer does not matter. A missing or
-repeated subscriber changes the count or the digest.
+Topics and subscribers are numbers from 0. The order of the subscribers in an answer does not
+matter. A missing or repeated subscriber changes the count or the digest.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final, NamedTuple
 _TOPIC: Final = 0x9E3779B97F4A7C15
 _SUBSCRIBER: Final = 0xC2B2AE3D27D4EB4F
 _ALL: Final = 2**64 - 1
-#: Seconds that each comparison after the first one may take.
+#: Most seconds that a comparison after the first may probably take; else it is skipped.
 _PATIENCE: Final = 1.0
 
 
 class MatchAnswers(NamedTuple):
-    """The answers for the first `topics` topics: number of subscribers found, and digest."""
+    """The answers for the first `topics` topics: `found` subscribers in all, and the digest."""
 
     topics: int
     found: int
@@ -28,11 +28,11 @@ class MatchAnswers(NamedTuple):
 
 
 class WrongMatch(Exception):
-    """An answer differs from the expected one."""
+    """The answers of a matcher differ from the expected answers."""
 
 
 def answers(match: Callable[[str], Sequence[int]], topics: Sequence[str]) -> MatchAnswers:
-    """Match topics and return the digest of the answers."""
+    """Match all topics; return their number, the number of subscribers found, and the digest."""
     found = digest = 0
     for number, topic in enumerate(topics, 1):
         row = number * _TOPIC & _ALL
@@ -45,10 +45,11 @@ def answers(match: Callable[[str], Sequence[int]], topics: Sequence[str]) -> Mat
 def check(
     match: Callable[[str], Sequence[int]], topics: Sequence[str], expected: Sequence[Sequence[int]]
 ) -> None:
-    """Raise WrongMatch unless the answers are as expected.
+    """Raise WrongMatch unless `match` gives the expected answers.
 
-    `expected` holds `MatchAnswers` as lists, with the fewest topics first. The first one is always
-    compared, the others if that will probably take less than a second.
+    Each entry of `expected` is a `MatchAnswers` as a list; the entry with the fewest topics comes
+    first and is always compared. A later entry is compared only if that will probably take less
+    than a second.
     """
     rate = 0.0
     for wanted in expected:

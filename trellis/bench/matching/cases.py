@@ -1,4 +1,7 @@
-"""The parts of the bench. They consist of cases, and the cases of one size are a batch."""
+"""The parts of `trellis bench matching` and their cases.
+
+The cases with the same number of subscriptions make a batch.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,16 @@ FULL: Final = (1_000, 10_000, 100_000, 1_000_000)
 _ARTICLE: Final = 1_000
 _ARTICLE_WORKERS: Final = (2, 4, 8, 16)
 _PAIRS: Final = (1, 2, 4, 8)
-#: Publications per change of a subscription; 0 is no change.
+#: Publications for each change of a subscription; 0: no subscription changes.
 _EVERY: Final = (0, 1_000, 100, 10)
 
 
 @dataclass(frozen=True)
 class MatchingCase:
-    """One measurement: a request and its workload. `only` names contenders if not all can do it."""
+    """One measurement: a request and its workload.
+
+    `only` names the contenders that take part; () is all except those with a cache of answers.
+    """
 
     part: str
     workload: MatchingWorkload
@@ -43,7 +49,7 @@ class MatchingCase:
 
     @property
     def key(self) -> str:
-        """The name of the case in results."""
+        """The name of the case in results: part, workload, size, kind and variant."""
         return " ".join(
             word
             for word in (self.part, self.workload.name, str(self.size), self.kind, self.variant)
@@ -52,7 +58,9 @@ class MatchingCase:
 
     @property
     def checked(self) -> bool:
-        """True if the request has the expected answers."""
+        """True if the request must contain the expected answers, so that the contender checks its
+        own.
+        """
         return self.kind in ("workload", "churn")
 
 
@@ -60,7 +68,7 @@ class MatchingCase:
 class CaseBatch:
     """Cases that a contender does in one process per round.
 
-    If `alone`, each case gets a process of its own, and is measured in one round only.
+    If `alone`, each case runs in a process of its own, and in one round only.
     """
 
     cases: list[MatchingCase]
@@ -69,7 +77,7 @@ class CaseBatch:
 
 @dataclass(frozen=True)
 class CasePart:
-    """A part of the bench, chosen by its name."""
+    """A part of the bench, which a user chooses by its name. `make` yields the cases for sizes."""
 
     name: str
     text: str
@@ -170,7 +178,10 @@ PARTS: Final = {
 
 
 def batches(names: Sequence[str], sizes: Sequence[int]) -> list[CaseBatch]:
-    """Return the cases of parts in batches by size, memory last within a size."""
+    """Return the cases of the named parts as batches, one or two for each number of subscriptions.
+
+    The first has the timed cases, the second the cases that measure memory, which run alone.
+    """
     cases = [case for name in names for case in PARTS[name].make(sizes)]
     found: list[CaseBatch] = []
     for size in sorted({case.size for case in cases}):

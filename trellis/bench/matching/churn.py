@@ -9,7 +9,7 @@ from typing import Any, Final
 from trellis.bench.matching.answers import check
 from trellis.bench.matching.measure import clock, drain, loaded
 
-#: Topics matched at a time if no subscription changes.
+#: Topics looked up in one timed step if no subscription changes.
 _CHUNK: Final = 1_000
 
 
@@ -22,9 +22,10 @@ def churn(
     every: int,
     seconds: float,
 ) -> dict[str, float]:
-    """Measure ns per publication, with one change of a subscription per `every` publications.
+    """Measure ns per publication while one subscription changes after each `every` publications.
 
-    The topics are published once before, to fill a cache. Raises WrongMatch.
+    A publication is a lookup of its topic. If `every` is 0, no subscription changes. All topics are
+    looked up once before, to fill a cache. Raises WrongMatch.
     """
     loaded(matcher, patterns)
     from matching.cache import RouteCache
@@ -59,7 +60,9 @@ def churn(
 def _changes(
     matcher: Any, patterns: Sequence[str], further: Sequence[str]
 ) -> list[tuple[Any, str, int]]:
-    """Return calls that subscribe and unsubscribe each further pattern in turn."""
+    """Return the changes in order, each as (method, pattern, subscriber): subscribe to a further
+    pattern, unsubscribe from it, then the next pattern.
+    """
     return [
         (change, pattern, len(patterns) + number)
         for number, pattern in enumerate(further)

@@ -1,8 +1,9 @@
-"""Time until threads that subscribe and publish at once are done, as in articles 1 and 2.
+"""Wall time of threads that subscribe and look up at the same time, as in articles 1 and 2 of the
+list in matching/__init__.py.
 
-Each worker does 1,000 operations. Readers match topics, writers subscribe, and mixed workers
-subscribe in one of ten operations. A matcher that is not safe for threads gets a lock, as in
-article 1.
+Each worker is a thread that does 1,000 operations. Readers look up topics, writers subscribe, and
+mixed workers subscribe in one of ten operations and look up in the others. A matcher that is not
+safe for threads is used with a lock, as in article 1.
 """
 
 from __future__ import annotations
@@ -16,34 +17,37 @@ from trellis.bench.matching.answers import WrongMatch
 
 _OPERATIONS: Final = 1_000
 _MIXED_WRITES: Final = _OPERATIONS // 10
-#: Most seconds for checking the new subscriptions after a run. The first and the last subscriptions
-#: are checked first.
+#: Most seconds for checking the new subscriptions after a run. The check begins with the first and
+#: the last subscriptions and goes on to the middle; the rest is not checked.
 _PATIENCE: Final = 1.0
 #: Algorithms that are safe for threads without a lock.
 LOCK_FREE: Final = ("cstrie", "snapshot")
 
 
 class LockedMatcher:
-    """A matcher behind one lock."""
+    """A matcher whose calls are made under one lock."""
 
     def __init__(self, matcher: Any) -> None:
         self._matcher = matcher
         self._lock = threading.Lock()
 
     def subscribe(self, pattern: str, subscriber: int) -> bool:
-        """Subscribe under the lock."""
+        """Subscribe under the lock; return the matcher's answer."""
         with self._lock:
             return bool(self._matcher.subscribe(pattern, subscriber))
 
     def match(self, topic: str) -> list[int]:
-        """Match under the lock."""
+        """Return the subscribers of a topic, looked up under the lock."""
         with self._lock:
             found: list[int] = self._matcher.match(topic)
             return found
 
 
 class _Work:
-    """Threads that begin at the same time."""
+    """The worker threads of one measurement, which begin at the same time.
+
+    `written` holds the (pattern, subscriber) pairs that they subscribe.
+    """
 
     def __init__(self, matcher: Any, topics: Sequence[str], workers: int) -> None:
         self._match, self._subscribe, self._topics = matcher.match, matcher.subscribe, topics
@@ -52,7 +56,10 @@ class _Work:
         self.written: list[tuple[str, int]] = []
 
     def add(self, pairs: Sequence[tuple[str, int]], reads: int) -> None:
-        """Add a worker that subscribes pairs, with `reads` lookups after each, or lookups alone."""
+        """Add a worker that subscribes each pair and does `reads` lookups after it.
+
+        Without pairs, the worker does `reads` lookups only.
+        """
         self.written += pairs
         self._threads.append(threading.Thread(target=self._run, args=(pairs, reads)))
 
@@ -87,7 +94,11 @@ def threads(
     writers: int,
     mixed: int,
 ) -> dict[str, float]:
-    """Measure wall time in ms. Raises WrongMatch if a subscription is missing afterwards."""
+    """Return {"ms": wall time until all workers are done}.
+
+    Raises WrongMatch if a subscription is found to be missing then; the check takes at most a
+    second.
+    """
     for subscriber, pattern in enumerate(patterns):
         matcher.subscribe(pattern, subscriber)
     work = _Work(matcher, topics, readers + writers + mixed)
@@ -108,5 +119,7 @@ def threads(
         if time.monotonic() > until:
             break
         if list(matcher.match(pattern)) != [subscriber]:
-            raise WrongMatch(f"after the threads {pattern} does not find {subscriber}")
+            raise WrongMatch(
+                f"after all threads ended, {pattern} does not find exactly subscriber {subscriber}"
+            )
     return {"ms": elapsed}

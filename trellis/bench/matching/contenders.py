@@ -22,15 +22,15 @@ from trellis.bench.matching.step import CACHED
 
 #: The folder of `trellis` and `matching`, for the started processes.
 _SITE: Final = str(Path(trellis.__file__ or "").parent.parent)
-#: Algorithms that a full run measures interpreted as well, for docs/matching.md.
+#: Algorithms that a full run measures also without compilation, for docs/matching.md.
 INTERPRETED: Final = ("trie", "shapes", "dfa")
 
 
 @dataclass(frozen=True)
 class Contender:
-    """An algorithm or peer that is measured.
+    """An algorithm of `matching/`, the route cache, or a peer.
 
-    `missing` is the reason why it cannot run, "" if it can. `ours` is False for peers.
+    `missing` is the reason why the contender cannot run, "" if it can. `ours` is False for peers.
     """
 
     name: str
@@ -43,15 +43,18 @@ class Contender:
 
 
 class ContenderFailed(Exception):
-    """A contender ended, or gave an invalid answer."""
+    """The process of a contender ended, or its answer is not a JSON object."""
 
 
 class Slow(Exception):
-    """A contender gave no answer in time."""
+    """A contender gave no answer within the permitted seconds."""
 
 
 def ours(interpreted: Sequence[str] = ()) -> list[Contender]:
-    """Return all algorithms and the route cache; those in `interpreted` appear a second time."""
+    """Return a contender for each algorithm of `matching/` and for the route cache.
+
+    Algorithms named in `interpreted` appear a second time, uncompiled, as `NAME-py`.
+    """
     found = [_ours(algorithm) for algorithm in matching.algorithms()]
     found.append(
         Contender(
@@ -100,7 +103,7 @@ def _command(*words: str) -> tuple[str, ...]:
 
 
 def peers(folder: Path) -> list[Contender]:
-    """Return the peers listed in the folder's peers.toml. Raises ValueError if it is invalid."""
+    """Return the peers in the folder's peers.toml. Raises ValueError if the file is invalid."""
     file = folder / "peers.toml"
     try:
         entries: list[dict[str, Any]] = tomllib.loads(file.read_text())["peer"]
@@ -118,9 +121,10 @@ def _peer(
     idea: str = "",
     origin: str = "",
 ) -> Contender:
-    """Return a peer. Words of its command that name files in the folder become absolute paths.
+    """Return a peer as a contender.
 
-    The peer is not installed if the first word names no file.
+    Words of `command` that name files in the folder become absolute paths. If the first word names
+    no file there, the peer is not installed, and `missing` says how to install it.
     """
     found = [
         str((folder / word).absolute()) if (folder / word).is_file() else word for word in command
@@ -153,10 +157,10 @@ class RunningContender:
         self._in, self._out = self._process.stdin, self._process.stdout
 
     def ask(self, request: dict[str, Any], patience: float) -> dict[str, Any]:
-        """Return the answer to a request.
+        """Send a request and return the contender's answer.
 
-        Raises Slow without an answer in `patience` seconds, ContenderFailed if the process ended or
-        gave an invalid answer.
+        Raises Slow if there is none within `patience` seconds, and ContenderFailed if the process
+        ended or the answer is not a JSON object.
         """
         line = b""
         until = time.monotonic() + patience
@@ -182,7 +186,7 @@ class RunningContender:
         return answer
 
     def close(self) -> None:
-        """End the process."""
+        """Kill the contender's process and close its pipes."""
         self._process.kill()
         self._process.wait()
         for file in (self._in, self._out, self._errors):
@@ -192,7 +196,7 @@ class RunningContender:
                 pass
 
     def _last_error(self) -> str:
-        """Return the last line of its stderr."""
+        """Return the last line that the process wrote to stderr, "" if it wrote none."""
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         return lines[-1][:200] if lines else ""

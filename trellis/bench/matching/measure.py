@@ -1,8 +1,9 @@
-"""Time of a call, measured with loops that run in C, as CPU time of the thread.
+"""CPU time of a matcher's calls, made by a loop that runs in C.
 
 `deque.extend(map(function, arguments))` calls a function and drops the results without bytecode in
-between. `loop_ns` is the cost of the loop, measured with `len`: it is reported, not subtracted. The
-garbage collector is off in the process of a contender and runs between measurements.
+between. `loop_ns` is the overhead of this loop, measured with `len`: it is reported, not
+subtracted. The garbage collector is off in the process of a contender and runs between
+measurements.
 """
 
 from __future__ import annotations
@@ -25,15 +26,18 @@ _MOST_CALLS: Final = 4_096
 
 
 def loop_ns() -> float:
-    """Return ns per call of `len` in the loop."""
+    """Return the overhead of the measuring loop in ns per call, measured with `len`.
+
+    The overhead is reported, not subtracted.
+    """
     return per_call(len, ["one.two.three"] * _MOST_CALLS, 0.02)
 
 
 def per_call(function: Callable[[Any], object], arguments: Sequence[Any], seconds: float) -> float:
-    """Return ns per call over the arguments in turn, measured for about `seconds`.
+    """Call `function` with each argument in turn for about `seconds`; return ns per call.
 
-    The first chunks of calls, which grow until they take long enough, do not count: the clock's
-    own cost would distort short ones.
+    Calls are timed in chunks. The chunks grow until they take long enough, and only then count: the
+    cost of reading the clock would distort short chunks.
     """
     limit, spent, done, at, calls = int(seconds * 1e9), 0, 0, 0, 1
     while spent < limit:
@@ -53,7 +57,10 @@ def per_call(function: Callable[[Any], object], arguments: Sequence[Any], second
 def first_pass(
     function: Callable[[Any], object], arguments: Sequence[Any], seconds: float
 ) -> tuple[int, float]:
-    """Call once with each argument for at most `seconds`; return calls made and ns per call."""
+    """Call `function` once with each argument, for at most about `seconds`.
+
+    Return the number of calls made, and ns per call.
+    """
     limit, spent, done, calls = int(seconds * 1e9), 0, 0, 1
     while done < len(arguments) and (spent < limit or not done):
         chunk = arguments[done : done + calls]
@@ -68,9 +75,10 @@ def first_pass(
 
 
 def pairs(matcher: Any, patterns: Sequence[str], first: int, seconds: float) -> tuple[float, float]:
-    """Return ns to subscribe and to unsubscribe a pattern; subscribers are numbers from `first`.
+    """Return ns per call of subscribe and of unsubscribe; subscribers are numbers from `first`.
 
-    All patterns are added, then all removed, repeatedly; fewer at a time if a call takes long.
+    All patterns are subscribed and then all unsubscribed, again and again for about `seconds`; if
+    calls take long, only the first patterns.
     """
     limit, added, removed, done, count = int(seconds * 1e9), 0, 0, 0, 1
     subscribers = range(first, first + len(patterns))
@@ -105,10 +113,10 @@ def workload(
     expected: Sequence[Sequence[int]],
     seconds: float,
 ) -> dict[str, float]:
-    """Measure all figures of a workload in ns per call. Raises WrongMatch.
+    """Return all figures of a workload, by name, in ns per call. Raises WrongMatch.
 
-    `first` is the first pass over the topics, in which some algorithms fill caches, for at most
-    four times `seconds`. `lookup` and `any` follow, over the topics of the first pass.
+    `first` is the time of each topic's first lookup, in which some algorithms fill caches; this
+    takes at most four times `seconds`. `lookup` and `any` are later lookups of the same topics.
     """
     load = loaded(matcher, patterns)
     done, first = first_pass(matcher.match, topics, 4 * seconds)
@@ -129,7 +137,10 @@ def workload(
 
 
 def cold(make: Callable[[], Any], pattern: str, topic: str, seconds: float) -> dict[str, float]:
-    """Measure a cold start: one subscription in an empty matcher. Raises WrongMatch."""
+    """Return ns to subscribe, unsubscribe and look up with one subscription in an empty matcher.
+
+    Raises WrongMatch.
+    """
     limit, added, removed, done = int(seconds * 1e9), 0, 0, 0
     join, leave = methodcaller("subscribe", pattern, 0), methodcaller("unsubscribe", pattern, 0)
     while added + removed < limit:

@@ -1,8 +1,8 @@
-"""Memory of a subscription: the growth of the process over many matchers (Linux only).
+"""Memory of a subscription: how much the process grows while many matchers are filled (Linux only).
 
-Patterns are decoded one by one and dropped again, as in a broker, so an algorithm that keeps a
-pattern's text or words pays for them. Subscribers exist before and cost nothing here, because in a
-broker they are bindings, which it has anyway.
+Each pattern is decoded, subscribed and dropped, as in a broker, so an algorithm that keeps a
+pattern's text or words pays for them. The subscribers are created before the measurement and cost
+nothing here: in a broker they are bindings, which exist anyway.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SUBSCRIPTIONS: Final = 60_000
 
 
 def subscription_size(make: Callable[[], Any], patterns: bytes) -> float:
-    """Return bytes per subscription of matchers with `patterns`, one per line."""
+    """Return bytes per subscription in matchers that hold all `patterns`, one pattern per line."""
     count = patterns.count(b"\n") + 1
     subscribers = list(range(count))
     matchers: list[Any] = [make() for _ in range(-(-_SUBSCRIPTIONS // count))]

@@ -17,7 +17,7 @@ Row = dict[str, str | int | float | bool | None]
 
 
 def environment(command: Sequence[str]) -> dict[str, Any]:
-    """Return the present environment; `load` is the load average before the run."""
+    """Return the present environment for the results; `load` is the present load average."""
     found = of_bench(command, {})
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -45,7 +45,7 @@ def _command(command: Sequence[str]) -> str:
 
 
 def heading(results: MatchingResults) -> str:
-    """Return environment and method in one line."""
+    """Return a line about the environment and the method, to print above the tables."""
     found = results.environment
     return (
         f"{found['python']}, {found['kernel']}, {found['cpus']} x {found['cpu']}, "
@@ -93,7 +93,7 @@ def tables(results: MatchingResults) -> Iterator[tuple[str, list[Row]]]:
 
 
 def exceptions(results: MatchingResults) -> list[str]:
-    """Return a line for each wrong answer and each contender that ended."""
+    """Return a line for each wrong answer and each contender that failed in a case."""
     return [
         f"{name}, {key}: {cell.why}: {cell.wrong or cell.failed}"
         for name, of in results.cells.items()

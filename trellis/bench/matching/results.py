@@ -15,9 +15,9 @@ FORMAT: Final = 1
 
 @dataclass
 class ResultCell:
-    """The results of a contender in a case.
+    """The results of one contender in one case: its figures in each round.
 
-    There are no figures if one of the last four fields has a text, which says why.
+    If `wrong`, `slow`, `unable` or `failed` has a text, no figure counts; the text says why.
     """
 
     rounds: list[dict[str, float]] = field(default_factory=list)
@@ -35,7 +35,7 @@ class ResultCell:
 
     @property
     def medians(self) -> dict[str, float]:
-        """The median of each figure."""
+        """The median of each figure over the rounds; {} if no figure counts."""
         if self.why or not self.rounds:
             return {}
         return {
@@ -51,7 +51,7 @@ class ResultCell:
 
 @dataclass
 class MatchingAbout:
-    """A contender of the run."""
+    """The description of a contender in the results."""
 
     title: str
     ours: bool
@@ -63,7 +63,7 @@ class MatchingAbout:
 
 @dataclass
 class CaseAbout:
-    """A case of the run."""
+    """The description of a case in the results."""
 
     part: str
     workload: str
@@ -75,7 +75,10 @@ class CaseAbout:
 
 @dataclass
 class MatchingResults:
-    """The results of a run. `loop_ns` is the cost of the measuring loop per call."""
+    """The results of a run; `cells` holds them by contender and case.
+
+    `loop_ns` is the overhead of the measuring loop in ns per call.
+    """
 
     environment: dict[str, Any]
     rounds: int
@@ -86,11 +89,11 @@ class MatchingResults:
     cells: dict[str, dict[str, ResultCell]] = field(default_factory=dict)
 
     def cell(self, contender: str, case: str) -> ResultCell:
-        """Return a cell, created empty if it is missing."""
+        """Return the cell of a contender and a case; create an empty cell if there is none."""
         return self.cells.setdefault(contender, {}).setdefault(case, ResultCell())
 
     def median(self, contender: str, case: str, figure: str) -> float | None:
-        """Return the median of a figure, None if it was not measured."""
+        """Return the median of a contender's figure in a case, None if it was not measured."""
         return self.cells.get(contender, {}).get(case, ResultCell()).medians.get(figure)
 
     def text(self) -> str:
@@ -102,7 +105,7 @@ class MatchingResults:
         return json.dumps({"format": FORMAT, **plain}, indent=1) + "\n"
 
     def write(self, path: Path) -> None:
-        """Replace the file in one step."""
+        """Replace the file atomically with these results."""
         partial = path.with_name(path.name + ".partial")
         partial.write_text(self.text())
         partial.replace(path)
@@ -124,9 +127,10 @@ def read(path: Path) -> MatchingResults:
 
 
 def merged(runs: Sequence[MatchingResults]) -> MatchingResults:
-    """Merge runs on one machine. The last run with a case provides its figures.
+    """Merge the results of several runs on one machine into those of the first; return them.
 
-    The environment has the commands of all runs, and the load average before each.
+    If several runs measured a contender in a case, the figures of the last run count. The
+    environment gets the commands of all runs, and the load average before each.
     """
     first, *others = runs
     for several, one in (("commands", "command"), ("loads", "load")):

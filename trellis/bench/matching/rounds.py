@@ -6,8 +6,8 @@
             for each contender, beginning with another one each time
                 start it, do the cases of the batch, end it
 
-A case that a contender answers wrong, too slowly or not at all is not repeated with it. After a
-slow answer, larger sizes of the case are skipped too.
+If a contender answers a case wrongly, too slowly or not at all, this case is not repeated with this
+contender. After a slow answer, larger sizes of the case are skipped too.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from trellis.bench.matching.contenders import (
 )
 from trellis.bench.matching.results import CaseAbout, MatchingResults
 
-#: Topics whose answers are compared with those of `trie`.
+#: Topics for which a contender's answers are compared with those of `trie`.
 _TOPICS: Final = 200
-#: Pairs of topic and pattern that are tried with `naive`.
+#: Most pairs of topic and pattern that `naive` compares to check the answers of `trie`.
 _TRIED: Final = 40_000
-#: Seconds to wait for the expected answers, with a million subscriptions.
+#: Seconds to wait for the expected answers; with a million subscriptions they take long.
 _ORACLE_PATIENCE: Final = 600.0
 
 
@@ -41,7 +41,8 @@ _ORACLE_PATIENCE: Final = 600.0
 class RoundPlan:
     """The contenders, cases and rounds of a run.
 
-    Each figure is measured for `seconds`. A contender may take `patience` seconds for an answer.
+    Each figure is measured for `seconds`. A contender that gives no answer for `patience` seconds
+    is too slow.
     """
 
     contenders: Sequence[Contender]
@@ -52,7 +53,7 @@ class RoundPlan:
 
     @property
     def steps(self) -> int:
-        """The largest number of requests."""
+        """The number of requests if no case is skipped."""
         return sum(
             (1 if batch.alone else self.rounds)
             * sum(1 for case in batch.cases for one in self.contenders if _asked(one, case))
@@ -61,7 +62,7 @@ class RoundPlan:
 
 
 class Disagreement(Exception):
-    """`naive` and `trie` give different answers."""
+    """`naive` and `trie` give different answers, so the expected answers are unknown."""
 
 
 def measure(
@@ -70,9 +71,9 @@ def measure(
     tell: Callable[[int, str], None],
     save: Callable[[], None],
 ) -> None:
-    """Run a plan and add the answers to the results.
+    """Run a plan and add the contenders' figures to the results; call `save` after each batch.
 
-    `tell` is called with the number of requests done and a text for the next one.
+    `tell` is called before each request with the request's number and a text that describes it.
     """
     bench = _Bench(plan, results, tell)
     for batch in plan.batches:
@@ -82,7 +83,7 @@ def measure(
 
 
 def _asked(contender: Contender, case: MatchingCase) -> bool:
-    """True if the contender takes part in the case."""
+    """True if the contender is asked to do the case."""
     return (
         contender.name in case.only
         if case.only
@@ -91,7 +92,7 @@ def _asked(contender: Contender, case: MatchingCase) -> bool:
 
 
 class _Bench:
-    """A running plan."""
+    """A plan while it runs, with the results so far."""
 
     def __init__(
         self, plan: RoundPlan, results: MatchingResults, tell: Callable[[int, str], None]
@@ -120,7 +121,10 @@ class _Bench:
                     self._cases(contender, group, requests, number)
 
     def _request(self, case: MatchingCase, folder: Path) -> dict[str, Any]:
-        """Return the request of a case, with its files and expected answers."""
+        """Return the request of a case, with the paths of its files and the expected answers.
+
+        The files are written to `folder` if they are not there yet.
+        """
         request = {"kind": case.kind, "seconds": self._plan.seconds, **case.request}
         if case.kind == "cold":
             return request
@@ -138,9 +142,9 @@ class _Bench:
         return request
 
     def _expected(self, case: MatchingCase, request: dict[str, Any]) -> list[MatchAnswers]:
-        """Return the expected answers, of `naive` for a few topics and of `trie` for more.
+        """Return the answers of `trie` for a few topics and for more, as the expected answers.
 
-        Raises Disagreement.
+        Raises Disagreement if `naive` gives other answers for the few topics.
         """
         self._tell(self._done, f"{case.workload.name} {case.size:,}: expected answers")
         few = max(1, min(_TOPICS, _TRIED // case.size))
@@ -162,7 +166,7 @@ class _Bench:
         requests: dict[str, dict[str, Any]],
         number: int,
     ) -> None:
-        """Run cases in one process; after a failure, continue in a new process."""
+        """Run a contender's cases in one process; after a failure, continue in a new process."""
         process: RunningContender | None = None
         try:
             for case in cases:

@@ -1,5 +1,5 @@
-"""Gain of splitting each pattern and each topic only once. (The idea is from article 5 of the
-list in matching/__init__.py.)
+"""Time saved by splitting each pattern and each topic into words only once. (The idea is from
+article 5 of the list in matching/__init__.py.)
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from trellis.bench.matching.measure import per_call
 
 
 def _fits(pattern: list[str], words: list[str]) -> bool:
-    """Return True if a pattern without `#` matches."""
+    """Return True if a pattern without `#` matches a topic; both are split into words."""
     return len(pattern) == len(words) and all(
         one in ("*", word) for one, word in zip(pattern, words, strict=True)
     )
@@ -26,7 +26,10 @@ class SplittingScan:
         self._split = [AMQP.split(pattern) for pattern in self._patterns]
 
     def each_time(self, topic: str) -> list[int]:
-        """Match a topic; split the topic and the pattern again at each comparison."""
+        """Return the numbers of the patterns that match a topic.
+
+        The topic and the pattern are split again for each comparison.
+        """
         return [
             number
             for number, pattern in enumerate(self._patterns)
@@ -34,19 +37,22 @@ class SplittingScan:
         ]
 
     def once(self, topic: str) -> list[int]:
-        """Match a topic that is split once, against patterns that are already split."""
+        """Return the numbers of the patterns that match a topic.
+
+        The topic is split once; the patterns are split already.
+        """
         words = AMQP.split(topic)
         return [number for number, pattern in enumerate(self._split) if _fits(pattern, words)]
 
 
 def splitting(patterns: Sequence[str], topics: Sequence[str], seconds: float) -> dict[str, float]:
-    """Measure ns per lookup: splitting texts at each comparison, or splitting each text once.
+    """Return ns per lookup: `each` splits the texts for each comparison, `once` each text once.
 
-    Raises WrongMatch if the answers differ.
+    Raises WrongMatch if the two ways find different patterns.
     """
     scan = SplittingScan(patterns)
     if any(scan.each_time(topic) != scan.once(topic) for topic in topics[:10]):
-        raise WrongMatch("a topic split once has other matches than one split for each pattern")
+        raise WrongMatch("splitting once finds other patterns than splitting for each comparison")
     return {
         "each": per_call(scan.each_time, topics, seconds),
         "once": per_call(scan.once, topics, seconds),

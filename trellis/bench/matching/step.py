@@ -19,8 +19,8 @@ A request is a line of JSON, and so is its answer. A peer is a program with the 
                 subscribers are the line numbers of patterns, from 0
     expected    a list of [topics, found, digest]
 
-The answer is {"unable": reason} to an unsupported request, and {"wrong": problem} if the answers of
-the algorithm are not the expected ones.
+The answer to an unsupported request is {"unable": reason}. The answer is {"wrong": problem} if the
+algorithm's answers differ from the expected answers.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class MatchingStep:
         self.name = name
 
     def make(self) -> Any:
-        """Return an empty matcher."""
+        """Return an empty matcher of the algorithm, for the AMQP grammar."""
         from matching import AMQP, create
 
         if self.name == CACHED:
@@ -70,7 +70,7 @@ class MatchingStep:
         return create(self.name, AMQP)
 
     def do(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Do a request and return its answer. Raises WrongMatch."""
+        """Measure what a request asks for, and return the answer. Raises WrongMatch."""
         from trellis.bench.matching import answers, churn, concurrency, measure, memory, splitting
 
         kind = request["kind"]
@@ -135,7 +135,7 @@ class MatchingStep:
 
 
 def serve(step: MatchingStep) -> int:
-    """Answer the requests on stdin until its end."""
+    """Answer the requests on stdin, one per line, until stdin ends; return the exit code."""
     from trellis.bench.matching.answers import WrongMatch
 
     gc.disable()
@@ -151,7 +151,7 @@ def serve(step: MatchingStep) -> int:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the algorithm named in `argv`."""
+    """Answer requests with the algorithm named in `argv`; return the exit code."""
     if "--interpreted" in argv:
         sys.meta_path.insert(0, _Interpreted)
     return serve(MatchingStep(argv[0]))

@@ -1,8 +1,8 @@
 """Patterns and topics of every workload, the same in every run.
 
-All are AMQP keys; a peer with another grammar translates them into its own. The vocabularies of
-`tp`, `iot` and `adv` grow with the size, so that the number of patterns that match a topic grows
-slowly.
+Patterns are AMQP binding keys and topics are AMQP routing keys; a peer with another grammar
+translates them. In `tp`, `iot` and `adv`, the number of different words grows with the number of
+patterns, so that the number of patterns that match a topic grows slowly.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Words:
 
 @dataclass(frozen=True)
 class MatchingWorkload:
-    """A workload, generated in any size. `size` is set if there is only one size."""
+    """A workload, generated for any number of patterns. `size` is that number if it is fixed."""
 
     name: str
     text: str
@@ -38,7 +38,7 @@ class MatchingWorkload:
     size: int = 0
 
     def words(self, size: int) -> Words:
-        """Return the patterns and topics of a size, the same in every run."""
+        """Return the patterns and topics for `size` patterns, the same in every run."""
         return self.make(size, Random(f"{self.name} {size}"))
 
 
@@ -54,9 +54,9 @@ def _seed(size: int, random: Random) -> Words:
 
 
 def _threads(size: int, random: Random) -> Words:
-    """Return the workload of the threads: that of `seed` with more patterns to subscribe.
+    """Return the patterns of `seed` with more further patterns, enough for all writing threads.
 
-    The published topics are such that patterns match them.
+    Each topic is one of the patterns, so that each lookup finds a subscriber.
     """
     words = _seed(size, random)
     further = [
@@ -146,7 +146,10 @@ def _adv(size: int, random: Random) -> Words:
 
 
 def _zipf(exponent: float) -> Callable[[int, Random], Words]:
-    """Return a generator of `iot` with Zipf's law: the n-th topic has weight 1 / n^exponent."""
+    """Return a function that makes `iot` with topics drawn by Zipf's law.
+
+    The n-th topic has the weight 1 / n^exponent.
+    """
 
     def make(size: int, random: Random) -> Words:
         words = _iot(size, random)
@@ -179,7 +182,7 @@ def _many(hashes: int, words: int) -> MatchingWorkload:
 
 
 def _stars(size: int, random: Random) -> Words:
-    """Return patterns of ten words, with every subset of them replaced by `*`."""
+    """Return one topic's patterns of ten words: every subset of the words is replaced by `*`."""
     letters = "abcdefghij"
     masks = product((False, True), repeat=len(letters))
     patterns = [
@@ -194,7 +197,7 @@ def _stars(size: int, random: Random) -> Words:
 
 
 def _states(size: int, random: Random) -> Words:
-    """Return a pattern whose DFA has 2^16 states."""
+    """Return a pattern for which a deterministic finite automaton (DFA) needs 2^16 states."""
     pattern = "#.a" + ".*" * 16
     topics = [".".join(random.choice("ab") for _ in range(40)) for _ in range(500)]
     return Words([pattern], topics, [f"{pattern}.x"])
