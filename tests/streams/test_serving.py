@@ -276,7 +276,7 @@ def test_the_command_lists_and_shows_rows(served: Served) -> None:
         (
             ["stream", "head", "s", "--from", "41"],
             1,
-            "offset 41 of stream 's' in vhost '/' is not there yet: the next one that comes is 40",
+            "offset 41 of stream 's' in vhost '/' is not written yet: the next offset is 40",
         ),
         (
             ["stream", "head", "s", "--from", "3", "--to", "2"],
@@ -322,7 +322,7 @@ def test_the_command_lists_and_shows_rows(served: Served) -> None:
         (
             ["replay", "s", "--amqp", "{amqp}", "--from", "41"],
             1,
-            "trellis: offset 41 of stream 's' in vhost '/' is not there yet",
+            "trellis: offset 41 of stream 's' in vhost '/' is not written yet",
         ),
         (["replay", "s", "--amqp", "{amqp}", "--vhost", "none"], 1, "vhost none not found"),
         (
@@ -446,7 +446,7 @@ def test_rows_are_exported(served: Served, tmp_path: Path) -> None:
         "offset"
     ).to_pylist() == list(range(20))
     again = served.trellis("stream", "export", "s", str(path))
-    assert again.returncode == 1 and "is there already" in again.stderr
+    assert again.returncode == 1 and "exists already" in again.stderr
     assert served.trellis("stream", "export", "s", "s.csv").returncode == 2
 
 

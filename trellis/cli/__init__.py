@@ -19,9 +19,9 @@
     pipeline.py          pipeline, whose work the package pyspark_trellis does
     version.py           version
 
-A module with commands has `add(commands)`, which adds their parsers. A command is a function from
-its arguments to an exit code: 0 for success, 1 for a failure, 2 for wrong arguments or settings.
-An error is one line on stderr.
+A module with commands has `add(commands)`, which adds their parsers. A command is a function that
+takes the parsed arguments and returns the exit code: 0 for success, 1 for a failure, 2 for wrong
+arguments or settings. An error is one line on stderr.
 """
 
 import os
@@ -99,6 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of stdout, such as `head`, has ended. The flush at exit would fail again.
+        # The program that reads stdout, such as `head`, has ended. The flush at exit would fail
+        # again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -1,4 +1,4 @@
-"""Commands with actions, such as `trellis users add`, and how their answers are printed."""
+"""Commands with actions, such as `trellis users add`: parsers, requests, and printed answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trellis.cli.table import Row, columns_of, table
 
 
 def add_group(commands: Commands, name: str, text: str) -> Commands:
-    """Add a command with actions, `trellis NAME ACTION`; return the group to add actions to."""
+    """Add a command `trellis NAME ACTION`; return the group for `add_action`."""
     command = add_command(commands, name, _needs_action, text, "ACTION [ARGUMENT]...")
     return command.add_subparsers(
         title="actions", metavar="ACTION", dest="action", parser_class=Parser
@@ -34,9 +34,9 @@ def add_action(
     text: str,
     usage: str = "",
 ) -> Parser:
-    """Add an action to a group, with the flags for login and settings.
+    """Add the action `trellis COMMAND NAME` to a group, with the flags for login and settings.
 
-    The caller adds its positional arguments.
+    The caller adds the action's positional arguments to the returned parser.
     """
     action: Parser = group.add_parser(
         name,
@@ -51,12 +51,12 @@ def add_action(
 
 
 def add_vhost(action: Parser) -> None:
-    """Add the flag --vhost."""
+    """Add the flag --vhost, which names a virtual host."""
     action.add_argument("--vhost", default="/", metavar="NAME", help="virtual host [/]")
 
 
 def add_json(action: Parser) -> None:
-    """Add the flag --json."""
+    """Add the flag --json, which prints JSON instead of a table."""
     action.add_argument("--json", action="store_true", help="print a JSON list of objects")
 
 
@@ -74,7 +74,10 @@ def show(
     arguments: argparse.Namespace,
     empty: str,
 ) -> None:
-    """Print `columns` of rows as a table, or whole rows as JSON; `empty` stands for no rows."""
+    """Print `columns` of the rows as a table, or with --json all columns as JSON.
+
+    Print the text `empty` instead of a table without rows. If `columns` is empty, print all.
+    """
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(rows)).decode())
         return

@@ -1,4 +1,4 @@
-"""HTTP requests of the commands to a running broker: where it listens, and who logs in."""
+"""HTTP requests of the commands to a running broker: its URL, the login, and errors."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from trellis.cli.parsing import CommandError, Parser, add_settings, load_setting
 from trellis.settings import Listener, Settings
 from trellis.settings.loading import read_password
 
-#: Seconds without a byte after which the broker is taken for unresponsive.
+#: Seconds without a received byte after which a request fails.
 TIMEOUT = 10.0
-#: Characters of an unexpected answer that an error text repeats.
+#: Most bytes of an unexpected answer that an error text quotes.
 SHOWN = 1_000
 _LOGIN = "give --user and --password, or set TRELLIS_USER and TRELLIS_PASSWORD"
 
 
 class RequestRefused(msgspec.Struct):
-    """The body of an answer that refuses a request."""
+    """The JSON body with which the HTTP API refuses a request."""
 
     reason: str
 
@@ -46,7 +46,10 @@ class ApiClient:
         query: Mapping[str, object] | None = None,
         body: bytes | None = None,
     ) -> bytes:
-        """Return the body of the answer. `path` is the parts behind `/api/`, unquoted."""
+        """Send a request to `/api/PATH` and return the body of the answer.
+
+        `path` has the parts of PATH, without URL encoding.
+        """
         request = urllib.request.Request(
             self.url(*path) + (f"?{urlencode(query)}" if query else ""),
             data=body,
@@ -61,13 +64,19 @@ class ApiClient:
             raise CommandError(self._problem(error, request.full_url)) from None
 
     def json(self, method: str, *path: str, body: object = None) -> Any:
-        """Return the decoded JSON of the answer, None for an empty body. Sends `body` as JSON."""
+        """Send a request with `body` as JSON, unless `body` is None.
+
+        Return the decoded JSON of the answer; None for an empty answer.
+        """
         data = None if body is None else msgspec.json.encode(body)
         answer = self.request(method, *path, body=data)
         return self.decode(answer, Any, "JSON", *path) if answer else None
 
     def decode(self, answer: bytes, kind: Any, expected: str, *path: str) -> Any:
-        """Return the JSON of an answer as `kind`, which `expected` describes in an error."""
+        """Decode the JSON of an answer as the type `kind`.
+
+        Raises CommandError if this fails; `expected` describes the type in the error.
+        """
         try:
             return msgspec.json.decode(answer, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -76,7 +85,7 @@ class ApiClient:
             ) from None
 
     def url(self, *path: str) -> str:
-        """Return the URL of a path behind `/api/`."""
+        """Return the URL of `/api/PATH`; `path` has the parts of PATH, without URL encoding."""
         parts = (quote(part, safe="", errors="surrogateescape") for part in path)
         return f"{self.base}/api/{'/'.join(parts)}"
 
@@ -90,9 +99,10 @@ class ApiClient:
 
 
 def add_login(command: Parser) -> None:
-    """Add the flags that choose a running broker and the user to log in as, and the settings.
+    """Add the flags for the URL of a running broker and for the login, and those for settings.
 
-    This user is not the setting `user`, which defines a user of a broker to start.
+    Here --user and --password name the user that logs in. The settings of the same names define a
+    user of a broker that is started, so their flags are not added.
     """
     command.add_argument(
         "--url",
@@ -106,19 +116,23 @@ def add_login(command: Parser) -> None:
         help="user that logs in [user of the settings, else guest]",
     )
     command.add_argument(
-        "--password", dest="login_password", metavar="WORD", help="password of that user"
+        "--password", dest="login_password", metavar="WORD", help="password for the login"
     )
     command.add_argument(
         "--password-file",
         dest="login_password_file",
         metavar="FILE",
-        help="file whose first line is the password of that user",
+        help="file whose first line is the password for the login",
     )
     add_settings(command, "http", without=("user", "password", "password_file"))
 
 
 def credentials(arguments: argparse.Namespace, settings: Settings) -> tuple[str, str]:
-    """Return user name and password: those of the flags, else of the settings, else of guest."""
+    """Return the user name and password for the login: from the flags, else from the settings,
+    else "guest" for both.
+
+    Raises CommandError if no password is known.
+    """
     user: str = arguments.login_user or settings.user or "guest"
     password: str | None = arguments.login_password
     if password is None and arguments.login_password_file is not None:
@@ -138,7 +152,11 @@ def credentials(arguments: argparse.Namespace, settings: Settings) -> tuple[str,
 
 
 def base_url(url: str | None, section: str, listener: Listener) -> str:
-    """Return the URL of a broker: `url` if it is given, else that of a listener in the settings."""
+    """Return the URL of a broker: `url` if it is given, else the URL of a listener's settings.
+
+    `section` names the listener's settings in errors. Raises CommandError if `url` is invalid, or
+    the listener is disabled or has port 0.
+    """
     if url is not None:
         try:
             parts = urlsplit(url)
@@ -162,9 +180,10 @@ def base_url(url: str | None, section: str, listener: Listener) -> str:
 
 
 def fetch(request: urllib.request.Request) -> bytes:
-    """Return the body of a 2xx answer.
+    """Send a request and return the body of the answer.
 
-    Raises urllib's HTTPError for another answer, and CommandError if there is none.
+    Raises urllib's HTTPError for an answer whose status is not 2xx, and CommandError if there is
+    no answer.
     """
     # No proxy from the environment: the broker is addressed directly.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -186,12 +205,15 @@ def fetch(request: urllib.request.Request) -> bytes:
 
 
 def error_text(error: urllib.error.HTTPError) -> str:
-    """Return the text of an answer that is not 2xx, without its status."""
+    """Return the reason in the body of an error answer, or its status text if the body is empty."""
     return _reason(error)[0] or error.reason
 
 
 def _reason(error: urllib.error.HTTPError) -> tuple[str, bool]:
-    """Return the text of an answer, and True if the text is a reason given by the HTTP API."""
+    """Return the text of an error answer, and True if the HTTP API gave the text as the reason.
+
+    If False, the text is the beginning of the body, which may be of any format.
+    """
     with error:
         body = error.read(SHOWN)
     try:

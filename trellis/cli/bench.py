@@ -47,7 +47,7 @@ def add(commands: Commands) -> None:
         "workload",
         metavar="WORKLOAD",
         nargs="*",
-        help="workload to run, see --list [all that the given brokers support]",
+        help="workload to run, see --list [all that need only the given brokers]",
     )
     tool.add_argument(
         "--amqp",
@@ -62,9 +62,11 @@ def add(commands: Commands) -> None:
         metavar="PID,...",
         type=_pids,
         default=[],
-        help="processes of the broker, whose CPU time and memory are reported",
+        help="process numbers of the broker: report their CPU time and memory",
     )
-    tool.add_argument("--children", action="store_true", help="include child processes of --pid")
+    tool.add_argument(
+        "--children", action="store_true", help="include all child processes of --pid"
+    )
     amount = tool.add_mutually_exclusive_group()
     amount.add_argument(
         "--messages",
@@ -85,21 +87,22 @@ def add(commands: Commands) -> None:
         metavar="R",
         type=number(float, 0.001),
         default=0.0,
-        help="messages per second, with the latency of each [as many as the window allows]",
+        help="publish R messages per second, and measure the latency of each [as many as the "
+        "workload's window allows]",
     )
     tool.add_argument(
         "--size",
         metavar="BYTES",
         type=number(int, 8),
         default=0,
-        help="size of a message body in bytes, at least 8 [that of the workload]",
+        help="size of a message body in bytes, at least 8 [the workload's size]",
     )
     tool.add_argument(
         "--rounds",
         metavar="N",
         type=number(int, 1),
         default=3,
-        help="rounds of each workload, whose medians are shown [3]",
+        help="rounds of each workload; their medians are shown [3]",
     )
     tool.add_argument(
         "--json",
@@ -111,8 +114,8 @@ def add(commands: Commands) -> None:
 
 
 def load(arguments: argparse.Namespace) -> int:
-    """Run the workloads; the exit code is 1 if one failed."""
-    # Imported here, so that the other commands start without it.
+    """Run the workloads, or list them; the exit code is 1 if a workload failed."""
+    # Imported here, so that the other commands start without the load generator.
     from trellis.bench.workloads import WORKLOADS
 
     if arguments.list:
@@ -220,7 +223,10 @@ def _write(path: str, report: BenchReport) -> None:
 
 
 def _targets(arguments: argparse.Namespace) -> dict[str, BrokerTarget]:
-    """Return the given brokers by protocol, or the two defaults if none is given."""
+    """Return the brokers of --amqp and --mqtt by protocol, or both defaults without these flags.
+
+    Raises CommandError for an invalid URL.
+    """
     from trellis.bench.target import DEFAULTS, parse
 
     found: dict[str, BrokerTarget] = {}
@@ -235,7 +241,7 @@ def _targets(arguments: argparse.Namespace) -> dict[str, BrokerTarget]:
 
 
 def _needs_tool(arguments: argparse.Namespace) -> int:
-    """Print the help of `trellis bench`."""
+    """Print the help of `trellis bench`; return 2, because `load` or `matching` is missing."""
     arguments.parser.print_help()
     return 2
 

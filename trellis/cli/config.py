@@ -18,7 +18,7 @@ def add(commands: Commands) -> None:
         commands,
         "config",
         config,
-        "print the default settings file, or the settings in force",
+        "print a settings file with all defaults, or the settings in force",
         "[--effective] " + settings_usage,
     )
     command.add_argument(
@@ -45,13 +45,16 @@ def add(commands: Commands) -> None:
 
 
 def config(arguments: argparse.Namespace) -> int:
-    """Print the default settings file, or the settings in force."""
+    """Print a settings file with all defaults, or with --effective the settings in force."""
     print(effective(*load_settings(arguments)) if arguments.effective else default_file(), end="")
     return 0
 
 
 def check_config(arguments: argparse.Namespace) -> int:
-    """Check the settings, the certificates and the keys of tokens."""
+    """Check the settings, the certificates and the keys for JSON Web Tokens.
+
+    Print the listeners' ports and the sources of the settings. Raises SettingsError.
+    """
     settings, sources = load_settings(arguments)
     contexts(settings)
     if settings.jwt.keys:
@@ -63,7 +66,7 @@ def check_config(arguments: argparse.Namespace) -> int:
 
 
 def hash_password(arguments: argparse.Namespace) -> int:
-    """Print the hash of a password."""
+    """Print the hash of a password that is typed at a prompt or read from standard input."""
     try:
         password = _ask() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
         if not password:

@@ -1,6 +1,6 @@
 """`trellis definitions`: import and export of exchanges, queues, bindings, users and policies.
 
-The files are JSON, as RabbitMQ writes them.
+The files are JSON in RabbitMQ's format.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from trellis.cli.parsing import CommandError, Commands, add_command
 
 
 class ImportResult(msgspec.Struct):
-    """The broker's answer to an import: objects imported by kind, and reasons of refused ones."""
+    """The broker's answer to an import.
+
+    `taken` counts the imported objects by kind; `refused` has a line for each refused object.
+    """
 
     taken: dict[str, int]
     refused: list[str]
@@ -40,7 +43,7 @@ def add(commands: Commands) -> None:
         metavar="FILE",
         nargs="?",
         default="-",
-        help="file to read or write [-, which is standard input or output]",
+        help="file to read or write; - is standard input or output [-]",
     )
     add_login(command)
 

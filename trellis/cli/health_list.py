@@ -45,13 +45,13 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--cancel",
         metavar="VHOST:EXCHANGE:ID",
-        help="with KIND delayed: remove this delayed message before listing the others",
+        help="only with KIND delayed: remove this delayed message, then list the others",
     )
     add_login(command)
 
 
 def health(arguments: argparse.Namespace) -> int:
-    """Print whether the broker is ready."""
+    """Print that the broker is ready. Raises CommandError, exit code 1, if the broker is not."""
     settings = load_settings(arguments).settings
     url = base_url(arguments.url, "metrics", settings.metrics) + "/readyz"
     try:
@@ -64,7 +64,7 @@ def health(arguments: argparse.Namespace) -> int:
 
 
 def list_objects(arguments: argparse.Namespace) -> int:
-    """Print the objects of one kind."""
+    """Print the objects of the kind in `arguments`; with --cancel, first remove a message."""
     client = ApiClient(arguments)
     if arguments.cancel is not None:
         _cancel(client, arguments)
@@ -76,7 +76,7 @@ def list_objects(arguments: argparse.Namespace) -> int:
 
 
 def _cancel(client: ApiClient, arguments: argparse.Namespace) -> None:
-    """Remove a delayed message."""
+    """Remove the delayed message that --cancel names. Raises CommandError."""
     vhost, _, rest = arguments.cancel.partition(":")
     exchange, colon, number = rest.rpartition(":")
     if arguments.kind != "delayed" or not colon:

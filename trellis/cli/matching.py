@@ -21,8 +21,7 @@ _USAGE = (
     "trellis bench matching [PART]... [--algorithms A,B] [--sizes N,M | --full] [--rounds N] "
     "[--seconds S] [--peers FOLDER] [--interpreted] [--json FILE] [--list]"
 )
-#: Seconds for measuring each figure, and seconds to wait for each answer: in a quick run, and in a
-#: full run.
+#: (seconds for measuring each figure, seconds to wait for each answer) in a quick and a full run.
 _QUICK, _FULL = (0.01, 5.0), (0.3, 300.0)
 _PEERS = Path("benchmarks", "matching")
 
@@ -36,7 +35,7 @@ def add(commands: Commands) -> None:
 
 
 def add_bench(tools: Any) -> None:
-    """Add `matching` to `trellis bench`."""
+    """Add the command `trellis bench matching`."""
     tool: Parser = tools.add_parser(
         "matching",
         prog="trellis bench matching",
@@ -67,7 +66,7 @@ def add_bench(tools: Any) -> None:
         metavar="N",
         type=number(int, 1),
         default=5,
-        help="rounds, whose medians are shown [5]",
+        help="rounds; their medians are shown [5]",
     )
     tool.add_argument(
         "--seconds",
@@ -85,12 +84,12 @@ def add_bench(tools: Any) -> None:
         "--peers",
         metavar="FOLDER",
         type=Path,
-        help="folder of peers.toml, or `none` [benchmarks/matching, if it exists]",
+        help="folder with peers.toml; `none`: measure no peers [benchmarks/matching, if it exists]",
     )
     tool.add_argument(
         "--interpreted",
         action="store_true",
-        help="measure some algorithms uncompiled as well [with --full]",
+        help="measure some algorithms also without compilation (--full does so, too)",
     )
     tool.add_argument(
         "--json",
@@ -101,7 +100,7 @@ def add_bench(tools: Any) -> None:
 
 
 def matchers(arguments: argparse.Namespace) -> int:
-    """Print the algorithms."""
+    """Print the algorithms for topic matching, and if each can be loaded here."""
     from matching import algorithms
     from trellis.bench.matching.contenders import missing
 
@@ -128,7 +127,9 @@ def matchers(arguments: argparse.Namespace) -> int:
 
 
 def bench(arguments: argparse.Namespace) -> int:
-    """Measure the algorithms; the exit code is 1 if an answer was wrong or missing."""
+    """Measure the chosen contenders, or list all; the exit code is 1 if an answer was wrong or a
+    contender ended.
+    """
     from trellis.bench.matching.cases import FULL, PARTS, QUICK, batches
     from trellis.bench.matching.rounds import RoundPlan
 
@@ -146,7 +147,8 @@ def bench(arguments: argparse.Namespace) -> int:
     able = [each for each in contenders if not each.missing]
     if not able:
         raise CommandError(
-            "none of these can run here: " + "; ".join(each.missing for each in contenders)
+            "none of the chosen algorithms and peers can run here: "
+            + "; ".join(each.missing for each in contenders)
         )
     plan = RoundPlan(able, batches(names, sizes), arguments.rounds, chosen, patience + 20 * chosen)
     return _run(arguments, contenders, plan)
@@ -174,7 +176,7 @@ def _run(arguments: argparse.Namespace, contenders: list[Contender], plan: Any) 
             results.write(path)
 
     try:
-        save()  # A file that cannot be written is an error before hours of measuring.
+        save()  # If the file cannot be written, fail now and not after hours of measuring.
     except OSError as error:
         raise CommandError(f"cannot write {path}: {error.strerror}", 2) from None
     progress = ProgressLine()
@@ -243,7 +245,7 @@ def _contenders(arguments: argparse.Namespace) -> list[Contender]:
                 f"unknown algorithm {name}; the nearest is {nearest(name, known)}", 2
             )
     if not arguments.part and not arguments.full:
-        known.pop(CACHED, None)  # It is measured in the part `churn` only.
+        known.pop(CACHED, None)  # The route cache is measured in the part `churn` only.
     return [known[name] for name in arguments.algorithms or known if name in known]
 
 

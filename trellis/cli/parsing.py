@@ -16,7 +16,7 @@ METAVARS = {"s": "SECONDS", "bytes": "BYTES"}
 
 
 class CommandError(Exception):
-    """The failure of a command: one line of text, and the exit code."""
+    """The failure of a command: one line of text for stderr, and the exit code."""
 
     def __init__(self, problem: str, code: int = 1) -> None:
         super().__init__(printable(problem))
@@ -24,7 +24,10 @@ class CommandError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises CommandError, names the nearest flag, and prints no colours."""
+    """An ArgumentParser that raises CommandError instead of exiting, and prints no colours.
+
+    `parse` suggests the nearest flag for an unknown one. Flags cannot be abbreviated.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False, formatter_class=_Formatter)
@@ -36,7 +39,7 @@ class Parser(argparse.ArgumentParser):
         raise CommandError(f"{message} (see `{self.prog} --help`)", 2)
 
     def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
-        """Return the arguments in `argv`. Raises CommandError for an unknown one."""
+        """Parse `argv`, by default sys.argv[1:]. Raises CommandError for an unknown argument."""
         arguments, unknown = self.parse_known_args(argv)
         if unknown:
             own: Parser = getattr(arguments, "parser", self)
@@ -58,7 +61,10 @@ class _Formatter(argparse.HelpFormatter):
 
 
 def add_command(commands: Commands, name: str, run: Any, text: str, usage: str = "") -> Parser:
-    """Add the command `name`; `run` takes its arguments and returns the exit code."""
+    """Add the command `trellis NAME`. `run` takes the parsed arguments and returns the exit code.
+
+    `text` is the help of the command, without a capital and a full stop. `usage` follows the name.
+    """
     command: Parser = commands.add_parser(
         name,
         prog=f"trellis {name}",
@@ -71,7 +77,7 @@ def add_command(commands: Commands, name: str, run: Any, text: str, usage: str =
 
 
 def number(kind: type[int] | type[float], least: float) -> Any:
-    """Return the type of an argument that is a number not below `least`."""
+    """Return a function for argparse's `type`, which reads a finite number of at least `least`."""
 
     def read(text: str) -> float:
         try:
@@ -99,7 +105,7 @@ def add_settings(command: Parser, section: str = "", without: Collection[str] = 
         "--config",
         action="append",
         metavar="FILE",
-        help="settings file; of several files the last one that has a key decides "
+        help="settings file; may be given several times, the last file that has a key decides "
         "[$TRELLIS_CONFIG, else ./broker.toml, else /etc/trellis/broker.toml]",
     )
     groups = {"": group}
@@ -119,7 +125,10 @@ def add_settings(command: Parser, section: str = "", without: Collection[str] = 
 
 
 def load_settings(arguments: argparse.Namespace) -> Loaded:
-    """Return the settings from files, environment and the flags in `arguments`."""
+    """Return the settings from files, environment and flags, with their sources.
+
+    Raises SettingsError.
+    """
     given = vars(arguments)
     flags = {key: given[key] for key in OPTIONS if key in given}
     return load_with_sources(arguments.config, None, flags)

@@ -1,7 +1,7 @@
-"""`trellis pipeline`: arguments of the data pipeline on Spark.
+"""`trellis pipeline`: command line of the data pipeline on Spark.
 
-The package pyspark_trellis does the work. It needs the extra `pipeline`, and is imported by name
-when a job runs, because nothing in the broker may import it.
+The package pyspark_trellis does the work; it needs the packages of the extra `pipeline`. It is
+imported by name when a job runs, because nothing in the broker may import it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def add(commands: Commands) -> None:
         tool.add_argument(
             "--checkpoint",
             metavar="DIR",
-            help="directory for the position in the journal [TARGET.checkpoint]",
+            help="directory that stores how far the journal is read [TARGET.checkpoint]",
         )
         _mode(tool, "stop at the present end of the journal (the default)", "run until Ctrl-C")
         tool.add_argument(
@@ -71,7 +71,7 @@ def add(commands: Commands) -> None:
     tool.add_argument(
         "--current",
         metavar="FILE|URL",
-        help="present definitions [$topology, else the routes in the journal]",
+        help="present definitions, to compare with [$topology, else the routes in the journal]",
     )
     tool.add_argument(
         "--json",
@@ -130,7 +130,9 @@ def add(commands: Commands) -> None:
         "measure the data source and bulk matching against handwritten code with equal results",
         "[--quick]",
     )
-    tool.add_argument("--quick", action="store_true", help="use a hundredth of the messages")
+    tool.add_argument(
+        "--quick", action="store_true", help="measure with a hundredth of the messages"
+    )
     tool.add_argument("--json", metavar="FILE", type=Path, help="write the figures to FILE")
     tool = _add(
         tools,
@@ -143,7 +145,7 @@ def add(commands: Commands) -> None:
         metavar="DIR",
         type=Path,
         default=Path("trellis-demo"),
-        help="directory for all files [trellis-demo]",
+        help="directory for all files that the demo writes [trellis-demo]",
     )
     tool.add_argument(
         "--messages",
@@ -187,7 +189,9 @@ def _journal(tool: argparse._ActionsContainer, required: bool) -> None:
         help="directory of a stream, or http://USER:PASSWORD@HOST:15672",
     )
     tool.add_argument(
-        "--stream", metavar="QUEUE", help="with a URL: the stream, as QUEUE or VHOST/QUEUE"
+        "--stream",
+        metavar="QUEUE",
+        help="name of the stream, as QUEUE or VHOST/QUEUE; only if --journal is a URL",
     )
     tool.add_argument(
         "--starting",
@@ -238,12 +242,12 @@ def _question(tool: Parser) -> None:
         "--topology",
         metavar="PLACE",
         help="directory of $topology, or http://USER:PASSWORD@HOST:15672; none: do without it "
-        "[the one beside the journal]",
+        "[the $topology beside the journal]",
     )
     group.add_argument(
         "--as-of",
         metavar="TIME",
-        help="topology at this time (ISO 8601, UTC unless it has a zone) [the latest]",
+        help="use the topology of this time (ISO 8601; UTC if it has no zone) [the latest]",
     )
     _mode(tool, "answer once (the default)", "answer again after new messages, until Ctrl-C")
 

@@ -1,4 +1,4 @@
-"""`trellis replay`: publishes rows of a stream again."""
+"""`trellis replay`: publishes the messages in rows of a stream again."""
 
 from __future__ import annotations
 
@@ -39,21 +39,25 @@ def add(commands: Commands) -> None:
         default=0.0,
         help="messages per second [as fast as the broker confirms them]",
     )
-    command.add_argument("--topic", metavar="KEY", help="only rows with this routing key")
+    command.add_argument("--topic", metavar="KEY", help="replay only rows with this routing key")
     command.add_argument(
         "--exchange", metavar="NAME", help="exchange to publish to [the exchange of each row]"
     )
     command.add_argument(
         "--amqp",
         metavar="HOST:PORT",
-        help="where to publish [the host of --url or of the settings, and the AMQP port of the "
+        help="AMQP listener to publish to [host of --url, else of the settings; AMQP port of the "
         "settings]",
     )
     add_login(command)
 
 
 def replay_rows(arguments: argparse.Namespace) -> int:
-    """Publish each row with its content header, exchange and routing key, and wait for confirms."""
+    """Publish the message of each chosen row, and wait for all confirms.
+
+    The message has the content header, body and routing key of the row, and its exchange unless
+    --exchange is given. The exit code is 1 if the broker refused a message.
+    """
     settings = load_settings(arguments).settings
     host, port = _target(arguments, settings)
     user, password = credentials(arguments, settings)
@@ -103,12 +107,12 @@ def replay_rows(arguments: argparse.Namespace) -> int:
 
 
 def _routing_key(batch: BatchView, row: int) -> bytes:
-    """Return the routing key of a row, from the topic if the message came over MQTT."""
+    """Return the routing key of a row, or its topic if the message was published over MQTT."""
     return batch.text("topic" if batch.is_null("routing_key", row) else "routing_key", row)
 
 
 def _target(arguments: argparse.Namespace, settings: Settings) -> tuple[str, int]:
-    """Return the AMQP host and port: those of --amqp, else of the broker that has the rows."""
+    """Return the AMQP host and port of --amqp, else those of the broker that the rows come from."""
     if arguments.amqp is not None:
         host, _, port = arguments.amqp.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:

@@ -1,6 +1,6 @@
 """A small AMQP client that publishes messages and waits for their confirms.
 
-Content headers and bodies are sent as the stream stored them.
+Content headers and bodies are sent unchanged, as the stream stores them.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class ReplayPublisher:
     def publish(
         self, exchange: bytes, key: bytes, header: bytes, body: bytes, offset: int = 0
     ) -> None:
-        """Publish the message of the row at `offset`, and wait while too many are unconfirmed.
+        """Publish the message of the row at `offset`; wait while WINDOW messages are unconfirmed.
 
-        `header` is an encoded content header.
+        `header` is the encoded payload of the content header's frame.
         """
         method = (
             b"\x00\x3c\x00\x28\x00\x00"
@@ -96,9 +96,10 @@ class ReplayPublisher:
             self._receive()
 
     def summary(self, end: int) -> str:
-        """Return a line for the user: the number of confirmed messages, and the offset to go on at.
+        """Return a text that says how many messages are confirmed, and where to continue.
 
-        `end` is the first offset that was not published.
+        That is the first unconfirmed offset, or if there is none, `end`, the first offset that was
+        not published.
         """
         first = min(self._unconfirmed.values(), default=end)
         return f"{self.confirmed} messages are confirmed; continue with --from {first}"

@@ -52,7 +52,7 @@ def add(commands: Commands) -> None:
         "repair",
         repair,
         "rewrite damaged files of the log and the streams of a stopped broker without the damage; "
-        "copies of them stay in the directory quarantine beside them",
+        "copies of the damaged files are kept in the directory quarantine beside them",
     )
     backup = _add(
         tools, "backup", back_up, "copy the data directory, also while the broker runs", "TARGET "
@@ -61,7 +61,7 @@ def add(commands: Commands) -> None:
         "target",
         metavar="TARGET",
         type=Path,
-        help="new directory, on which a broker can start",
+        help="new directory for the copy, from which a broker can be started",
     )
 
 
@@ -87,9 +87,9 @@ def _needs_tool(arguments: argparse.Namespace) -> int:
 
 
 def verify(arguments: argparse.Namespace) -> int:
-    """Check each file of the store and of the streams; print its state and any damage.
+    """Check each file of the store and of the streams; print the state and damage of each.
 
-    Return 1 if there is damage.
+    The exit code is 1 if there is damage.
     """
     from broker.store import inspect
     from broker.stream import inspect as streams
@@ -133,7 +133,7 @@ def dump_store(arguments: argparse.Namespace) -> int:
 
 
 def repair(arguments: argparse.Namespace) -> int:
-    """Quarantine damaged files, and print what was done."""
+    """Copy damaged files to quarantine, rewrite them without the damage, and print the changes."""
     from broker.store import inspect
     from broker.stream import inspect as streams
 
@@ -160,7 +160,7 @@ def _is_damage(finding: Finding) -> bool:
 
 
 def back_up(arguments: argparse.Namespace) -> int:
-    """Copy the data directory."""
+    """Copy the data directory to a new directory, also while the broker runs."""
     from broker.store.backup import back_up as copy
     from broker.store.disk import StoreError
 
@@ -209,7 +209,7 @@ def _streams(directory: Path) -> str:
 
 
 def _definitions(directory: Path) -> Iterator[tuple[int, Defined]]:
-    """Yield the definitions with their numbers. Raises StoreError."""
+    """Yield each definition in the catalog after its number. Raises StoreError."""
     from broker.store.catalog import Catalog
 
     catalog = Catalog(str(_catalog(directory)))
@@ -221,7 +221,11 @@ def _definitions(directory: Path) -> Iterator[tuple[int, Defined]]:
 
 @contextmanager
 def _store(arguments: argparse.Namespace) -> Iterator[tuple[Path, str]]:
-    """Lock the data directory of a stopped broker; yields it and the path of its log."""
+    """Lock the data directory of a stopped broker; yield the directory and the path of its log.
+
+    Raises CommandError if there is no store, a broker runs on the directory, or the body of the
+    `with` statement raises StoreError.
+    """
     from broker.store.disk import Lock, StoreError
     from broker.store.opening import LOG
 

@@ -1,4 +1,4 @@
-"""`trellis stream`: lists the streams of a running broker, prints rows of one, or exports them."""
+"""`trellis stream`: lists the streams of a running broker, prints or exports a stream's rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trellis.cli.table import columns_of, table
 _USAGE = "list | head QUEUE | export QUEUE FILE [--url URL] [--user NAME --password WORD]"
 _NO_ROWS = "there are no rows in that range"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: A number of seconds that fits a timedelta and leads to a time after the last datetime.
+#: A number of seconds that a timedelta can hold, but that lies after the last possible datetime.
 _TOO_LATE = 1 << 40
 #: Largest number of seconds in a timestamp of Parquet, which counts milliseconds in 64 bits. A
 #: publisher may send any 64-bit number of seconds.
@@ -34,7 +34,7 @@ def add(commands: Commands) -> None:
         commands,
         "stream",
         _needs_tool,
-        "list the streams of a running broker, print rows of one, or export them",
+        "list the streams of a running broker, or print or export rows of a stream",
         _USAGE,
     )
     tools = command.add_subparsers(title="tools", metavar="TOOL", dest="tool")
@@ -84,7 +84,7 @@ def _needs_tool(arguments: argparse.Namespace) -> int:
 
 
 def list_streams(arguments: argparse.Namespace) -> int:
-    """Print the streams that the user may read."""
+    """Print a list of the streams that the user may read."""
     rows = StreamSource(arguments).rows("streams")
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(rows)).decode())
@@ -94,7 +94,7 @@ def list_streams(arguments: argparse.Namespace) -> int:
 
 
 def show_head(arguments: argparse.Namespace) -> int:
-    """Print the first rows of a range."""
+    """Print the first --count rows of a range of offsets, one JSON object per line."""
     left = arguments.count
     for _, batch, first, end in StreamSource(arguments).batches():
         for row in range(first, min(end, first + left)):
@@ -112,7 +112,9 @@ def show_head(arguments: argparse.Namespace) -> int:
 
 
 def _readable(column: str, cell: Any) -> Any:
-    """Return times as text in UTC, headers as an object, and other cells unchanged."""
+    """Return the cell of a column for printing: a time as text in UTC, the headers as an object,
+    any other cell unchanged.
+    """
     if column in ("published_at", "timestamp") and cell is not None:
         time = (
             timedelta(microseconds=cell)
@@ -122,7 +124,7 @@ def _readable(column: str, cell: Any) -> Any:
         try:
             return (_EPOCH + time).isoformat().replace("+00:00", "Z")
         except OverflowError:
-            return cell  # A publisher may give any 64 bits of seconds.
+            return cell  # A publisher's timestamp may be any 64-bit number of seconds.
     return json.loads(cell) if column == "headers" and cell is not None else cell
 
 
@@ -131,7 +133,7 @@ def _text(data: object) -> str:
 
 
 def export_rows(arguments: argparse.Namespace) -> int:
-    """Write the rows of a range to a new file, which is removed again if that fails."""
+    """Write the rows of a range of offsets to a new file; remove the file if this fails."""
     path: Path = arguments.file
     if path.suffix not in (".parquet", ".arrow"):
         raise CommandError(f"{path} must have the suffix .parquet or .arrow", 2)
@@ -146,7 +148,7 @@ def export_rows(arguments: argparse.Namespace) -> int:
                 path.unlink()
                 raise
     except FileExistsError:
-        raise CommandError(f"{path} is there already; name a new file") from None
+        raise CommandError(f"{path} exists already; name a new file") from None
     except OSError as error:
         raise CommandError(f"cannot write {path}: {error.strerror or error}") from None
     print(f"{count} rows written to {path}")
@@ -156,8 +158,9 @@ def export_rows(arguments: argparse.Namespace) -> int:
 def _write_arrow(source: StreamSource, out: BinaryIO) -> int:
     """Write the rows as an Arrow IPC stream and return their number.
 
-    Batches are copied. The last one is cut by lowering its number of rows, so a range can end, but
-    not begin, within a batch.
+    Batches are copied as they are. Only the last batch can be cut, by lowering its number of rows.
+    So a range can end within a batch, but not begin there: that raises CommandError, and so does a
+    range without rows.
     """
     count = 0
     for schema, batch, first, end in source.batches():
@@ -179,8 +182,8 @@ def _write_arrow(source: StreamSource, out: BinaryIO) -> int:
 def _parquet_writer() -> Callable[[StreamSource, BinaryIO], int]:
     """Return a function that writes rows as Parquet and returns their number.
 
-    A timestamp that Parquet cannot represent becomes null; the column `content_header` still has
-    it. Raises CommandError if pyarrow is missing.
+    A timestamp that Parquet cannot represent becomes null; its value is still in the column
+    `content_header`. Raises CommandError if pyarrow is missing.
     """
     try:
         import pyarrow as pa

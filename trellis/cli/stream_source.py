@@ -32,20 +32,27 @@ def add_range(tool: Parser) -> None:
 
 
 class StreamSource:
-    """The rows that the arguments of a command choose."""
+    """The stream rows that the arguments of a command choose, fetched over HTTP.
+
+    The methods raise CommandError.
+    """
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
         self._client = ApiClient(arguments)
 
     def rows(self, *path: str, query: dict[str, object] | None = None) -> list[Row]:
-        """Return the JSON list of objects at `/api/PATH`."""
+        """Return the decoded list of JSON objects at `/api/PATH`."""
         answer = self._client.request("GET", *path, query=query)
         found: list[Row] = self._client.decode(answer, list[Row], "JSON list of objects", *path)
         return found
 
     def batches(self) -> Iterator[tuple[bytes, BatchView, int, int]]:
-        """Yield (schema, batch, first row, end row) of the range, in order."""
+        """Yield (schema, batch, first row, end row) for each batch of the range, in order.
+
+        The rows of the range in the batch are those from `first row` to before `end row`, counted
+        from 0; `schema` is the encoded schema message.
+        """
         arguments = self._arguments
         if (
             arguments.first is not None
@@ -91,7 +98,7 @@ class StreamSource:
                     at = min(base + rows, stop)
 
     def _check_reached(self, first: int | None) -> None:
-        """Raise CommandError if the stream ends before the offset `first`."""
+        """Raise CommandError if the durable rows of the stream end before the offset `first`."""
         arguments = self._arguments
         for row in self.rows("streams"):
             if (
@@ -101,7 +108,7 @@ class StreamSource:
             ):
                 raise CommandError(
                     f"offset {first} of stream '{arguments.queue}' in vhost '{arguments.vhost}' is "
-                    f"not there yet: the next one that comes is {row['durable']}"
+                    f"not written yet: the next offset is {row['durable']}"
                 )
 
 

@@ -1,4 +1,4 @@
-"""Rows as a table: aligned columns, numbers right-aligned, one line per row."""
+"""Formats rows as a text table: aligned columns, numbers right-aligned, one line per row."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,10 @@ def columns_of(rows: Sequence[Row]) -> list[str]:
 
 
 def table(rows: Sequence[Row], columns: Sequence[str]) -> str:
-    """Return a heading and a line for every row, without a final line end."""
+    """Return a text table: a line with the column names and a line for each row.
+
+    The text has no final line end.
+    """
     lines = [list(columns)] + [[_text(row.get(column)) for column in columns] for row in rows]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     numeric = [all(_is_number(row.get(column)) for row in rows) for column in columns]
@@ -32,7 +35,7 @@ def _is_number(cell: Cell) -> bool:
 
 
 def _text(cell: Cell) -> str:
-    """Return the text of a cell. Names chosen by clients may hold control characters: escape."""
+    """Return the text of a cell, with control characters escaped: clients choose names."""
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     return "" if cell is None else printable(str(cell))

@@ -1,7 +1,7 @@
 """`trellis users` and `trellis permissions`: users of a running broker and their permissions.
 
-Users of the settings are listed with the others. They are changed in the settings, which the broker
-reads again at SIGHUP.
+Users that the settings define are listed with the other users. To change them, change the settings;
+the broker reads its settings again at SIGHUP.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _add_users(commands: Commands) -> None:
         "--tags",
         default="",
         metavar="A,B",
-        help=f"tags for the HTTP API, separated by commas: {', '.join(TAGS)} [none]",
+        help=f"tags, which permit HTTP requests, separated by commas: {', '.join(TAGS)} [none]",
     )
     _add_password(command)
     command = add_action(
@@ -91,8 +91,8 @@ def _add_permissions(commands: Commands) -> None:
         "permissions",
         "set",
         set_permission,
-        "grant a user access to a virtual host, with the names that it may configure, write and "
-        "read",
+        "grant a user access to a virtual host, with patterns of the names that the user may "
+        "configure, write and read",
         "USER CONFIGURE WRITE READ [--vhost NAME]",
     )
     _add_name(command, "USER")
@@ -147,7 +147,10 @@ def _add_password(command: Parser) -> None:
 
 
 def _new_password(arguments: argparse.Namespace) -> str:
-    """Return the password to set. The password of the user that logs in is a different one."""
+    """Return the new password of the user NAME: from --new-password-file, a prompt or stdin.
+
+    Raises CommandError if it is empty. The password for the login is --password.
+    """
     if arguments.new_password_file is not None:
         try:
             return read_password(arguments.new_password_file)
@@ -172,20 +175,20 @@ def _checked_tags(tags: list[str]) -> list[str]:
 
 
 def list_users(arguments: argparse.Namespace) -> int:
-    """Print all users."""
+    """Print all users with their tags; `from` says if the broker or the settings define a user."""
     rows = [{"from": "broker", **row} for row in ask(arguments, "GET", "users")]
     show(rows, ("name", "tags", "from"), arguments, "no users")
     return 0
 
 
 def add_user(arguments: argparse.Namespace) -> int:
-    """Add a user."""
+    """Add a user with a password and tags. Raises CommandError if the name exists."""
     name = arguments.name
     tags = _checked_tags([tag for tag in arguments.tags.split(",") if tag])
     if any(row["name"] == name for row in ask(arguments, "GET", "users")):
         raise CommandError(
-            f"there is a user {name} already; `trellis users change-password` and "
-            "`trellis users tags` change it"
+            f"there is a user {name} already; change this user with `trellis users "
+            "change-password` and `trellis users tags`"
         )
     ask(arguments, "PUT", "users", name, body={"password": _new_password(arguments), "tags": tags})
     print(
@@ -212,13 +215,13 @@ def set_tags(arguments: argparse.Namespace) -> int:
 
 
 def delete_user(arguments: argparse.Namespace) -> int:
-    """Delete a user."""
+    """Delete a user; the broker closes the user's connections."""
     ask(arguments, "DELETE", "users", arguments.name)
     return 0
 
 
 def list_permissions(arguments: argparse.Namespace) -> int:
-    """Print the permissions and topic rules of one user or all."""
+    """Print the permissions and topic rules of one user, or of all users."""
     rows = ask(arguments, "GET", "permissions")
     rules = {
         (row["user"], row["vhost"]): row["rules"] for row in ask(arguments, "GET", "topic-rules")
@@ -234,7 +237,7 @@ def list_permissions(arguments: argparse.Namespace) -> int:
 
 
 def set_permission(arguments: argparse.Namespace) -> int:
-    """Grant a user access to a virtual host."""
+    """Grant a user access to a virtual host, or replace the user's permissions there."""
     body = {name: getattr(arguments, name) for name in ("configure", "write", "read")}
     ask(arguments, "PUT", "permissions", arguments.vhost, arguments.name, body=body)
     return 0

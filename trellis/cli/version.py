@@ -24,12 +24,12 @@ def add(commands: Commands) -> None:
 
 
 def line() -> str:
-    """Return name and version in one line."""
+    """Return the text `trellis VERSION`."""
     return f"trellis {__version__}"
 
 
 def version(arguments: argparse.Namespace) -> int:
-    """Print the versions."""
+    """Print the versions of Trellis, Python and uvloop, and if the core is compiled."""
     try:
         uvloop = installed("uvloop")
     except PackageNotFoundError:

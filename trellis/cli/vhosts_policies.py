@@ -60,7 +60,7 @@ def add(commands: Commands) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="of several policies that match, the one with the highest priority applies [0]",
+        help="if several policies match an object, that with the highest priority applies [0]",
     )
     add_vhost(command)
     command = add_action(
@@ -83,13 +83,13 @@ def create_vhost(arguments: argparse.Namespace) -> int:
 
 
 def delete_vhost(arguments: argparse.Namespace) -> int:
-    """Delete a virtual host."""
+    """Delete a virtual host with its queues and sessions; the broker closes its connections."""
     ask(arguments, "DELETE", "vhosts", arguments.name)
     return 0
 
 
 def list_policies(arguments: argparse.Namespace) -> int:
-    """Print all policies."""
+    """Print the policies of all virtual hosts."""
     columns = ("vhost", "name", "pattern", "apply-to", "priority", "definition")
     show(ask(arguments, "GET", "policies"), columns, arguments, "no policies")
     return 0
