@@ -1,4 +1,5 @@
-"""Measures how many idle connections slow down the messages of other clients, on a real broker.
+"""Measures how much idle connections raise the CPU time of other clients' messages, on a real
+broker.
 
     python benchmarks/connections.py [WORKLOAD...]     [mqtt-qos0 mqtt-qos1]
         --idle N             idle connections, each with a subscription
@@ -33,17 +34,19 @@ from peers.peer import Tools
 from peers.process import allow_files
 from peers.report import between
 
-#: The part of the file descriptors for the broker's connections, less those of the load tool and
-#: others.
+#: The share of the permitted file descriptors that idle connections may use, and the number of
+#: descriptors kept for the load tool and other files.
 SHARE: Final = 0.9
 SPARE: Final = 100
 MOST: Final = 20_000
-#: The largest permitted ratio of the cost per message.
+#: The largest permitted ratio: CPU time per message with idle connections / without.
 ALLOWED: Final = 1.25
 
 
 def load(trellis: Path, broker: memory.MeasuredBroker, workloads: list[str]) -> dict[str, float]:
-    """Return the broker's CPU time in us per published message, by workload."""
+    """Run the load tool once; return the broker's CPU time in us per published message, by
+    workload.
+    """
     command = [
         str(trellis),
         "bench",
@@ -69,7 +72,9 @@ def load(trellis: Path, broker: memory.MeasuredBroker, workloads: list[str]) -> 
 def measure(
     trellis: Path, workloads: list[str], idle: int, rounds: int
 ) -> dict[str, dict[str, list[float]]]:
-    """Return us per message in every round: {workload: {"few": [...], "many": [...]}}."""
+    """Return us of CPU time per message in every round, without ("few") and with ("many") the
+    idle connections: {workload: {"few": [...], "many": [...]}}.
+    """
     found: dict[str, dict[str, list[float]]] = {name: {"few": [], "many": []} for name in workloads}
     with memory.running(trellis) as broker:
         for number in range(rounds):
@@ -118,26 +123,29 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Measure messages beside many idle connections.")
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="[mqtt-qos0 mqtt-qos1]")
     parser.add_argument(
-        "--idle", type=int, default=0, help="idle connections [as many as descriptors allow]"
+        "--idle",
+        type=int,
+        default=0,
+        help="number of idle connections [as many as file descriptors allow, at most 20,000]",
     )
-    parser.add_argument("--rounds", type=int, default=5, help="rounds [5]")
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds [5]")
     parser.add_argument(
         "--trellis",
         type=Path,
         default=ROOT / ".run" / "bin" / "trellis",
-        help="the broker's command",
+        help="command of the broker [.run/bin/trellis]",
     )
     parser.add_argument(
         "--output",
         type=Path,
         default=ROOT / "benchmarks" / "results" / f"{today}-connections.json",
-        help="results",
+        help="write the figures to this JSON file [benchmarks/results/DATE-connections.json]",
     )
     parser.add_argument(
         "--into",
         type=Path,
         default=ROOT / "docs" / "performance.md",
-        help="the document that gets the table",
+        help="write the table into the marked part of this document [docs/performance.md]",
     )
     options = parser.parse_args()
     if not options.trellis.exists():

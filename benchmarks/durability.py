@@ -1,5 +1,5 @@
-"""Measures the cost of durability on a real broker and disk: single confirms, a long queue, a
-restart after kill -9.
+"""Measures the cost of durability on a real broker and disk: the time of a single confirm, a long
+queue, and a restart after kill -9.
 
     python benchmarks/durability.py
         --trellis COMMAND      the broker [.run/bin/trellis]
@@ -8,11 +8,11 @@ restart after kill -9.
         --into FILE            the document whose marked part gets the table [docs/performance.md]
 
 A single confirm is timed from the first byte of the publication to the last byte of basic.ack, with
-nothing else in flight. In turn with it, one fdatasync of as many bytes is timed on the same disk. A
-start is measured in the process's CPU time until it reports that it is ready; then the queue's
-messages are counted and consumed. CPU per message under load is measured by `trellis bench load
-amqp-durable`, and in comparison with RabbitMQ by `python benchmarks/peers run --workloads
-amqp-durable`.
+no other message in flight. After each confirm, a write and fdatasync of as many bytes is timed on
+the same disk. A start is measured as the CPU time of the broker's process until it is ready; then
+the queue's messages are counted and consumed. CPU time per message under load is measured by
+`trellis bench load amqp-durable`, and in comparison with RabbitMQ by `python benchmarks/peers run
+--workloads amqp-durable`.
 
 Linux only. Takes about half a minute.
 """
@@ -54,7 +54,7 @@ QUEUE: Final = "kept"
 
 
 def client_of(running: Running) -> AmqpClient:
-    """Return a client with publisher confirms."""
+    """Connect a client with publisher confirms, declare the durable queue, return the client."""
     client = AmqpClient(parse("amqp", running.amqp_url), "client")
     client.ask(amqp.confirm_select(), amqp.SELECT_OK)
     client.ask(amqp.queue_declare(QUEUE, durable=True), amqp.QUEUE_DECLARE_OK)
@@ -62,12 +62,12 @@ def client_of(running: Running) -> AmqpClient:
 
 
 def publication(number: int) -> bytes:
-    """Return a publication whose body contains this number."""
+    """Return the bytes of a persistent message to the queue, whose body repeats the number."""
     return amqp.publish("", QUEUE, number.to_bytes(8, "big") * (BODY // 8), FRAME_MAX, True)
 
 
 def lone_confirms(running: Running, directory: Path) -> dict[str, list[float]]:
-    """Return the seconds of each confirm and of each fdatasync."""
+    """Return the seconds of LONE single confirms ("confirm") and of as many syncs ("fdatasync")."""
     client, packet = client_of(running), publication(0)
     found: dict[str, list[float]] = {"confirm": [], "fdatasync": []}
     descriptor = os.open(directory / "beside", os.O_CREAT | os.O_RDWR, 0o600)
@@ -89,7 +89,7 @@ def lone_confirms(running: Running, directory: Path) -> dict[str, list[float]]:
 
 
 def fill(running: Running, count: int) -> None:
-    """Publish this many messages, all confirmed."""
+    """Publish `count` messages; return when the broker has confirmed all."""
     client = client_of(running)
     for at in range(0, count, RUN):
         last = min(at + RUN, count)
@@ -102,7 +102,7 @@ def fill(running: Running, count: int) -> None:
 
 
 def drain(running: Running, count: int) -> None:
-    """Consume all messages; check that each is there once, in order."""
+    """Consume `count` messages; exit with an error unless each arrives once, in order."""
     client = AmqpClient(parse("amqp", running.amqp_url), "client")
     waiting = client.depth(QUEUE)
     if waiting != count:
@@ -123,7 +123,10 @@ def drain(running: Running, count: int) -> None:
 
 
 def measure(trellis: Path, count: int) -> dict[str, Any]:
-    """Return all figures, in seconds and bytes."""
+    """Measure confirms, fill the queue, kill and restart the broker, and return all figures.
+
+    Names that end in `_us` are microseconds, in `_bytes` bytes; `start_cpu...` is in seconds.
+    """
     peer = TrellisPeer(Tools(trellis=trellis))
     with tempfile.TemporaryDirectory(prefix="trellis-durability-") as name:
         directory = Path(name)
@@ -235,25 +238,25 @@ def main() -> int:
         "--trellis",
         type=Path,
         default=ROOT / ".run" / "bin" / "trellis",
-        help="the broker's command",
+        help="command of the broker [.run/bin/trellis]",
     )
     parser.add_argument(
         "--messages",
         type=int,
         default=1_000_000,
-        help="messages in the queue at the restart",
+        help="messages in the queue when the broker is killed [1,000,000]",
     )
     parser.add_argument(
         "--output",
         type=Path,
         default=ROOT / "benchmarks" / "results" / f"{today}-durability.json",
-        help="results",
+        help="write the figures to this JSON file [benchmarks/results/DATE-durability.json]",
     )
     parser.add_argument(
         "--into",
         type=Path,
         default=ROOT / "docs" / "performance.md",
-        help="the document that gets the table",
+        help="write the table into the marked part of this document [docs/performance.md]",
     )
     options = parser.parse_args()
     if not options.trellis.exists():

@@ -1,12 +1,12 @@
-"""Measure what one publication costs inside the broker: bytes go into the real front ends on the
-real core, and bytes come out. No sockets.
+"""Measure what one publication costs inside the broker, without sockets: the bytes of clients go
+into the real front ends on the real core, and the bytes for clients come out.
 
     python benchmarks/flows.py [--messages 200000] [--rounds 5] [FLOW...]
 
-Run it with the Python that has the broker installed (`make run` makes .run), from any directory:
-the first line says whether the measured broker is compiled. Times are medians of rounds on one
-thread, so compare times of one run only. Every flow checks the bytes that come out before its time
-counts.
+Run this program with the Python that has the broker installed (`make run` makes .run), from any
+directory: the first line of output says whether the measured broker is compiled. Times are medians
+of rounds on one thread; compare times of one run only. Every flow checks the bytes that come out
+before its time counts.
 
 Two stores are used:
 
@@ -79,7 +79,7 @@ RULES = [*[f"deny all forbidden/+/{number}/#" for number in range(99)], "allow a
 
 
 class AcceptAll(Authenticator):
-    """An authenticator that accepts every client; if `ruled`, the user's topics are under RULES."""
+    """An authenticator that accepts every client; if `ruled`, RULES apply to the user's topics."""
 
     ruled = False
 
@@ -91,18 +91,18 @@ class AcceptAll(Authenticator):
         answer(Verdict(self._identity))
 
 
-#: Blocks per size class that `prepare_memory` allocates: more than there are gaps, then more than a
-#: batch needs, of which one in HELD stays allocated.
+#: Blocks that `prepare_memory` allocates in each size class. GAPS is more than there are gaps;
+#: BLOCKS is more than a batch needs, and of these one in HELD stays allocated.
 GAPS, BLOCKS, HELD = 2_000, 2_000, 8
 #: Batches of a flow before `prepare_memory` is called.
 WARM_UP = 5
 
-#: A flow: publishes this many messages, and yields the seconds of each batch.
+#: A function that publishes the given number of messages and yields the seconds of each batch.
 Flow = Callable[[int], Iterator[float]]
 
 
 class Bench:
-    """A broker with its AMQP and MQTT front ends."""
+    """A broker with its AMQP and MQTT front ends, driven by calls instead of sockets."""
 
     def __init__(self, store: Store | None = None) -> None:
         self.broker = Broker(store or MemoryStore(), AcceptAll(), lambda: "id")
@@ -132,7 +132,7 @@ class Bench:
         return connection
 
     def drain(self, *connections: Connection) -> bytes:
-        """Run the core's part of one loop turn; return the bytes for these connections."""
+        """Run the work that the core has to do; return the bytes to send to these connections."""
         self.broker.agenda.turn()
         self.broker.store.sync()
         return b"".join(connection.data_to_send() for connection in connections)
@@ -213,19 +213,22 @@ class InlineTimer:
         self.callback: Callable[[], object] | None = callback
 
     def cancel(self) -> None:
-        """Forget the callback."""
+        """Drop the callback, so that it never runs."""
         self.callback = None
 
 
 class InlineLoop:
-    """The part of an event loop that the store writer uses. Its callers say when callbacks run."""
+    """The part of an event loop that the store writer uses.
+
+    Callbacks run only when `run_calls` or `run_timers` is called.
+    """
 
     def __init__(self) -> None:
         self._calls: list[tuple[Callable[..., None], tuple[object, ...]]] = []
         self._timers: list[InlineTimer] = []
 
     def call_soon_threadsafe(self, callback: Callable[..., None], *arguments: object) -> None:
-        """Keep a call for `run_calls`."""
+        """Store a callback for the next `run_calls`."""
         self._calls.append((callback, arguments))
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> InlineTimer:
@@ -235,7 +238,7 @@ class InlineLoop:
         return timer
 
     def run_calls(self) -> None:
-        """Run the callbacks that the writer thread would have handed to the loop."""
+        """Run the callbacks that were passed to `call_soon_threadsafe`."""
         calls, self._calls = self._calls, []
         for callback, arguments in calls:
             callback(*arguments)
@@ -249,7 +252,10 @@ class InlineLoop:
 
 
 class DurableBench(Bench):
-    """A broker on the durable store: `turn` hands a batch to the store writer, `write` runs it."""
+    """A broker on the durable store, without threads.
+
+    `turn` passes a batch of entries to the store writer; `write` does the writer thread's work.
+    """
 
     def __init__(self) -> None:
         self._directory = tempfile.TemporaryDirectory()
@@ -282,7 +288,7 @@ class DurableBench(Bench):
 
     def write(self) -> None:
         """Write and sync the batch that the store writer holds, then settle its tickets."""
-        self._writer._write_queue.put(None)  # The loop of the writer thread ends behind this batch.
+        self._writer._write_queue.put(None)  # End `_run_writes` after this batch.
         self._writer._run_writes()
         self._loop.run_calls()
 
@@ -298,7 +304,7 @@ class DurableBench(Bench):
         return b"".join(connection.data_to_send() for connection in connections)
 
     def watch_syncs(self, publisher: Connection) -> None:
-        """Fail from now on if the publisher is answered before a sync is done."""
+        """Make every later sync fail if the publisher was answered before it."""
 
         def check() -> None:
             assert len(publisher.out) == 0, "the publisher was answered before the sync"
@@ -306,7 +312,7 @@ class DurableBench(Bench):
         self.disk.on_sync = check
 
     def check_log(self, messages: int) -> None:
-        """Fail unless the log holds every message and its settlement, all of it synced."""
+        """Fail unless the log has all messages and their settlements, and is synced to its end."""
         self.write_rest()
         kept = sum(file.copies for file in self.log.files)
         settled = sum(file.settled + file.settled_lately for file in self.log.files)
@@ -315,24 +321,24 @@ class DurableBench(Bench):
 
 
 class Stamped:
-    """BATCH equal frames in one buffer that differ in one number each."""
+    """BATCH frames in one buffer that are equal except for one number in each."""
 
     def __init__(self, frames: bytes, at: int, width: int) -> None:
-        """`at` is the offset of the number in the first frame, `width` its length in bytes."""
+        """Set the frames; the number is at offset `at` of each frame and `width` bytes long."""
         self._frames = bytearray(frames)
         self._stride = len(frames) // BATCH
         self._places = [(at + place, place, width) for place in range(width)]
 
     def stamp(self, numbers: bytes) -> bytes:
-        """Return the frames with these numbers, big-endian."""
+        """Return the frames with other numbers, given as big-endian bytes, one after the other."""
         for at, place, width in self._places:
             self._frames[at :: self._stride] = numbers[place::width]
         return bytes(self._frames)
 
 
 def mqtt_flow(quality: int, readers: int) -> Flow:
-    """Return a flow: publications with this QoS to topics that `readers` wildcard subscriptions
-    match. QoS 1 is acknowledged."""
+    """Return a flow: messages with QoS `quality` to topics that `readers` wildcard subscriptions
+    match. With QoS 1, the broker and the subscribers acknowledge each message."""
 
     def flow(messages: int) -> Iterator[float]:
         bench = Bench()
@@ -502,7 +508,9 @@ def consume(
     auto_ack: bool,
     durable: bool = False,
 ) -> None:
-    """Declare a queue, bind it with these arguments, and consume it with the consumer tag `tag`."""
+    """Declare a queue, bind it with the arguments `wanted`, and start a consumer with the tag
+    `tag`.
+    """
     name = short(queue)
     place = short(exchange) + short("room.*.temp")
     for request in (
@@ -529,7 +537,7 @@ FLOWS: dict[str, Flow] = {
 
 
 def run(flow: Flow, messages: int) -> float:
-    """Return the seconds that a flow takes for this many messages."""
+    """Return the seconds that a flow takes for `messages` messages."""
     spent = 0.0
     held: list[object] = []
     for batch, seconds in enumerate(flow(messages)):
@@ -541,13 +549,14 @@ def run(flow: Flow, messages: int) -> float:
 
 
 def prepare_memory() -> list[object]:
-    """Fill the gaps in Python's memory pools, make new pools, and return the objects that do so.
+    """Fill the gaps in Python's memory pools, make new pools, and return the objects that hold
+    them.
 
-    How many instructions an allocation takes depends on the gaps that earlier allocations left. A
-    pool with one free block is taken out of its list by an allocation and put back when the block
-    is freed: 40 instructions more. One import more or less changed a flow by up to 2 %. Here the
-    gaps of each size class (16 to 512 bytes, in steps of 16) stay filled, and behind them stand
-    pools with many free blocks, none of which a flow ever empties.
+    How many instructions an allocation takes depends on the gaps that earlier allocations left: if
+    a pool has one free block, an allocation takes the pool out of its list, and freeing the block
+    puts it back, 40 instructions in all. One import more or less changed a flow by up to 2 %.
+    While the returned objects exist, the gaps of each size class (16 to 512 bytes, in steps of 16)
+    are filled, and there are further pools with more free blocks than a flow ever uses.
     """
     empty = b"".__sizeof__()
     held: list[object] = []
@@ -578,7 +587,7 @@ def text(value: str) -> bytes:
 
 
 def packet(first: int, body: bytes) -> bytes:
-    """Encode an MQTT packet, from its first byte and all that follows the remaining length."""
+    """Encode an MQTT packet; `body` is the part after the remaining length."""
     size = len(body)
     assert size < 16_384
     length = bytes([size]) if size < 128 else bytes([size & 127 | 128, size >> 7])
@@ -591,7 +600,7 @@ def short(value: str) -> bytes:
 
 
 def long(value: bytes) -> bytes:
-    """Encode an AMQP long string, or a table from its encoded fields."""
+    """Encode an AMQP long string, or a table whose encoded fields are `value`."""
     return len(value).to_bytes(4, "big") + value
 
 
@@ -607,12 +616,15 @@ def frame(kind: int, channel: int, payload: bytes) -> bytes:
 
 
 def method(channel: int, kind: int, number: int, arguments: bytes) -> bytes:
-    """Encode an AMQP method frame from the numbers of class and method."""
+    """Encode an AMQP method frame; `kind` and `number` are the class and method identifiers."""
     return frame(1, channel, kind.to_bytes(2, "big") + number.to_bytes(2, "big") + arguments)
 
 
 def content_of(properties: bytes) -> bytes:
-    """Encode BODY with these property flags and properties as an AMQP content on channel 1."""
+    """Encode BODY as an AMQP content on channel 1: a content header and a body frame.
+
+    `properties` are the encoded property flags and properties.
+    """
     size = len(BODY).to_bytes(8, "big")
     return frame(2, 1, b"\x00\x3c\x00\x00" + size + properties) + frame(3, 1, BODY)
 

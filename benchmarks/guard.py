@@ -5,14 +5,14 @@ counts with the recorded ones.
     python -P benchmarks/guard.py --rules [FLOW...]    compare users with and without topic rules
     python -P benchmarks/guard.py --write WHY [FLOW...]    record the counts of these flows
 
-The exit code is 1 when a flow costs more than TOLERANCE above its recorded count, or more with 100
-topic rules than without.
+The exit code is 1 if a count is more than 2 % (TOLERANCE) above its record, or with `--rules`, if
+the count with 100 topic rules is more than 0.5 % (NOISE) above the count without rules.
 
-The record in guard.json is the reference: every later change is compared with it, not with the
-change before it, so that many small losses cannot add up unseen. `--write` is for a new reference
-only: a flow that has no record yet, or another Python or compiler. It is no way to make a slower
-flow pass. Without FLOW it records all flows. WHY, the reason for the new reference, must stand in
-CHANGELOG.md word for word; guard.json keeps one reason per flow.
+The record in guard.json is the reference: every change is compared with the record, not with the
+change before, so that many small losses cannot add up unseen. Use `--write` only for a new
+reference: for a flow that has no record yet, or for another Python or compiler. Never use it to
+make a slower flow pass. Without FLOW, `--write` records all flows. WHY, the reason for the new
+reference, must be in CHANGELOG.md word for word; guard.json keeps one reason per flow.
 
 Instructions are counted by callgrind (valgrind must be installed), so the count does not depend on
 the load of the machine. Each flow of flows.py runs twice, with few and with more messages: the
@@ -53,19 +53,22 @@ FLOWS = (
     "amqp-1-10",
     "amqp-headers",
 )
-#: Messages of the two runs.
+#: Messages in the two runs of a flow.
 FEW, MORE = 2_000, 6_000
 #: Environment of a run. The order of hashes decides on collisions in dicts. Blocks above 8 KiB are
 #: mapped, so that the state of the heap does not decide whether a growing buffer is copied.
 FIXED = {"PYTHONHASHSEED": "0", "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=8192"}
-#: The share by which a flow may cost more than its record.
+#: A count may be above its record by this share.
 TOLERANCE = 0.02
-#: The share by which a flow may cost more with topic rules than without.
+#: A count with topic rules may be above the count without rules by this share.
 NOISE = 0.005
 
 
 def instructions(flow: str, messages: int, *more: str) -> int:
-    """Return the instructions of a whole run of flows.py."""
+    """Return the instructions of a whole run of flows.py with one flow, counted by callgrind.
+
+    `more` are further arguments of flows.py.
+    """
     command = [
         "valgrind",
         "--tool=callgrind",
@@ -106,8 +109,8 @@ def measure(flows: list[str], recorded: dict[str, int]) -> dict[str, int]:
 
 
 def compare_rules(flows: list[str]) -> int:
-    """Return 1 if a publication costs more under topic rules that allow it, else 0. (The order of
-    hashes alone makes a small difference.)"""
+    """Return 1 if a publication that topic rules allow costs more than NOISE above one without
+    rules, else 0; print both counts. (The order of hashes alone makes a small difference.)"""
     worse = 0
     for flow in flows:
         plain, ruled = count(flow), count(flow, "--rules")

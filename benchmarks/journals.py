@@ -1,5 +1,5 @@
-"""Measures what a journal costs the publishers whose messages it records: a broker with one and a
-broker without one, in turns.
+"""Measures what a journal costs the publishers whose messages it records: compares a broker with a
+journal and a broker without, in turns.
 
     python benchmarks/journals.py [WORKLOAD...]     [mqtt-qos0 mqtt-qos1 amqp-auto amqp-ack]
         --rounds N           alternating rounds without and with a journal [3]
@@ -9,10 +9,10 @@ broker without one, in turns.
         --output FILE        results as JSON [benchmarks/results/DATE-journals.json]
         --into FILE          the document whose marked part gets the tables [docs/streams.md]
 
-Each round starts a broker without and one with a journal, each in its own directory for temporary
-files, and runs `trellis bench load`, which checks every message, at three rates: unlimited; half of
-what the first round reached with a journal; and --rate. Latencies are meaningful at the last two.
-Linux only; a minute per round.
+Each round starts one broker without a journal and one with a journal, each in a temporary directory
+of its own. Each broker is measured by `trellis bench load`, which checks every message, at three
+rates: unlimited; half of the rate that the first round reached with a journal; and --rate.
+Latencies are meaningful at the last two rates. Linux only; takes a minute per round.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from peers.report import between
 
 STATES: Final = ("without", "with")
 PACES: Final = ("full", "half", "rate")
-#: The figures kept of a measurement, by their names in the load tool's results.
+#: The latencies that are kept, by their names in the load tool's results.
 LATENCIES: Final = ("p50", "p99", "p999", "max")
 #: The settings of the broker with a journal.
 JOURNAL: Final = '[stream]\njournals = ["/=everything"]\n'
@@ -44,8 +44,8 @@ Found = dict[str, dict[str, dict[str, list[Figures]]]]
 
 
 def spent(pid: int) -> tuple[int, int]:
-    """Return the CPU time in ns of the first thread, which runs the event loop, and of all
-    threads.
+    """Return two CPU times of a broker's process in ns: that of its first thread, which runs the
+    event loop, and that of all threads.
     """
     tasks = {
         task.name: int((task / "schedstat").read_text().split()[0])
@@ -55,7 +55,12 @@ def spent(pid: int) -> tuple[int, int]:
 
 
 def load(trellis: Path, broker: Running, workload: str, seconds: float, rate: float) -> Figures:
-    """Run one measurement. `loop` is the event loop's part of `us`."""
+    """Run the load tool once and return its figures.
+
+    `us` is the broker's CPU time per message, `loop` the event loop's part of it, and `rate` the
+    messages per second. Latencies are present if the load tool measured them. If `rate` is 0, the
+    rate is unlimited.
+    """
     command = [
         str(trellis),
         "bench",
@@ -106,7 +111,8 @@ def measure(trellis: Path, workloads: list[str], rounds: int, seconds: float, ra
     }
     halves: dict[str, float] = {}
     for number in range(rounds):
-        # The first round begins with a journal: half of its rate is sustainable in both states.
+        # The first round begins with the journal, so that half of the measured rate can be
+        # sustained with and without it.
         for state in STATES[:: 1 if number % 2 else -1]:
             peer = TrellisPeer(Tools(trellis=trellis))
             with tempfile.TemporaryDirectory(prefix="trellis-journals-") as directory:
@@ -201,8 +207,8 @@ def main() -> int:
     parser.add_argument(
         "workloads", nargs="*", metavar="WORKLOAD", help="[mqtt-qos0 mqtt-qos1 amqp-auto amqp-ack]"
     )
-    parser.add_argument("--rounds", type=int, default=3, help="rounds [3]")
-    parser.add_argument("--seconds", type=float, default=1.0, help="length of a measurement [1]")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds [3]")
+    parser.add_argument("--seconds", type=float, default=1.0, help="seconds per measurement [1]")
     parser.add_argument(
         "--rate",
         type=int,
@@ -213,19 +219,19 @@ def main() -> int:
         "--trellis",
         type=Path,
         default=ROOT / ".run" / "bin" / "trellis",
-        help="the broker's command",
+        help="command of the broker [.run/bin/trellis]",
     )
     parser.add_argument(
         "--output",
         type=Path,
         default=ROOT / "benchmarks" / "results" / f"{today}-journals.json",
-        help="results",
+        help="write the figures to this JSON file [benchmarks/results/DATE-journals.json]",
     )
     parser.add_argument(
         "--into",
         type=Path,
         default=ROOT / "docs" / "streams.md",
-        help="the document that gets the tables",
+        help="write the tables into the marked part of this document [docs/streams.md]",
     )
     options = parser.parse_args()
     if not options.trellis.exists():

@@ -5,12 +5,12 @@
         --output FILE           results as JSON [benchmarks/results/DATE-memory.json]
         --into FILE             the document whose marked part gets the table [docs/performance.md]
 
-Each subject has a broker of its own. It first creates some objects, so that one-time allocations
-are done, then many more: the result is the difference of VmRSS divided by their number. It includes
-everything: the event loop's transport, the core's objects, names and keys, and memory that the
-allocator cannot use. It does not include the kernel's socket buffers. The backlog is a queue of
-500,000 messages without a consumer; then a consumer drains it, and the peak is compared with the
-moment before.
+Each subject (a kind of object) is measured with a broker of its own. The program first creates some
+objects, so that one-time allocations are done, then many more: the result is the growth of VmRSS
+divided by their number. It includes everything: the event loop's transport, the core's objects,
+names and keys, and memory that the allocator cannot use. It does not include the kernel's socket
+buffers. The subject `backlog` is a queue of 500,000 messages: a consumer drains it, and the peak is
+compared with the memory just before.
 
 Linux only. Takes about a minute and a half.
 """
@@ -61,7 +61,7 @@ class RoundTripClient(MqttClient):
 
 
 class DetachedClient(RoundTripClient):
-    """A client that opens a persistent session and disconnects at once."""
+    """A client that opens a persistent session, subscribes to one topic filter and disconnects."""
 
     def __init__(self, target: BrokerTarget, name: str) -> None:
         self.sock = target.connect()
@@ -73,7 +73,7 @@ class DetachedClient(RoundTripClient):
 
 
 class MeasuredBroker(NamedTuple):
-    """A running broker for one subject, and the clients connected to it."""
+    """A running broker, its addresses and processes, and the clients connected to it."""
 
     amqp: BrokerTarget
     mqtt: BrokerTarget
@@ -94,18 +94,18 @@ class MeasuredBroker(NamedTuple):
         return client
 
 
-#: Creates the objects with numbers from the first to before the second argument.
+#: A function of (broker, first, last) that creates the objects numbered `first` to `last` - 1.
 Make = Callable[[MeasuredBroker, int, int], None]
 
 
 class MemorySubject(NamedTuple):
-    """A kind of object to measure."""
+    """A kind of object to measure: its name, the function that creates such objects, how many."""
 
     name: str
     text: str
     many: int
     make: Make
-    #: The permitted number of bytes, if the design states one.
+    #: The most bytes per object that the design permits; 0: not stated.
     target: int = 0
 
 
@@ -122,7 +122,7 @@ def mqtt_subscribers(broker: MeasuredBroker, first: int, last: int) -> None:
 
 
 def mqtt_sessions(broker: MeasuredBroker, first: int, last: int) -> None:
-    """Create persistent MQTT sessions without a connection."""
+    """Create persistent MQTT sessions, each with a subscription and without a connection."""
     for number in range(first, last):
         DetachedClient(broker.mqtt, f"device-{number:06}")
 
@@ -151,9 +151,9 @@ def _publications(broker: MeasuredBroker, first: int, last: int, kind: int) -> N
 
 
 def mqtt_retained(broker: MeasuredBroker, first: int, last: int) -> None:
-    """Publish retained messages.
+    """Publish retained messages to distinct topics.
 
-    The route cache is first filled with other topics, so that its growth is not counted.
+    First the route cache is filled with other topics, so that its growth is not counted.
     """
     _publications(broker, first, last, 0x31)
     _publications(broker, 10_000_000, 10_000_000 + 2 * ROUTES, 0x30)
@@ -250,7 +250,7 @@ SUBJECTS: Final = (
     MemorySubject("consumer", "consumer", 5_000, consumers),
     MemorySubject("message", "message of 100 bytes in a queue", 200_000, messages, 300),
 )
-#: One in this many objects is created before the measurement.
+#: Before the measurement, 1 / WARMING of the number of objects is created.
 WARMING: Final = 10
 BACKLOG_NAME: Final = "backlog"
 BACKLOG_TARGET: Final = 20 * 2**20
@@ -277,7 +277,7 @@ def running(trellis: Path) -> Iterator[MeasuredBroker]:
 
 
 def measure(subject: MemorySubject, trellis: Path) -> float:
-    """Return the bytes per object."""
+    """Return the resident memory in bytes that each object of a subject takes."""
     with running(trellis) as broker:
         first = subject.many // WARMING
         subject.make(broker, 0, first)
@@ -287,8 +287,10 @@ def measure(subject: MemorySubject, trellis: Path) -> float:
 
 
 def backlog(trellis: Path) -> dict[str, int]:
-    """Return the resident memory in bytes: empty, with the backlog, and the peak while it
-    drains.
+    """Return the number of messages, and the broker's resident memory in bytes.
+
+    `empty` is before the messages, `full` with all of them, `peak` the most while a consumer drains
+    the queue.
     """
     with running(trellis) as broker:
         client = broker.amqp_client()
@@ -366,19 +368,19 @@ def main() -> int:
         "--trellis",
         type=Path,
         default=ROOT / ".run" / "bin" / "trellis",
-        help="the broker's command",
+        help="command of the broker [.run/bin/trellis]",
     )
     parser.add_argument(
         "--output",
         type=Path,
         default=ROOT / "benchmarks" / "results" / f"{today}-memory.json",
-        help="results",
+        help="write the figures to this JSON file [benchmarks/results/DATE-memory.json]",
     )
     parser.add_argument(
         "--into",
         type=Path,
         default=ROOT / "docs" / "performance.md",
-        help="the document that gets the table",
+        help="write the table into the marked part of this document [docs/performance.md]",
     )
     options = parser.parse_args()
     unknown = [name for name in options.subjects if name not in names]

@@ -7,8 +7,8 @@ component.
         --into FILE        the document whose marked part gets the tables [docs/performance.md]
 
 The components are the kernel (mostly sockets), uvloop, copying, the interpreter's objects and the
-compiled code of Trellis. Each share multiplied by the broker's CPU per message gives microseconds.
-Needs Linux, perf on PATH, and a kernel that permits sampling.
+compiled code of Trellis. A component's share of the samples, multiplied by the broker's CPU time
+per message, gives microseconds. Needs Linux, perf on PATH, and a kernel that permits sampling.
 """
 
 from __future__ import annotations
@@ -49,18 +49,19 @@ PROFILED: Final = (
     "amqp-pingpong",
     "amqp-64k",
 )
-#: Seconds of load, of sampling within them, and between the last client's connection and sampling.
+#: Seconds: the length of the load; between the connection of the last client and the sampling; the
+#: length of the sampling, which is within the load.
 LOADED: Final = 8
 BEFORE: Final = 2
 SAMPLED: Final = 3
-#: The least number of subscriptions made per second, after the connections; and the seconds allowed
-#: for them.
+#: The subscriptions per second that a broker is assumed to accept, to wait for all of them; and the
+#: seconds in which all clients must connect.
 SUBSCRIBED: Final = 4_000
 PATIENCE: Final = 60
 #: The number of Trellis functions listed for each workload.
 NAMED: Final = 6
 
-#: The component of a sample by library and symbol; the first match counts.
+#: (component, pattern of the library, pattern of the symbol) of samples; the first match counts.
 PLACES: Final = (
     ("kernel", r"kernel|vdso", ""),
     ("uvloop and libuv", r"^loop\.", ""),
@@ -80,7 +81,9 @@ ORDER: Final = tuple(dict.fromkeys(place for place, _, _ in PLACES))
 
 
 class Profile(NamedTuple):
-    """CPU in microseconds per message, and percentages by component and by Trellis function."""
+    """The profile of a workload: the broker's CPU time in microseconds per message, and the
+    percentage of samples by component and by Trellis function.
+    """
 
     workload: str
     cpu: float
@@ -89,7 +92,7 @@ class Profile(NamedTuple):
 
 
 def place(library: str, symbol: str) -> str:
-    """Return the component of a sample."""
+    """Return the component that a sample in this library and symbol belongs to."""
     return next(
         name
         for name, libraries, symbols in PLACES
@@ -98,12 +101,12 @@ def place(library: str, symbol: str) -> str:
 
 
 def function(symbol: str) -> str:
-    """Return a compiled function's name in Python: mypyc writes ___ for a dot."""
+    """Return the Python name of a compiled function; mypyc writes ___ instead of a dot."""
     return ".".join(symbol.removeprefix("CPyDef_").split("___"))
 
 
 def measure(workload: str, trellis: Path) -> Profile:
-    """Load a broker with the workload and sample it.
+    """Run a workload against a new broker, sample the broker with perf, and return the profile.
 
     Raises Failed, CalledProcessError.
     """
@@ -170,9 +173,10 @@ def _sampled(workload: str, trellis: Path, running: Running, directory: Path) ->
 
 
 def _wait_for_clients(workload: str, pid: int, load: subprocess.Popen[bytes]) -> None:
-    """Return when all clients of the workload are connected, subscribed and publishing.
+    """Wait until all clients are connected and have had time to subscribe and begin to publish.
 
-    The cost of connecting is not part of the profile.
+    So the profile does not include the cost of connecting. Exit with an error if they do not
+    connect within PATIENCE seconds.
     """
     clients = WORKLOADS[workload].publishers + WORKLOADS[workload].subscribers
     until = time.monotonic() + PATIENCE
@@ -184,7 +188,10 @@ def _wait_for_clients(workload: str, pid: int, load: subprocess.Popen[bytes]) ->
 
 
 def read(workload: str, cpu: float, report: str) -> Profile:
-    """Parse the output of `perf report`."""
+    """Return the profile of a workload from the output of `perf report`.
+
+    `cpu` is the broker's CPU time in microseconds per message.
+    """
     profile = Profile(workload, cpu, Counter(), Counter())
     for line in report.splitlines():
         share, _, rest = line.partition(";")
@@ -235,13 +242,13 @@ def main() -> int:
         "--trellis",
         type=Path,
         default=ROOT / ".run" / "bin" / "trellis",
-        help="the broker's command",
+        help="command of the broker [.run/bin/trellis]",
     )
     parser.add_argument(
         "--into",
         type=Path,
         default=ROOT / "docs" / "performance.md",
-        help="the document that gets the tables",
+        help="write the tables into the marked part of this document [docs/performance.md]",
     )
     options = parser.parse_args()
     for workload in options.workloads:

@@ -3,9 +3,9 @@
     python benchmarks/pipeline.py [--output FILE]
         results as JSON [benchmarks/results/DATE-pipeline.json], the table on stdout
 
-Run it with the Python of an installed `trellis-broker[pipeline]`, on an otherwise idle machine: it
-compares CPU seconds, and a busy processor makes all of them longer, unevenly. `docs/pipeline.md`,
-"What it costs", describes the measurements.
+Run this program with the Python of an installed `trellis-broker[pipeline]`, on an otherwise idle
+machine: it compares CPU seconds, and on a busy processor they grow, but not all by the same factor.
+`docs/pipeline.md`, "What it costs", describes the measurements.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> int:
         "--output",
         type=Path,
         default=ROOT / "benchmarks" / "results" / f"{today}-pipeline.json",
-        help="results",
+        help="write the figures to this JSON file [benchmarks/results/DATE-pipeline.json]",
     )
     output: Path = parser.parse_args().output
     facts = machine()

@@ -4,11 +4,12 @@ connections with 10 channels each.
     python -P benchmarks/scale.py [--queues N] [--bindings N] [--connections N] [--channels N]
                                   [--memory] [--json FILE]
 
-The broker is a separate process with a clock in its event loop: a 1 ms timer records the CPU time
-that its thread used between two ticks (`held`), and the time that passed beyond that (`late`).
-`held` is the broker's own work; `late` includes other activity of the machine. Each phase is one
-line of output, with the longest loop iteration in wall-clock time and the longest garbage
-collection in CPU time, with its generation.
+The broker is a separate process with a clock in its event loop: a timer that fires every
+millisecond. `held` is the most CPU time that the loop's thread used between two timer events: the
+broker's own work. `late` is the most wall-clock time by which a timer event was late, which
+includes other activity of the machine. Each phase prints one line with both, the longest loop
+iteration in wall-clock time (`turn`), and the longest garbage collection in CPU time with its
+generation.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from trellis.settings import Amqp, Auth, Data, Http, Limits, Metrics, Mqtt, Sett
 
 #: Seconds between two ticks of the clock.
 TICK: Final = 0.001
-#: Requests in flight on a connection that declares.
+#: Requests in flight on each connection that declares queues or bindings.
 FLIGHT: Final = 200
-#: Connections that declare concurrently.
+#: Connections that declare queues and bindings at the same time.
 DECLARERS: Final = 50
 GREETING: Final = b"AMQP\x00\x00\x09\x01"
-#: Seconds after which a phase has failed.
+#: A phase fails if an answer takes longer than this, in seconds.
 PATIENCE: Final = 120.0
 
 
@@ -57,7 +58,7 @@ class LoopClock:
         self._ring()
 
     def begin(self) -> None:
-        """Reset the records."""
+        """Reset the records, to begin a new phase."""
         self.held = self.late = self.collected = 0.0
         self.generation = 0
         self._used, self._rang = time.thread_time(), time.perf_counter()
@@ -80,8 +81,8 @@ class LoopClock:
 
 
 async def serve(directory: str, report: Connection) -> None:
-    """Run the broker: send its ports, then, for each request, the clock's records since the last
-    one.
+    """Run the broker and report over a pipe: first its ports, then for each request the clock's
+    records since the last request. A false request stops the broker.
     """
     host = "127.0.0.1"
     settings = Settings(
@@ -119,7 +120,7 @@ async def serve(directory: str, report: Connection) -> None:
 
 
 def run_server(directory: str, report: Connection) -> None:
-    """Run the broker in this process."""
+    """Run the broker in this process until `report` gets a false request."""
     sys.stdout = sys.stderr
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(directory, report))
@@ -132,12 +133,12 @@ class AmqpSocket:
         self._reader = reader
         self._writer = writer
         self.methods: dict[bytes, int] = {}
-        #: Delivery tags by channel that were received and not acknowledged.
+        #: The last delivery tag received on each channel.
         self.last: dict[int, int] = {}
 
     @classmethod
     async def connect(cls, port: int, channels: int) -> AmqpSocket:
-        """Connect and open the channels."""
+        """Connect, log in and open channels 1 to `channels`."""
         client = cls(*await asyncio.open_connection("127.0.0.1", port))
         client.write(GREETING + marshal(0, spec.Connection.StartOk({}, "PLAIN", "\0guest\0guest")))
         await client.wait_for(b"\x00\x0a\x00\x1e", 1)
@@ -156,7 +157,10 @@ class AmqpSocket:
         self._writer.write(data)
 
     async def wait_for(self, method: bytes, count: int) -> None:
-        """Wait for this many frames of a method; raise an error if the broker closes."""
+        """Wait for `count` frames of a method, given as the bytes of class and method identifier.
+
+        Raises SystemExit if the broker closes the connection or a channel.
+        """
         wanted = self.methods.get(method, 0) + count
         async with asyncio.timeout(PATIENCE):
             while self.methods.get(method, 0) < wanted:
@@ -168,7 +172,7 @@ class AmqpSocket:
         if head[0] == 1:
             name = payload[:4]
             if name in (b"\x00\x0a\x00\x32", b"\x00\x14\x00\x28"):
-                raise SystemExit(f"scale: the broker closed the connection: {payload!r}")
+                raise SystemExit(f"scale: the broker closed a connection or channel: {payload!r}")
             self.methods[name] = self.methods.get(name, 0) + 1
             if name == b"\x00\x3c\x00\x3c":
                 tag = 5 + payload[4]
@@ -177,7 +181,7 @@ class AmqpSocket:
                 )
 
     async def ask(self, requests: Iterable[bytes], answer: bytes) -> None:
-        """Send the requests, several at a time, and wait for the answers."""
+        """Send the requests, at most FLIGHT at a time, and wait for the method `answer` to each."""
         flight: list[bytes] = []
         for request in requests:
             flight.append(request)
@@ -210,7 +214,7 @@ def publication(exchange: str, key: str, headers: dict[str, Any] | None = None) 
 
 
 class Scale:
-    """The phases of the measurement. Each asserts that its requests were carried out."""
+    """The phases of the measurement, each of which checks that its requests were carried out."""
 
     def __init__(
         self, chosen: argparse.Namespace, ports: dict[str, int], report: Connection
@@ -400,7 +404,7 @@ class Scale:
             await client.wait_for(b"\x00\x3c\x00\x0b", 1)
 
     async def _acknowledge(self) -> None:
-        """Acknowledge all deliveries on every channel, with the flag multiple."""
+        """Acknowledge all deliveries with one basic.ack per channel (flag `multiple`)."""
         chosen = self._chosen
         for client in self._clients:
             for channel in range(1, chosen.channels + 1):
@@ -421,14 +425,16 @@ class Scale:
         writer.close()
 
     async def _abort(self) -> None:
-        """Abort all clients at once."""
+        """Close the sockets of all clients at once without a handshake; wait until the broker is
+        idle.
+        """
         for client in self._clients:
             client.abort()
         self._clients.clear()
         await self._quiet()
 
     async def _quiet(self) -> None:
-        """Return when the broker is idle: it has answered several new clients in turn."""
+        """Wait until the broker is idle: until it has answered 50 requests, 10 ms apart."""
         for _ in range(50):
             self._declarers[0].write(marshal(1, spec.Basic.Qos()))
             await self._declarers[0].wait_for(b"\x00\x3c\x00\x0b", 1)
@@ -477,7 +483,7 @@ class Scale:
 
 
 def measure(chosen: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Run all phases against a broker of its own; return the clock's records."""
+    """Run all phases against a new broker; return the clock's records of each phase, by name."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     with tempfile.TemporaryDirectory(prefix="trellis-scale-") as directory:
@@ -510,9 +516,9 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--memory",
         action="store_true",
-        help="no persistence: transient queues, no data directory",
+        help="measure without persistence: transient queues, no data directory",
     )
-    parser.add_argument("--json", help="a file for the figures")
+    parser.add_argument("--json", help="write the figures to this JSON file")
     return parser.parse_args(arguments)
 
 

@@ -3,16 +3,18 @@ files.
 
     python benchmarks/streams.py [--messages 100000] [--rounds 5]
 
-    capture      the loop's cost: a publication that no queue receives, with a journal less without
-    background   the writer thread's cost: encoding and writing rows, 100 messages per store batch
-    files        the same in batches of 2,500, into files
-    queue        a plain queue's delivery with acknowledgements
-    stream       the same of a stream's rows
-    serving      a segment sent to a socket by sendfile, per row, without the receiver's cost
+    capture      what a journal costs the event loop: the time of a publication that no queue
+                 receives, with a journal minus without
+    background   what a journal costs the writer thread: encoding rows and writing them to memory,
+                 100 messages per store batch
+    files        as background, but 2,500 messages per store batch, written to files
+    queue        deliveries of a plain queue with acknowledgements
+    stream       deliveries of a stream with acknowledgements
+    serving      sending segments to a socket by sendfile, without the receiver's cost
 
-Run it with the Python in which the broker is installed, from any directory: it prints whether the
-measured code is compiled. Times are CPU times of the thread, medians of interleaved rounds; compare
-them within one run only.
+Run this program with the Python in which the broker is installed, from any directory: it prints
+whether the measured code is compiled. All figures are per message: the thread's CPU time, medians
+of interleaved rounds. Compare figures of one run only.
 """
 
 from __future__ import annotations
@@ -41,12 +43,12 @@ Times = dict[str, list[float]]
 
 
 def publication(exchange: str, key: str) -> bytes:
-    """Return the bytes of a publication."""
+    """Return the bytes that publish a message over AMQP."""
     return method(1, 60, 40, b"\0\0" + short(exchange) + short(key) + b"\0") + CONTENT
 
 
 def declare(name: str, arguments: bytes) -> bytes:
-    """Return the bytes of a queue declaration."""
+    """Return the bytes of queue.declare; the queue is durable if it has arguments."""
     return method(
         1,
         50,
@@ -62,9 +64,11 @@ def declare(name: str, arguments: bytes) -> bytes:
 def loop_cost(
     messages: int, journal: bool, mqtt: bool, chunks: int = 1, root: str = ""
 ) -> tuple[float, float]:
-    """Return the seconds of processing a publisher's input and of the store's batches behind it.
+    """Return two CPU times in seconds: of processing a publisher's input, and of writing the
+    store's batches.
 
-    Each batch has `chunks` chunks; with a root, segments are files below it.
+    Each store batch has the messages of `chunks` received chunks. Segments are files below `root`,
+    or in memory if `root` is "".
     """
     bench = Bench()
     if root:
@@ -103,7 +107,10 @@ def loop_cost(
 
 
 def delivery(messages: int, streaming: bool) -> float:
-    """Return the seconds of delivering and settling messages published before."""
+    """Return the CPU seconds of delivering messages and processing their acknowledgements.
+
+    The messages are published before, to a stream if `streaming`, else to a plain queue.
+    """
     bench = Bench()
     writer, reader = bench.amqp(), bench.amqp()
     writer.receive_data(declare("q", STREAM if streaming else b""))
@@ -149,7 +156,7 @@ def delivery(messages: int, streaming: bool) -> float:
 
 
 def serving(messages: int) -> float:
-    """Return the seconds of the sending thread."""
+    """Return the CPU seconds of the thread that sends a stream's segments to a socket."""
     bench = Bench()
     writer = bench.amqp()
     writer.receive_data(declare("q", STREAM))

@@ -2,9 +2,10 @@
 
     python benchmarks/transports.py [MESSAGES] [SIZE]
 
-One client publishes MESSAGES of SIZE bytes at full speed, and another client receives them over the
-same transport. `tls of uvloop` is the plain link behind the event loop's TLS, for comparison.
-Rounds alternate; the minimum of each counts.
+One client publishes MESSAGES messages of SIZE bytes at full speed, and another client receives them
+over the same kind of transport. `tls of uvloop` is, for comparison, a listener that uses the event
+loop's own TLS instead of Trellis's. The transports are measured in turn; the smallest time of each
+counts.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ BATCH: Final = 200
 
 
 def settings(certificate: str) -> Settings:
-    """Return the broker's settings."""
+    """Return the broker's settings, with a listener for each transport on a free port."""
     host = "127.0.0.1"
     return Settings(
         amqp=Amqp(port=0, host=host),
@@ -60,7 +61,7 @@ def settings(certificate: str) -> Settings:
 
 
 async def serve(certificate: str, report: Connection) -> None:
-    """Run the broker, and an additional port with the event loop's own TLS."""
+    """Run the broker with an additional port that uses the event loop's own TLS."""
     app = App(settings(certificate))
     serving = asyncio.create_task(app.serve())
     await app.started.wait()
@@ -94,7 +95,7 @@ def broker(certificate: str, report: Connection) -> None:
 
 
 class TransportClient:
-    """A socket with the layers of one transport."""
+    """A client's socket with the layers of one transport, such as TLS and WebSocket."""
 
     def __init__(self, transport: str, port: int, name: str, context: ssl.SSLContext) -> None:
         self._framed = transport in ("ws", "wss")
@@ -113,7 +114,7 @@ class TransportClient:
         self.read(4 + 2 * self._framed)
 
     def frame(self, data: bytes) -> bytes:
-        """Return the data as the transport sends it."""
+        """Return the data in a WebSocket frame if the transport needs one, else unchanged."""
         return Frame(Opcode.BINARY, data).serialize(mask=True) if self._framed else data
 
     def send(self, data: bytes) -> None:
@@ -141,7 +142,7 @@ def spent(pid: int) -> float:
 def measure(
     transport: str, port: int, pid: int, messages: int, size: int, context: ssl.SSLContext
 ) -> float:
-    """Return the broker's CPU time per message, in microseconds."""
+    """Publish messages over one transport; return the broker's CPU time in us per message."""
     reader, writer = (
         TransportClient(transport, port, "reader", context),
         TransportClient(transport, port, "writer", context),

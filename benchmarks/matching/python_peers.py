@@ -1,8 +1,9 @@
-"""Answers the requests of `trellis bench matching` for matchers on PyPI: python_peers.py paho |
-amqtt.
+"""Answers the requests of `trellis bench matching` with a matcher from PyPI.
+
+    python_peers.py paho | amqtt
 
 `paho` is paho-mqtt's MQTTMatcher: a trie with one value per filter, here a list of subscribers.
-`amqtt` does what amqtt's broker does with its dict of filters: it calls `_matches` for each filter.
+`amqtt` does what amqtt's broker does for a message: it calls `_matches` for each filter in a dict.
 """
 
 from __future__ import annotations
@@ -14,15 +15,13 @@ from typing import Any
 
 sys.path.insert(
     0, str(Path(__file__).resolve().parent.parent.parent)
-)  # the protocol and its loops are those of Trellis
+)  # the peers use Trellis's request protocol and measuring loops
 
 from trellis.bench.matching import step
 
 
 def filter_of(pattern: str) -> str:
-    """Return an AMQP pattern as an MQTT filter. Raises Unable for a `#` that is not the
-    last word.
-    """
+    """Convert an AMQP pattern to an MQTT filter. Raises Unable if `#` is not the last word."""
     if "#" in pattern[:-1]:
         raise Unable("MQTT permits `#` only at the end")
     return pattern.replace(".", "/").replace("*", "+")
@@ -33,7 +32,7 @@ class Unable(Exception):
 
 
 class PahoMatcher:
-    """A matcher on paho-mqtt's MQTTMatcher, with lists of subscribers."""
+    """A matcher that uses paho-mqtt's MQTTMatcher, with a list of subscribers for each filter."""
 
     def __init__(self) -> None:
         from paho.mqtt.matcher import MQTTMatcher
@@ -73,7 +72,7 @@ class PahoMatcher:
 
 
 class AmqttMatcher:
-    """A matcher that does what amqtt's broker does for a publication, on the same kind of dict."""
+    """A matcher that looks up like amqtt's broker: it compares the topic with each filter."""
 
     def __init__(self) -> None:
         from amqtt.broker import Broker
@@ -119,7 +118,7 @@ class _NoLog:
 
 
 class PythonPeer(step.MatchingStep):
-    """Answers requests with the chosen matcher."""
+    """Answers the requests of the bench with one of the matchers of this module."""
 
     def make(self) -> Any:
         return PahoMatcher() if self.name == "paho" else AmqttMatcher()

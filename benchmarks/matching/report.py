@@ -29,7 +29,7 @@ from trellis.bench.matching.results import merged, read  # noqa: E402
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the document and its charts; return the exit code.
 
-    The exit code is 2 if a file has no results, or the document no marks.
+    The exit code is 2 if a file has no results, or the document lacks the marks.
     """
     parser = argparse.ArgumentParser(
         prog="report.py", description="Write tables and charts of results into a document."
@@ -38,20 +38,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         "results",
         type=Path,
         nargs="+",
-        help="files written by `trellis bench matching --json FILE`; later files add results",
+        help="files written by `trellis bench matching --json FILE`; of figures that several files "
+        "have, the last file's are used",
     )
     parser.add_argument(
         "--into",
         type=Path,
         default=ROOT / "docs" / "matching.md",
         metavar="FILE",
-        help="[docs/matching.md]",
+        help="document to write into [docs/matching.md]",
     )
     parser.add_argument(
         "--charts",
         type=Path,
         metavar="FOLDER",
-        help="the directory for the SVG files [FILE's directory/matching]",
+        help="directory for the charts, which are SVG files [`matching` beside the document]",
     )
     arguments = parser.parse_args(argv)
     into: Path = arguments.into

@@ -1,11 +1,11 @@
 """Compares Trellis with other brokers: the same workloads, load tool and machine, in turn.
 
-Theory of operation. A *peer* is a broker that this package can start: its requirements, its best
-settings, the workloads it supports, and the reason for those it does not. A *run* consists of
-rounds. In each round every peer in turn is started on loopback, does every workload it supports,
-and is stopped. So a disturbance of the machine affects all peers, and medians over rounds are
-compared. The load comes from `trellis bench load`, one process per workload, which checks every
-message; a broker with a wrong answer is reported as wrong, without a figure.
+A *peer* is a broker that this package can start. Its class knows how to install and start it, its
+best settings, and the workloads that it supports, or why it does not support a workload. A *run*
+consists of rounds. In each round every peer in turn is started on loopback, runs every workload
+that it supports, and is stopped. So a disturbance of the machine affects all peers, and medians
+over rounds are compared. The load comes from `trellis bench load`, one process per workload, which
+checks every message; a broker with a wrong answer is reported as wrong, without a figure.
 
               command.py
               /        `-----.

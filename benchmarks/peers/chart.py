@@ -19,16 +19,17 @@ from peers.results import Figures, Results
 from peers.table import FAMILIES, OURS, figure, title_of
 
 _WIDTH, _MARGIN, _GAP = 960, 16, 28
-_NAMES, _FIGURES = 108, 52  # the least room left of the bars, and the room right of them
+# The least width for names left of the bars, and the width for figures right of the bars.
+_NAMES, _FIGURES = 108, 52
 _LETTER = 7  # the width of a letter of a name
 _BAR, _STEP, _TITLE, _LINE, _HEAD, _AXIS, _LEGEND = 12, 17, 24, 15, 44, 22, 26
-_LETTERS = 60  # the letters in one line of a panel's title
+_LETTERS = 60  # the most letters in one line of a panel's title
 _TEXT, _FAINT = "#7d8590", "#7d859055"
 _OURS, _PEER, _FLOOR = "#e07b39", "#5b8db8", "#9aa0a6"
 
 
 class Bar(NamedTuple):
-    """A bar of a panel."""
+    """A bar of a panel: the name of a peer, its figure, and the bar's colour."""
 
     title: str
     value: float
@@ -43,17 +44,19 @@ class Panel(NamedTuple):
 
     @property
     def head(self) -> int:
-        """Return the height of the title."""
+        """The height of the title in pixels."""
         return _TITLE + _LINE * (len(self.title) - 1)
 
     @property
     def height(self) -> int:
-        """Return the height of the panel."""
+        """The height of the panel in pixels."""
         return self.head + _STEP * len(self.bars) + _AXIS
 
 
 def cpu(results: Results, family: str) -> list[Panel]:
-    """Return panels with the broker's CPU in a family's workloads at full speed."""
+    """Return a panel for each workload of a family at full speed, with the broker's CPU time per
+    message.
+    """
     names = [
         name
         for name, about in results.workloads.items()
@@ -67,7 +70,7 @@ def cpu(results: Results, family: str) -> list[Panel]:
 
 
 def latency(results: Results) -> list[Panel]:
-    """Return panels with the p99 of all workloads whose latency is measured."""
+    """Return a panel for each workload whose latency is measured, with the 99th percentile."""
     found = []
     for name, about in results.workloads.items():
         before = "" if about["family"] == "crossing" else f"{FAMILIES[about['family']]} "
@@ -78,7 +81,7 @@ def latency(results: Results) -> list[Panel]:
 def _panel_of(
     results: Results, workload: str, title: str, value: Callable[[Figures], float | None]
 ) -> list[Panel]:
-    """Return the workload's panel, or None if no peer has a figure."""
+    """Return a list with the workload's panel, or [] if no peer has a figure."""
     bars = [
         Bar(peer.title, height, _OURS if name == OURS else _FLOOR if peer.floor else _PEER)
         for name, peer in results.peers.items()
@@ -125,7 +128,10 @@ def _opening(width: int, height: int) -> str:
 
 
 def _scale(values: Sequence[float]) -> tuple[int, int]:
-    """Return the powers of ten around all values."""
+    """Return the range of the logarithmic axis as two exponents of ten, at least one apart.
+
+    The lower is at or below all values, the higher at or above.
+    """
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     return low, max(high, low + 1)
 
@@ -180,7 +186,7 @@ def _draw(
 
 
 def _tick(power: int) -> str:
-    """Return a power of ten as a short axis label."""
+    """Return the axis label for the power of ten with the exponent `power`, such as "10k"."""
     for least, letter in ((9, "G"), (6, "M"), (3, "k")):
         if power >= least:
             return f"{10 ** (power - least)}{letter}"

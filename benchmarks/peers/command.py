@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import math
 import shlex
 import shutil
 import signal
@@ -26,7 +27,7 @@ from peers.rounds import PeerPlan, calibrate, duration, measure_all
 #: The default length of a measurement in seconds, and the shortest that `--minutes` may choose.
 LENGTH: Final = 3.0
 SHORTEST: Final = 0.5
-#: The part of a measurement's length for which the load tool first warms the broker up.
+#: The load tool's warm-up before a measurement, as a share of the measurement's length.
 WARM: Final = 0.2
 #: Fewer rounds than this give no reliable median.
 FEWEST: Final = 5
@@ -35,7 +36,7 @@ FEWEST: Final = 5
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command in `argv` (default: sys.argv); return the exit code.
 
-    0: done; 1: something is missing; 2: wrong arguments.
+    0: done; 1: a program is missing or failed; 2: wrong arguments; 130: interrupted by Ctrl-C.
     """
     arguments = _parser().parse_args(argv)
     try:
@@ -81,13 +82,13 @@ def _parser() -> argparse.ArgumentParser:
         "--minutes",
         type=float,
         metavar="M",
-        help="the longest measurements that fit into a run of about this many minutes",
+        help="instead of --seconds: measure as long as fits into a run of about M minutes",
     )
     effort.add_argument(
         "--messages",
         type=_positive,
         metavar="N",
-        help="messages per measurement, instead of a length",
+        help="instead of --seconds: publish N messages in each measurement",
     )
     run.add_argument(
         "--require",
@@ -99,12 +100,12 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="show what would be measured and how long it takes",
     )
-    run.add_argument("--name", default="peers", help="a part of the results' file name [peers]")
+    run.add_argument("--name", default="peers", help="NAME in the default of --output [peers]")
     run.add_argument(
         "--output",
         type=Path,
         metavar="FILE",
-        help="the file for the results [benchmarks/results/DATE-NAME.json]",
+        help="write the results to this JSON file [benchmarks/results/DATE-NAME.json]",
     )
 
     writing = commands.add_parser(
@@ -117,27 +118,29 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=ROOT / "docs" / "performance.md",
         metavar="FILE",
-        help="[docs/performance.md]",
+        help="document to write into [docs/performance.md]",
     )
     writing.add_argument(
         "--charts",
         type=Path,
         metavar="FOLDER",
-        help="the directory for the SVG files [FILE's directory/performance]",
+        help="directory for the charts, which are SVG files [the document's path without .md]",
     )
     return parser
 
 
 def _add_choice(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--peers", type=_names, default=(), metavar="A,B", help="only these [all]")
     parser.add_argument(
-        "--workloads", type=_names, default=(), metavar="A,B", help="only these [all]"
+        "--peers", type=_names, default=(), metavar="A,B", help="only these peers [all]"
+    )
+    parser.add_argument(
+        "--workloads", type=_names, default=(), metavar="A,B", help="only these workloads [all]"
     )
     parser.add_argument(
         "--trellis",
         type=Path,
         metavar="COMMAND",
-        help="the `trellis` of an installed broker [.run/bin/trellis]",
+        help="command `trellis` of an installed broker [.run/bin/trellis]",
     )
 
 
@@ -153,9 +156,12 @@ def _positive(text: str) -> int:
 
 
 def tools(trellis: Path | None) -> Tools:
-    """Return the paths of programs. Raises ValueError if `trellis` is given and is not a file."""
+    """Return the paths of programs, with the command `trellis` of an installed broker.
+
+    Raises ValueError if `trellis` is given and is not a file.
+    """
     if trellis is not None and not trellis.is_file():
-        raise ValueError(f"{trellis} is not a file")
+        raise ValueError(f"--trellis: {trellis} is not a file")
     # Symbolic links are not resolved: the environment's Python is beside the command, not beside
     # the link's target.
     candidates = (
@@ -192,9 +198,9 @@ def _run(arguments: argparse.Namespace) -> int:
     wanted, cases = chosen(arguments.peers, found), workloads.chosen(arguments.workloads)
     peers = [peer for peer in wanted if not _skipped(peer)]
     if arguments.require and len(peers) < len(wanted):
-        raise Failed("--require: not all peers are installed, see above")
+        raise Failed("--require: not all chosen peers are installed, see the lines above")
     if not peers:
-        raise Failed("no chosen peer is installed, see above")
+        raise Failed("none of the chosen peers is installed, see the lines above")
     with tempfile.TemporaryDirectory(
         prefix="trellis-peers-", ignore_cleanup_errors=True
     ) as directory:
@@ -231,7 +237,7 @@ def _measure(
         results.load = load.about()
         results.write(output)
 
-    # SIGTERM must stop the brokers: it unwinds like Ctrl-C.
+    # Treat SIGTERM like Ctrl-C, so that it stops the brokers too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     allow_files()
     calibrate(plan, load, _tell)
@@ -276,16 +282,16 @@ def _about(peer: PeerBroker) -> About:
 
 
 def length(plan: PeerPlan, minutes: float) -> float:
-    """Return the length in seconds of each measurement so that the run takes this many minutes.
+    """Return the seconds per measurement with which the run takes about `minutes` minutes.
 
-    Raises ValueError if that is too short.
+    Raises ValueError if they are fewer than SHORTEST.
     """
     seconds = (minutes * 60 - plan.overhead) / max(1, plan.steps) / (1 + WARM)
     if seconds < SHORTEST:
         least = plan.overhead + plan.steps * SHORTEST * (1 + WARM)
         raise ValueError(
-            f"{minutes:g} minutes are too short for {plan.steps} measurements: {least / 60:.0f} at "
-            "least, or fewer of them"
+            f"--minutes {minutes:g} is too short for {plan.steps} measurements: use --minutes "
+            f"{math.ceil(least / 60)} or more, or fewer peers, workloads or rounds"
         )
     return round(seconds, 1)
 
@@ -316,7 +322,7 @@ def _words() -> list[str]:
 
 
 def _over(line: str) -> None:
-    """Replace the last line of a terminal."""
+    """Replace the terminal's last line with `line`, cut to the terminal's width."""
     print(
         f"\r{line[: shutil.get_terminal_size().columns - 1]}\x1b[K",
         end="",

@@ -13,13 +13,14 @@ from peers.results import Figures
 from peers.rounds import WrongPeerAnswer
 from peers.workloads import Case
 
-#: The seconds allowed for a measurement beside the load; creating 100,000 bindings takes long.
+#: Most seconds that the load tool may run for a measurement; creating 100,000 bindings takes long.
 PATIENCE: Final = 600.0
 #: The version of the load tool's JSON.
 FORMAT: Final = 1
-#: The beginning of its errors about wrong answers; other errors mean that there was no answer.
+#: The beginning of the load tool's errors about wrong answers. Other errors, except those about
+#: missing messages, mean that there was no answer.
 _WRONG: Final = "wrong answer at "
-#: The common part of its errors about missing messages, including those that QoS 0 may lose.
+#: The beginning of the load tool's errors about missing messages, even if QoS 0 permits the loss.
 _MISSING: Final = "no progress for "
 
 
@@ -29,7 +30,7 @@ class BenchLoad:
     def __init__(self, trellis: Path, seconds: float | None, messages: int | None) -> None:
         self._trellis = trellis
         self._effort = ["--messages", str(messages)] if messages else ["--seconds", f"{seconds:g}"]
-        #: The load tool's description of itself, from its first answer.
+        #: The load tool's description of itself and the machine, from its last answer.
         self.environment: dict[str, Any] = {}
 
     def about(self) -> dict[str, Any]:
@@ -42,7 +43,11 @@ class BenchLoad:
         }
 
     def measure(self, case: Case, broker: Running, rate: float | None) -> Figures:
-        """Run one measurement; return its figures."""
+        """Run one measurement of a case, at `rate` messages per second if given; return its
+        figures.
+
+        Raises WrongPeerAnswer, Failed.
+        """
         name, *further = broker.load(case)
         command = [
             str(self._trellis),
@@ -96,8 +101,9 @@ class BenchLoad:
 
 
 def figures(result: dict[str, Any]) -> Figures:
-    """Return the figures in the load tool's JSON (one round of one workload). Raises Wrong,
-    Failed.
+    """Return the figures in the load tool's JSON for one workload, which must have one round.
+
+    Raises WrongPeerAnswer, Failed.
     """
     error = result["error"] or ""
     if error.startswith(_WRONG):
@@ -109,7 +115,7 @@ def figures(result: dict[str, Any]) -> Figures:
     [measured] = result["rounds"]
     broker, latency = measured["broker"], measured["latency"] or {}
     if broker is None:
-        raise Failed("the load tool did not see the broker's processes")
+        raise Failed("the load tool reported no CPU time of the broker's processes")
     return Figures(
         messages=measured["messages"],
         rate=measured["messages"] / measured["seconds"],

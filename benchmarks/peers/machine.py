@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def machine() -> dict[str, str]:
-    """Return the properties that figures depend on, without names of the machine or its owner."""
+    """Return the machine's properties that figures depend on, without its name or its owner's."""
     return {
         "processor": _line("/proc/cpuinfo", "model name") or platform.machine(),
         "processors": str(
@@ -25,7 +25,7 @@ def machine() -> dict[str, str]:
 
 
 def busy() -> str:
-    """Return a warning if other work runs on the machine; else an empty string."""
+    """Return a warning if other work seems to run on the machine; else an empty string."""
     load = os.getloadavg()[0]
     if load < 0.5:
         return ""
@@ -40,7 +40,7 @@ def _text(path: str) -> str:
 
 
 def _line(path: str, name: str) -> str:
-    """Return the value of the first line `name: value`."""
+    """Return the value of the first line `name: value` in a file."""
     for line in _text(path).splitlines():
         key, _, value = line.partition(":")
         if key.strip() == name:

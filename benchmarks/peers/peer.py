@@ -18,19 +18,19 @@ SYSTEM: Final = ("/usr/sbin", "/usr/local/sbin")
 
 @dataclass(frozen=True)
 class Tools:
-    """The paths of programs that a package manager does not put on PATH.
+    """The places where the brokers' programs are.
 
-    `installed` is the directory that `install.sh` fills; `trellis` is the command of an installed
-    broker, or None.
+    `installed` is the directory that `install.sh` fills. `trellis` is the command of an installed
+    Trellis, or None.
     """
 
     installed: Path = HERE / ".tools"
     trellis: Path | None = None
 
     def program(self, name: str) -> Path | None:
-        """Return the path of a program, or None.
+        """Return the path of a program, or None if it is not installed.
 
-        Programs installed by `install.sh` come first, then PATH, then directories of servers.
+        Search the programs installed by `install.sh`, then PATH, then the `sbin` directories.
         """
         ours = self.installed / "bin" / name
         if ours.is_file():
@@ -41,40 +41,40 @@ class Tools:
 
 @dataclass
 class Running:
-    """A started broker.
+    """A started broker, with its processes and its ports on loopback.
 
-    Its ports are on loopback; 0 means that it does not support the protocol.
+    The port 0 means that the broker does not support the protocol.
     """
 
     amqp: int = 0
     mqtt: int = 0
     login: str = ""  # `user:password@`, or empty if anonymous clients may connect
     children: list[Child] = field(default_factory=list)
-    #: Return the load tool's workload for a case, and additional flags.
+    #: Returns the load tool's arguments for a case: the workload's name, and additional flags.
     load: Callable[[Case], list[str]] = lambda case: [case.workload.name]
 
     @property
     def amqp_url(self) -> str:
-        """The URL of the AMQP port."""
+        """The URL of the AMQP port; "" if the broker does not support AMQP."""
         return f"amqp://{self.login}{LOOPBACK}:{self.amqp}/%2F" if self.amqp else ""
 
     @property
     def mqtt_url(self) -> str:
-        """The URL of the MQTT port."""
+        """The URL of the MQTT port; "" if the broker does not support MQTT."""
         return f"mqtt://{self.login}{LOOPBACK}:{self.mqtt}" if self.mqtt else ""
 
     @property
     def roots(self) -> list[int]:
-        """Return the started processes; they may have child processes."""
+        """The identifiers of the started processes, without their child processes."""
         return [child.pid for child in self.children]
 
     @property
     def alive(self) -> bool:
-        """True if all processes are running."""
+        """True if all started processes are running."""
         return all(child.alive for child in self.children)
 
     def log_end(self) -> str:
-        """Return the end of the processes' logs."""
+        """Return the last lines of each process's log."""
         return "\n".join(child.log_end() for child in self.children)
 
     def stop(self) -> None:
@@ -84,23 +84,21 @@ class Running:
 
 
 class PeerBroker:
-    """A broker that can be started; each subclass, in a file of its own, defines how."""
+    """The base class of brokers that can be started. Each broker has a subclass in its own file."""
 
     name: ClassVar[str]  # on the command line and in results
     title: ClassVar[str]  # in tables
     protocols: ClassVar[frozenset[str]] = frozenset()  # "amqp", "mqtt"
-    settings: ClassVar[tuple[str, ...]] = ()  # settings that differ from its defaults, and why
+    settings: ClassVar[tuple[str, ...]] = ()  # settings that differ from the defaults, and why
     floor: ClassVar[bool] = False  # not a broker, but a lower bound of any broker's cost
-    highest_qos: ClassVar[int] = 2  # with MQTT
+    highest_qos: ClassVar[int] = 2  # the highest MQTT QoS that the broker supports
     start_seconds: ClassVar[float] = 1.0  # the approximate time of a start and stop
 
     def __init__(self, tools: Tools) -> None:
         self.tools = tools
 
     def missing(self) -> str:
-        """Return what is not installed and how to install it; an empty string if nothing is
-        missing.
-        """
+        """Return which program is missing and how to install it; "" if nothing is missing."""
         raise NotImplementedError
 
     def version(self) -> str:
@@ -117,13 +115,13 @@ class PeerBroker:
         return ""
 
     def overhead(self, case: Case) -> float:
-        """Return the approximate seconds of a measurement beside its load: tool start and
-        connections.
+        """Return the approximate seconds that a measurement takes in addition to its load, for the
+        start of the load tool and the connections.
         """
         return 1.0 + 0.002 * case.workload.subscribers
 
     def warning(self) -> str:
-        """Return a warning for readers of its figures, or an empty string."""
+        """Return a warning for readers of this broker's figures; "" if there is none."""
         return ""
 
     def start(self, directory: Path) -> Running:
@@ -140,11 +138,17 @@ class PeerBroker:
         return running
 
     def launch(self, directory: Path, running: Running) -> None:
-        """Start the processes and fill in `running`, which stops them if this raises."""
+        """Start the processes, set the fields of `running`, and wait until the broker answers.
+
+        Each process is added to `running` at once: if this method raises, `start` stops it.
+        """
         raise NotImplementedError
 
     def found(self, program: str) -> Path:
-        """Return the path of a program whose presence `missing` has checked."""
+        """Return the path of a program. Raises Failed if the program is not installed.
+
+        Subclasses call this after `missing` returned "".
+        """
         path = self.tools.program(program)
         if path is None:
             raise Failed(f"{program} is not installed")

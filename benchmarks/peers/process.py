@@ -1,6 +1,6 @@
-"""Starts and stops processes and reads their resource usage.
+"""Starts and stops processes, and checks if brokers answer on their ports.
 
-Linux only: it reads /proc.
+Linux only, because the module reads /proc.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ SHOWN: Final = 12
 
 
 class Failed(Exception):
-    """A process failed; the text names it and the reason."""
+    """A program could not be started, ended or gave no answer; the text names it and the reason."""
 
 
 def allow_files() -> None:
-    """Raise the limit of open files for started processes, as far as the system permits."""
+    """Raise this process's limit of open files, which started processes inherit, as far as the
+    system permits.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Not higher: Erlang allocates memory for the permitted number of files.
     wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
@@ -47,7 +49,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _parents() -> dict[int, int]:
-    """Return every process's parent."""
+    """Return the parent's identifier for the identifier of every process."""
     found = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -58,7 +60,10 @@ def _parents() -> dict[int, int]:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat after the name in parentheses: state, parent, ..."""
+    """Return the fields of /proc/PID/stat after the name in parentheses: state, parent, ...
+
+    Return None if the process does not exist.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -66,7 +71,7 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def tree(root: int) -> list[int]:
-    """Return `root` and all its descendants."""
+    """Return the identifiers of the process `root` and all its descendants."""
     children: dict[int, list[int]] = {}
     for pid, parent in _parents().items():
         children.setdefault(parent, []).append(pid)
@@ -79,7 +84,10 @@ def tree(root: int) -> list[int]:
 def first_words(
     command: Sequence[str | os.PathLike[str]], environment: Mapping[str, str] | None = None
 ) -> str:
-    """Return the output of a short command, stdout and stderr together. Raises Failed."""
+    """Run a short command; return its output, stdout and stderr together.
+
+    Raises Failed if the command cannot be started or takes more than a minute.
+    """
     try:
         done = subprocess.run(
             command,
@@ -136,11 +144,14 @@ class Child:
         return self._process.poll() is None
 
     def log_end(self) -> str:
-        """Return the end of the process's log."""
+        """Return the last lines of the process's log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-SHOWN:])
 
     def wait_until(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Return as soon as `ready()`. Raises Failed if the process ends, or after `seconds`."""
+        """Wait until `ready()` returns True.
+
+        Raises Failed if the process ends, or if `ready()` is still False after `seconds`.
+        """
         deadline = time.monotonic() + seconds
         while not ready():
             if not self.alive:
@@ -153,7 +164,11 @@ class Child:
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """Stop the process and its descendants: SIGTERM, and after GRACE seconds SIGKILL."""
+        """Stop the process and its descendants.
+
+        The process gets SIGTERM, and SIGKILL if it has not ended after GRACE seconds. Then
+        descendants that still run get SIGKILL.
+        """
         below = [(pid, _birth(pid)) for pid in tree(self.pid)[1:]]
         if self.alive:
             self._process.terminate()
@@ -171,7 +186,7 @@ class Child:
 
 
 def _birth(pid: int) -> str:
-    """Return the process's start time in ticks since boot; empty if it does not exist."""
+    """Return a process's start time in ticks since boot; "" if the process does not exist."""
     status = _stat(pid)
     return status[19] if status else ""
 

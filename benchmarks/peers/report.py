@@ -1,4 +1,4 @@
-"""Writes results into a document."""
+"""Writes the results of a run into a document: tables, and links to charts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def report(results: Results, document: Path, charts: Path) -> list[Path]:
     """Write tables and links to charts between the document's marks, and the charts into a
     directory.
 
-    The document is created if it does not exist. Return the written files. Raises ValueError unless
-    each mark occurs once, in order.
+    Create the document if it does not exist. Return the written files. Raises ValueError unless the
+    document has each of the two marks once, in order.
     """
     pictures = {name: picture for name, picture in _pictures(results) if picture}
     paths = {name: charts / f"{name}.svg" for name in pictures}
@@ -53,9 +53,9 @@ def _pictures(results: Results) -> Iterator[tuple[str, str]]:
 
 
 def between(document: str, words: str, name: str, part: str = RESULTS) -> str:
-    """Return the document with `words` between the marks of a part.
+    """Return the document's text with `words` between the marks of the part `part`.
 
-    Raises ValueError.
+    Raises ValueError unless each mark occurs once, in order; the text names the document `name`.
     """
     opening, closing = f"<!-- {part}:begin -->", f"<!-- {part}:end -->"
     head, begin, rest = document.partition(opening)

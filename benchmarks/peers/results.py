@@ -15,7 +15,7 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures of one peer in one workload and one round; or medians of them."""
+    """The figures of one peer in one workload, of one round or as medians over the rounds."""
 
     messages: int  # published messages
     rate: float  # publications per second of wall-clock time
@@ -31,21 +31,21 @@ class Figures:
 
 @dataclass
 class PeerCell:
-    """The rounds of one peer in one workload."""
+    """The figures of one peer in one workload, by round, or the reason why there are none."""
 
     rounds: list[Figures] = field(default_factory=list)
-    unable: str = ""  # why it was not tried
-    wrong: str = ""  # what was wrong with its answer; then none of its figures count
-    failed: str = ""  # why there is no answer: it ended, hung or refused
+    unable: str = ""  # why the workload was not tried with the peer
+    wrong: str = ""  # what was wrong with the peer's answer; then no figure counts
+    failed: str = ""  # why there is no answer: the peer ended, hung or refused
 
     @property
     def medians(self) -> Figures | None:
-        """Return the median of each figure, or None if the peer has no valid figure."""
+        """Return the median of each figure over the rounds; None if no figure counts."""
         return None if self.wrong or self.failed or not self.rounds else medians(self.rounds)
 
     @property
     def spread(self) -> float:
-        """Return the spread of the rounds' CPU: (highest - lowest) / median."""
+        """Return the spread of the CPU time over the rounds: (highest - lowest) / median."""
         found = [each.cpu for each in self.rounds]
         middle = statistics.median(found) if found else 0
         return (max(found) - min(found)) / middle if middle else 0.0
@@ -53,14 +53,14 @@ class PeerCell:
 
 @dataclass(frozen=True)
 class About:
-    """A peer of the run."""
+    """The description of a peer in the results."""
 
     title: str
     version: str = ""
     settings: tuple[str, ...] = ()
     floor: bool = False
     warning: str = ""
-    missing: str = ""  # what was not installed; then it has no cells
+    missing: str = ""  # what was not installed; then the peer has no cells
 
 
 @dataclass
@@ -78,16 +78,16 @@ class Results:
     cells: dict[str, dict[str, PeerCell]] = field(default_factory=dict)  # peer -> workload -> cell
 
     def cell(self, peer: str, workload: str) -> PeerCell:
-        """Return the cell, creating an empty one if there is none."""
+        """Return the cell of a peer and a workload; create an empty cell if there is none."""
         return self.cells.setdefault(peer, {}).setdefault(workload, PeerCell())
 
     def median(self, peer: str, workload: str) -> Figures | None:
-        """Return the medians of a cell, or None."""
+        """Return the medians of a peer in a workload; None if it has no valid figures."""
         return self.cells.get(peer, {}).get(workload, PeerCell()).medians
 
     def write(self, path: Path) -> None:
-        """Replace the file atomically, so that an interrupted run leaves its last complete
-        round.
+        """Replace the file atomically, so that after an interrupted run it has the complete
+        rounds.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
@@ -120,7 +120,7 @@ def read(path: Path) -> Results:
 
 
 def _plain(results: Results) -> dict[str, Any]:
-    """Return the results for JSON, with medians beside the rounds, for readers of the file."""
+    """Return the results as JSON objects; for readers of the file, cells also have medians."""
     plain = asdict(results)
     for peer, of in results.cells.items():
         for workload, cell in of.items():
@@ -135,7 +135,7 @@ def _figures(found: Mapping[str, Any]) -> Figures:
 
 
 def medians(rounds: Sequence[Figures]) -> Figures:
-    """Return the median of each figure; a latency that some round did not measure has none."""
+    """Return the median of each figure; a latency that a round did not measure becomes None."""
 
     def middle(values: Sequence[float | None]) -> float | None:
         known = [value for value in values if value is not None]

@@ -7,8 +7,8 @@
             stop it
         write the results so far
 
-A broker that gives a wrong answer, or none, is restarted for its next workload, and does not repeat
-the failed one.
+A broker that gives a wrong answer, or none, is restarted for its next workload. The failed workload
+is not measured again with this broker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from peers.process import Failed
 from peers.results import Figures, Results
 from peers.workloads import Case
 
-#: The number of measurements of the reference peer to find the rate of a paced workload.
+#: Measurements of the reference peer that find the rate of a paced workload.
 CALIBRATIONS = 3
 
 
@@ -39,14 +39,14 @@ class Load(Protocol):
     def measure(self, case: Case, broker: Running, rate: float | None) -> Figures:
         """Run one round of the workload, at `rate` publications per second, or at full speed.
 
-        Raises Wrong, Failed.
+        Raises WrongPeerAnswer, Failed.
         """
         ...
 
 
 @dataclass
 class PeerPlan:
-    """The measurements to run."""
+    """The peers, workloads and rounds of a run."""
 
     peers: Sequence[PeerBroker]
     cases: Sequence[Case]
@@ -56,17 +56,17 @@ class PeerPlan:
     rates: dict[str, float] = field(default_factory=dict)
 
     def able(self, peer: PeerBroker) -> list[Case]:
-        """Return the workloads that the peer supports."""
+        """Return the workloads of the run that the peer supports."""
         return [each for each in self.cases if not peer.refusal(each)]
 
     @property
     def steps(self) -> int:
-        """Return the number of measurements if none fails."""
+        """The number of measurements if none fails."""
         return self.rounds * sum(len(self.able(peer)) for peer in self.peers)
 
     @property
     def overhead(self) -> float:
-        """Return the approximate seconds of the run beside the load."""
+        """The approximate seconds that the run takes in addition to the load."""
         return self.rounds * sum(
             peer.start_seconds + sum(map(peer.overhead, self.able(peer))) for peer in self.peers
         )
@@ -83,7 +83,7 @@ class RoundProgress:
         self._began = clock()
 
     def step(self, what: str) -> None:
-        """Report that a measurement begins."""
+        """Report that the measurement `what` begins, with the time spent and the time left."""
         spent = self._clock() - self._began
         left = (
             f", about {duration(spent / self._done * (self._steps - self._done))} left"
@@ -94,20 +94,20 @@ class RoundProgress:
         self._done += 1
 
     def skip(self, steps: int = 1) -> None:
-        """Report measurements that will not be made."""
+        """Lower the number of measurements to make, because `steps` of them are left out."""
         self._steps -= steps
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as text."""
+    """Return a duration as text: minutes and seconds ("2:05"), or hours and minutes."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def calibrate(plan: PeerPlan, load: Load, tell: Callable[[str], None]) -> None:
-    """Find the rates of paced workloads: half of their reference's rate at full speed.
+    """Find the rate of each paced workload: half of the rate that its reference peer reaches.
 
-    Workloads without a reference are left out.
+    Workloads whose reference peer is missing or fails are removed from the plan.
     """
     paced = [each for each in plan.cases if each.half]
     left_out = set()
@@ -181,7 +181,7 @@ def measure_all(
 
 
 class _Turn:
-    """One peer in one round."""
+    """The measurements of one peer in one round."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class _Turn:
                 self._stop()
 
     def _started(self, directory: Path) -> Running:
-        """Return the running broker, or start a new one in this directory."""
+        """Return the running broker; if none runs, start one with its files in `directory`."""
         if self._broker is None:
             directory.mkdir()
             self._broker = self._peer.start(directory)

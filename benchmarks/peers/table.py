@@ -1,4 +1,4 @@
-"""Writes results as Markdown."""
+"""Formats the results of a run as Markdown."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 from peers.results import Figures, PeerCell, Results, ratio
 from peers.targets import lines as goals
 
-#: The peer that the others are compared with.
+#: The peer that the other peers are compared with.
 OURS: Final = "trellis"
 #: The chart that belongs to no family.
 LATENCY: Final = "latency"
-#: A peer that reaches this part of a rate has sustained it.
+#: A peer has sustained a requested rate if it reached at least this share of the rate.
 KEPT_UP: Final = 0.95
 FAMILIES: Final = {
     "mqtt": "MQTT",
@@ -31,7 +31,7 @@ def figure(value: float) -> str:
 
 
 def times(value: float) -> str:
-    """Return a ratio as text; bold if Trellis is slower."""
+    """Return a ratio (peer / Trellis) as text; bold if Trellis is slower."""
     digits = (
         f"{value:,.0f}" if value >= 9.95 else f"{value:.1f}" if value >= 1.05 else f"{value:.2f}"
     )
@@ -39,7 +39,7 @@ def times(value: float) -> str:
 
 
 def rows(header: Sequence[str], lines: Sequence[Sequence[str]], align: str = "---:") -> str:
-    """Return a Markdown table, the first column left-aligned, the figures right."""
+    """Return a Markdown table: the first column is left-aligned, the others as `align` says."""
     rule = ["---"] + [align] * (len(header) - 1)
     return "\n".join("| " + " | ".join(line) + " |" for line in (header, rule, *lines))
 
@@ -47,7 +47,7 @@ def rows(header: Sequence[str], lines: Sequence[Sequence[str]], align: str = "--
 def page(results: Results, charts: Mapping[str, str]) -> str:
     """Return the generated part of the document.
 
-    `charts` has the path of the chart for each family and for LATENCY, relative to the document.
+    `charts` has the path of each chart relative to the document, by family or LATENCY.
     """
     return "\n\n".join(part for part in _parts(results, charts) if part) + "\n"
 
@@ -123,7 +123,7 @@ def _noise(results: Results) -> str:
 
 
 def _measured(results: Results, workloads: Sequence[str]) -> list[str]:
-    """Return the peers with a result in one of these workloads, brokers before lower bounds."""
+    """Return the peers that can run one of these workloads, brokers before lower bounds."""
     found = [
         name
         for name in results.peers
@@ -170,7 +170,10 @@ def title_of(results: Results, workload: str) -> str:
 
 
 def _better(value: float | None, ours: float | None, sign: int = 1) -> str:
-    """Return a peer's figure, bold if it is better: less than Trellis, or with sign -1 more."""
+    """Return a peer's figure as text, bold if it is better than the figure of Trellis.
+
+    Less is better with `sign` 1, more with -1.
+    """
     if value is None:
         return "-"
     return (
@@ -181,7 +184,7 @@ def _better(value: float | None, ours: float | None, sign: int = 1) -> str:
 
 
 def _absent(cell: PeerCell) -> str:
-    """Return the text for a missing figure."""
+    """Return the text for a table cell without figures: "wrong", "failed" or "-"."""
     if cell.wrong:
         return "wrong"
     return "failed" if cell.failed else "-"
@@ -268,7 +271,10 @@ def _memory(results: Results) -> str:
 
 
 def _exceptions(results: Results) -> str:
-    """Return one line for each reason why measurements are missing, with these measurements."""
+    """Return a section that lists the missing measurements; "" if none are missing.
+
+    It has one line for each peer and reason, with the workloads.
+    """
     lines = [
         f"- {about.title}: not here, {about.missing}"
         for about in results.peers.values()
@@ -292,7 +298,7 @@ def _exceptions(results: Results) -> str:
 
 
 def _where(why: str, workloads: Sequence[str]) -> str:
-    """Return the workloads of a reason; empty for a peer without the protocol."""
+    """Return the list of workloads to show after a reason; "" if the peer lacks the protocol."""
     return "" if why.startswith("speaks no ") else f" ({', '.join(workloads)})"
 
 

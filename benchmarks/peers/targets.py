@@ -12,7 +12,11 @@ from peers.results import Results, ratio
 
 
 class Goal(NamedTuple):
-    """A target; `figure` names a field of Figures."""
+    """A target for the ratio of a peer's figure to that of Trellis, in one workload.
+
+    `figure` names a field of Figures. The ratio must be at least `least`, or if `most` is set, the
+    inverse ratio must be at most `most`.
+    """
 
     workload: str
     peer: str

@@ -1,4 +1,5 @@
-"""Lists the workloads: those of `trellis bench load`, and some of them again at a moderate rate.
+"""Lists the workloads: those of `trellis bench load`, and some of them again at half of the rate
+that a reference peer reaches.
 
 The load tool's own table defines what a workload does; this module only reads it.
 """
@@ -12,25 +13,26 @@ from typing import Any, Final
 
 from trellis.bench.workloads import ALL, WORKLOADS, Workload
 
-#: Workloads that are repeated at half of this peer's full rate, where latency is meaningful.
+#: Workloads that are repeated at half of a reference peer's full rate, by the peer's name. Latency
+#: is meaningful at that rate.
 _HALVES: Final = {"mosquitto": ("mqtt-qos0", "mqtt-qos1", "mqtt-fan10"), "rabbitmq": ("amqp-ack",)}
 
 
 @dataclass(frozen=True)
 class Case:
-    """A workload, at full speed or at half the rate of the peer named by `half`."""
+    """A workload at full speed, or if `half` names a peer, at half of that peer's full rate."""
 
     workload: Workload
     half: str = ""
 
     @property
     def name(self) -> str:
-        """The name on the command line and in results."""
+        """The name of the case on the command line and in results."""
         return f"{self.workload.name}-half" if self.half else self.workload.name
 
     @property
     def title(self) -> str:
-        """Return the title in tables, below the name of its protocol."""
+        """The title of the case in tables. Tables have a protocol each, so it is left out."""
         text = self.workload.text
         text = (
             text.removeprefix("MQTT ").removeprefix("AMQP ") if len(self.protocols) == 1 else text
@@ -44,12 +46,12 @@ class Case:
 
     @property
     def family(self) -> str:
-        """Return the family, which has a table and a chart."""
+        """The group of workloads with a common table and chart: "mqtt", "amqp" or "crossing"."""
         return "crossing" if len(self.protocols) > 1 else self.workload.publish
 
     @property
     def qos(self) -> int:
-        """Return the highest QoS, with MQTT."""
+        """The QoS of the workload's MQTT messages; 0 without MQTT."""
         return self.workload.qos if "mqtt" in self.protocols else 0
 
     @property

@@ -1,5 +1,5 @@
-"""A blind relay, the lower bound of a broker's cost: sends received bytes unread to every
-subscriber.
+"""A blind relay: sends received bytes to every subscriber without parsing them. Its cost is a lower
+bound of a broker's cost.
 
     relay.py [--writer] [PORT]        serves on loopback, prints `ready PORT`; needs uvloop
 
@@ -10,16 +10,16 @@ There are two lower bounds:
     writer   the same chunk goes to the same sockets by one write(2) each, past the event loop: the
              kernel's cost alone
 
-Only handshakes are answered, so that a load tool accepts it as a broker. A connection has two
-states:
+The relay answers only handshakes, so that a load tool accepts the relay as a broker. A connection
+has two states:
 
     greeting   MQTT 3.1.1 and 5: CONNECT -> CONNACK, SUBSCRIBE -> SUBACK (the connection becomes a
-               subscriber), PINGREQ -> PINGRESP; an incomplete packet is waited for
-    blind      from its first PUBLISH on: chunks are forwarded as they arrive, to all subscribers
-               except the sender
+               subscriber), PINGREQ -> PINGRESP; the relay waits for the rest of a packet
+    blind      from the client's first PUBLISH on: chunks are forwarded as they arrive, to all
+               subscribers except the sender
 
-The relay can stand in for a broker if every message goes to every subscriber with QoS 0 and every
-chunk ends at the end of a message (which is so while no publisher's socket is full). The measuring
+The relay can replace a broker if every message goes to every subscriber with QoS 0 and every chunk
+ends at the end of a message (which is so while no publisher's socket is full). The measuring
 program must check the received messages.
 """
 
@@ -49,7 +49,7 @@ class RelayConnection(asyncio.Protocol):
         self._level = 4
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Store the transport of the new connection."""
         self.transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -71,7 +71,7 @@ class RelayConnection(asyncio.Protocol):
                 subscriber.transport.write(data)
 
     def _greet(self, data: bytes) -> bytes:
-        """Answer the packets of a handshake; return the data after them."""
+        """Answer the packets of a handshake; return the data after them, to be forwarded."""
         while len(data) >= 2:
             kind = data[0] >> 4
             if kind == PUBLISH:
@@ -104,7 +104,7 @@ class RelayConnection(asyncio.Protocol):
 
 
 class WritingConnection(RelayConnection):
-    """A client of the relay whose messages are written past the event loop."""
+    """A client of the relay to which chunks are written by write(2), past the event loop."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -131,7 +131,10 @@ class WritingConnection(RelayConnection):
 
 
 def _length(data: bytes) -> tuple[int, int]:
-    """Return a packet's remaining length and where it begins ([MQTT-1.5.5]); 0, 0 if incomplete."""
+    """Return a packet's remaining length ([MQTT-1.5.5]), and the index of the byte after it.
+
+    Return 0, 0 if the remaining length is incomplete.
+    """
     length = 0
     for index in range(1, min(5, len(data))):
         length |= (data[index] & 127) << 7 * (index - 1)
@@ -167,7 +170,7 @@ def main() -> None:
         description="A blind relay: the lower bound of a broker's cost."
     )
     parser.add_argument(
-        "--writer", action="store_true", help="write to sockets past the event loop"
+        "--writer", action="store_true", help="write to the sockets directly, past the event loop"
     )
     parser.add_argument(
         "port",

@@ -134,7 +134,7 @@ def test_a_run_reports_skipped_peers_and_continues(
         ["skipped", " mosquitto"],
         ["skipped", " nats"],
     ]
-    assert lines[2] == "peers: no chosen peer is installed, see above"
+    assert lines[2] == "peers: none of the chosen peers is installed, see the lines above"
 
 
 def test_a_missing_peer_is_fatal_with_require(

@@ -26,7 +26,7 @@ _FURTHER = {
 
 
 def page(results: MatchingResults, pictures: Mapping[str, tuple[str, str]]) -> str:
-    """Return the generated part; `pictures` has title and path by name."""
+    """Return the generated part of the document; `pictures` has (title, path) of charts by name."""
     return "\n\n".join(part for part in _parts(results, pictures) if part) + "\n"
 
 
@@ -290,7 +290,7 @@ def _one_filter(results: MatchingResults) -> Iterator[str]:
 
 
 def _claims(results: MatchingResults) -> Iterator[str]:
-    """Iterate over the claims of articles 1, 3, 4 and 5, each with the result here."""
+    """Yield a Markdown section with a table: claims of articles 1, 3, 4 and 5, and results here."""
 
     def lookup(name: str, workload: str, count: int) -> float | None:
         return results.median(name, f"{workload} {workload} {count} workload", "lookup")

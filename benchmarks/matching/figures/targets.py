@@ -22,7 +22,7 @@ _HOT: Final = {"tp": (0.35, 0.35, 0.5, 0.25), "iot": (0.9, 0.8, 0.65, 0.25)}
 
 
 def size(count: int) -> str:
-    """Return a count as text: 1,000 as 1k."""
+    """Return a count as a short text, such as 1k for 1,000."""
     return (
         f"{count // 1_000_000}M"
         if count >= 1_000_000
@@ -33,7 +33,7 @@ def size(count: int) -> str:
 
 
 def targets(results: MatchingResults) -> Iterator[TargetResult]:
-    """Iterate over all targets. The interpreted `trie` is `trie-py`, if the run has it."""
+    """Yield each target with its measured value. `trie-py` is the `trie` without compilation."""
     compiled = (
         ", compiled" in results.contenders["trie"].version
         if "trie" in results.contenders

@@ -1,5 +1,5 @@
-"""Compares invalidation strategies of a route cache while subscriptions change: exact, clearing
-everything, and NATS's scan.
+"""Compares ways to invalidate a cache of lookups while subscriptions change: drop only the answers
+that change, drop all answers, or compare the changed pattern with all cached topics, as NATS does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from matching.cache import RouteCache
 
 
 class Cleared:
-    """A cache that any change empties."""
+    """A cache of the subscribers by topic that is emptied when any subscription changes."""
 
     def __init__(self, source: Matcher[int], most: int) -> None:
         self.source = source
@@ -33,12 +33,12 @@ class Cleared:
         return answer
 
     def changed(self, pattern: str) -> None:
-        """Handle a change of this pattern's subscribers."""
+        """Empty the cache, because the subscribers of a pattern changed."""
         self.answers.clear()
 
 
 class Scanned(Cleared):
-    """NATS's cache: 1,024 answers; a changed pattern is compared with each of their topics."""
+    """A cache as in NATS: a changed pattern is compared with each cached topic."""
 
     def changed(self, pattern: str) -> None:
         for topic in [topic for topic in self.answers if AMQP.matches(pattern, topic)]:
@@ -46,33 +46,34 @@ class Scanned(Cleared):
 
 
 class Exact:
-    """The cache of `matching`, with exact invalidation."""
+    """The route cache of `matching`: a change drops only answers that it affects."""
 
     def __init__(self, source: Matcher[int], most: int) -> None:
         self.cache: RouteCache[int] = RouteCache(source, most)
         self.find = self.cache.find
 
     def changed(self, pattern: str) -> None:
-        """Handle a change of this pattern's subscribers."""
+        """Drop the answers for topics that the pattern matches."""
         self.cache.invalidate(pattern, AMQP)
 
 
 class Uncached:
-    """A lookup without a cache, for comparison."""
+    """Lookups without a cache, for comparison."""
 
     def __init__(self, source: Matcher[int]) -> None:
         self.find = source.match
 
     def changed(self, pattern: str) -> None:
-        """Do nothing: no answers are stored."""
+        """Do nothing, because no answers are cached."""
 
 
 def publish(
     cache: Cleared | Exact | Uncached, topics: list[str], patterns: list[str], every: int
 ) -> int:
-    """Publish, and change a subscription once per `every` publications.
+    """Look up each topic, and after each `every` lookups invalidate a random pattern's answers.
 
-    The source has the subscription already, or no longer.
+    The matcher itself does not change. If `every` is 0, nothing is invalidated. Return the number
+    of topics.
     """
     dice = random.Random(1)
     for number, topic in enumerate(topics):
@@ -83,7 +84,7 @@ def publish(
 
 
 def main() -> None:
-    """Run all comparisons."""
+    """Run all comparisons and print their figures."""
     machine()
     patterns, topics = devices(10_000)
     dice = random.Random(1)

@@ -1,5 +1,5 @@
-"""Compares the header-matching algorithms of `matching.fields` on 100 to 100,000 requests of one
-to four criteria each. (They come from article 4 of the list in matching/__init__.py.)
+"""Compares the header-matching algorithms of `matching.fields` on 100 to 100,000 bindings, here
+called requests. (The algorithms come from article 4 of the list in matching/__init__.py.)
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from matching.fields import NAMES, Fields, HeadersMatcher, create
 
 
 def market(size: int) -> tuple[list[Fields], list[Fields]]:
-    """Return requests of one to four of twelve fields, and messages with 3 to 8 fields.
+    """Return requests, each for one to four of twelve fields, and messages with 3 to 8 fields.
 
-    Some values are far more common than others; a tenth of the requests are `any`.
+    Some values are far more common than others. A tenth of the requests need only one of their
+    fields (`x-match` is `any`).
     """
     dice = random.Random(5)
 
@@ -38,7 +39,7 @@ def market(size: int) -> tuple[list[Fields], list[Fields]]:
 
 
 def traders(size: int) -> tuple[list[Fields], list[Fields]]:
-    """Return requests for one common market and a separate account each."""
+    """Return requests that name the same market and each another account, and messages."""
     requests: list[Fields] = [{"market": "forex", "account": number} for number in range(size)]
     return requests, [
         {"market": "forex", "account": number * 7 % (2 * size), "price": 1.5}
@@ -47,14 +48,14 @@ def traders(size: int) -> tuple[list[Fields], list[Fields]]:
 
 
 def ask(matcher: HeadersMatcher[int], messages: list[Fields]) -> int:
-    """Look up all messages; return their number."""
+    """Match all messages; return the number of messages."""
     for message in messages:
         matcher.match(message)
     return len(messages)
 
 
 def main() -> None:
-    """Run all comparisons."""
+    """Run all comparisons and print their figures."""
     machine()
     for workload in (market, traders):
         for size in (100, 1_000, 10_000, 100_000):

@@ -1,5 +1,6 @@
-"""Compares ways to find out if any pattern matches: left to right, 64 patterns at a time, wildcards
-first, and without redundant patterns. (Article 4 in matching/__init__.py calls this filtering.)
+"""Compares ways to find out if any pattern matches a topic: all patterns in one bitmap, bitmaps of
+64 patterns, patterns with wildcards first, and a trie without redundant patterns. (Article 4 of the
+list in matching/__init__.py calls this filtering.)
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from matching.covers import redundant
 
 
 class Blocks:
-    """The article's bitmaps over `width` patterns at a time; a pattern may only end in `#`."""
+    """The bitmaps of article 4, each over `width` patterns; `#` may only be the last word."""
 
     def __init__(self, patterns: list[str], width: int) -> None:
         self.blocks: list[tuple[list[dict[str, int]], list[int], list[int], list[int]]] = []
@@ -23,7 +24,7 @@ class Blocks:
             self.blocks.append(_rows(patterns[begin : begin + width]))
 
     def any(self, topic: str) -> bool:
-        """True if any pattern matches."""
+        """True if any pattern matches the topic."""
         words = topic.split(".")
         for named, free, end, rest in self.blocks:
             agreed = -1
@@ -60,19 +61,22 @@ def _rows(patterns: list[str]) -> tuple[list[dict[str, int]], list[int], list[in
 
 
 def wildcards_first(patterns: list[str]) -> list[str]:
-    """Return the article's order: patterns with most wildcards are most likely to match."""
+    """Sort patterns as in article 4: those with more wildcards, likelier to match, come first."""
     return sorted(patterns, key=lambda pattern: (-pattern.count("#"), -pattern.count("*")))
 
 
 def fewest_words_first(patterns: list[str]) -> list[str]:
-    """Return another order: patterns with fewest words are most likely to match."""
+    """Sort patterns so that those with fewer literal words, likelier to match, come first."""
     return sorted(
         patterns, key=lambda pattern: sum(word not in ("*", "#") for word in pattern.split("."))
     )
 
 
 def any_walk(node: PlainNode, words: list[str], at: int, wildcard_first: bool) -> bool:
-    """True if any pattern in the plain trie matches."""
+    """True if any pattern below `node` in a plain trie matches `words` from index `at` on.
+
+    `wildcard_first` decides if the edge `*` is tried before the literal edge.
+    """
     if node.many:
         return True
     if at == len(words):
@@ -84,20 +88,20 @@ def any_walk(node: PlainNode, words: list[str], at: int, wildcard_first: bool) -
 
 
 def ask(wanted: Callable[[str], object], topics: list[str]) -> int:
-    """Look up all topics; return their number."""
+    """Call `wanted` with each topic; return the number of topics."""
     for topic in topics:
         wanted(topic)
     return len(topics)
 
 
 def main() -> None:
-    """Run all comparisons."""
+    """Run all comparisons and print their figures."""
     machine()
     for workload in (three_words, devices):
         for size in (1_000, 10_000):
             patterns, topics = workload(size)
             patterns = list(dict.fromkeys(patterns))
-            # Half of the topics match some pattern.
+            # In `three_words`, every second topic is changed so that no pattern matches it.
             topics = [
                 topic + (".no.body" if number % 2 and workload is three_words else "")
                 for number, topic in enumerate(topics)

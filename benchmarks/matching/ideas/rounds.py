@@ -1,8 +1,9 @@
-"""Times the ideas, and makes their patterns and topics.
+"""Shared parts of the scripts that compare ideas: timing, and patterns with topics.
 
     python benchmarks/matching/ideas/fields.py
 
-Every script runs like this; PYTHONPATH decides which `matching` is measured.
+Every script in this folder runs like this. The package `matching` that Python finds is measured;
+set PYTHONPATH to choose another.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ Work = Callable[[], int]
 
 
 def timed(ways: Mapping[str, Work], rounds: int = 5) -> dict[str, float]:
-    """Return nanoseconds of CPU time per operation: medians of interleaved rounds.
+    """Return the CPU time of each way in ns per operation: the median of interleaved rounds.
 
-    Each way returns its number of operations.
+    A way is a function that does operations and returns their number.
     """
     samples: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
@@ -33,7 +34,7 @@ def timed(ways: Mapping[str, Work], rounds: int = 5) -> dict[str, float]:
 
 
 def time_ways(title: str, ways: Mapping[str, Work], rounds: int = 5) -> dict[str, float]:
-    """Time the ways and print a line."""
+    """Time the ways as `timed` does, print a line with the medians, and return the medians."""
     medians = timed(ways, rounds)
     print(
         f"{title:34}",
@@ -75,7 +76,7 @@ def three_words(size: int) -> tuple[list[str], list[str]]:
 
 
 def devices(size: int) -> tuple[list[str], list[str]]:
-    """Return patterns and topics of sites with measuring devices: every pattern has a wildcard."""
+    """Return patterns and topics that name devices at sites; every pattern has a wildcard."""
     dice = random.Random(42)
     sites = max(4, size // 250)
     values = ["temp", "hum", "volt", "rpm", "state", "alarm", "gps", "batt"]

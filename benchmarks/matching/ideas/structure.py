@@ -1,5 +1,5 @@
-"""Tries ideas about the structure: rolled-up branches and a Bloom filter (article 2), splitting
-once (article 5), factor 3 (article 3).
+"""Tries ideas of the articles about a matcher's structure: rolled-up branches and a Bloom filter
+(article 2), splitting topics once (article 5), a bitmap 3 times as fast as a scan (article 3).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from matching import AMQP, Matcher, create
 
 
 class PlainNode:
-    """A trie node.
+    """A trie node. `one` is the edge `*`, `many` are the subscribers of `#` here.
 
-    With rolled-up branches, `tail` are the words after the edge's first word that have no
-    alternative.
+    In a rolled-up trie, the edge to a node may stand for several words: `tail` has the words after
+    the first.
     """
 
     __slots__ = ("children", "found", "many", "one", "tail")
@@ -31,7 +31,7 @@ class PlainNode:
 
 
 def planted(patterns: list[str]) -> PlainNode:
-    """Return a plain trie; `#` may only be last."""
+    """Return the root of a plain trie of the patterns; `#` may only be a pattern's last word."""
     root = PlainNode()
     for number, pattern in enumerate(patterns):
         node = root
@@ -50,7 +50,10 @@ def planted(patterns: list[str]) -> PlainNode:
 
 
 def rolled(node: PlainNode) -> PlainNode:
-    """Return the trie with each chain of single children as one edge."""
+    """Change a plain trie so that a chain of nodes with a single child becomes one edge.
+
+    Return the root, which may be another node.
+    """
     while len(node.children) == 1 and node.one is None and not node.many and not node.found:
         ((word, child),) = node.children.items()
         child.tail = [*node.tail, word]
@@ -62,7 +65,7 @@ def rolled(node: PlainNode) -> PlainNode:
 
 
 def plain_walk(node: PlainNode, words: list[str], at: int, found: list[int]) -> None:
-    """Append the subscribers found in the plain trie."""
+    """Append to `found` the subscribers below `node` of a plain trie that match `words[at:]`."""
     while True:
         found += node.many
         if at == len(words):
@@ -81,7 +84,10 @@ def plain_walk(node: PlainNode, words: list[str], at: int, found: list[int]) -> 
 
 
 def rolled_walk(node: PlainNode, words: list[str], at: int, found: list[int]) -> None:
-    """Append the subscribers found in the rolled-up trie."""
+    """Append to `found` the subscribers below `node` of a rolled-up trie that match `words[at:]`.
+
+    An edge to a node stands for the word of the edge and the words in the node's `tail`.
+    """
     while True:
         if node.tail:
             end = at + len(node.tail)
@@ -105,9 +111,9 @@ def rolled_walk(node: PlainNode, words: list[str], at: int, found: list[int]) ->
 
 
 def size(node: PlainNode) -> tuple[int, int]:
-    """Return the number of nodes, and the bytes of them and their containers.
+    """Return the number of nodes, and the bytes of the nodes and their containers.
 
-    Words are not counted: both tries share them.
+    The bytes of words are not counted, because both tries share the words.
     """
     nodes, total = 1, sys.getsizeof(node)
     total += sum(
@@ -122,14 +128,14 @@ def size(node: PlainNode) -> tuple[int, int]:
 def walk(
     how: Callable[[PlainNode, list[str], int, list[int]], None], root: PlainNode, topics: list[str]
 ) -> int:
-    """Look up all topics with a walk; return their number."""
+    """Look up all topics in a trie with the function `how`; return the number of topics."""
     for topic in topics:
         how(root, topic.split("."), 0, [])
     return len(topics)
 
 
 def roll_up() -> None:
-    """Compare the plain and the rolled-up trie."""
+    """Compare time and memory of the plain and the rolled-up trie."""
     deep = [
         f"org.example.plant.line{number % 97}.cell.robot.arm{number}.joint.temperature.celsius"
         for number in range(10_000)
@@ -162,9 +168,9 @@ def roll_up() -> None:
 
 
 class Bloom:
-    """A Bloom filter with two bits for each literal pair of first words.
+    """A Bloom filter that sets two bits for the first two words of each pattern.
 
-    A pattern that begins with a wildcard disables it for all topics.
+    `open` is True if one of these words is a wildcard: then the filter can exclude no topic.
     """
 
     def __init__(self, patterns: list[str], bits: int = 1 << 18) -> None:
@@ -178,13 +184,13 @@ class Bloom:
             self.field[mark & self.mask] = self.field[mark >> 20 & self.mask] = 1
 
     def may(self, topic: str) -> bool:
-        """True if some pattern may match the topic."""
+        """True if some pattern may match the topic; meaningful unless `open`."""
         mark = hash(".".join(topic.split(".", 2)[:2]))
         return self.field[mark & self.mask] == 1 and self.field[mark >> 20 & self.mask] == 1
 
 
 def bloom() -> None:
-    """Compare a trie with a Bloom filter in front of it."""
+    """Compare a trie with the same trie behind a Bloom filter."""
     patterns = [pattern for pattern in devices(10_000)[0] if pattern.startswith("site.s")]
     filtered = Bloom(patterns)
     assert not filtered.open
@@ -216,12 +222,12 @@ def bloom() -> None:
     wild = devices(10_000)[0]
     print(
         "    with all patterns the filter is "
-        f"{'off: some begin with a wildcard' if Bloom(wild).open else 'on'}"
+        f"{'off: some have a wildcard in the first two words' if Bloom(wild).open else 'on'}"
     )
 
 
 def words_match(wanted: list[str], words: list[str]) -> bool:
-    """True if the words match; `#` may only be last."""
+    """True if the pattern `wanted` matches `words`; `#` may only be the pattern's last word."""
     for at, want in enumerate(wanted):
         if want == "#":
             return True
@@ -231,7 +237,7 @@ def words_match(wanted: list[str], words: list[str]) -> bool:
 
 
 def split_once() -> None:
-    """Compare splitting topics each time with splitting them once."""
+    """Compare a scan that splits texts for each comparison with one that splits each text once."""
     for name, (patterns, topics) in {
         "three words": three_words(1_000),
         "devices": devices(1_000),
@@ -301,7 +307,7 @@ def split_once() -> None:
 
 
 def main() -> None:
-    """Run all comparisons."""
+    """Run all comparisons and print their figures."""
     machine()
     roll_up()
     bloom()

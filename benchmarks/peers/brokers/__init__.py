@@ -1,4 +1,4 @@
-"""Lists the peers."""
+"""Lists the peers: one class for each broker that can be compared with Trellis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peers.brokers.relay import RelayPeer, WriterPeer
 from peers.brokers.trellis import TrellisPeer
 from peers.peer import PeerBroker, Tools
 
-#: In the order of tables and charts.
+#: The peers in the order of the tables and charts.
 PEERS: Final[tuple[type[PeerBroker], ...]] = (
     TrellisPeer,
     MosquittoPeer,

@@ -1,4 +1,4 @@
-"""Runs aedes, a library from which node/aedes.js makes a broker."""
+"""Runs aedes, an MQTT library for Node, as the broker that node/aedes.js makes of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs mochi-mqtt, a library from which go/main.go makes a broker."""
+"""Runs mochi-mqtt, an MQTT library for Go, as the broker that go/main.go makes of it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Final
 from peers.peer import PeerBroker, Running
 from peers.process import LOOPBACK, Child, first_words, free_ports, speaks_mqtt
 
-#: Go collects garbage when the heap has doubled. If it may grow to five times its size, a message
-#: costs at least a quarter less.
+#: By default, Go collects garbage when the heap has doubled. If the heap may grow to five times its
+#: size, a message costs at least a quarter less.
 GO: Final = {"GOGC": "400"}
 
 

@@ -12,8 +12,8 @@ from peers.peer import PeerBroker, Running
 from peers.process import LOOPBACK, Child, first_words, free_ports, speaks_amqp, speaks_mqtt
 from peers.workloads import Case
 
-#: Debian's command on PATH requires root and changes to the user rabbitmq; these are the scripts
-#: that it calls.
+#: The directory of the scripts that Debian's command on PATH calls. The command itself requires
+#: root and changes to the user rabbitmq.
 _SCRIPTS: Final = "/usr/lib/rabbitmq/bin"
 
 _CONFIGURATION: Final = """\
@@ -33,7 +33,8 @@ disk_free_limit.absolute = 50MB
 vm_memory_high_watermark.relative = 0.6
 """
 
-#: Prints its release and how it runs: jit, or emu if there is no compiler for the processor.
+#: Erlang code that prints Erlang's release and its way to run code: jit, or emu if there is no
+#: just-in-time compiler for the processor.
 _ERLANG: Final = (
     'io:format("~s (~s)", '
     "[erlang:system_info(otp_release), erlang:system_info(emu_flavor)]), halt()."
@@ -47,7 +48,7 @@ class RabbitMQPeer(PeerBroker):
     title = "RabbitMQ"
     protocols = frozenset({"amqp", "mqtt"})
     start_seconds = 8.0
-    highest_qos = 1  # it grants QoS 1 when a client requests 2
+    highest_qos = 1  # RabbitMQ grants QoS 1 when a client requests QoS 2
     settings = (
         (
             "`+sbwt none` (and for the dirty schedulers): its schedulers do not spin while they "
@@ -62,7 +63,7 @@ class RabbitMQPeer(PeerBroker):
     )
 
     def overhead(self, case: Case) -> float:
-        """Return the approximate seconds of a measurement beside its load."""
+        """Return the approximate seconds that a measurement takes in addition to its load."""
         # Measured: a binding takes 1.2 ms including its removal, an MQTT connection about 10 ms.
         return (
             super().overhead(case)
@@ -116,8 +117,8 @@ class RabbitMQPeer(PeerBroker):
                 "{127,0,0,1}"
             ),
         }
-        # Erlang starts a name server if none answers, and it would outlive the broker: so this one
-        # is started first.
+        # If no name server (epmd) answers, Erlang starts one, which would outlive the broker. So
+        # epmd is started here first.
         epmd = Child(
             [self.found("epmd"), "-port", str(names), "-address", LOOPBACK], directory, name="epmd"
         )

@@ -1,5 +1,5 @@
-"""Runs benchmarks/relay, which forwards bytes without parsing them: the least cost that a broker
-could have, measured as a lower bound beside the brokers.
+"""Runs benchmarks/relay, which forwards bytes without parsing them. Its cost is a lower bound of a
+broker's cost, and is shown beside the brokers.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ _SHAPES: dict[str, str] = {
 
 
 def shape(case: Case) -> list[str]:
-    """Return the load tool's arguments for a case.
+    """Return the arguments with which the load tool runs a case on the relay.
 
-    The relay only forwards, and an AMQP delivery must be written by the broker. For an AMQP
-    workload the relay therefore gets MQTT messages of the same size and number, from and to as many
-    clients.
+    The relay only forwards bytes, and AMQP deliveries differ from publications. For an AMQP
+    workload the relay therefore gets MQTT packets of the same size, from and to as many clients.
     """
     workload = case.workload
     if workload.publish == "mqtt":
@@ -44,9 +43,9 @@ def shape(case: Case) -> list[str]:
 
 
 def mqtt_body(topic: str, total: int) -> int:
-    """Return the body size of a QoS 0 PUBLISH packet of this total size, in bytes."""
+    """Return the size of the body, in bytes, of a QoS 0 PUBLISH packet that has `total` bytes."""
     size = total - len(mqtt.publish(topic, b""))
-    # a longer packet has a longer length field
+    # A longer packet may have a longer length field.
     while len(mqtt.publish(topic, b"-" * size)) > total:
         size -= 1
     return size
@@ -81,7 +80,7 @@ class RelayPeer(PeerBroker):
         return first_words([self._there(), "-c", _VERSION])
 
     def refusal(self, case: Case) -> str:
-        """Return the reason why the relay cannot run a workload."""
+        """Return the reason why the relay cannot run a workload; "" if it can."""
         if not case.blind:
             return "would have to read what it relays"
         return ""
@@ -105,7 +104,7 @@ class RelayPeer(PeerBroker):
         child.wait_until(lambda: speaks_mqtt(running.mqtt), 10)
 
     def _python(self) -> Path | None:
-        """Return the Python that runs Trellis: it has uvloop."""
+        """Return the path of the Python that runs Trellis, which has uvloop; None if missing."""
         if self.tools.trellis is None:
             return None
         python = self.tools.trellis.parent / "python"
@@ -119,9 +118,9 @@ class RelayPeer(PeerBroker):
 
 
 class WriterPeer(RelayPeer):
-    """The blind writer: sends every chunk by one send(2) to every subscriber's socket."""
+    """The blind writer: writes every chunk to every subscriber's socket by one write(2)."""
 
     name = "writer"
     title = "blind writer"
-    settings = ("as the blind relay, but by one send(2) per subscriber, past the event loop",)
+    settings = ("as the blind relay, but by one write(2) per subscriber, past the event loop",)
     flags = ("--writer",)

@@ -34,7 +34,7 @@ class TrellisPeer(PeerBroker):
     title = "Trellis"
     protocols = frozenset({"amqp", "mqtt"})
     settings = ("default settings, on free ports; log of warnings only",)
-    #: Additional flags, to measure a feature.
+    #: Additional flags of `trellis serve`, to measure a feature.
     flags: tuple[str, ...] = ()
 
     def missing(self) -> str:
