@@ -10,7 +10,7 @@ Reading order:
     arguments     the arguments of a queue, and their permitted values
     policies      arguments for all queues and exchanges with a matching name
     limited       the queue with arguments: time to live, limits, dead letters
-    heap          queues that order messages by a rank; its two kinds are
-    priority      x-max-priority: by priority
-    delay         x-delay: by the time at which a message is due
+    heap          queues that order messages by a rank: the base of the next two
+    priority      the queue of x-max-priority: higher priorities first
+    delay         the queue of delayed messages (x-delay): earlier times first
 """

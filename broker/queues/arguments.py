@@ -181,7 +181,7 @@ class QueueArguments:
 
 
 def _check(thing: str, arguments: Mapping[str, object]) -> None:
-    """Check each argument by itself. Raises PreconditionFailed."""
+    """Raise PreconditionFailed if the value of an argument is invalid, whatever the others are."""
     for argument, least in _NUMBERS.items():
         value = arguments.get(argument, least)
         if not isinstance(value, int) or isinstance(value, bool):
@@ -225,7 +225,7 @@ def parse_age(age: object) -> i64:
 
 
 def _check_type(thing: str, arguments: Mapping[str, object]) -> None:
-    """Check that each argument is permitted for the queue's type. Raises PreconditionFailed."""
+    """Raise PreconditionFailed if an argument is not permitted for the queue's type."""
     kind = arguments.get("x-queue-type", "classic")
     for argument in _COMPARED:
         if argument in arguments and (
@@ -239,9 +239,9 @@ def _check_type(thing: str, arguments: Mapping[str, object]) -> None:
 def check_durable_type(
     name: str, vhost: str, durable: bool, exclusive: bool, auto_delete: bool, kind: str
 ) -> None:
-    """Check that a queue of type quorum or stream is durable, and not exclusive or auto-delete.
+    """Raise PreconditionFailed unless the queue is durable, not exclusive and not auto-delete.
 
-    Raises PreconditionFailed.
+    Called for queues of type quorum or stream; `kind` is the type.
     """
     for wrong, what in (
         (not durable, "non-durable"),

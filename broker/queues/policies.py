@@ -104,7 +104,7 @@ class Policy:
 
 
 def _check_arguments(name: str, vhost: str, arguments: Mapping[str, object]) -> None:
-    """Check that a queue or a stream accepts these arguments. Raises PreconditionFailed."""
+    """Raise PreconditionFailed unless a queue, or a stream, accepts each of these arguments."""
     of_streams = {
         argument: value
         for argument, value in arguments.items()
@@ -161,7 +161,7 @@ class Policies:
 
 
 def policy_of(vhost: str, name: str, row: Mapping[str, object]) -> Policy:
-    """Create a policy from its stored or imported form. Raises PreconditionFailed."""
+    """Create a policy from its stored or imported form. Raise PreconditionFailed if invalid."""
     definition, pattern, apply_to, priority = (
         row.get(key) for key in ("definition", "pattern", "apply-to", "priority")
     )

@@ -83,7 +83,7 @@ class Producers:
         return publication.sequence <= self.last.get(publication.producer, -1)
 
     def record(self, publication: NumberedPublication, ticket: Ticket | None) -> None:
-        """Remember the sequence number of a message that is published.
+        """Remember and store the sequence number of a message that is published.
 
         Call this between `begin` and `commit` of the store, so that the number is stored in one
         group with the message.

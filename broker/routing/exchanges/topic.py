@@ -53,7 +53,8 @@ def topic_exchange(
 ) -> TopicExchange:
     """Return a topic exchange with the matcher that its argument `x-matcher` names.
 
-    Raise PreconditionFailed if this matcher is not one of the `allowed`.
+    Without this argument it has the matcher `default`. Raise PreconditionFailed if the matcher is
+    not one of the `allowed`.
     """
     wanted = options.arguments.get("x-matcher", default)
     if not isinstance(wanted, str) or wanted not in allowed:
