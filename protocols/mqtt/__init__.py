@@ -1,7 +1,7 @@
 """MQTT 3.1, 3.1.1 and 5: theory of operation, and the order in which to read the modules.
 
-    codec        packets and properties as bytes, and the contents of messages towards AMQP and disk
-    session      sessions: what outlives a connection, and what is delivered to clients
+    codec        packets and properties to bytes and back; contents of messages to AMQP and to disk
+    session      sessions: the state that outlives a connection, and deliveries to clients
     connection   connections: login, packets from clients, acknowledgements, closing
     front        the front end, which makes a connection for each client
 
@@ -11,15 +11,15 @@ Level5Handler, by the protocol level in the CONNECT. Both are PacketHandlers, wh
 publications of both levels.
 
     client --> MqttConnection --> PacketHandler --> Route, Plan (the core)
-                    |                  `--> PublishReplies: PUBACK and PUBREC, when it is durable
+                    |                  `--> PublishReplies: PUBACK, PUBREC for durable messages
                     `--> Session <-- the core
                              |--> SessionSubscriptions: bindings, options, shared subscriptions
                              |--> inbox (Queue) --> InboxConsumer --> PublishWriter --> client
                              `--> InflightWindow: packet identifiers that are in use
 
-A message of QoS 0 goes to the connection of a session directly; as a whole packet, if publisher and
-subscriber have one level. Every other message goes through the session's inbox, a queue of the
-core, and gets its packet identifier from its sequence number there.
+A message of QoS 0 goes directly to the connection of a session. Its packet is relayed unchanged if
+publisher and subscriber use the same protocol level. Every other message goes through the session's
+inbox, a queue of the core, and gets its packet identifier from its sequence number in the inbox.
 
 Reading order. For packets: codec/packets.py, codec/properties.py, codec/packets5.py,
 codec/connect.py, codec/content.py. For sessions: session/session.py, session/inbox_consumer.py,

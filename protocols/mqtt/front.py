@@ -13,7 +13,7 @@ from protocols.mqtt.options import MqttOptions
 
 
 class MqttFront(MqttService):
-    """The front end of MQTT."""
+    """The MQTT front end of one broker."""
 
     def __init__(self, broker: Broker, options: MqttOptions | None = None) -> None:
         super().__init__(broker, options or MqttOptions())

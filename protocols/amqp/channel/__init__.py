@@ -1,1 +1,14 @@
-"""AMQP channels: publishing, consuming, confirms, transactions."""
+"""AMQP channels: publishing, consuming, confirms, transactions.
+
+Reading order:
+
+    connection_interface   what a channel uses of its connection
+    consumer               writes messages of a queue as basic.deliver
+    receiver               consumers of a channel, delivery tags, settlements
+    streaming              consumers of streams
+    confirms               publisher confirms, in the order of publishing
+    publisher              publications that do not take the fast path
+    transaction            publications and settlements until tx.commit
+    channel                the channel: a publisher side and a receiver side
+    exclusive_queues       the queues that end with the connection
+"""

@@ -18,8 +18,8 @@ from protocols.amqp.connection.handshake import Handshake
 from protocols.amqp.errors import AmqpError
 from protocols.connection import ConnectionRegistry
 
-#: The incomplete contents on one connection may have the size of this many largest messages, plus
-#: UNFINISHED_LEAST bytes, which leave room for frames if the message limit is small.
+#: Limit of the total size of the incomplete contents on one connection: UNFINISHED times the size
+#: of the largest message, plus UNFINISHED_LEAST bytes, so that frames fit below a small limit.
 UNFINISHED: Final[i64] = 4
 UNFINISHED_LEAST: Final[i64] = 1 << 20
 
@@ -83,7 +83,7 @@ class ChannelTable:
         self.closing.clear()
 
     def confirm(self) -> None:
-        """Send the confirms of all channels that are ready."""
+        """Send those confirms of all channels that can be sent now."""
         for channel in self.open.values():
             channel.publisher.confirm()
 
@@ -95,9 +95,9 @@ class ChannelTable:
     # -- contents that come in several chunks
 
     def add_frame(self, publisher: ChannelPublisher, kind: i64, frame: bytes) -> Assembly | None:
-        """Add a frame to the incomplete content of a channel; return the content once complete.
+        """Add a frame to the incomplete content of a channel.
 
-        Raises AmqpError.
+        Return the content if it is complete now, otherwise None. Raises AmqpError.
         """
         assembly = publisher.assembly
         if assembly is None:

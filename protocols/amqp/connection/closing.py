@@ -5,12 +5,13 @@ A connection ends through one of four verbs, which are methods of AmqpConnection
     close       The broker ends it and gives a reason: after a protocol error, for an operator, for
                 a lost permission, above a rate limit, at shutdown.
     reject      The broker refuses a client that has not logged in.
-    abort       The broker ends it without a word: after a timeout, or if the client reads nothing.
+    abort       The broker ends it without a reason for the client: after a timeout, or if the
+                client reads nothing.
     on_closed   The client has closed it, or its transport is lost.
 
     state              close              reject                  abort     on_closed
     greeting           end                protocol header, end    end       end
-    start ... open     connection.close   403 or silence [1]      end       end
+    start ... open     connection.close   403 or nothing [1]      end       end
     running            connection.close   -                       end       end
     closing            nothing            nothing                 end       end
     closed             nothing            nothing                 nothing   nothing
@@ -20,8 +21,9 @@ A connection ends through one of four verbs, which are methods of AmqpConnection
     end                release all resources, enter `closed`; the transport closes once the output
                        is sent
     [1]                connection.close with code 403 if the client has the capability
-                       authentication_failure_close. Other clients read any answer as a failure of
-                       the broker: they enter `closing` without one, and end after REFUSAL_MS.
+                       authentication_failure_close. Other clients take any answer for a failure of
+                       the broker: nothing is sent to them, and their connection is `closing` and
+                       ends after REFUSAL_MS.
 
 Every end is counted once, with the reason that the first verb gave:
 
@@ -55,8 +57,8 @@ from protocols.amqp.errors import AmqpError
 
 #: Time for which a closing connection waits for connection.close-ok, in milliseconds.
 CLOSING_MS: Final = 5_000
-#: Time for which a client with a refused login waits until its connection ends, in milliseconds,
-#: if it does not understand a reason.
+#: Time after which the connection of a client with a refused login ends, in milliseconds, if the
+#: client does not understand a connection.close during the login.
 REFUSAL_MS: Final = 3_000
 
 #: The two verbs whose action depends on the state.
@@ -95,9 +97,9 @@ def action(state: str, verb: str) -> str:
 
 
 class Closing:
-    """The closing part of one connection.
+    """The part of one connection that closes it.
 
-    The connection is a parameter of each method, so that the two form no reference cycle.
+    The connection is a parameter of each method, so that the two objects form no reference cycle.
     """
 
     def __init__(self) -> None:
@@ -142,7 +144,7 @@ class Closing:
     def await_close_ok(self, connection: ConnectionInterface, data: bytes, start: i64) -> i64:
         """Skip the input of a closing connection up to connection.close-ok or connection.close.
 
-        Return the position of the first byte that is still needed.
+        Return the position of the first byte that is not skipped.
         """
         size: i64 = len(data)
         position: i64 = start

@@ -1,7 +1,7 @@
-"""One AMQP connection: frames out of chunks of input, and the methods of the connection itself.
+"""One AMQP connection: divides its input into frames, and handles the class `connection`.
 
     AmqpConnection -- handshake: Handshake      login and tuning               (handshake.py)
-                   |- closing: Closing          the four verbs, waiting        (closing.py)
+                   |- closing: Closing          close, reject, wait for an end (closing.py)
                    |- channels: ChannelTable    open and closing channels      (channels.py)
                    |- exclusive_queues          deleted with the connection
                    `- METHODS                   table of the channel methods   (methods.py)
@@ -106,7 +106,10 @@ class AmqpConnection(ConnectionInterface):
     # -- frames
 
     def consume(self, data: bytes) -> i64:
-        """Handle all complete frames; return the number of bytes that they take."""
+        """Handle the complete frames at the beginning of `data`, up to a BUDGET of work.
+
+        Return the number of bytes that were handled.
+        """
         if self.state == states.GREETING:
             used = self.handshake.on_header(self, data)
             if used == 0:
@@ -224,8 +227,8 @@ class AmqpConnection(ConnectionInterface):
     ) -> i64:
         """Publish a message whose frames are all in the input.
 
-        The method is in data[start_at:end], the content in data[end:stop]. Return the cost in units
-        of BUDGET. Hot path.
+        The method is in data[start_at:end], the content in data[end:stop]. Return the cost of the
+        publication in units of BUDGET. Hot path.
         """
         address = data[start_at + 13 : end - 2]
         flags: i64 = data[end - 2]
@@ -379,7 +382,10 @@ class AmqpConnection(ConnectionInterface):
         self.closing.close(self, "protocol_error", error, self.current_method)
 
     def _fail_framing(self, text: str) -> None:
-        """Close a connection whose input cannot be divided into frames; ignore further input."""
+        """Close the connection, because its input cannot be divided into frames.
+
+        Further input is ignored. `text` is for the client.
+        """
         self.current_method = 0
         self.closing.unreadable = True
         self.fail_connection(AmqpError(501, text))
@@ -449,10 +455,10 @@ class AmqpConnection(ConnectionInterface):
         super().unblock()
 
     def advance(self, now: int) -> None:
-        """Send a heartbeat, or end a connection whose client has been silent for too long.
+        """Send a heartbeat, or abort a connection whose client has been silent for too long.
 
-        Two heartbeats are sent in each interval; two intervals without input end the connection
-        (section 4.2.7). Before it runs, the deadline is that of the handshake.
+        Two heartbeats are sent in each interval; two intervals without input abort the connection
+        (section 4.2.7). During the handshake, the deadline is the time limit of the handshake.
         """
         if self.state != states.RUNNING:
             self.abort("handshake_timeout")

@@ -1,8 +1,8 @@
 """The handshake: protocol header, login, tuning (AMQP 0-9-1, sections 2.2.4 and 4.2).
 
-states.py has the table of its steps. A Handshake handles the client's methods, and keeps their
-outcome: the client's properties, its user and identity, and the limits that both sides have agreed
-on. The connection is a parameter of its methods, so that the two do not form a cycle of references.
+states.py has the table of the steps. A Handshake handles the client's methods, and keeps the
+results: the client's properties, its user and identity, and the limits that both sides have agreed
+on. The connection is a parameter of each method, so that the two objects form no reference cycle.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ClientProperties:
 
 
 class Handshake:
-    """The handshake of one connection, and its outcome."""
+    """The handshake of one connection, and its results: client, user, identity, limits."""
 
     def __init__(self, options: AmqpOptions, peer: Peer) -> None:
         self.options = options
@@ -95,7 +95,7 @@ class Handshake:
         return size
 
     def _start(self, cluster: str) -> spec.Connection.Start:
-        """Return connection.start, which names the broker and the mechanisms."""
+        """Return the method connection.start, with the broker's properties and login mechanisms."""
         properties: Any = {
             "product": "Trellis",
             "version": self.options.version,
@@ -125,7 +125,7 @@ class Handshake:
             self._on_open(connection, method)
 
     def _on_start_ok(self, connection: ConnectionInterface, method: Any) -> None:
-        """Read the client's properties, and have its credentials checked. Raises AmqpError."""
+        """Read the client's properties; start the check of its credentials. Raises AmqpError."""
         self.client = ClientProperties(method.client_properties or {})
         self.mechanism = str(method.mechanism)
         login = credentials(method.mechanism, method.response, self._peer)
@@ -158,7 +158,7 @@ class Handshake:
         connection.resume_input()
 
     def refusal(self) -> AmqpError:
-        """Return the error for a refused login."""
+        """Return the error that tells a client that its login was refused."""
         return AmqpError(
             403,
             f"Login was refused using authentication mechanism {self.mechanism}. "
@@ -168,7 +168,7 @@ class Handshake:
     # -- tuning, virtual host
 
     def _on_tune_ok(self, connection: ConnectionInterface, method: spec.Connection.TuneOk) -> None:
-        """Take over the limits that the client chose. Raises AmqpError."""
+        """Set the limits that the client chose in its tune-ok. Raises AmqpError."""
         options = self.options
         connection.frame_max = negotiate(
             method.frame_max, options.frame_max, "frame_max", FRAME_LEAST
@@ -177,7 +177,7 @@ class Handshake:
         self.heartbeat = method.heartbeat
 
     def _on_open(self, connection: ConnectionInterface, method: spec.Connection.Open) -> None:
-        """Open the virtual host. Raises AmqpError."""
+        """Open the virtual host that the client names. Raises AmqpError if it may not enter."""
         name = method.virtual_host
         broker = connection.front.broker
         vhost = broker.vhosts.get(name)
@@ -200,7 +200,7 @@ class Handshake:
     # -- changed permissions of a running connection
 
     def _on_update_secret(self, connection: ConnectionInterface, method: Any) -> None:
-        """Have a new token or password of the client checked, before the old one expires."""
+        """Start the check of a new token or password, which the client sends before expiry."""
         peer = self._peer
         login = Credentials(self.user, method.new_secret, "/", peer.address, peer.local)
         connection.stall()
@@ -209,7 +209,7 @@ class Handshake:
         )
 
     def _on_secret_verdict(self, connection: ConnectionInterface, verdict: Verdict) -> None:
-        """Take over the permissions of the new token or password, or close the connection."""
+        """Use the permissions of the new token or password, or close the connection if refused."""
         if connection.finished or connection.state != states.RUNNING:
             return
         known, identity = self.identity, verdict.identity
@@ -281,7 +281,10 @@ def _as_bytes(value: object) -> bytes:
 
 
 def negotiate(wanted: int, offered: int, name: str, least: int) -> i64:
-    """Return the limit that the client wants, or the offered one if that is 0. Raises AmqpError."""
+    """Return the limit that a client wants, or the offered limit if the client wants 0 (any).
+
+    `name` is the name of the limit, `least` its lowest value. Raises AmqpError.
+    """
     if wanted == 0:
         return offered
     if offered and wanted > offered:

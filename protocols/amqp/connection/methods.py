@@ -1,4 +1,4 @@
-"""The methods on a channel: METHODS maps each name to its handler.
+"""The methods on a channel: METHODS maps the name of each method to its handler.
 
 A handler checks permissions, calls the virtual host or a side of the channel, and replies. It
 raises AmqpError, or BrokerError from the core; AmqpConnection then closes the channel or itself.
@@ -88,7 +88,7 @@ def exchange_bind(channel: Channel, method: spec.Exchange.Bind) -> None:
 
 
 def exchange_unbind(channel: Channel, method: spec.Exchange.Unbind) -> None:
-    """Remove a binding between exchanges; one that does not exist is no error."""
+    """Remove a binding between exchanges. A binding that does not exist is no error."""
     vhost = channel.vhost
     _refuse_default_exchange(method.destination)
     _refuse_default_exchange(method.source)
@@ -166,7 +166,7 @@ def queue_bind(channel: Channel, method: spec.Queue.Bind) -> None:
 
 
 def queue_unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
-    """Remove a binding of a queue; one that does not exist is no error."""
+    """Remove a binding of a queue. A binding that does not exist is no error."""
     name, key = _binding(channel, method)
     if name in channel.vhost.queues:
         queue = channel.vhost.queue(name, channel.connection)
@@ -179,9 +179,9 @@ def queue_unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
 
 
 def _binding(channel: Channel, method: spec.Queue.Bind | spec.Queue.Unbind) -> tuple[str, str]:
-    """Return the names of the queue and of the routing key of a binding, if the user may change it.
+    """Return the queue name and the routing key of a binding that a client changes.
 
-    Raises AccessRefused or NotFound.
+    Raises AccessRefused if the user may not change it, NotFound without a queue.
     """
     _refuse_default_exchange(method.exchange)
     name = method.queue or _last_queue(channel)
@@ -204,7 +204,7 @@ def queue_purge(channel: Channel, method: spec.Queue.Purge) -> None:
 
 
 def queue_delete(channel: Channel, method: spec.Queue.Delete) -> None:
-    """Delete a queue; one that does not exist is no error."""
+    """Delete a queue. A queue that does not exist is no error."""
     name = method.queue or _last_queue(channel)
     _require(channel, "configure", "queue", name)
     purged = 0
@@ -223,7 +223,10 @@ def queue_delete(channel: Channel, method: spec.Queue.Delete) -> None:
 
 
 def basic_qos(channel: Channel, method: spec.Basic.Qos) -> None:
-    """Set the prefetch count of later consumers, or one for the whole channel (global)."""
+    """Set the prefetch count of consumers that start from now on.
+
+    With global=true, set the one that all consumers of the channel share.
+    """
     receiver = channel.receiver
     if method.prefetch_size:
         raise AmqpError(540, f"prefetch_size!=0 ({method.prefetch_size})")
@@ -238,12 +241,12 @@ def basic_qos(channel: Channel, method: spec.Basic.Qos) -> None:
 
 
 def _is_reply_queue(name: str) -> bool:
-    """True for the name of a direct reply queue."""
+    """True if the name is the one for direct replies, or that of a channel's reply queue."""
     return name == _REPLY_QUEUE or name.startswith(_REPLY_QUEUE + ".")
 
 
 def _consume_replies(channel: Channel, method: spec.Basic.Consume, tag: str) -> None:
-    """Start the consumer of direct replies. Raises PreconditionFailed."""
+    """Start the channel's consumer of direct replies. Raises PreconditionFailed."""
     if not method.no_ack:
         raise PreconditionFailed("reply consumer cannot acknowledge")
     if channel.receiver.replies is not None:
@@ -418,16 +421,20 @@ def _reply(channel: Channel, method: Any, reply: Any) -> None:
 
 
 def _last_queue(channel: Channel) -> str:
-    """Return the queue for a method that names none: the last declared. Raises NotFound."""
+    """Return the name of the queue declared last: a method that names no queue refers to it.
+
+    Raises NotFound if the channel has declared none.
+    """
     if not channel.last_queue:
         raise NotFound("no previously declared queue")
     return channel.last_queue
 
 
 def _permitted_queue(channel: Channel, name: str, operation: str) -> Queue:
-    """Return a queue by name, or the last declared one, if the user has a permission on it.
+    """Return a queue by name, or the queue declared last if the name is empty.
 
-    The permission is checked first, so that a user without it does not learn which queues exist.
+    Raises AccessRefused unless the user has the permission `operation`. This is checked first, so
+    that a user without the permission does not learn which queues exist. Raises NotFound.
     """
     name = name or _last_queue(channel)
     _require(channel, operation, "queue", name)
@@ -441,7 +448,10 @@ def _refuse_default_exchange(exchange: str) -> None:
 
 
 def _require(channel: Channel, operation: str, kind: str, name: str) -> None:
-    """Raise AccessRefused unless the user has a permission: configure, write or read."""
+    """Raise AccessRefused unless the user may do `operation` (configure, write or read).
+
+    `kind` is "queue" or "exchange", `name` the name of the queue or exchange.
+    """
     channel.identity.may(operation, kind, name, channel.vhost.name)
 
 

@@ -10,8 +10,8 @@
     any         connection.close          connection.close-ok             closed
     closing     connection.close-ok       (other input is ignored)        closed
 
-A connection is `closing` from its connection.close to the client's connection.close-ok. closing.py
-says how a connection gets there. Operators see these names as a connection's state.
+A connection is `closing` from the broker's connection.close to the client's connection.close-ok;
+closing.py has the causes. Operators see these names as the state of a connection.
 """
 
 from __future__ import annotations
@@ -38,8 +38,11 @@ _AFTER: Final = {
 
 
 def after(state: str, method: str) -> str:
-    """Return the state after a method of the handshake. Raises AmqpError if it may not come now."""
+    """Return the state that follows when a method of the handshake arrives in `state`.
+
+    Raises AmqpError if the method is not allowed in `state`.
+    """
     following = _AFTER.get((state, method))
     if following is None:
-        raise AmqpError(504, f"{method} in connection state '{state}'")
+        raise AmqpError(504, f"{method} is not allowed in connection state '{state}'")
     return following

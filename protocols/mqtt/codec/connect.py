@@ -42,7 +42,7 @@ NEVER: Final = 0xFFFFFFFF
 class UnacceptableVersion(Exception):
     """A CONNECT names a protocol level that the broker does not support.
 
-    `level` is the level in which the refusal is written.
+    `level` is the protocol level in which the broker writes the refusal.
     """
 
     def __init__(self, level: int) -> None:
@@ -93,14 +93,14 @@ class Connect:
 
     @property
     def expiry(self) -> int:
-        """Seconds that the session shall outlive its connection; NEVER means without end."""
+        """Seconds that the session shall outlive its connection; NEVER if it shall not expire."""
         if self.level == LEVEL_5:
             return self.properties.number(SESSION_EXPIRY, 0)
         return 0 if self.clean else NEVER
 
     @property
     def receive_maximum(self) -> int:
-        """Number of QoS 1 and 2 messages that the client accepts without acknowledging."""
+        """Number of QoS 1 and 2 messages to the client that may be unacknowledged at once."""
         return self.properties.number(RECEIVE_MAXIMUM, 65_535)
 
     @property
@@ -115,7 +115,7 @@ class Connect:
 
     @property
     def wants_response_information(self) -> bool:
-        """True if the CONNACK shall have Response Information."""
+        """True if the client requests Response Information in the CONNACK."""
         return self.properties.number(REQUEST_RESPONSE, 0) == 1
 
     @property
@@ -125,7 +125,7 @@ class Connect:
 
     @property
     def method_data(self) -> bytes:
-        """The authentication data of the method."""
+        """The data for the authentication method in the CONNECT; b"" if there is none."""
         return self.properties.binary(AUTHENTICATION_DATA) or b""
 
 
@@ -164,7 +164,9 @@ def read_connect(reader: PacketReader) -> Connect:
         raise MalformedPacket("invalid connect flags")
     properties = read_properties(reader, CONNECT) if level == LEVEL_5 else Properties5()
     if properties.has(AUTHENTICATION_DATA) and not properties.has(AUTHENTICATION_METHOD):
-        raise MalformedPacket("authentication data without a method", code=PROTOCOL_ERROR)
+        raise MalformedPacket(
+            "CONNECT has authentication data, but no authentication method", code=PROTOCOL_ERROR
+        )
     client_id = reader.text()
     will: WillMessage | None = None
     if has_will:
@@ -186,5 +188,5 @@ def topic_name(name: str) -> str:
     Raises MalformedPacket.
     """
     if not name or "+" in name or "#" in name:
-        raise MalformedPacket("topic name", code=TOPIC_NAME_INVALID)
+        raise MalformedPacket("topic name is empty or contains + or #", code=TOPIC_NAME_INVALID)
     return name

@@ -1,12 +1,12 @@
-"""Encodings of the contents of MQTT messages, and their properties towards AMQP and back.
+"""Encodings of the contents of MQTT messages, and the conversion of properties to AMQP and back.
 
     PLAIN          the payload alone: most messages have no properties
     MqttEncoding   the payload, or properties and payload; RETAIN and QoS 2 of the publication
 
     property of MQTT          property of AMQP, which the core uses too
     Content Type              content_type, or header x-mqtt-content-type if it is too long
-    User Properties           headers; those that a table cannot hold, with all others, in header
-                              x-mqtt-user-properties: [name, value, name, value, ...]
+    User Properties           headers; if a table of headers cannot hold one of them, all are also
+                              in header x-mqtt-user-properties: [name, value, name, value, ...]
     Response Topic            header x-reply-to-topic, as a routing key
     Correlation Data          correlation_id, or header x-correlation-id if that cannot hold it
     Message Expiry Interval   expiration, in ms; towards MQTT, the time that is left
@@ -56,7 +56,7 @@ _FOREIGN: Final = (
 
 
 class MqttEncoding(Encoding):
-    """The encoding of a message content from MQTT that is more than a body.
+    """The encoding of a content from MQTT that has properties, or was sent with RETAIN or QoS 2.
 
     If `described` is True, the content begins with properties, encoded as in a PUBLISH, with the
     message expiry first. `encoding_of` returns one shared object for each combination of flags.
@@ -119,7 +119,7 @@ _ENCODINGS: Final = [
 
 
 def encoding_of(described: bool, retain: bool, exactly_once: bool) -> Encoding:
-    """Return the encoding of a content; equal encodings are one object."""
+    """Return the shared object for an encoding with these flags; PLAIN if all are False."""
     number = (1 if described else 0) | (2 if retain else 0) | (4 if exactly_once else 0)
     return _ENCODINGS[number] if number else PLAIN
 
@@ -134,14 +134,17 @@ def number_of(encoding: MqttEncoding) -> int:
 
 
 def numbered(number: int) -> Encoding:
-    """Return the encoding with this number. Raises ValueError."""
+    """Return the encoding that has this number in the store's log. Raises ValueError."""
     if not 0 < number < len(_ENCODINGS):
         raise ValueError(f"no encoding has number {number}")
     return _ENCODINGS[number]
 
 
 def properties_end(content: bytes) -> int:
-    """Return the size of the properties, with their length, at the beginning of a content."""
+    """Return the size in bytes of the properties at the beginning of a content.
+
+    It includes the length field before them.
+    """
     size, shift, at = 0, 0, 0
     while content[at] >= 128:
         size |= (content[at] & 127) << shift
@@ -151,10 +154,10 @@ def properties_end(content: bytes) -> int:
 
 
 def described_by(properties: Properties, expires: bool) -> Properties5:
-    """Return a message's neutral properties as properties of MQTT.
+    """Convert the properties of a message (those of `Encoding.properties`) to properties of MQTT.
 
-    For a message that `expires`, the message expiry is 0: the writer replaces it by the remaining
-    time.
+    If the message `expires`, the result has a message expiry of 0, which the writer replaces by the
+    remaining time.
     """
     given = Properties5()
     headers = properties.get("headers")
@@ -199,7 +202,7 @@ def _write_user(user: list[tuple[str, str]], headers: dict[str, object]) -> None
 
 
 def _read_user(headers: dict[str, object], user: list[tuple[str, str]]) -> None:
-    """Append the User Properties that headers represent."""
+    """Append the User Properties that are in the headers to `user`."""
     listed = headers.get(USER)
     names: set[str] = set()
     if isinstance(listed, list) and len(listed) % 2 == 0:
@@ -219,7 +222,7 @@ def _read_user(headers: dict[str, object], user: list[tuple[str, str]]) -> None:
 
 
 def _as_text(value: object) -> str:
-    """Return a header's value as a text; other types than text, bytes and time as JSON."""
+    """Return a header's value as text: a string, bytes or a time as such, other types as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, bytes):
@@ -230,7 +233,7 @@ def _as_text(value: object) -> str:
 
 
 def _text(value: object) -> str | None:
-    """Return a value that is a valid string of MQTT; None for every other value."""
+    """Return the value if it is a valid string of MQTT, otherwise None."""
     if not isinstance(value, str) or "\0" in value:
         return None
     try:
@@ -240,7 +243,7 @@ def _text(value: object) -> str | None:
 
 
 def _short_text(data: bytes) -> str | None:
-    """Return binary data as a short string, from which it can be restored; None if it cannot."""
+    """Return binary data as a short string; None if it is too long or not UTF-8."""
     if len(data) > _SHORT:
         return None
     try:

@@ -1,7 +1,7 @@
-"""Read the MQTT packets that the journal of a virtual host has captured.
+"""Parse the MQTT packets that the journal of a virtual host has captured.
 
-Runs of packets are captured as they come, which costs little, and taken apart in the writer's
-thread.
+The event loop captures runs of packets unparsed, which costs little. The thread that writes the
+journal parses them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CachedName:
 
 
 class MqttPacketParser(PacketParser):
-    """Takes runs of packets apart: valid PUBLISH packets of QoS 0 without properties.
+    """The parser of captured runs: valid PUBLISH packets of QoS 0 without properties.
 
     At level 5, the absence of properties takes one byte, their length of 0.
     """

@@ -61,7 +61,7 @@ class MalformedPacket(Exception):
 
 
 class PacketReader:
-    """Reads the fields of a packet one after another.
+    """A reader of the fields of a packet, one after another.
 
     Every method raises MalformedPacket if the packet is too short.
     """
@@ -90,7 +90,10 @@ class PacketReader:
         return int.from_bytes(self.take(4), "big")
 
     def variable(self) -> int:
-        """Read an integer of one to four bytes, as few as possible [MQTT-1.5.5-1]."""
+        """Read a variable byte integer, of one to four bytes.
+
+        Raises MalformedPacket if it could be shorter [MQTT-1.5.5-1].
+        """
         number, shift, digit = 0, 0, 128
         while digit >= 128:
             if shift > 21:
@@ -134,7 +137,7 @@ class PacketReader:
             raise MalformedPacket("bytes after the last field of the packet")
 
     def rest(self) -> bytes:
-        """Return the bytes from here on, without reading them."""
+        """Return all bytes that are not read yet. They stay unread."""
         return self._packet[self._at :]
 
 
@@ -189,7 +192,7 @@ def write_publish_head(
 def write_answer(out: BytesWriter, first: i64, packet_id: i64) -> None:
     """Write a packet that consists of a packet identifier, such as a PUBACK. Hot path.
 
-    `first` is its first byte: type and flags.
+    `first` is the packet's first byte: type and flags.
     """
     out.append(u8(first))
     out.append(2)

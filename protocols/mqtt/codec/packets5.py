@@ -1,6 +1,6 @@
 """Read and write the packets of MQTT 5; PUBLISH and CONNECT have modules of their own.
 
-The functions that read check a packet by itself; the caller checks it against its session.
+The `read_` functions check a packet on its own; their caller checks it against the session.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def _code(reader: PacketReader, kind: int) -> int:
     code = reader.byte()
     if code not in _CODES[kind]:
         raise MalformedPacket(
-            f"reason code {code:#04x} in a packet of type {kind}", code=PROTOCOL_ERROR
+            f"reason code {code:#04x} is not allowed in packet type {kind}", code=PROTOCOL_ERROR
         )
     return code
 
@@ -224,7 +224,7 @@ def connack5(present: bool, code: int, properties: Properties5) -> bytes:
 def acknowledgement5(
     first: int, packet_id: int, code: int, properties: Properties5 | None = None
 ) -> bytes:
-    """Return a PUBACK, PUBREC, PUBREL or PUBCOMP: `first` is its first byte."""
+    """Return a PUBACK, PUBREC, PUBREL or PUBCOMP. `first` is the packet's first byte."""
     body = packet_id.to_bytes(2, "big")
     if code or properties is not None:
         body += bytes([code])

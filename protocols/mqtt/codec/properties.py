@@ -1,4 +1,4 @@
-"""Read and write the properties of MQTT 5 packets (section 2.2.2), by one table of their rules.
+"""Read and write the properties of MQTT 5 packets (section 2.2.2).
 
     properties   length (variable)   identifier (1 byte) value   identifier (1 byte) value   ...
 
@@ -193,7 +193,7 @@ class Properties5:
 
 
 def read_properties(reader: PacketReader, place: int) -> Properties5:
-    """Read the properties of a packet of this type, or of a WILL.
+    """Read properties. `place` is the type of their packet, or WILL for those of a will.
 
     Raises MalformedPacket.
     """
@@ -263,7 +263,7 @@ def prefixed(data: bytes) -> bytes:
 
 
 def reason_string(text: str) -> Properties5:
-    """Return properties that are a Reason String alone."""
+    """Return properties that consist of a Reason String only."""
     properties = Properties5()
     properties.texts[REASON] = text
     return properties

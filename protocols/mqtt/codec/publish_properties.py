@@ -1,7 +1,7 @@
-"""Properties of a PUBLISH of level 5, separated into what is relayed and what is for the broker.
+"""Properties of a PUBLISH of level 5: those that are relayed, and those for the broker.
 
-Publishers repeat themselves: the properties of a connection's publications are read once for each
-distinct encoding, up to a limit.
+Most publishers send the same properties many times. So the properties of a connection's
+publications are parsed once for each distinct encoding, and cached.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from protocols.mqtt.codec.properties import (
 )
 from protocols.mqtt.codec.reasons import PROTOCOL_ERROR
 
-#: Encodings of properties that are remembered for one connection.
+#: Largest number of encodings whose parsed properties are cached for one connection.
 KNOWN_MAX: Final = 64
 
 
 class PublishProperties:
-    """The properties of a publication."""
+    """The parsed properties of a PUBLISH of level 5."""
 
     __slots__ = ("alias", "expiry", "misnumbered", "publication", "relayed", "text")
 
@@ -50,13 +50,13 @@ NO_PROPERTIES: Final = PublishProperties(b"", 0, -1, False)
 
 
 class PublishPropertiesReader:
-    """Reads the properties of one connection's publications, and remembers them by encoding."""
+    """A reader of the properties of one connection's publications, with a cache by encoding."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, PublishProperties] | None = None
 
     def read(self, reader: PacketReader) -> PublishProperties:
-        """Return the properties that come next. Raises MalformedPacket."""
+        """Read and return the properties of a PUBLISH. Raises MalformedPacket."""
         encoded = reader.block()
         if encoded == b"\0":
             return NO_PROPERTIES
@@ -77,7 +77,7 @@ def _parsed(encoded: bytes) -> PublishProperties:
     properties = read_properties(PacketReader(encoded), PUBLISH)
     if properties.identifiers:
         raise MalformedPacket(
-            "subscription identifier from a client", code=PROTOCOL_ERROR
+            "a client must not send a subscription identifier in PUBLISH", code=PROTOCOL_ERROR
         )  # [MQTT-3.3.4-6]
     response = properties.text(RESPONSE_TOPIC)
     if response is not None:

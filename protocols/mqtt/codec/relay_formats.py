@@ -1,4 +1,4 @@
-"""Formats of PUBLISH packets that are relayed unchanged, between clients of one protocol level.
+"""Relay formats: which PUBLISH packets can be relayed unchanged to which MQTT subscribers.
 
 Packets of level 5 have properties, those of the older levels have none.
 """
@@ -12,19 +12,20 @@ from mypy_extensions import i64
 from broker.messages.message import FRONT_END, Encoding
 from broker.routing.subscriber import RelayFormat
 
-#: Bits of `Plan.slow_path_mask`: some subscriber cannot read the packets of a publisher of level 3
-#: or 4 unchanged; or those of a publisher of level 5.
+#: Bits of `Plan.slow_path_mask`. APART_4: the packets of publishers of level 3 and 4 cannot be
+#: relayed unchanged to all subscribers of the plan. APART_5: those of level 5 cannot.
 APART_4: Final[i64] = FRONT_END
 APART_5: Final[i64] = FRONT_END << 1
 
 
 class MqttRelayFormat(Encoding):
-    """Marks the recoded content that is cached on a message for the subscribers of one level."""
+    """The encoding of a content that a message caches for the subscribers of one protocol level."""
 
 
 VERSION_4: Final = RelayFormat(APART_5)
 VERSION_5: Final = RelayFormat(APART_4)
-#: A session of level 5 whose packets differ from those of the publisher: aliases, identifiers.
+#: For subscribers to which no packet can be relayed unchanged: sessions of level 5 with topic
+#: aliases, subscription identifiers or a limited packet size, and shared subscriptions.
 UNSHARED_5: Final = RelayFormat(APART_4 | APART_5)
 RECODED_4: Final = MqttRelayFormat()
 RECODED_5: Final = MqttRelayFormat()

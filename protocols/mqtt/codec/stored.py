@@ -1,4 +1,4 @@
-"""Write the contents of MQTT messages to the store: unchanged, behind the encoding's number.
+"""MQTT contents in the store: unchanged, after the number of their encoding.
 
 tag 16   number of the encoding (1 byte)   properties and payload
 """
@@ -16,9 +16,10 @@ TAG: Final = 16
 
 
 class MqttCodec(Codec):
-    """Writes contents of MQTT.
+    """The codec in the store for MQTT contents.
 
-    The parameters are one byte: bit 0 described, bit 1 published with RETAIN, bit 2 QoS 2.
+    The parameters are one byte, a bit mask. Bit 0: the content begins with properties; bit 1: it
+    was published with RETAIN; bit 2: with QoS 2.
     """
 
     def dump(self, encoding: Encoding, content: bytes) -> tuple[int, bytes, bytes]:
@@ -27,7 +28,7 @@ class MqttCodec(Codec):
 
     def load(self, tag: int, parameters: bytes, content: bytes) -> Encoding:
         if len(parameters) != 1:
-            raise ValueError(f"{len(parameters)} bytes of parameters, expected 1")
+            raise ValueError(f"an MQTT content has {len(parameters)} bytes of parameters, not 1")
         return numbered(parameters[0])
 
 

@@ -1,7 +1,7 @@
 """Rules for topic names and filters, and the route of a topic name.
 
-A topic name is a routing key with `/` and `.` exchanged: the topic `a/b.c` is the key `a.b/c`, and
-the reverse. A topic filter stays as it is; the matcher knows its grammar.
+A topic name and its routing key differ in `/` and `.`, which are swapped: the topic `a/b.c` has the
+routing key `a.b/c`. A topic filter is not converted, because the matcher knows its grammar.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ LENGTH_MAX: Final = 65_535
 
 
 class MqttTopics:
-    """The broker's rules for topics: a limit of levels, and filters that are not served."""
+    """The broker's limits for topics: a number of levels, and filters that no client may use."""
 
     def __init__(self, max_levels: int, no_subscribe: list[str]) -> None:
         self.max_levels = max_levels
         self.no_subscribe = no_subscribe
 
     def resolve(self, context: PublishContext, topic: bytes) -> Route:
-        """Return the route of a topic name that the publish context does not know yet.
+        """Make and return the route of a topic name, which the publish context does not have yet.
 
         Raises MalformedPacket.
         """
@@ -48,25 +48,26 @@ class MqttTopics:
         return route
 
     def serves(self, name: str) -> bool:
-        """True if a topic name is neither reserved nor has too many levels."""
+        """True if a topic name is not reserved and has at most `max_levels` levels."""
         return name.split("/", 1)[0] not in RESERVED and name.count("/") < self.max_levels
 
     def allows(self, topic_filter: str) -> bool:
-        """True if the settings do not exclude a topic filter, shared or not, from subscriptions."""
+        """True unless the settings (`no_subscribe`) exclude a topic filter, shared or not."""
         if topic_filter.startswith(SHARE):
             topic_filter = topic_filter[len(SHARE) :].partition("/")[2]
         return topic_filter not in self.no_subscribe
 
     def check_filter(self, topic_filter: str) -> bool:
-        """True if the broker serves a topic filter, or the name of a shared subscription.
+        """True if a topic filter, shared or not, has at most `max_levels` levels.
 
-        Raises MalformedPacket if it is not well-formed.
+        Raises MalformedPacket if the filter is not well-formed.
         """
         if topic_filter.startswith(SHARE):
             label, _, topic_filter = topic_filter[len(SHARE) :].partition("/")
             if not label or "+" in label or "#" in label or not topic_filter:
                 raise MalformedPacket(
-                    "shared subscription", code=PROTOCOL_ERROR
+                    "a shared subscription must have the form $share/GROUP/FILTER",
+                    code=PROTOCOL_ERROR,
                 )  # [MQTT-4.8.2-1], [MQTT-4.8.2-2]
         try:
             MQTT.check(topic_filter)

@@ -50,7 +50,7 @@ class Deadlines(Task):
         return self._live
 
     def at(self, when: i64, task: Task) -> Deadline:
-        """Run a task at a time, in ms of the agenda's clock."""
+        """Schedule a task for the time `when`, in ms of the agenda's clock; return its deadline."""
         self._set_count += 1
         deadline = Deadline(when, self._set_count, task)
         self._live += 1
@@ -97,7 +97,7 @@ class Deadlines(Task):
         return first
 
     def _rise(self, at: i64) -> None:
-        """Move the deadline at this index before those that come later."""
+        """Move the deadline at index `at` up the heap, before deadlines that are later."""
         heap = self._heap
         deadline = heap[at]
         while at > 0:
@@ -110,7 +110,7 @@ class Deadlines(Task):
         heap[at] = deadline
 
     def _sink(self, at: i64) -> None:
-        """Move the deadline at this index behind those that come before it."""
+        """Move the deadline at index `at` down the heap, behind deadlines that are earlier."""
         heap = self._heap
         deadline = heap[at]
         size: i64 = len(heap)
@@ -135,5 +135,5 @@ class Deadlines(Task):
 
 
 def _comes_before(one: Deadline, other: Deadline) -> bool:
-    """True if one deadline comes first: it is earlier, or was set earlier for the same time."""
+    """True if `one` comes before `other`: it is earlier, or has the same time and was set first."""
     return one.when < other.when or one.when == other.when and one.number < other.number

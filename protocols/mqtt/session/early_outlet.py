@@ -13,12 +13,15 @@ class EarlyOutlet(Outlet):
     """
 
     def touch(self) -> None:
-        """Pause the outlet once it is full. It never becomes dirty, so every write comes here."""
+        """Pause the outlet once it is full.
+
+        This is called after each write, because `dirty` is never set.
+        """
         if len(self.out) + self._parts_size >= TURN_BYTES:
             self.paused = True
 
     def resume_deliveries(self) -> None:
-        """Do nothing: queues deliver after the CONNACK, to the connection."""
+        """Do nothing: queues begin to deliver after the CONNACK, directly to the connection."""
 
     def move_to(self, outlet: Outlet) -> None:
         """Append the collected packets to another outlet."""

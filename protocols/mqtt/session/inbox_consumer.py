@@ -35,10 +35,10 @@ NO_WRITER: Final = Level4Writer(NOWHERE)
 
 
 class InboxConsumer(Consumer):
-    """Delivers the messages of a session's inbox to its client.
+    """The consumer that delivers the messages of a session's inbox to its client.
 
-    A message of QoS 2 is sent when it is durable: if it were lost in a crash, the client would hold
-    its packet identifier for ever. Until then no later message is sent.
+    A message of QoS 2 is not sent before it is durable: if it were lost in a crash, the client
+    would hold its packet identifier for ever. Until then no later message is sent.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class InboxConsumer(Consumer):
         return self.credit > 0 and self._inbox.depth == 0
 
     def send_shared(self, delivery: Delivery) -> None:
-        """Send a QoS 1 message of a shared subscription; `has_room` was True."""
+        """Send a QoS 1 message of a shared subscription. Call this only if `has_room` is True."""
         self.credit -= 1
         delivery.consumer.queue.unacked += 1
         self._tally.delivered_manual += 1
@@ -152,7 +152,10 @@ class InboxConsumer(Consumer):
             self._check_span()
 
     def _check_span(self) -> None:
-        """Withhold all credit while the next packet identifier could still be in use."""
+        """Withhold all credit while the next packet identifier could still be in use.
+
+        Afterwards, return the withheld credit.
+        """
         if self._window.span() > self._span_max:
             if self.credit > 0:
                 self._withheld += self.credit
@@ -163,7 +166,7 @@ class InboxConsumer(Consumer):
             self._schedule_drains()
 
     def _schedule_drains(self) -> None:
-        """Drain the inbox, and shared subscriptions that were refused for lack of room."""
+        """Drain the inbox; drain shared subscriptions too, if the session had no room for one."""
         self._inbox.schedule_drain()
         self._subscriptions.drain_refused()
 
@@ -177,7 +180,7 @@ class InboxConsumer(Consumer):
 
 
 class DurableWaiter(Waiter):
-    """Resumes deliveries when the next message is durable."""
+    """The waiter that resumes a session's deliveries once the next message is durable."""
 
     def __init__(self, resume: Callable[[], None]) -> None:
         self._resume = resume
@@ -187,8 +190,9 @@ class DurableWaiter(Waiter):
 
 
 def skip(window: InflightWindow, sequence: i64) -> None:
-    """Remove a message from the window that is too large for the client, as if it had been
-    delivered [MQTT-3.1.2-25].
+    """Remove a message that is too large for the client from the window, and drop it.
+
+    The session continues as if the message had been delivered [MQTT-3.1.2-25].
     """
     delivery = window.take(sequence)
     if delivery is not None:

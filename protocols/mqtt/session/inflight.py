@@ -42,16 +42,19 @@ class InflightWindow(Window):
 
     @property
     def idle(self) -> bool:
-        """True if nothing waits for the client."""
+        """True if no message and no packet identifier waits for the client."""
         return self.count == 0 and not self.received and not self.released
 
     def number_of(self, packet_id: i64) -> i64:
-        """Return the sequence number that has this packet identifier now."""
+        """Return the sequence number that this packet identifier stands for.
+
+        It is one of the IDENTIFIERS numbers from the oldest message in flight on.
+        """
         first: i64 = self.first
         return first + (packet_id - 1 - (first - 1) % IDENTIFIERS + IDENTIFIERS) % IDENTIFIERS
 
     def delivery(self, packet_id: i64) -> Delivery | None:
-        """Return the outstanding delivery with this packet identifier."""
+        """Return the outstanding delivery with this packet identifier; None if there is none."""
         return self.get(self.number_of(packet_id))
 
     def hold(self, packet_id: int, ticket: Ticket | None) -> None:
@@ -67,7 +70,8 @@ class InflightWindow(Window):
         self.released[packet_id] = position
 
 
-#: The window of every session whose client is away and owes nothing: shared, and never changed.
+#: The window of every session without a connection and without anything in flight. All these
+#: sessions share it, so it is never changed.
 EMPTY_WINDOW: Final = InflightWindow()
 
 

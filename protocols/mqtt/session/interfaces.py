@@ -19,8 +19,8 @@ class SessionConnection(Connection):
     def close_with(self, code: int, reason: str, text: str = "") -> None:
         """End the connection on the broker's initiative.
 
-        A client of level 5 receives the reason code and the text [MQTT-4.13.1-1]; `reason` is
-        counted.
+        A client of level 5 receives the reason code `code` and the text [MQTT-4.13.1-1]. `reason`
+        is counted in the metrics.
         """
         raise NotImplementedError
 
@@ -39,7 +39,7 @@ class SharedSubscription:
         raise NotImplementedError
 
     def detach(self) -> None:
-        """Deliver no more: the connection has ended."""
+        """Stop deliveries, because the session's connection has ended."""
         raise NotImplementedError
 
     def schedule_drain(self) -> None:
@@ -47,24 +47,27 @@ class SharedSubscription:
         raise NotImplementedError
 
     def leave(self, ticket: Ticket | None) -> None:
-        """End the subscription."""
+        """End the subscription: the session leaves the group."""
         raise NotImplementedError
 
 
 class DelayedWillTask(Task):
-    """A will that waits for its delay, in case its client comes back; `run` publishes it."""
+    """A will that waits until its delay has passed. `run` publishes it.
+
+    It is cancelled if the client connects again before.
+    """
 
     def review(self, identity: Identity) -> None:
-        """Use other permissions of the user when the will is published."""
+        """Replace the identity with whose permissions the will is going to be published."""
         raise NotImplementedError
 
     def cancel(self) -> None:
-        """Drop the will: the client is back."""
+        """Drop the will: the client has connected again."""
         raise NotImplementedError
 
 
 class SessionRegistry(SessionRestorer):
-    """Lists all sessions of a broker."""
+    """The registry of all sessions of a broker, as far as a session uses it."""
 
     def expire(self, session: Subscriber) -> None:
         """End a session whose client stayed away for too long."""

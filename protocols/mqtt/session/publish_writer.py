@@ -1,4 +1,4 @@
-"""Writes PUBLISH packets to a client, at its protocol level.
+"""Write PUBLISH packets to a client, at its protocol level.
 
     level 3, 4   topic name                          packet identifier   payload
     level 5      topic name, or empty if the client  packet identifier   properties: topic alias,
@@ -33,12 +33,12 @@ from protocols.mqtt.codec.relay_formats import (
 )
 from protocols.mqtt.session.subscription_options import Addressed, SessionOptions
 
-#: Bytes of the longest topic name that gets no alias.
+#: Size of the longest topic name that gets no alias, in bytes.
 SHORT: Final = 3
 
 
 class PublishWriter:
-    """Writes the publications of one connection."""
+    """The writer of the PUBLISH packets that the broker sends over one connection."""
 
     def __init__(self, outlet: Outlet) -> None:
         self.outlet = outlet
@@ -47,7 +47,7 @@ class PublishWriter:
 
     @property
     def relay_format(self) -> RelayFormat:
-        """The format of the packets that other connections may relay to this one unchanged."""
+        """The format of the PUBLISH packets that may be relayed to this connection unchanged."""
         return VERSION_4
 
     @abstractmethod
@@ -60,7 +60,7 @@ class PublishWriter:
 
 
 class Level4Writer(PublishWriter):
-    """Writes at levels 3 and 4."""
+    """The writer for clients of protocol levels 3 and 4."""
 
     def write(self, message: Message, qos: i64, packet_id: i64, flags: i64) -> bool:
         outlet = self.outlet
@@ -78,10 +78,10 @@ class Level4Writer(PublishWriter):
 
 
 class Level5Writer(PublishWriter):
-    """Writes at level 5.
+    """The writer for clients of protocol level 5.
 
-    `packet_max` is the client's Maximum Packet Size in bytes (0: any), `aliases` its Topic Alias
-    Maximum.
+    `packet_max` is the client's Maximum Packet Size in bytes (0: no limit), `aliases` its Topic
+    Alias Maximum.
     """
 
     def __init__(self, outlet: Outlet, agenda: Agenda, packet_max: i64, aliases: i64) -> None:
@@ -126,7 +126,10 @@ class Level5Writer(PublishWriter):
         flags: i64,
         options: SessionOptions | None,
     ) -> bool:
-        """Write a packet that may have properties, or an alias, or may be too large."""
+        """Write a packet that may need properties or a topic alias, or may be too large.
+
+        Return False, and write nothing, if it is too large for the client.
+        """
         topic = message.address.topic
         encoding = message.encoding
         outlet = self.outlet
@@ -199,7 +202,10 @@ class Level5Writer(PublishWriter):
         return min(left, 0xFFFFFFFF).to_bytes(4, "big")
 
     def _new_alias(self, topic: bytes) -> bytes:
-        """Return the property that introduces an alias for the topic name; b"" if none is left."""
+        """Return the property that sets a new alias for the topic name.
+
+        Return b"" if no alias is left, or if the name is too short for one.
+        """
         number = len(self._aliases) + 1
         if number > self._aliases_max or len(topic) <= SHORT:
             return b""
@@ -207,7 +213,7 @@ class Level5Writer(PublishWriter):
 
 
 def _plain_body(message: Message) -> bytes:
-    """Return the payload; extracted from another encoding once for each message."""
+    """Return the payload of a message; one that must be extracted is cached in the message."""
     encoding = message.encoding
     if encoding is PLAIN or isinstance(encoding, MqttEncoding) and not encoding.described:
         return message.content
@@ -217,7 +223,10 @@ def _plain_body(message: Message) -> bytes:
 
 
 def _described_content(message: Message) -> bytes:
-    """Return properties and payload of a message from AMQP; encoded once for each message."""
+    """Return properties and payload of a message from AMQP, encoded for level 5.
+
+    The result is cached in the message.
+    """
     if message.recoding is RECODED_5:
         return message.recoded
     return message.cache_recoded(

@@ -28,7 +28,8 @@ def restore_inbox(
 ) -> None:
     """Restore the messages of a session's inbox.
 
-    `positions` are the messages' positions in the store, `acknowledged` the ones with a PUBREC.
+    `positions` are the positions of the messages in the store; `acknowledged` are the positions of
+    those that the client has acknowledged by a PUBREC.
     """
     inbox = session.inbox
     reader = store.log.reader()
@@ -64,7 +65,7 @@ def restore_inbox(
 
 
 def _put_in_flight(session: Session, delivery: Delivery, acknowledged: bool) -> None:
-    """Put a message that the client has into the session's in-flight window."""
+    """Put a message that the client has received into the session's in-flight window."""
     window = session.own_window()
     window.skip_to(delivery.sequence)
     window.add(delivery)

@@ -16,14 +16,14 @@ from protocols.mqtt.session.subscription_options import Addressed, identifier_of
 
 
 def send_retained(session: Session, topic_filter: str) -> None:
-    """Send the retained messages that a subscription matches [MQTT-3.3.1-9]."""
+    """Send a session the retained messages that match one of its subscriptions [MQTT-3.3.1-9]."""
     binding = session.subscriptions.get(topic_filter)
     if binding is not None:
         session.vhost.retained.deliver(topic_filter, MQTT, RetainedDelivery(session, binding))
 
 
 class RetainedDelivery(RetainedReceiver):
-    """Receives the retained messages that a new subscription matches, and sends them."""
+    """The receiver of the retained messages that match a new subscription: sends them."""
 
     def __init__(self, session: Session, binding: Binding) -> None:
         self._session = session

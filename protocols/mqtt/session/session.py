@@ -4,8 +4,8 @@
                 --QoS 1, 2----> inbox (a queue) --> InboxConsumer --> connection
                                                     credit = receive maximum - in flight
 
-A session has subscriptions (SessionSubscriptions), an inbox (Queue), and a window of what waits for
-an acknowledgement (InflightWindow).
+A session has subscriptions (SessionSubscriptions), an inbox (Queue), and a window of the messages
+and packet identifiers that wait for an acknowledgement (InflightWindow).
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ from protocols.mqtt.session.publish_writer import PublishWriter
 from protocols.mqtt.session.subscriptions import SessionSubscriptions
 from protocols.tally import FrontCounters
 
-#: Messages in the inbox from which on retained messages wait outside of it, so that they do not
-#: push other messages out.
+#: Number of messages in the inbox from which on retained messages are not put into it, so that the
+#: inbox does not drop other messages for them.
 BACKLOGGED: Final[i64] = 500
 #: Containers without elements: shared by all sessions, and never changed.
 _NONE_UNSENT: Final[list[tuple[i64, Delivery]]] = []
@@ -96,7 +96,8 @@ class Session(Subscriber):
         self.user = ""
         self.named = False
         self.identity: Identity | None = None
-        #: The client's connection, before and after the CONNACK. The `outlet` is there after it.
+        #: The client's connection, before and after the CONNACK; None while the client is away.
+        #: `outlet` is an EarlyOutlet until the CONNACK is sent, and then the connection.
         self.connection: SessionConnection | None = None
         self.writer: PublishWriter | None = None
         #: Seconds that the session outlives its connection.
@@ -116,8 +117,8 @@ class Session(Subscriber):
         #: Deliveries of retained messages that wait for the SUBACK or for room, by topic filter.
         self._waiting_retained = _NONE_WAITING
         self._consumer: InboxConsumer | None = None
-        #: Messages in flight that were not resent yet over this connection, oldest last; and the
-        #: number that the client accepts now.
+        #: Messages in flight that were not resent yet over this connection, oldest last; and how
+        #: many of them the client accepts now.
         self._unsent = _NONE_UNSENT
         self._resendable: i64 = 0
         #: Distance from the oldest to the newest sequence number in flight above which no message
@@ -128,7 +129,7 @@ class Session(Subscriber):
     # -- what a subscriber does
 
     def run(self) -> None:
-        """Expire: the client stayed away for too long."""
+        """End the session: its client stayed away longer than the session expiry interval."""
         if self.registry is not None:
             self.registry.expire(self)
 
@@ -169,7 +170,7 @@ class Session(Subscriber):
         self.vhost.bind(EXCHANGE, binding, ticket)
 
     def restore_subscription(self, binding: Binding) -> None:
-        """Add a subscription that the store knows, and that is bound already."""
+        """Add a subscription after a restart. Its binding is restored already."""
         self.subscriptions.put(binding)
         self._apply_options()
 
@@ -184,14 +185,14 @@ class Session(Subscriber):
         return binding is not None
 
     def set_identifier(self, membership: SharedSubscription, identifier: int) -> None:
-        """Give a shared subscription another subscription identifier; 0 for none."""
+        """Set the subscription identifier of a shared subscription; 0 removes it."""
         self.subscriptions.set_identifier(membership, identifier)
         self._apply_options()
 
     def _apply_options(self) -> None:
         """Give the writer the options of the subscriptions, and update the relay format.
 
-        With some options, packets of other connections cannot be relayed to the client unchanged.
+        A client with subscription identifiers cannot be relayed packets unchanged.
         """
         writer = self.writer
         if writer is not None:
@@ -205,9 +206,9 @@ class Session(Subscriber):
     # -- connections come and go
 
     def attach(self, connection: SessionConnection, writer: PublishWriter) -> None:
-        """Take a new connection, which receives nothing before `start_deliveries`.
+        """Use a new connection of the client, which receives nothing before `start_deliveries`.
 
-        Messages of QoS 0 that are published before that are collected.
+        Messages of QoS 0 that are published until then are collected.
         """
         self.connection = connection
         self.writer = writer
@@ -229,7 +230,10 @@ class Session(Subscriber):
         self._resend()
 
     def own_window(self) -> InflightWindow:
-        """Return a window of the session's own, which may be changed."""
+        """Return the in-flight window, which the caller may change.
+
+        If the session uses the shared empty window, first replace it by a new window.
+        """
         if self.in_flight is EMPTY_WINDOW:
             self.in_flight = InflightWindow()
         return self.in_flight
@@ -242,7 +246,7 @@ class Session(Subscriber):
     def _resend(self) -> None:
         """Resend messages as far as the client, the connection and the store allow.
 
-        After the last one, subscribe to the inbox.
+        After the last one, start to deliver the messages of the inbox.
         """
         outlet, writer, store, window = self.outlet, self.writer, self.vhost.store, self.in_flight
         if outlet is None or writer is None:
@@ -275,7 +279,7 @@ class Session(Subscriber):
         self.subscriptions.drain_shared()
 
     def absent_consumer(self) -> InboxConsumer:
-        """Return a consumer that holds deliveries of a client that is away."""
+        """Return a consumer that holds deliveries of a client that is away. It sends nothing."""
         return self._new_consumer(NOWHERE, 0, NO_WRITER)
 
     def _new_consumer(self, outlet: Outlet, credit: i64, writer: PublishWriter) -> InboxConsumer:
@@ -331,7 +335,10 @@ class Session(Subscriber):
     # -- retained messages
 
     def wait_for_room(self, topic_filter: str, task: Task) -> bool:
-        """Run the task when there is room for retained messages; False if there is room now."""
+        """Keep the task until there is room for retained messages, and then run it.
+
+        Return False, and do not keep the task, if there is room now or the client is away.
+        """
         outlet = self.outlet
         if (
             outlet is None
@@ -366,8 +373,8 @@ class Session(Subscriber):
     def room_for_shared(self) -> InboxConsumer | None:
         """Return the consumer that sends a message of a shared subscription.
 
-        Return None if the session accepts no message now; then the shared subscriptions are drained
-        when it accepts one again.
+        Return None if the session accepts no message now. Its shared subscriptions are then drained
+        as soon as it accepts one again.
         """
         consumer = self._consumer
         if consumer is not None and consumer.has_room():
@@ -395,8 +402,8 @@ class Session(Subscriber):
     def pubrec(self, packet_id: i64, ticket: Ticket) -> bool:
         """Handle a PUBREC; False if the packet identifier belongs to a QoS 1 message.
 
-        The ticket is the one that the PUBREL waits for. An unknown packet identifier is answered
-        too, because the client waits for the PUBREL [MQTT-4.3.3-1].
+        `ticket` is the one that the PUBREL waits for. Return True for an unknown packet identifier
+        too: it is answered, because the client waits for the PUBREL [MQTT-4.3.3-1].
         """
         window = self.in_flight
         delivery = window.delivery(packet_id)
@@ -446,7 +453,8 @@ class Session(Subscriber):
         if not self.subscriptions.has_shared:
             self.inbox.settle(delivery.message)
         else:
-            # The message may come from a shared subscription, and these may want the room.
+            # The message may come from a shared subscription. Shared subscriptions may use the
+            # room that is free now.
             delivery.consumer.queue.settle(delivery.message)
             self.subscriptions.drain_refused()
         if self._waiting_retained and self.inbox.depth < BACKLOGGED:
@@ -455,7 +463,10 @@ class Session(Subscriber):
     # -- packet identifiers of the client's QoS 2 messages
 
     def hold_packet_id(self, packet_id: i64, ticket: Ticket) -> None:
-        """Hold a packet identifier: copies of its message are dropped until the PUBREL."""
+        """Hold the packet identifier of a QoS 2 message that the client has published.
+
+        Until the PUBREL, another PUBLISH with this packet identifier is dropped as a copy.
+        """
         self.own_window().hold(packet_id, ticket)
         if self.persistent:
             self.vhost.store.append(PacketIdHeld(self.number, packet_id), ticket)
@@ -475,7 +486,7 @@ class Session(Subscriber):
             self.vhost.store.wait_for_all(ticket)
 
     def describe(self) -> dict[str, object]:
-        """Return the session's row in listings."""
+        """Return the session's row in the list of sessions: values by column name."""
         return {
             "client_id": self.name,
             "vhost": self.vhost.name,

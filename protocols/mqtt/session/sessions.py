@@ -76,7 +76,7 @@ class Sessions(SessionRegistry):
         return self._count >= self._options.sessions
 
     def granted(self, expiry: int) -> int:
-        """Return the session expiry that a client gets if it asks for this one; both in seconds."""
+        """Return the session expiry granted to a client that asks for `expiry`; both in seconds."""
         return min(expiry, self._options.session_expiry_s)
 
     def make(
@@ -92,7 +92,8 @@ class Sessions(SessionRegistry):
         """Create the session of a client identifier that has none.
 
         The session outlives its connection by `expiry` seconds; with 0 it is not stored.
-        `stored_will` is stored with the session.
+        `stored_will` is stored with the session. `named` is True if the name of the user alone
+        determines its permissions.
         """
         session = self._add(vhost, client_id, expiry > 0)
         session.user, session.named = user, named
@@ -127,7 +128,7 @@ class Sessions(SessionRegistry):
     def reclaim(
         self, session: Session, expiry: int, stored_will: Definition | None, ticket: Ticket
     ) -> None:
-        """Take a session over for its client's new connection, with a new expiry and will.
+        """Take a session over for the new connection of its client, with a new expiry and will.
 
         The ticket waits for the will to be stored.
         """
@@ -144,7 +145,7 @@ class Sessions(SessionRegistry):
             self.store(session, 0, None if stored_will is None else ticket)
 
     def leave(self, session: Session) -> None:
-        """Detach a session from its connection, which has ended; it ends if it does not persist."""
+        """Detach a session from its connection, which has ended. End it if it does not persist."""
         if not session.persistent or session.expiry == 0:
             self.end(session, None)
             return
@@ -297,9 +298,9 @@ class Sessions(SessionRegistry):
                 self.sys.watch(session)
 
     def _delay_will(self, session: Session, will: StoredWill, away: int) -> None:
-        """Publish a restored will after the rest of its delay; its client was away for `away` ms.
+        """Schedule a restored will for the rest of its delay; its client was away for `away` ms.
 
-        Its permission was checked before it was stored.
+        The permission to publish the will was checked before the will was stored.
         """
         when: i64 = self._agenda.now + max(will.delay - away, 0)
         session.delayed_will = DelayedWill(
@@ -308,7 +309,7 @@ class Sessions(SessionRegistry):
 
 
 def _definition(session: Session, away_since: int) -> dict[str, object]:
-    """Return the definition of a session for the store; a new session has no number yet."""
+    """Return the definition of a session for the store, without a number for a new session."""
     definition: dict[str, object] = {"away_since": away_since, "expiry": session.expiry}
     if session.stored_will is not None:
         definition["will"] = session.stored_will

@@ -33,7 +33,7 @@ from protocols.mqtt.session.subscription_options import Addressed, identifier_pr
 
 
 class GroupConsumer(Consumer):
-    """Delivers messages of a group to one member.
+    """The consumer that delivers messages of a group to one member.
 
     If the member's session has no room, the message is requeued, and the consumer has no credit
     until there is room.
@@ -93,7 +93,10 @@ class GroupConsumer(Consumer):
 
 
 def _hand_over(session: Session, queue: MessageSource, message: Message) -> None:
-    """Move a QoS 2 message from the group to a session's inbox, in one group of store records."""
+    """Move a QoS 2 message from its subscription group to the inbox of a session.
+
+    In the store, this is one atomic change.
+    """
     vhost = session.vhost
     inbox = session.inbox
     copy = _not_stored(message)
@@ -227,11 +230,11 @@ class SubscriptionGroup(Subscriber):
         )
 
     def restore_binding(self, binding: Binding) -> None:
-        """Take over a restored binding."""
+        """Note the QoS of the group's binding, which is restored already."""
         self._qos = int(binding.qos)
 
     def bind(self, ticket: Ticket | None) -> None:
-        """Bind the group with the highest QoS that a member was granted."""
+        """Bind the group to its topic filter, with the highest QoS that a member was granted."""
         qos = max(member.qos for member in self.members)
         if qos != self._qos:
             self._qos = qos
@@ -307,7 +310,7 @@ class SubscriptionGroups:
     def join(
         self, session: Session, name: str, qos: int, identifier: int, ticket: Ticket | None
     ) -> bool:
-        """Add or replace a session's shared subscription; True if it is new."""
+        """Add or replace a session's shared subscription; return True if it is new."""
         known = session.subscriptions.memberships.get(name)
         if known is not None:
             known.qos = qos

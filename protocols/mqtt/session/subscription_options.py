@@ -1,7 +1,7 @@
 """Subscription identifiers and Retain As Published: options of a session's subscriptions.
 
-They are looked up by topic name when a PUBLISH is written, so messages that wait need not keep
-them. A session whose subscriptions have neither option has no SessionOptions.
+These options are looked up by topic name when a PUBLISH is written, so a waiting message need not
+hold them. A session whose subscriptions have neither option has no SessionOptions.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from protocols.mqtt.codec.properties import SUBSCRIPTION_IDENTIFIER
 #: them.
 KNOWN: Final = 1_000
 PORTION: Final = 16
-#: Arguments of a subscription's binding, beside NO_LOCAL, which the planner knows.
+#: Names of two arguments in the binding of a subscription. (The planner knows a third one,
+#: NO_LOCAL.)
 IDENTIFIER: Final = "identifier"
 AS_PUBLISHED: Final = "retain-as-published"
 
 
 class SubscriptionOptions:
-    """The options for the messages of one topic.
+    """The options for the messages of one topic, from all subscriptions that match the topic.
 
-    `identifiers` are encoded as properties of a PUBLISH.
+    `identifiers` are the subscription identifiers, encoded as properties of a PUBLISH.
     """
 
     __slots__ = ("as_published", "identifiers")
@@ -112,9 +113,10 @@ def identifier_property(number: object) -> bytes:
 
 
 class Addressed(Message):
-    """A copy of a message for one subscription of a session, not for all that match.
+    """A copy of a message that a session receives for a single one of its subscriptions.
 
-    It is a retained message for a new subscription, or a message of a shared subscription.
+    It is a retained message for a new subscription, or a message of a shared subscription. It has
+    the options of this subscription only, even if others match.
     """
 
     __slots__ = ("identifier", "origin")
@@ -132,5 +134,6 @@ class Addressed(Message):
         self.position = 0 if retained else message.position
         self.retained = retained
         self.identifier = identifier
-        #: The message of a shared subscription, which another session gets if this one fails.
+        #: For a shared subscription: the message that another session gets if this one does not
+        #: acknowledge the copy.
         self.origin: Message | None = None

@@ -32,8 +32,8 @@ class SessionSubscriptions:
 
     def __init__(self) -> None:
         self.memberships: dict[str, SharedSubscription] = _NO_MEMBERSHIPS
-        #: True if there were shared subscriptions during this connection, and if one of them was
-        #: refused a delivery for lack of room.
+        #: `has_shared` is True if the session had a shared subscription during this connection,
+        #: `shared_refused` if it had no room for a message of one.
         self.has_shared = False
         self.shared_refused = False
         #: Subscription identifiers and Retain As Published; None if no subscription has either.
@@ -55,7 +55,7 @@ class SessionSubscriptions:
         return list(self._many.items())
 
     def get(self, topic_filter: str) -> Binding | None:
-        """Return the binding of a topic filter."""
+        """Return the binding of the subscription with this topic filter; None if there is none."""
         if self._many is not None:
             return self._many.get(topic_filter)
         for binding in self._few:
@@ -66,7 +66,7 @@ class SessionSubscriptions:
     # -- changes
 
     def put(self, binding: Binding) -> Binding | None:
-        """Add a subscription, and return the one with the same topic filter that it replaces."""
+        """Add a subscription; return the replaced one with the same topic filter, or None."""
         replaced = self.get(binding.key)
         if self._many is not None:
             self._many[binding.key] = binding
@@ -122,7 +122,7 @@ class SessionSubscriptions:
             membership.attach(outlet)
 
     def detach_shared(self) -> None:
-        """Let no shared subscription deliver: the connection has ended."""
+        """Stop the deliveries of all shared subscriptions: the connection has ended."""
         self.has_shared = False
         for membership in self.memberships.values():
             membership.detach()
@@ -134,14 +134,17 @@ class SessionSubscriptions:
             membership.schedule_drain()
 
     def drain_refused(self) -> None:
-        """Let shared subscriptions deliver if the session refused one of them before. Hot path."""
+        """Drain the shared subscriptions if the session had no room for a message of one before.
+
+        Hot path.
+        """
         if self.shared_refused:
             self.drain_shared()
 
     # -- subscription options
 
     def set_identifier(self, membership: SharedSubscription, identifier: int) -> None:
-        """Give a shared subscription another subscription identifier; 0 for none."""
+        """Set the subscription identifier of a shared subscription; 0 removes it."""
         if membership.identifier or identifier:
             self._own_options().shared += bool(identifier) - bool(membership.identifier)
             membership.identifier = identifier

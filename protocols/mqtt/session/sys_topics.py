@@ -29,22 +29,22 @@ STEP: Final = 2_000
 
 
 class Survey:
-    """A count of everything that $SYS publishes, in steps."""
+    """A count of everything that $SYS publishes, made in steps that do not hold the event loop."""
 
     def step(self, most: int) -> bool:
         """Count up to `most` objects; return True if there are more."""
         raise NotImplementedError
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers by topic, without `$SYS/broker/`.
+        """Return the counts by topic. The topics lack the prefix `$SYS/broker/`.
 
-        Those that begin with `load/` are published as load averages.
+        A count whose topic begins with `load/` is published as load averages.
         """
         raise NotImplementedError
 
 
 class Surveyor:
-    """Starts surveys; the front end implements it."""
+    """The interface by which SysTree starts surveys; the front end implements it."""
 
     def survey(self) -> Survey:
         """Start a survey."""
@@ -59,7 +59,7 @@ class LoadAverage:
         self._last = -1
 
     def take(self, count: int, seconds: float) -> None:
-        """Take the present value of the count, `seconds` after the last one."""
+        """Update the averages with the present count, `seconds` after the previous call."""
         if self._last >= 0 and seconds > 0:
             rate = max(0, count - self._last) * 60 / seconds
             for at, minutes in enumerate(AVERAGES):
@@ -89,7 +89,7 @@ class SysTree(Task):
         return len(self._values)
 
     def watch(self, session: Session) -> None:
-        """Send a session the values that change: it has subscribed to a filter of $SYS."""
+        """Send a session each value that changes from now on: it has subscribed to $SYS topics."""
         if self._interval_s == 0:
             return
         self._watchers[session] = None
@@ -104,7 +104,7 @@ class SysTree(Task):
                 self._wait()
 
     def send_all(self, session: Session, topic_filter: str) -> None:
-        """Send a session the values that its subscription matches, as retained messages."""
+        """Send a session all values that match its subscription, as retained messages."""
         binding = session.subscriptions.get(topic_filter)
         if binding is not None:
             delivery = RetainedDelivery(session, binding)
@@ -112,7 +112,7 @@ class SysTree(Task):
                 delivery.receive_retained(message)
 
     def run(self) -> None:
-        """Renew the values, and send those that changed to the sessions that watch them."""
+        """Renew the values, and send those that changed to the subscribed sessions."""
         if self._survey is None:
             for session in [
                 session for session in self._watchers if session.dead or not _watches(session)

@@ -25,7 +25,7 @@ from protocols.mqtt.session.session import Session
 
 
 class StoredWill:
-    """A will that can be published or stored.
+    """A will in the form in which it is published and stored.
 
     `lifetime` and `delay` are in ms; with a lifetime below 0 the message never expires.
     """
@@ -52,7 +52,7 @@ class StoredWill:
         self.message = message.copy(qos, retain)
 
     def definition(self) -> Definition:
-        """Return the will for the store, which keeps it with the session."""
+        """Return the will as a definition. The store keeps it in the definition of the session."""
         message = self.message
         return {
             "key": message.address.key,
@@ -66,7 +66,7 @@ class StoredWill:
 
 
 def will_of(message: WillMessage) -> StoredWill:
-    """Return the will that a CONNECT has."""
+    """Convert the will in a CONNECT to the form in which it is published and stored."""
     properties = message.properties
     delay = properties.number(WILL_DELAY, 0) * 1000
     expiry = properties.number(MESSAGE_EXPIRY, -1)
@@ -113,7 +113,7 @@ def restored_will(definition: Definition) -> StoredWill:
 
 
 class DelayedWill(DelayedWillTask):
-    """A will that waits for its delay, and keeps the publish context of its client for that."""
+    """A will that waits for its delay. `run` publishes it in its client's publish context."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class DelayedWill(DelayedWillTask):
         self._session: Session | None = session
 
     def run(self) -> None:
-        """Publish the will: the client stayed away, or its session has ended."""
+        """Publish the will: the delay has passed, or the session has ended."""
         session = self._finish()
         if session is not None:
             self._vhost.publish_will(
@@ -152,12 +152,12 @@ class DelayedWill(DelayedWillTask):
             self._vhost.leave(old)
 
     def cancel(self) -> None:
-        """Drop the will: the client is back [MQTT-3.1.3-9]."""
+        """Drop the will: the client has connected again [MQTT-3.1.3-9]."""
         if self._finish() is not None:
             self._vhost.leave(self._context)
 
     def _finish(self) -> Session | None:
-        """End the wait, and return the session whose will it is; None if it has ended before."""
+        """End the wait; return the session whose will this is, or None if the wait was over."""
         session, self._session = self._session, None
         if session is not None:
             session.delayed_will = None
