@@ -1,9 +1,9 @@
 """The server: sockets, event loop, clocks, settings, HTTP and the command line around the broker.
 
 The packages below (`protocols`, `broker`, `matching`) never wait and read no clock. This package
-gives them a clock, transports and threads; only here is asyncio imported.
+gives them a clock, transports and threads. No package below it imports asyncio.
 
-Rooms, from the top down; imports point down only:
+Packages and modules, from the top down; imports point down only:
 
     cli/          the command `trellis`
     app.py        builds a broker from its parts, serves, and stops it

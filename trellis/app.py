@@ -37,11 +37,11 @@ DONE, FAILED, MISCONFIGURED = 0, 1, 2
 def run(settings: Settings, read: Read | None = None, disk: Disk | None = None) -> int:
     """Serve until SIGTERM or SIGINT, and return the exit code.
 
-    `read` reads the settings again at SIGHUP. The store is written to `disk`, by default the
-    operating system's. A failed start prints one line to stderr.
+    `read` is called at SIGHUP, and returns the new settings. The store is written to `disk`, by
+    default the file system of the operating system. A failed start prints one line to stderr.
     """
     logs.set_up(settings.log.level)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Until it is handled.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Until `_Signals` handles it.
     app = App(settings, read, disk)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -236,7 +236,7 @@ class App:
 
 
 def link_factory(context: ListenerContext) -> Callable[[], asyncio.Protocol]:
-    """Return the factory for a listener's links, of the cheapest class with the needed features."""
+    """Return the factory of a listener's links: the cheapest class that has all features needed."""
     kind = RateLimitedLink if context.rates.enabled else LayeredLink if context.has_layers else Link
 
     def make() -> asyncio.Protocol:

@@ -13,7 +13,7 @@ class LogLine(logging.Formatter):
     """Format of a log line: ``2026-01-31T12:00:00.123Z info ready amqp=127.0.0.1:5672``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record."""
+        """Return the log line of a record."""
         when = (
             datetime.fromtimestamp(record.created, UTC)
             .isoformat(timespec="milliseconds")
@@ -26,7 +26,7 @@ class LogLine(logging.Formatter):
 
 
 def set_up(level: str) -> None:
-    """Write the log to stderr, from a level on: debug, info, warning or error."""
+    """Write log lines of a level and above (debug, info, warning or error) to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogLine())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
@@ -34,12 +34,12 @@ def set_up(level: str) -> None:
 
 
 def set_level(level: str) -> None:
-    """Change the level from which events are written."""
+    """Set the lowest level of the log lines that are written."""
     logging.getLogger().setLevel(level.upper())
 
 
 def log(level: int, event: str, **fields: object) -> None:
-    """Write an event; `level` is one of the logging module's."""
+    """Write a log line; `level` is a level of module logging, such as logging.INFO."""
     if _log.isEnabledFor(level):
         _log.log(
             level,
@@ -69,7 +69,7 @@ def error(event: str, **fields: object) -> None:
 
 
 def quote(value: str) -> str:
-    """Return a value as one word, quoted and escaped if necessary."""
+    """Return the value of a field for a log line, quoted and escaped if necessary."""
     if value and all(" " < character <= "~" and character not in '"\\=' for character in value):
         return value
     escaped = value.encode("unicode_escape").decode().replace('"', '\\"')

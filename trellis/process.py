@@ -13,7 +13,7 @@ _FDS: Final = Path("/proc/self/fd") if Path("/proc/self/fd").exists() else Path(
 
 
 def resident_bytes() -> int:
-    """Return the memory in use, in bytes. On systems without /proc, return its peak so far."""
+    """Return the resident memory in bytes; on systems without /proc, its peak so far."""
     try:
         return int(_STATM.read_text().split()[1]) * resource.getpagesize()
     except OSError:
@@ -22,7 +22,7 @@ def resident_bytes() -> int:
 
 
 def memory_bytes() -> int:
-    """Return the bytes of memory of this machine, or of its container."""
+    """Return the memory of this machine, or the limit of the container if less, in bytes."""
     whole = os.sysconf("SC_PHYS_PAGES") * resource.getpagesize()
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -41,7 +41,7 @@ def open_descriptors() -> int:
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the limit of open file descriptors as far as allowed, and return it."""
+    """Raise the limit of open file descriptors as far as allowed. Return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
@@ -53,7 +53,7 @@ def raise_descriptor_limit() -> int:
 
 
 def free_disk_bytes(path: Path) -> int:
-    """Return the free bytes on the disk of a directory; 0 if the directory does not exist."""
+    """Return the free bytes on the disk of a directory; 0 if they cannot be determined."""
     try:
         disk = os.statvfs(path)
     except OSError:

@@ -13,7 +13,7 @@ _CELLS: Final = 24
 
 
 class Interval:
-    """A limit on how often reports are made: at most one per interval, the first one after it."""
+    """A limit on reports: one per interval. The first is due one interval after the creation."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -37,7 +37,7 @@ class Interval:
 class ProgressLine:
     """One line on stderr, rewritten as the work goes on; nothing if stderr is not a terminal.
 
-    This module is not compiled: a call to it lets Python handle Ctrl-C in a compiled loop.
+    This module is not compiled: when a compiled loop calls it, Python can handle Ctrl-C.
     """
 
     def __init__(self, stream: TextIO | None = None, shown: bool | None = None) -> None:
@@ -49,7 +49,7 @@ class ProgressLine:
         self._seconds = 0.0
 
     def begin(self, title: str, messages: int = 0, seconds: float = 0.0) -> None:
-        """Start a part of the work. It takes `messages` messages or `seconds`; 0 if unknown."""
+        """Begin a part of the work, of `messages` messages or of `seconds`; 0 if unknown."""
         self._title, self._messages, self._seconds = title, messages, seconds
         self._began = time.perf_counter()
 
@@ -75,7 +75,7 @@ class ProgressLine:
         self.bar(share, f"{messages:,} messages")
 
     def end(self) -> None:
-        """Erase the line."""
+        """Erase the progress line."""
         self._write("\r\x1b[K")
 
     def _write(self, text: str) -> None:

@@ -106,22 +106,28 @@ async def test_a_profile_that_is_none_changes_nothing(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "is no profile: Input data was truncated"),
-        ('{"format": 1, "routes": 0, "exchanges": []}', "is no profile: Expected `int` >= 1"),
-        ('{"format": 2, "routes": 9, "exchanges": []}', "has format 2, and this version knows 1"),
+        ("{", "is not a matching profile: Input data was truncated"),
+        (
+            '{"format": 1, "routes": 0, "exchanges": []}',
+            "is not a matching profile: Expected `int` >= 1",
+        ),
+        (
+            '{"format": 2, "routes": 9, "exchanges": []}',
+            "has format 2, and this version of Trellis reads only 1",
+        ),
         (
             (
                 '{"format": 1, "routes": 9, "exchanges": '
                 '[{"vhost": "/", "exchange": "e", "matcher": "naive"}]}'
             ),
-            "'naive' for exchange 'e', which is not allowed",
+            "'naive' of exchange 'e' is missing in matcher.allowed",
         ),
         (
             (
                 '{"format": 1, "routes": 9, "exchanges": '
                 '[{"vhost": "/", "exchange": "e", "matcher": "best"}]}'
             ),
-            "'best' for exchange 'e', which is none",
+            "'best' of exchange 'e' does not exist",
         ),
     ],
 )

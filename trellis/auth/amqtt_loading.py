@@ -1,4 +1,4 @@
-"""Plugins of amqtt, in a thread of their own: find them, make them with their options, close them.
+"""The thread of amqtt's plugins: imports, configures, starts and closes the plugins.
 
 Needs the optional extra `amqtt`.
 """
@@ -35,7 +35,7 @@ CLOSING_SECONDS: Final = 5.0
 
 
 class PluginThread:
-    """A thread with an event loop for the plugins.
+    """The thread in which amqtt's plugins run, with an event loop.
 
     Plugins may hash passwords or query a database; the broker's event loop does not wait for them.
     """
@@ -81,7 +81,7 @@ class PluginThread:
 
 
 async def _start(path: str, plugin: BasePlugin) -> None:
-    """Call amqtt's start event, in which plugins open a database, for example.
+    """Call the plugin's start handler, if it has one. (Some plugins open a database there.)
 
     Raises SettingsError.
     """
@@ -102,7 +102,7 @@ async def _end(plugin: BasePlugin) -> None:
 
 
 def load(path: str, options: Mapping[str, object]) -> BasePlugin:
-    """Make the plugin at `module.Class` with its options. Raises SettingsError."""
+    """Create the plugin with the class path `module.Class`. Raises SettingsError."""
     kind = _find(path)
     config = configure(path, kind, options)
     context = BaseContext()
@@ -151,9 +151,9 @@ def _is_plugin(thing: object) -> bool:
 
 
 def configure(path: str, kind: Any, options: Mapping[str, object]) -> object:
-    """Return the plugin's `Config` dataclass, made of the options; `-` in their names is `_`.
+    """Return an object of the plugin's `Config` dataclass. `-` in an option's name stands for `_`.
 
-    Raises SettingsError, whose text never has a value: some are secrets.
+    Raises SettingsError, whose text never contains a value, since some values are secret.
     """
     table: Any = kind.Config
     if not dataclasses.is_dataclass(kind.Config):
@@ -203,7 +203,7 @@ def _required(field: dataclasses.Field[Any]) -> bool:
 
 
 def _type_name(kind: Any) -> str:
-    """Return a type as its declaration writes it."""
+    """Return the text of a type annotation, for an error message."""
     return (
         str(kind.__name__)
         if isinstance(kind, type) and not hasattr(kind, "__args__")
@@ -212,22 +212,22 @@ def _type_name(kind: Any) -> str:
 
 
 def key_of(path: str) -> str:
-    """Return the settings key of a plugin."""
+    """Return the settings key of a plugin, such as `amqtt.plugins."module.Class"`."""
     return f'{KEY}."{path}"'
 
 
 def path_of(plugin: BasePlugin) -> str:
-    """Return the path of a plugin, as `module.Class`."""
+    """Return the class path of a plugin, as `module.Class`."""
     return f"{type(plugin).__module__}.{type(plugin).__qualname__}"
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error as text of one line."""
+    """Return the type and the text of an error in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
 
 
 def error_location(error: BaseException) -> str:
-    """Return the type and the place of an error, without its text, which may hold a password."""
+    """Return the type, file and line of an error. Its text is left out: it may hold a password."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -52,7 +52,7 @@ except ImportError as error:  # This module is imported only where the settings 
         "amqtt.plugins", f"amqtt cannot be imported ({error}); pip install 'trellis-broker[amqtt]'"
     ) from error
 
-#: Most logins that wait for the plugins.
+#: Largest number of logins that wait for the plugins.
 MAX_WAITING: Final = 1_024
 #: Seconds that plugins may take for a login: less than the limit of a handshake, so that the client
 #: gets the answer.
@@ -68,10 +68,10 @@ ANONYMOUS_NAME: Final = "anonymous"
 
 
 class PluginSession(Session):  # type: ignore[misc]  # amqtt ships no types
-    """amqtt's Session, which tells a plugin about a client; always in state connected.
+    """A Session object of amqtt, which describes a client to the plugins; always connected.
 
-    All sessions share one state machine, which would be most of their 24 KB and 300 us. amqtt's
-    counters of a client's traffic stay empty.
+    All these objects share one state machine: an object with its own takes 24 KB and 300 us, most
+    of it for the machine. amqtt's counters of a client's traffic stay empty.
     """
 
     _connected: Final = Machine(states=Session.states, initial="connected")
@@ -81,7 +81,7 @@ class PluginSession(Session):  # type: ignore[misc]  # amqtt ships no types
 
 
 def session_of(credentials: Credentials) -> PluginSession:
-    """Return the session for a client's credentials.
+    """Return the Session object of amqtt for a client's credentials.
 
     Bytes of the password that are not UTF-8 become surrogates, which equal no valid password.
     """
@@ -94,9 +94,9 @@ def session_of(credentials: Credentials) -> PluginSession:
 
 
 class PluginTopicRules:
-    """The topic plugins.
+    """The topic plugins, which allow or deny a client to publish or subscribe to a topic.
 
-    They are called in the broker's thread, which does not wait: a plugin that awaits denies access.
+    They are called in the broker's thread, which cannot wait: a plugin that awaits denies access.
     """
 
     def __init__(self, plugins: list[BaseTopicPlugin]) -> None:
@@ -107,7 +107,7 @@ class PluginTopicRules:
         return bool(self._plugins)
 
     def allow(self, session: PluginSession, topic: str, action: Action) -> bool:
-        """True if every plugin allows the topic. None counts as a denial, as in amqtt."""
+        """True if every plugin allows the topic. The answer None is a denial, as in amqtt."""
         return all(self._ask(plugin, session, topic, action) for plugin in self._plugins)
 
     def _ask(
@@ -136,7 +136,7 @@ class PluginTopicRules:
 
 
 class PluginApproved(Identity):
-    """A client without an account that the plugins accepted, with all permissions."""
+    """The identity of a client that the plugins accepted without an account: all permissions."""
 
 
 class PluginIdentity(Identity):
@@ -163,7 +163,7 @@ class PluginIdentity(Identity):
     def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
         """Return the identity in a virtual host; None if the account has no permissions there.
 
-        Each client has an identity of its own.
+        Each PluginIdentity belongs to one client, so results are kept by virtual host only.
         """
         if self._rights is None:
             return self
@@ -191,7 +191,7 @@ class PluginIdentity(Identity):
         return PluginIdentity(self.name, rights, self._session, self._rules)
 
     def fits(self, rights: Identity | None, session: PluginSession) -> bool:
-        """True if another login of this client would give the plugins the same data as before."""
+        """True if a new login of the same client, with these values, may share this identity."""
         known = self._session
         return (
             self._rights is rights
@@ -253,9 +253,10 @@ class PluginLogin:
 
 
 class PluginAuthenticator(Authenticator):
-    """Authenticates with plugins, given as class path -> options, and then with accounts.
+    """An authenticator that asks the plugins, and if they do not decide, the accounts.
 
-    At most `queue` logins wait for the plugins, each up to `patience` seconds.
+    `plugins` maps class paths to options. At most `queue` logins wait for the plugins, each up to
+    `patience` seconds.
 
     Raises SettingsError.
     """
@@ -330,9 +331,9 @@ class PluginAuthenticator(Authenticator):
     # -- in the broker's thread
 
     def _give_up(self, login: PluginLogin) -> None:
-        """Answer a login that the plugins did not answer in time.
+        """Answer a login with busy, because the plugins took too long.
 
-        It counts as waiting until the plugins have ended.
+        The login counts as waiting until the plugins' task for it has ended.
         """
         self.late += 1
         login.answered = True
@@ -387,7 +388,7 @@ class PluginAuthenticator(Authenticator):
     def _identity(
         self, credentials: Credentials, session: PluginSession, rights: Identity | None
     ) -> Identity:
-        """Return the identity of a client, the same object as before if nothing has changed.
+        """Return the identity of a client: the object of its last login if nothing has changed.
 
         `rights` are the permissions of the account, None for all permissions.
         """

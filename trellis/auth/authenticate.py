@@ -1,6 +1,7 @@
 """Authentication by user name and password, with hashing in threads so the event loop never waits.
 
-Passwords are hashed with argon2id (24 ms and 19 MiB each). The way of a login's credentials:
+Passwords are hashed with argon2id (24 ms and 19 MiB each). The first line that applies decides how
+a login is handled:
 
     verified within `auth.remember` seconds (keyed digest) ---------> verdict at once
     too many failures before (login_throttle.py) -------------------> throttled: checked later
@@ -29,7 +30,7 @@ from trellis import logs
 from trellis.auth.login_throttle import LoginThrottle
 from trellis.auth.passwords import HASHER, verify
 
-#: Digests of verified credentials that are kept; the oldest are evicted.
+#: Largest number of digests of verified credentials that are kept; the oldest are evicted.
 MAX_VERIFIED: Final = 10_000
 #: Verdicts delivered in one turn of the event loop: each resumes a connection.
 VERDICTS_PER_TURN: Final = 5
@@ -52,7 +53,7 @@ class Account:
 
 
 class Accounts(Authenticator):
-    """Checks user names and passwords.
+    """The authenticator that checks user names and passwords.
 
     `anonymous` is the identity of clients without a user name, None if they are refused. They are
     accepted from loopback only, unless `anonymous_remote` is True. `threads` hash passwords; up to
@@ -125,7 +126,7 @@ class Accounts(Authenticator):
             return
         account = self._find_account(name, credentials.proven)
         if account is not None and account.loopback_only and not credentials.local:
-            # Treated, and as slow, as an unknown user name.
+            # Refused like an unknown user name, and after the same time.
             logs.info(
                 "login_refused",
                 user=name,
@@ -222,7 +223,7 @@ class Accounts(Authenticator):
         return Account(user, user.password_hash, False) if user.password_hash or proven else None
 
     def _digest(self, name: str, password: bytes, password_hash: str) -> bytes:
-        """Return a keyed digest, the same for the same credentials, that does not reveal them."""
+        """Return a keyed digest of credentials, as a key for results; it does not reveal them."""
         digest = hashlib.blake2b(key=self._secret, digest_size=32)
         for part in (name.encode(), password_hash.encode(), password):
             digest.update(len(part).to_bytes(4, "big") + part)
@@ -236,7 +237,7 @@ class Accounts(Authenticator):
         password_hash: str,
         credentials: Credentials,
     ) -> None:
-        """Check a password in a thread."""
+        """Compare a password with its hash, in a hashing thread, and pass on the result."""
         good = False
         try:
             good = verify(password_hash, credentials.password)
@@ -287,7 +288,7 @@ class Accounts(Authenticator):
 
     @property
     def waiting(self) -> int:
-        """Return the number of different credentials that are being checked or wait for a check."""
+        """Return the number of credentials that are checked, wait for a thread or are throttled."""
         return len(self._checking) + self._throttled
 
     def close(self) -> None:

@@ -56,7 +56,7 @@ Answer = Callable[[Verdict], None]
 
 
 class Scope:
-    """One scope of a token, parsed. Raises ValueError for text that is no scope of this kind."""
+    """One parsed scope of a token. Raises ValueError for text in another form."""
 
     def __init__(self, text: str) -> None:
         self.verb, colon, rest = text.partition(":")
@@ -71,7 +71,7 @@ def _glob(part: str) -> re.Pattern[str]:
 
 
 class TokenIdentity(Identity):
-    """The user of a token; has an identity in the virtual hosts that the scopes name."""
+    """The user of a token, with an identity in each virtual host that a scope names."""
 
     def __init__(self, name: str, scopes: list[Scope], tags: list[str], expires: float) -> None:
         super().__init__(name, "^$", "^$", "^$")
@@ -111,8 +111,9 @@ class ScopedIdentity(Identity):
     def read_scope(self, exchange: str, key: str, topic_filter: str, hides_dollar: bool) -> int:
         """Return READ_ALL if the token's scopes allow a binding key, else READ_NONE.
 
-        Scopes match a key as text. A `#` may also stand for no words, so the key without any of its
-        `#` must be allowed too, in all combinations, unless a scope names the key itself.
+        Scopes match the binding key as text. Because a `#` also matches zero words, each key that
+        results from leaving out one or more `#` must be allowed too, unless the routing key of a
+        scope is exactly the binding key.
         """
         words = key.split(".")
         gaps = words.count("#")
@@ -144,7 +145,7 @@ class ScopedIdentity(Identity):
 
 
 class Tokens:
-    """Verifies tokens with the keys and required claims of the settings. Raises SettingsError."""
+    """The verifier of tokens, with the keys and claims of the settings. Raises SettingsError."""
 
     def __init__(self, settings: Jwt) -> None:
         try:
@@ -204,14 +205,14 @@ class Tokens:
         )
 
     def _verified(self, token: bytes) -> Any:
-        """Decode a token and verify it, with the key it names or, without a name, with each key.
+        """Verify and decode a token, with the key that it names, or with each key if it names none.
 
         Raises JoseError, ValueError.
         """
         header = json.loads(_unpadded(token.split(b".", 1)[0]))
         name = header.get("kid") if isinstance(header, dict) else None
         keys = [key for key in self._keys if name is None or key.kid is None or key.kid == name]
-        failure: Exception = ValueError("no key has the name in the token")
+        failure: Exception = ValueError("no key has the name (kid) that the token gives")
         for key in keys:
             try:
                 return self._decode(token.decode(), key, algorithms=list(self._settings.algorithms))
@@ -279,7 +280,7 @@ def _pem(block: bytes, kinds: tuple[Any, ...]) -> Any:
 
 
 class TokenAuthenticator(Authenticator):
-    """Authenticates clients that give a token; `others` authenticates all others."""
+    """An authenticator for clients that give a token; `others` authenticates all other clients."""
 
     def __init__(self, settings: Jwt, others: Authenticator) -> None:
         self._tokens = Tokens(settings)
@@ -304,7 +305,7 @@ class TokenAuthenticator(Authenticator):
             self._others.authenticate(credentials, answer)
 
     def judge(self, token: bytes, credentials: Credentials) -> Verdict:
-        """Return the verdict on a token."""
+        """Verify a token, count it as accepted or refused, and return the verdict."""
         try:
             identity = self._tokens.identity(token)
         except ValueError as error:
@@ -334,7 +335,7 @@ class TokenAuthenticator(Authenticator):
 
 
 class TokenConversation(AuthConversation):
-    """An MQTT 5 authentication exchange by the method JWT: one step, with the token."""
+    """An MQTT 5 authentication with the method JWT: one step, with the token."""
 
     def __init__(self, authenticator: TokenAuthenticator, credentials: Credentials) -> None:
         self._authenticator = authenticator

@@ -1,7 +1,7 @@
 """Login throttling: slow down password guessing by a wait before the password is checked.
 
-    failures in a row   1 to 5   6     7     8    ...   one is forgiven every FORGIVEN_SECONDS
-    wait in seconds     none     0.1   0.2   0.4  ...   up to ADDRESS_WAIT_MAX and USER_WAIT_MAX
+    failures before a login   0 to 4   5     6     7    ...   one is forgiven every FORGIVEN_SECONDS
+    wait in seconds           none     0.1   0.2   0.4  ...   up to ADDRESS_WAIT_MAX, USER_WAIT_MAX
 
 Failures are counted by client address and by user name. The limit for a user name is lower, since
 other clients can cause that wait. Credentials that were verified recently never wait. Loopback
@@ -15,7 +15,7 @@ from typing import Final
 
 from broker.eviction import evict_oldest
 
-#: Number of failures in a row that cause no wait.
+#: Number of failures after which the next login must wait.
 FREE_FAILURES: Final = 5
 #: Seconds after which one failure is forgiven.
 FORGIVEN_SECONDS: Final = 30.0
@@ -26,14 +26,14 @@ FIRST_WAIT: Final = 0.1
 ADDRESS_WAIT_MAX: Final = 5.0
 #: Longest wait in seconds, for failures of one user name.
 USER_WAIT_MAX: Final = 2.0
-#: Most addresses, and most user names, whose failures are counted.
+#: Largest number of addresses, and of user names, whose failures are counted.
 MAX_KEYS: Final = 10_000
-#: Characters of a user name that count: longer names with the same beginning share their failures.
+#: Characters of a user name that are compared: longer names that begin alike share their failures.
 MAX_NAME: Final = 255
 
 
 class LoginFailures:
-    """Number of failures by key, with the time of the last one."""
+    """The number of login failures of each address, or user name, and the time of the last one."""
 
     def __init__(self, most: float) -> None:
         self._wait_max = most
@@ -52,7 +52,7 @@ class LoginFailures:
         return 0.0 if over < 0 else min(self._wait_max, FIRST_WAIT * 2 ** min(over, 20))
 
     def add(self, key: str, now: float) -> None:
-        """Count a failure."""
+        """Count a login failure for a key."""
         count = self._count(key, now) + 1
         self._failures.pop(key, None)
         if len(self._failures) >= MAX_KEYS:
@@ -74,7 +74,7 @@ class LoginThrottle:
         self.throttled = 0
 
     def wait(self, user: str, address: str, local: bool, now: float) -> float:
-        """Return the seconds that a login must wait."""
+        """Return the seconds that a login must wait, and count the login if it must."""
         seconds = max(
             self.users.wait(user[:MAX_NAME], now),
             0.0 if local else self.addresses.wait(address, now),
@@ -91,6 +91,6 @@ class LoginThrottle:
     def on_success(self, user: str) -> None:
         """Forget the failures of a user after a successful login.
 
-        Those of the address stay: one known password must not allow guessing others.
+        The failures of the address stay: one known password must not allow guessing others.
         """
         self.users.remove(user[:MAX_NAME])

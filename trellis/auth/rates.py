@@ -14,7 +14,7 @@ from typing import Final
 from broker.eviction import evict_oldest
 from trellis.settings.schema import RatesSettings as RateSettings
 
-#: Most shared buckets; the least recently used one is evicted.
+#: Largest number of shared buckets; the least recently used one is evicted.
 MAX_SHARED_BUCKETS: Final = 10_000
 #: Names of the rate limits, as in the settings: the owner of a bucket, and the unit it counts.
 LIMITS: Final = tuple(
@@ -82,10 +82,10 @@ class PublishRates:
         size: int,
         now: int,
     ) -> tuple[float, str]:
-        """Charge messages and `size` bytes of input.
+        """Charge `messages` messages and `size` bytes of input to all buckets of a client.
 
-        Return the seconds for which the client must be throttled and the rate limit that causes
-        it, or 0 and "" if no limit is exceeded.
+        `own` are the buckets of its connection. Return the seconds for which the client must be
+        throttled, and the rate limit that causes the wait; 0 and "" if no limit is exceeded.
         """
         longest, reason = 0.0, ""
         for name, rate in self.limits.items():

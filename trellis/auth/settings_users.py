@@ -1,4 +1,4 @@
-"""Users of the settings, and the user that is generated when the settings name none."""
+"""Accounts of the users in the settings, and of the generated user if the settings name none."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ def accounts_from_settings(settings: Settings, directory: Path | None) -> list[A
 
 
 def _generated_account(name: str, directory: Path | None) -> Account:
-    """Return a user with a generated password.
+    """Return the account of the generated user: the stored one, or one with a new password.
 
-    The password is logged once; its hash is kept in the data directory. Raises SettingsError.
+    A new password is logged once; its hash is kept in the data directory. Raises SettingsError.
     """
     path = None if directory is None else directory / GENERATED_USER_FILE
     if path is not None and path.exists():
@@ -126,7 +126,7 @@ def _generated_account(name: str, directory: Path | None) -> Account:
 
 
 def _write_generated_user(path: Path, kept: GeneratedUser) -> None:
-    """Write the file atomically. Raises SettingsError."""
+    """Write GENERATED_USER_FILE atomically. Raises SettingsError."""
     new = path.with_suffix(".new")
     try:
         new.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from trellis.http.server import Handler, Response, RouteTable
 
 
 class RouteNode:
-    """A node of the routing tree: the handlers of one path, and the parts that may follow."""
+    """A node of the routing tree: the handlers of one path, and the nodes of longer paths."""
 
     __slots__ = ("handlers", "literals", "parameter")
 
@@ -80,7 +80,7 @@ class HttpRouter(RouteTable):
         return Response(404, f"no such path; there are {', '.join(sorted(self.paths))}\n".encode())
 
     def method_not_allowed(self, method: str, allowed: str) -> Response:
-        """Return the response for a method that a path lacks; `allowed` lists its methods."""
+        """Return the response for an unsupported method of a path; `allowed` lists its methods."""
         return Response(
             405, f"only {allowed.replace(', ', ' and ')} are served here\n".encode(), allow=allowed
         )

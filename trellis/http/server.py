@@ -24,17 +24,17 @@ MAX_REQUEST_HEAD: Final = 16 << 10
 MAX_BODY: Final = 64 << 20
 #: Bytes of a response that are sent in one turn of the event loop.
 CHUNK_SIZE: Final = 1 << 16
-#: Most open connections. Beyond it, the connection that has waited longest without a complete
-#: request is closed.
+#: Largest number of open connections. A further one replaces the connection that has waited longest
+#: without a complete request head; if there is none, the further one is closed.
 MAX_CONNECTIONS: Final = 64
 
 
 class Request:
     """An HTTP request.
 
-    `path` has no query; `path_parameters` are the values for the names in braces of its route.
-    `user` and `password` come from basic authentication (`user` is None without), `token` from a
-    Bearer header.
+    `path` does not include the query; `path_parameters` are the values of the names in braces in
+    the route's path. `user` and `password` come from basic authentication (`user` is None without
+    it), `token` from a Bearer header.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Request:
         token: bytes,
     ) -> None:
         self.method = method
-        #: True if the page of another site sent the request. Its browser may add the user's
+        #: True if a web page of another site sent the request. The browser may add the user's
         #: password without the user knowing.
         self.cross_origin = False
         self.path = path
@@ -102,15 +102,15 @@ class RouteTable:
     """Interface of a table that finds the handler of a request."""
 
     def find(self, method: str, path: str) -> tuple[Handler, list[str]] | Response:
-        """Return the handler and the path parameters, or the response if there is no handler."""
+        """Return the handler and the path parameters, or an error response without a handler."""
         raise NotImplementedError
 
 
 class HttpServer:
     """An HTTP server for the routes of one listener.
 
-    `limit` is the time in seconds that a client has for its request, and again for reading the
-    response.
+    Reading a request and running its handler may take `limit` seconds, and sending the response as
+    long again. Sending a range of a segment may take longer.
     """
 
     def __init__(self, routes: RouteTable, limit: float, counters: HttpListenerCounters) -> None:
@@ -118,7 +118,7 @@ class HttpServer:
         self._seconds = limit
         #: Tasks of the open connections.
         self._serving: set[asyncio.Task[None]] = set()
-        #: Tasks whose request is incomplete, in order of arrival.
+        #: Tasks of connections without a complete request head, in order of arrival.
         self._awaiting_request: dict[asyncio.Task[None], None] = {}
         self._counters = counters
 
@@ -177,7 +177,7 @@ class HttpServer:
             received = connection.their_state is not h11.IDLE
             text = b"time limit exceeded\n"
             response, head = Response(503 if received else 408, text), False
-        # A segment range may be large, and has a time limit of its own.
+        # A segment range may be large; SegmentSender has a limit for clients that read nothing.
         async with asyncio.timeout(None if isinstance(response, RangeResponse) else self._seconds):
             await self._answer(connection, writer, response, head)
             if writer.can_write_eof():
@@ -307,7 +307,7 @@ class HttpServer:
         headers: list[tuple[str, str]],
         head: bool,
     ) -> None:
-        """Send the head through the transport; then have the kernel send the body to the socket."""
+        """Send the head through the transport; then have the kernel send the range."""
         part = response.segment_range
         try:
             writer.transport.set_write_buffer_limits(0)
@@ -319,7 +319,7 @@ class HttpServer:
                 writer.get_extra_info("sslcontext") is not None
                 or writer.get_extra_info("socket") is None
             ):
-                for chunk in part.read_chunks():  # TLS cannot be sent by the kernel.
+                for chunk in part.read_chunks():  # The kernel cannot encrypt for TLS.
                     writer.write(chunk)
                     await writer.drain()
             else:

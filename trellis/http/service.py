@@ -1,4 +1,4 @@
-"""The HTTP side of a broker: its servers by listener, with the counters and threads they share."""
+"""The HTTP servers of a broker, one for each listener, with the counters and threads they share."""
 
 from __future__ import annotations
 

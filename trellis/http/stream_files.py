@@ -33,7 +33,7 @@ Row = dict[str, object]
 
 
 class StreamRefusal(Exception):
-    """A request for streams that cannot be served, with its HTTP status."""
+    """The refusal of a request for a stream: the HTTP status and the reason."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -43,7 +43,7 @@ class StreamRefusal(Exception):
 class SegmentRange:
     """A range of bytes of a segment file.
 
-    The range has a file descriptor of its own, so that retention may remove the file meanwhile.
+    The range has its own file descriptor, so it can be read after retention has removed the file.
     """
 
     def __init__(self, descriptor: int, start: int, end: int, durable: int) -> None:
@@ -54,11 +54,11 @@ class SegmentRange:
         self.durable = durable
 
     def duplicate(self) -> SegmentRange:
-        """Return the same range with another file descriptor."""
+        """Return the same range with a duplicate of the file descriptor."""
         return SegmentRange(os.dup(self.descriptor), self.start, self.end, self.durable)
 
     def read_chunks(self) -> Iterator[bytes]:
-        """Yield the data in chunks, for a server that must encrypt it."""
+        """Yield the bytes of the range in chunks, for a server that must encrypt them."""
         at = self.start
         while at < self.end:
             data = os.pread(self.descriptor, min(SEND_SIZE, self.end - at), at)
@@ -129,8 +129,8 @@ def list_segments(broker: Broker, identity: Identity, query: Mapping[str, str]) 
 def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> SegmentRange:
     """Open a range of a segment; the query has `vhost`, `queue` and `segment`.
 
-    With `start` and `end` in the query, the range has these bytes, else all that are durable. Runs
-    in the event loop. Raises StreamRefusal.
+    The query may have `start` and `end`, the offsets of the range in bytes; by default the range is
+    the durable part of the segment. Runs in the event loop. Raises StreamRefusal.
     """
     _check_parameters(query, "segment", "start", "end")
     archive = _find_archive(broker, identity, query)
@@ -149,7 +149,7 @@ def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> 
     if start > end:
         raise StreamRefusal(
             416,
-            f"start {start} is behind end {end} (exclusive) of segment '{name}', "
+            f"start={start} is greater than end={end} for segment '{name}', "
             f"of which {size} bytes are durable",
         )
     if end > size:
@@ -230,7 +230,7 @@ class SegmentSender:
         self._pool = ThreadPoolExecutor(SENDER_THREADS, "segments")
 
     def start(self, socket: int, part: SegmentRange) -> Future[int]:
-        """Have a thread send the range to a socket; both may be closed before that is done.
+        """Have a thread send a range to a socket. The caller may close both at once.
 
         The result is the number of bytes sent, or OSError if the client has disconnected.
         """
@@ -245,7 +245,7 @@ class SegmentSender:
         return future
 
     def _send(self, socket: int, part: SegmentRange) -> int:
-        """Send a range to a non-blocking socket, in one of the threads."""
+        """Send a range to a non-blocking socket, in a thread. Return the number of bytes."""
         at = part.start
         poll = select.poll()
         poll.register(socket, select.POLLOUT)

@@ -1,4 +1,4 @@
-"""Counters of the HTTP listeners: the servers count here, and the metrics are read from here."""
+"""Counters of the HTTP listeners: the HTTP servers increase them, the metrics read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows for operators, as shown by `trellis list`: field names as in RabbitMQ, flat cells."""
+"""Rows for operators, as shown by `trellis list`: field names as in RabbitMQ, no nested values."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Row = dict[str, object]
 
 
 def _text(arguments: Mapping[str, object]) -> str:
-    """Return arguments of clients as JSON text; "" without arguments."""
+    """Return the arguments of an object, such as a queue, as JSON text; "" without arguments."""
     return msgspec.json.encode(dict(arguments), enc_hook=str).decode() if arguments else ""
 
 
 async def rows(node: BrokerNode, kind: str) -> list[Row]:
-    """Return all rows of a kind, made in slices."""
+    """Return all rows of a kind, which is a key of KINDS. Makes them in slices."""
     result: list[Row] = []
     async for row in KINDS[kind](node):
         result.append(row)

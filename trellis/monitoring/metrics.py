@@ -1,7 +1,7 @@
-"""Metrics: copied from plain counters in slices on the event loop, rendered in a thread.
+"""Metrics: the event loop copies the counters, in slices; a thread renders them as text.
 
-Names are RabbitMQ's where it has the metric, so that its dashboards work, and `trellis_*` for the
-rest. Rendering takes 3 us for each series.
+A metric that RabbitMQ has too keeps its name, so that RabbitMQ's dashboards work; all others are
+named `trellis_*`. Rendering takes 3 us for each series.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class MetricsPage:
         self.families: dict[str, MetricFamily] = {}
 
     def add(self, name: str, kind: str, text: str, value: float, **labels: str) -> None:
-        """Add a sample to a metric."""
+        """Add a sample to a metric; `text` is the help text of the metric."""
         family = self.families.get(name)
         if family is None:
             family = self.families[name] = MetricFamily(name, kind, text)
@@ -253,8 +253,8 @@ def _connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> Non
     for reason, count in node.admission.refused.items():
         page.counter(
             "trellis_connections_refused",
-            "Total number of connections rejected before any input was "
-            "read, by reason; for the reason descriptors, pauses of accepting.",
+            "Total number of connections refused before their login, by reason. "
+            "For the reason descriptors, number of pauses in accepting.",
             count,
             reason=reason,
         )
@@ -500,7 +500,7 @@ def _messages(
 
 
 def _process(page: MetricsPage, node: BrokerNode) -> None:
-    """Add the figures of the operating system, in a thread: with many descriptors it is slow."""
+    """Add the metrics of the process. Slow with many file descriptors: run it in a thread."""
     name = node.settings.node.name
     page.gauge(
         "rabbitmq_process_open_fds", "Number of open file descriptors.", process.open_descriptors()

@@ -38,7 +38,7 @@ class Admission:
         self._unauthenticated: dict[str, list[Connection]] = {}
 
     def refusal_reason(self, address: str, local: bool, open_now: int) -> str:
-        """Return why a new connection from this address is refused, and count it; "" if it is not.
+        """Return the reason to refuse a new connection from an address, and count it; "" to accept.
 
         `open_now` is the number of open connections.
         """

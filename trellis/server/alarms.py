@@ -11,15 +11,15 @@ from trellis import logs, process
 
 #: Seconds between two checks.
 CHECK_INTERVAL: Final = 1.0
-#: Part of the memory limit that must be free again before the memory alarm ends.
+#: The memory alarm ends when memory in use has fallen below the limit by this share of it.
 MEMORY_MARGIN: Final = 0.05
 
 
 class AlarmWatch:
-    """Raises and ends the alarms of a broker.
+    """The task that raises and ends the memory alarm and the disk alarm of a broker.
 
-    `memory` is the limit as a part of the machine's memory, `disk_free` the least free bytes on the
-    disk; 0 means no limit.
+    `memory` is the limit as a share of the machine's memory, from 0 to 1. `disk_free` is the number
+    of free bytes on the disk below which the alarm is raised. 0 means no limit.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class AlarmWatch:
         self._directory = directory
 
     async def run(self) -> None:
-        """Check every CHECK_INTERVAL seconds, for ever."""
+        """Check memory and disk every CHECK_INTERVAL seconds, for ever."""
         while True:
             free = 0
             if self._directory is not None and self.disk_limit:

@@ -40,7 +40,7 @@ _MEANINGS: Final = {
 class TlsContext:
     """The TLS context of one listener.
 
-    A reload replaces `context`; open connections keep theirs.
+    A reload replaces `context`; open connections keep the old context.
     """
 
     def __init__(self, context: ssl.SSLContext) -> None:
@@ -71,7 +71,10 @@ class Certificates:
         self._look(settings)
 
     def _look(self, settings: Settings) -> None:
-        """Read when each certificate expires, and log a warning if it expires soon."""
+        """Read the expiry times of the certificates. Log a warning for each problem.
+
+        A certificate has a problem if it has expired, expires soon or is not valid yet.
+        """
         self.expirations = {}
         now = time.time()
         for file in [
@@ -130,7 +133,7 @@ def _context(settings: Settings, entry: TlsListener) -> ssl.SSLContext:
         def choose(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
             """Use the certificate for the name the client requests (RFC 6066 section 3).
 
-            A certificate is for this name, or for `*` in place of its first part.
+            A certificate for `*.example.org` serves each name with one label in place of `*`.
             """
             requested = (name or "").lower()
             chosen = others.get(requested) or others.get("*." + requested.partition(".")[2])
@@ -144,7 +147,10 @@ def _context(settings: Settings, entry: TlsListener) -> ssl.SSLContext:
 def _server(
     settings: Settings, entry: TlsListener, certificate: str, key: str, where: str
 ) -> ssl.SSLContext:
-    """Return a context with one certificate. Raises SettingsError."""
+    """Return a listener's TLS context with one certificate. Raises SettingsError.
+
+    `where` is the settings key of the certificate, for errors.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[settings.tls.minimum]
     context.set_ciphers(CIPHERS)
@@ -166,7 +172,7 @@ def _server(
 
 
 class _Encrypted(Exception):
-    """A private key has a password."""
+    """The error of a private key that has a password."""
 
 
 def _load(context: ssl.SSLContext, certificate: str, key: str, where: str) -> None:

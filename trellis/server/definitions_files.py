@@ -18,7 +18,7 @@ from trellis import logs
 from trellis.auth.passwords import check_hash, show_hash
 from trellis.settings import SettingsError
 
-#: Refused definitions that get a log line each.
+#: Largest number of refused definitions that get a log line each.
 MAX_LOGGED = 100
 #: Rows that are made or encoded at once, before other work gets a turn.
 SLICE_ROWS = 200
@@ -31,7 +31,7 @@ _HEAD = {"product_name": "Trellis"}
 def import_(broker: Broker, document_json: bytes) -> definitions.ImportReport:
     """Import a document, and return what was imported and refused.
 
-    Raises ValueError for text that is not such a document.
+    Raises ValueError for text that is not a definitions document.
     """
     try:
         document = msgspec.json.decode(document_json)
@@ -84,7 +84,7 @@ def _encode(document: dict[str, Any]) -> bytes:
 def import_file(broker: Broker, path: str) -> None:
     """Import the definitions file of the settings, and log its refused definitions.
 
-    Raises SettingsError for a file that cannot be read.
+    Raises SettingsError for a file that cannot be read or is not a definitions document.
     """
     try:
         imported = import_(broker, Path(path).expanduser().read_bytes())

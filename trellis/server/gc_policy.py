@@ -20,7 +20,7 @@ from trellis.server.turn import LoopTurn
 #: Thresholds of the collector: allocations before a young collection, young collections before a
 #: middle one, middle ones before a full one. The pause of a full collection grows with their
 #: product: 250,000 objects block the loop for 64 ms, 25,000 for 5 ms (CPython 3.11, uncompiled
-#: connections). The cost for each surviving object does not depend on it.
+#: connections). The cost for each surviving object does not depend on the product.
 THRESHOLDS: Final = (1_000, 3, 1)
 #: Seconds between two checks whether the broker is idle.
 CHECK_INTERVAL: Final = 10.0
@@ -67,13 +67,13 @@ class GcPolicy:
             gc.freeze()
 
     async def run(self, turn: LoopTurn) -> None:
-        """Check every CHECK_INTERVAL seconds, for ever."""
+        """Call `check` every CHECK_INTERVAL seconds, for ever."""
         while True:
             await asyncio.sleep(CHECK_INTERVAL)
             self.check(turn.turns)
 
     def check(self, turns: int) -> None:
-        """Collect if the broker was busy before the last check, and idle since then.
+        """Collect garbage if the broker was busy before the last check, and idle since then.
 
         `turns` is the number of turns so far. Frozen objects are collected too if memory has grown.
         """

@@ -27,7 +27,7 @@ class LayeredLink(Link):
     def __init__(self, context: ListenerContext) -> None:
         super().__init__(context)
         self._layers: list[Layer] = []
-        #: The part of a PROXY header that has come; None when no header is awaited.
+        #: The part of a PROXY header that was received; None when no header is awaited.
         self._header: bytes | None = None
         self._header_until: i64 = 0
 
@@ -38,8 +38,8 @@ class LayeredLink(Link):
         if not self._context.is_proxy(peer):
             self._open(transport, peer)
             return
-        # Limits per address apply to the client's address, which the header brings. The limit on
-        # connections in all applies at once.
+        # Limits per address apply to the client's address, which the header contains. The limit on
+        # all connections applies already.
         if self._admission.refusal_reason("", True, len(self._turn.links)):
             self.reject(transport)
             return

@@ -1,8 +1,8 @@
 """Links: each ties the transport of one client to its connection.
 
 A link is an asyncio.Protocol in all but name, so that it can be compiled. These are the ways in
-which a link ends. The rows are what may happen, the columns the states of a link; a PROXY header is
-awaited by a LayeredLink only (`layered_link.py`).
+which a link ends. The rows are events, the columns the states of a link. Only a LayeredLink
+(`layered_link.py`) awaits a PROXY header.
 
     event               awaiting header     open                     finished             closed
     close()             abort()             connection.close()       -                    -
@@ -186,7 +186,7 @@ class Link(TurnLink):
         if connection.finished:
             self._close_transport(connection, transport)
         elif connection.paused and transport.get_write_buffer_size() > self._unread_max:
-            # Deliveries have stopped long ago: these are answers to requests, and never read.
+            # Deliveries stopped long ago: this output is answers to requests, which are not read.
             connection.abort("reads_nothing")
             transport.abort()
         elif not self._reading:
@@ -221,7 +221,7 @@ class Link(TurnLink):
         """Write the closing messages of layers; a plain link has no layers."""
 
     def resume(self) -> None:
-        """Handle leftover input."""
+        """Handle leftover input, then read from the client again unless it must still wait."""
         self._in_leftover = False
         connection, transport = self._connection, self._transport
         if connection is None or transport is None or self._reading:
@@ -272,7 +272,7 @@ class Link(TurnLink):
     def on_closed(self) -> None:
         """Release everything: the transport is closed, by the client, by the broker or by an error.
 
-        The connection ends now, or in a later turn if this one has no time left.
+        The connection ends now, or in a later turn if this turn has no time left.
         """
         self._transport = None
         self._turn.links.pop(self, None)
@@ -298,7 +298,7 @@ class Link(TurnLink):
             transport.resume_reading()
 
     def _add_leftover(self, connection: Connection) -> None:
-        """Add this link to the turn's list of links with leftover input, unless it is in it."""
+        """Add this link to the turn's list of links with leftover input, if it is not in it."""
         if not self._in_leftover and not connection.stalled and self._unread_input is None:
             self._in_leftover = True
             self._turn.add_leftover(self)

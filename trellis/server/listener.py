@@ -1,9 +1,9 @@
 """Listeners: open ports and Unix sockets, then accept connections at a limited pace.
 
-All ports are opened before the first client is served, so that a port in use is an error of one
-line. The event loops' own servers accept every waiting connection at once, which blocks the loop
-when a thousand clients connect together, and uvloop's server closes its port for good when file
-descriptors run out. So connections are accepted here.
+All ports are opened before the first client is served, so a port in use is reported in one line and
+ends the start. This module accepts connections itself. The servers of asyncio and uvloop would
+accept all waiting connections at once, which blocks the event loop when a thousand clients connect
+together; and uvloop's server closes its port for good when file descriptors run out.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from trellis import logs
 from trellis.server.admission import Admission
 from trellis.settings import Listener, PlainListener
 
-#: Connections that the kernel keeps until they are accepted.
+#: Largest number of connections that wait in the kernel to be accepted, for each socket.
 BACKLOG: Final = 4_096
-#: Connections accepted from one port in one turn of the event loop; open links come in between.
+#: Connections accepted from one socket in one turn of the event loop. Then open links are served.
 ACCEPTS_PER_TURN: Final = 2
 #: Seconds without accepting after file descriptors or memory have run out.
 PAUSE: Final = 1.0
@@ -34,7 +34,7 @@ ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 
 class ListenError(Exception):
-    """A failure to open a port or Unix socket. Its text says which one, the reason and a remedy."""
+    """A failure to open a port or Unix socket. The text names it, the reason and a remedy."""
 
 
 class BoundListener:
@@ -71,7 +71,7 @@ class BoundListener:
 
 
 class Acceptor:
-    """Accepts the connections of one socket; `make` makes the protocol of each."""
+    """The acceptor of the connections of one socket; `make` makes the protocol of each."""
 
     def __init__(self, sock: socket.socket, make: ProtocolFactory, admission: Admission) -> None:
         self._sock = sock
@@ -107,7 +107,7 @@ class Acceptor:
             sock.close()  # The client has disconnected.
 
     def _pause_accepting(self, error: OSError) -> None:
-        """Pause, since file descriptors or memory are exhausted; clients wait in the kernel."""
+        """Pause accepting: file descriptors or memory are exhausted. Clients wait in the kernel."""
         self._admission.count_refusal("descriptors")
         logs.warning(
             "accept_paused",
@@ -119,7 +119,7 @@ class Acceptor:
         self._pause = self._loop.call_later(PAUSE, self._listen)
 
     def close(self) -> None:
-        """Stop accepting."""
+        """Stop accepting connections."""
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None

@@ -17,7 +17,7 @@ from trellis.server.tls import TlsLayer, TlsTally
 from trellis.server.turn import LoopTurn
 from trellis.settings import Mqtts, ProtocolListener, Settings, Ws, Wss
 
-#: Unsent bytes in an AMQP client's transport at which backpressure begins: it gets no deliveries.
+#: Unsent bytes in an AMQP client's transport at which its consumers get no more deliveries.
 AMQP_BACKPRESSURE_BYTES: Final = 1 << 20
 
 

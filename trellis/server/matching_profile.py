@@ -63,21 +63,23 @@ def read(path: str, allowed: tuple[str, ...]) -> MatchingProfile | None:
             f"`trellis pipeline advise --output {path}` writes one"
         ) from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise SettingsError(f"matcher.profile: {path} is no profile: {error}") from error
+        raise SettingsError(
+            f"matcher.profile: {path} is not a matching profile: {error}"
+        ) from error
     if profile.format != FORMAT:
         raise SettingsError(
             f"matcher.profile: {path} has format {profile.format}, "
-            f"and this version knows {FORMAT}; "
-            "write it anew with this version's `trellis pipeline advise`"
+            f"and this version of Trellis reads only {FORMAT}; "
+            "write it anew with `trellis pipeline advise` of this version"
         )
     for each in profile.exchanges:
         if each.matcher is not None and each.matcher not in allowed:
             known = (
-                "is not allowed here (matcher.allowed)" if each.matcher in ALGORITHMS else "is none"
+                "is missing in matcher.allowed" if each.matcher in ALGORITHMS else "does not exist"
             )
             raise SettingsError(
-                f"matcher.profile: {path} names the matcher '{each.matcher}' "
-                f"for exchange '{each.exchange}', which {known}"
+                f"matcher.profile: {path}: the matcher '{each.matcher}' "
+                f"of exchange '{each.exchange}' {known}"
             )
     return profile
 
@@ -85,7 +87,7 @@ def read(path: str, allowed: tuple[str, ...]) -> MatchingProfile | None:
 def apply(
     broker: Broker, profile: MatchingProfile | None, routes: int, default: str, serving: bool
 ) -> None:
-    """Apply a profile, or the settings `routes` and `default` if there is none.
+    """Apply a profile; without a profile, apply the settings `routes` and `default` (matcher).
 
     `serving` is True while clients are connected.
     """

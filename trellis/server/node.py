@@ -52,8 +52,8 @@ class BrokerNode:
     ) -> None:
         """Build the parts, and restore the broker's state from the data directory.
 
-        `directory` is None if there is none. `failed` is called with the reason when the store can
-        no longer be written. Raises StoreError, SettingsError.
+        `directory` is None if nothing is stored on disk. `failed` is called with the reason when
+        the store can no longer be written. Raises StoreError, SettingsError.
         """
         self.settings = settings
         self.accounts = accounts
@@ -139,13 +139,13 @@ class BrokerNode:
         )
 
     def review(self, user: str = "") -> None:
-        """Renew the permissions of all connections and sessions, after users have changed."""
+        """Renew the permissions of all connections and sessions, after any user has changed."""
         for front in self.fronts:
             front.reauthorize()
 
     @property
     def logins(self) -> dict[str, dict[str, int]]:
-        """Logins by outcome, of each protocol."""
+        """The number of logins by protocol, then by outcome."""
         return {front.name: front.logins for front in self.fronts}
 
     @property
@@ -155,7 +155,7 @@ class BrokerNode:
 
 
 def set_journals(broker: Broker, journals: tuple[str, ...]) -> None:
-    """Have streams, given as `VHOST=NAME`, journal all messages published in their virtual hosts.
+    """Make each stream of `journals`, `VHOST=NAME`, record all messages of its virtual host.
 
     Raises SettingsError.
     """
@@ -168,12 +168,15 @@ def set_journals(broker: Broker, journals: tuple[str, ...]) -> None:
 
 
 def _authenticator(settings: Settings, accounts: Accounts) -> Authenticator:
-    """Return the accounts, behind amqtt's plugins if there are any. Raises SettingsError."""
+    """Return the authenticator: the accounts, or amqtt's plugins, which may ask the accounts.
+
+    Raises SettingsError.
+    """
     if not settings.amqtt.plugins:
         return accounts
     from trellis.auth.amqtt_plugins import PLUGIN_SECONDS, PluginAuthenticator
 
-    # A client must hear the answer before its handshake is over.
+    # The answer must reach the client before the time for its handshake is over.
     return PluginAuthenticator(
         settings.amqtt.plugins,
         accounts,

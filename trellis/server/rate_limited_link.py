@@ -14,7 +14,7 @@ class RateLimitedLink(LayeredLink):
 
     A client above a limit is throttled: the link does not read from it for a while. A client that
     would have to wait longer than `rates.patience` is disconnected. The keep-alive timer of a
-    throttled client stands still.
+    throttled client does not run.
     """
 
     def __init__(self, context: ListenerContext) -> None:
@@ -73,7 +73,7 @@ class RateLimitedLink(LayeredLink):
             super()._resume_reading(transport)
 
     def advance(self, now: int) -> None:
-        """Handle deadlines that have passed; the keep-alive of a throttled client stands still."""
+        """Handle deadlines that have passed; the keep-alive of a throttled client does not run."""
         connection = self._connection
         if self._throttled and connection is not None:
             connection.last_input_at = now

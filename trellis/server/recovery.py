@@ -27,13 +27,13 @@ from trellis.settings.schema import StoreSettings
 
 #: Seconds between two log lines about the progress.
 PROGRESS_INTERVAL: Final = 1.0
-#: Findings, and refused definitions, that get a log line each.
+#: Largest number of findings, and of refused definitions, that get a log line each.
 MAX_LOGGED: Final = 100
 MB: Final = 1_000_000
 
 
 class RecoveryProgress:
-    """Logs the progress of a recovery every PROGRESS_INTERVAL seconds."""
+    """A callback that logs the progress of a recovery every PROGRESS_INTERVAL seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._interval = Interval(PROGRESS_INTERVAL, clock)
@@ -90,7 +90,7 @@ def open_directory(disk: Disk, directory: Path, settings: StoreSettings) -> Open
 
 
 def restore(opened: OpenedStore, broker: Broker, keeper: SessionRestorer) -> RestoreReport:
-    """Restore the broker's state from what was read, and log the result."""
+    """Restore the broker's state from an opened store, and log the result."""
     began = time.monotonic()
     collecting = gc.isenabled()
     gc.disable()

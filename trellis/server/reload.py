@@ -1,7 +1,7 @@
 """Reload at SIGHUP: certificates, users and their permissions, token keys, log level, profile.
 
 All other settings need a restart. If anything is wrong with the new settings, nothing changes and
-the error is logged. Clients stay connected, with their old certificate context and their new
+the error is logged. Clients stay connected, with their old TLS context and their new
 permissions, unless their user no longer exists.
 """
 
@@ -56,13 +56,13 @@ class SettingsReload:
     def __init__(self, node: BrokerNode, read: Read) -> None:
         self._node = node
         self._read = read
-        #: Settings in force, of those that a reload applies.
+        #: Settings of the last successful reload, at first those of the start.
         self._settings = node.settings
         self._again = False
         self._task: asyncio.Task[None] | None = None
 
     def request(self) -> None:
-        """Reload soon; once more if a reload is under way."""
+        """Begin a reload. If a reload is under way, begin another when it ends."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._reload())
         else:
@@ -87,7 +87,7 @@ class SettingsReload:
                 logs.error(
                     "reload_refused",
                     error=error,
-                    note="nothing changed; the settings of before stay in force",
+                    note="nothing changed; the previous settings stay in force",
                 )
 
     def _prepare(self) -> tuple[Settings, list[Account] | None, MatchingProfile | None]:
@@ -107,7 +107,7 @@ class SettingsReload:
     def _apply(
         self, settings: Settings, accounts: list[Account] | None, profile: MatchingProfile | None
     ) -> None:
-        """Apply what was read. Raises SettingsError, and then changes nothing."""
+        """Apply new settings, users and profile. Raises SettingsError, and then changes nothing."""
         self._node.certificates.reload(settings)
         if self._node.tokens is not None and settings.jwt.keys:
             self._node.tokens.reload(settings.jwt)
@@ -141,6 +141,6 @@ class SettingsReload:
 
 
 def _value(settings: Settings, key: str) -> Any:
-    """Return the value of an option."""
+    """Return the value of the setting with a key, such as `log.level`."""
     section, _, name = key.rpartition(".")
     return getattr(getattr(settings, section) if section else settings, name)

@@ -33,12 +33,12 @@ RETRY_SECONDS: Final = 1.0
 BACKLOG_BYTES: Final = 64 << 20
 #: Seconds for which entries may wait that no client waits for, such as settlements.
 LAZY_SECONDS: Final = 0.01
-#: Size in bytes up to which such entries may wait.
+#: Size in bytes up to which entries may wait that no client waits for.
 LAZY_BYTES: Final = 1 << 20
 #: Seconds between two steps of a checkpoint, in which the event loop runs.
 CHECKPOINT_PAUSE: Final = 0.0005
 #: Most seconds that a checkpoint works without a pause. Its slices grow up to this limit while the
-#: log grows faster than the checkpoint advances: a busy event loop gives up the interpreter only
+#: log grows faster than the checkpoint advances: a busy event loop lets other threads run only
 #: every 5 ms.
 CHECKPOINT_SLICE_MAX: Final = 0.005
 
@@ -56,7 +56,7 @@ class StoreWriter:
         self.wake: Callable[[], None] = _do_nothing
 
     def sync(self) -> None:
-        """Write the appended entries, now or a little later."""
+        """Have the appended entries written, at once or up to LAZY_SECONDS later."""
         self.store.sync()
 
     @property
@@ -173,7 +173,7 @@ class DurableStoreWriter(StoreWriter):
         self._failed(self._broken)
 
     def _checkpoint_if_worthwhile(self) -> None:
-        """Begin a checkpoint if a segment was sealed since the last one and it frees enough."""
+        """Begin a checkpoint if there are new full segments and it would free enough space."""
         log = self.durable.log
         sealed = len(log.files)
         if sealed == self._sealed_segments or self._checkpointing is not None:
@@ -222,10 +222,11 @@ class DurableStoreWriter(StoreWriter):
             self._call(self._checkpointed, error)
 
     def _advance(self, checkpointing: Checkpointing) -> bool:
-        """Do one or more steps of a checkpoint; return False when the checkpoint is complete.
+        """Do one slice of a checkpoint: at least one step. Return False when it is complete.
 
-        One slice takes a millisecond more each time the log has grown by its size at the beginning,
-        up to CHECKPOINT_SLICE_MAX.
+        With S for the total size of the files that the checkpoint replaces: a slice is one step
+        while the log is no larger than 2 S. Above that, it lasts 1 ms for each S by which the log
+        exceeds 2 S, up to CHECKPOINT_SLICE_MAX.
         """
         grown = 2 * self.durable.log.size / checkpointing.bytes_total
         until = time.monotonic() + min(max(grown - 2, 0) / 1_000, CHECKPOINT_SLICE_MAX)

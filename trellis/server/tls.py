@@ -68,8 +68,8 @@ class TlsTally:
 class TlsLayer(Layer):
     """The server's side of one TLS connection.
 
-    After the handshake, `peer.certificate` is the name in the client's valid certificate, from its
-    field `name_from` (see `name_of`); an empty `name_from` takes none.
+    After the handshake, `peer.certificate` is the name in the client's valid certificate: the value
+    of its field `name_from` (see `name_of`). With an empty `name_from`, no name is read.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class TlsLayer(Layer):
         self._name_from = name_from
 
     def receive(self, data: bytes) -> bytes:
-        """Decrypt input: return the data for the connection."""
+        """Decrypt input, and return the data for the connection; b"" during the handshake."""
         self._in.write(data)
         plain = b""
         try:
@@ -146,7 +146,7 @@ class TlsLayer(Layer):
             )
 
     def send(self, parts: list[bytes]) -> list[bytes]:
-        """Encrypt output; one record a turn if it fits. Hot path, once per turn."""
+        """Encrypt output, as one TLS record if it fits. Hot path, once per turn."""
         self.speaks = False
         if parts and self.open:
             plain = parts[0] if len(parts) == 1 else b"".join(parts)
@@ -162,7 +162,7 @@ class TlsLayer(Layer):
         return [records] if records else []
 
     def close(self, reason: str) -> None:
-        """Have close_notify sent: an authenticated end, which an attacker cannot forge."""
+        """Have close_notify sent: it tells the client that no output was cut off by an attacker."""
         if not self.open:
             self.on_closed(reason)
             return
@@ -181,8 +181,8 @@ class TlsLayer(Layer):
 
 
 def reason_of(error: ssl.SSLError) -> str:
-    """Return the reason in the metrics for an error of OpenSSL."""
-    reason = str(getattr(error, "reason", ""))  # Some have none.
+    """Return the reason under which the metrics count an error of OpenSSL."""
+    reason = str(getattr(error, "reason", ""))  # Some errors have no reason.
     if "_ALERT_" in reason and reason not in REASONS:
         return "refused_by_client"
     return REASONS.get(reason, "malformed")

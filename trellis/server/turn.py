@@ -43,17 +43,17 @@ DEADLINE_SLICE: Final = 2_000
 
 
 class TurnLink:
-    """A link as the turn sees it.
+    """The interface of a link that the turn uses.
 
-    A base class and no Protocol: a compiled call of a base class's method is cheap.
+    A base class and not a Protocol: a compiled call of a base class's method is cheap.
     """
 
     def handle_unread_input(self) -> None:
-        """Handle the input that waited, such as that of a client that has not logged in."""
+        """Handle the input that waited, such as input of a client that has not logged in."""
         raise NotImplementedError
 
     def resume(self) -> None:
-        """Handle leftover input."""
+        """Handle leftover input: input that an earlier turn had no time for."""
         raise NotImplementedError
 
     def flush(self) -> None:
@@ -105,8 +105,8 @@ class LoopTurn:
         self.links: dict[TurnLink, None] = {}
         #: Number of turns so far.
         self.turns = 0
-        #: Duration of the longest turn in seconds, measured from its request. For this time the
-        #: event loop was blocked.
+        #: Duration of the longest turn in seconds, from its first call of `schedule`. For this time
+        #: the event loop was blocked.
         self.longest_seconds = 0.0
         broker.agenda.wake = self.schedule
         broker.agenda.clock = time.perf_counter
@@ -169,12 +169,12 @@ class LoopTurn:
 
     @property
     def journaling(self) -> bool:
-        """True if the store journals every published message."""
+        """True if a stream journals all messages of its virtual host."""
         return self._store_writer.store.journaling
 
     @property
     def backlogged(self) -> bool:
-        """True if so much waits for the disk that publishers must not be read from."""
+        """True if so much waits for the disk that input of publishers must not be read."""
         return self._store_writer.backlogged
 
     def add_backlogged(self, link: TurnLink) -> None:
@@ -255,7 +255,7 @@ class LoopTurn:
         return int(self._agenda.now)
 
     def update_clock(self) -> None:
-        """Set the broker's clocks. Nothing else in the broker reads a clock."""
+        """Set the clocks of the broker's agenda: monotonic time in ms, and UTC in seconds."""
         self._agenda.advance(int(self._loop.time() * 1000), time.time())
 
     def _set_alarm(self, deadline: int) -> None:

@@ -17,7 +17,7 @@ Problem = tuple[tuple[str, ...], str]
 
 
 def problems(settings: Settings) -> Iterator[Problem]:
-    """Yield every broken rule."""
+    """Yield a problem for each rule that the settings break."""
     yield from _matchers(settings)
     try:
         _ = settings.data.directory
@@ -52,7 +52,7 @@ def _matchers(settings: Settings) -> Iterator[Problem]:
 
 
 def _tls(settings: Settings) -> Iterator[Problem]:
-    """Yield a problem if TLS has no certificate, or client certificates have no authority.
+    """Yield the problems of TLS listeners, such as a missing certificate or authority.
 
     The files themselves are read later.
     """
@@ -89,9 +89,7 @@ def _sockets(settings: Settings) -> Iterator[Problem]:
 
 
 def _credentials(settings: Settings) -> Iterator[Problem]:
-    """Check the user that `user`, `password` and `password_file` define: it needs a name, and one
-    password.
-    """
+    """Yield a problem for `password` with `password_file`, and for either without `user`."""
     if settings.password and settings.password_file:
         yield ("password", "password_file"), "a password and a password file are given; remove one"
     for key, value in (("password", settings.password), ("password_file", settings.password_file)):

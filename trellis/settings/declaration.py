@@ -62,10 +62,11 @@ def option(
 ) -> Meta:
     """Return the declaration of a setting, which stands beside its type.
 
-    `text` is the help text. `ge` and `le` are inclusive bounds of a number; one without `le` fits
-    64 bits. `check` takes a text and raises ValueError with a phrase that completes "must be". A
-    list of `choices` is given where the type does not name the allowed words. The value of a
-    `secret` setting is never printed. `fills` names the attributes in the core that get the value.
+    `text` is the help text. `ge` and `le` are inclusive bounds of a number; without
+    `le`, the upper bound is INT64. `check` takes a text and raises ValueError with a phrase that
+    completes "must be". `choices` returns the allowed words if the type does not list them. The
+    value of a `secret` setting is never printed. `fills` names the attributes in options objects
+    of `broker` and `protocols` that get the value.
     """
     if ge is not None and le is None:
         le = INT64

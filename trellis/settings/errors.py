@@ -42,5 +42,5 @@ def shown(value: object) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the name in `known`, which is not empty, that resembles `name` most."""
+    """Return the name in `known` that resembles `name` most. `known` must not be empty."""
     return max(known, key=lambda candidate: SequenceMatcher(None, candidate, name[:SHOWN]).ratio())

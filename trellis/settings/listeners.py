@@ -41,7 +41,7 @@ Port = Annotated[int, option("port; 0 takes a free port", ge=0, le=65535)]
 
 
 class Listener(Section, frozen=True, kw_only=True):
-    """A section with a port of its own."""
+    """A settings section that declares a listener: addresses, a port, and a switch."""
 
     enabled: Annotated[bool, option("listen on this port")] = True
     host: Annotated[
@@ -60,7 +60,7 @@ class Listener(Section, frozen=True, kw_only=True):
 
 
 class ProtocolListener(Listener, frozen=True, kw_only=True):
-    """A section with a port that AMQP or MQTT clients connect to."""
+    """A settings section that declares a listener for AMQP or MQTT clients."""
 
     proxies: Annotated[
         str,
@@ -73,12 +73,12 @@ class ProtocolListener(Listener, frozen=True, kw_only=True):
 
     @property
     def networks(self) -> list[IPv4Network | IPv6Network]:
-        """The networks of `proxies`."""
+        """The networks of the setting `proxies`."""
         return split_networks(self.proxies)
 
 
 class PlainListener(ProtocolListener, frozen=True, kw_only=True):
-    """A section with a port without TLS, which may have a Unix socket as well."""
+    """A settings section that declares a listener without TLS, and optionally a Unix socket."""
 
     socket: Annotated[str, option('path of a Unix socket to listen on as well; "" is none')] = ""
     socket_mode: Annotated[
@@ -87,12 +87,12 @@ class PlainListener(ProtocolListener, frozen=True, kw_only=True):
 
     @property
     def mode(self) -> int:
-        """`socket_mode` as a number."""
+        """The permissions of the Unix socket, `socket_mode`, as a number."""
         return int(self.socket_mode, 8)
 
 
 class TlsListener(ProtocolListener, frozen=True, kw_only=True):
-    """A section with a port that speaks TLS."""
+    """A settings section that declares a listener with TLS."""
 
     enabled: Annotated[
         bool, option("listen on this port, with the certificate of tls.certificate")
@@ -275,7 +275,7 @@ class Ws(ProtocolListener, frozen=True, kw_only=True):
 
     @property
     def origin_list(self) -> list[str]:
-        """The items of `origins` in lowercase."""
+        """The web origins of the setting `origins`, in lowercase."""
         return split_origins(self.origins)
 
 
@@ -288,7 +288,7 @@ class Wss(Mqtts, frozen=True, kw_only=True):
 
     @property
     def origin_list(self) -> list[str]:
-        """The items of `origins` in lowercase."""
+        """The web origins of the setting `origins`, in lowercase."""
         return split_origins(self.origins)
 
 

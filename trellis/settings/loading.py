@@ -1,4 +1,4 @@
-"""Reads settings from files, environment and flags; each overrides those before it."""
+"""Reads settings from files, environment and flags; a later source overrides an earlier one."""
 
 import os
 import re

@@ -14,7 +14,7 @@ LIST = "a list of texts"
 
 
 class Option(Struct, frozen=True):
-    """A declared setting. `key` is `amqp.port`, or `password` for one outside every section."""
+    """A declared setting. `key` is such as `amqp.port`, or `password` outside every section."""
 
     key: str
     type: Any
@@ -23,7 +23,7 @@ class Option(Struct, frozen=True):
 
     @property
     def section(self) -> str:
-        """The section of the key, "" if it is in none."""
+        """The section of the setting, "" if it is in none."""
         return self.key.rpartition(".")[0]
 
     @property
@@ -58,18 +58,18 @@ class Option(Struct, frozen=True):
 
     @property
     def fills(self) -> list[CoreField]:
-        """The attributes of options objects of the core that get the value."""
+        """The attributes in options objects of `broker` and `protocols` that get this value."""
         return [field._replace(attribute=field.attribute or self.name) for field in self._fills]
 
     @property
     def check(self) -> Callable[[str], None] | None:
-        """The function that checks a text, None if every text is valid."""
+        """The function that checks a text value, None if every text is valid."""
         found: Callable[[str], None] | None = self._extra["check"]
         return found
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The allowed words of a word or a list of words; else ().
+        """The allowed words of the setting, or of the items of its list; () if any are allowed.
 
         May look through installed packages, which takes milliseconds.
         """
@@ -78,7 +78,7 @@ class Option(Struct, frozen=True):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The `choices` that do not depend on installed packages."""
+        """The `choices` that the type lists, which do not depend on installed packages."""
         item = get_args(self.type)[0] if get_origin(self.type) is tuple else self.type
         return get_args(item) if get_origin(item) is Literal else ()
 
@@ -89,7 +89,7 @@ class Option(Struct, frozen=True):
 
     @property
     def bounds(self) -> str:
-        """`0..65535`, `at least 1`, or "" if the setting has no bounds."""
+        """The bounds of a number, such as `0..65535` or `at least 1`; "" if it has none."""
         low, high = self.meta.ge, self.meta.le
         if low is None:
             return ""

@@ -87,7 +87,7 @@ def title(section: str) -> str:
 def _document(
     settings: Settings, heading: Callable[[str], str], write: Callable[[Option, str], list[str]]
 ) -> str:
-    """Return the TOML of every setting.
+    """Return all settings as TOML.
 
     `heading` returns the line above a section. `write` gets a setting and its line of TOML, and
     returns the lines to output for it.

@@ -192,9 +192,9 @@ class Limits(Section, frozen=True, kw_only=True):
             ),
         ),
     ] = AMQP.handshake_ms / 1000
-    routes: Annotated[int, option("entries of the route cache", ge=1, fills=BrokerLimits)] = (
-        BROKER.routes
-    )
+    routes: Annotated[
+        int, option("routes cached for one user of a virtual host", ge=1, fills=BrokerLimits)
+    ] = BROKER.routes
     address_connections: Annotated[
         int, option("connections of one IP address, loopback exempt; 0 is no limit", ge=0)
     ] = 0

@@ -1,7 +1,7 @@
 """Rules for one text that is the value of a setting.
 
 Each `check_` function raises ValueError with a phrase that describes valid values and completes
-"must be", such as `a path, such as "/ws"`.
+"must be", such as `three octal digits, such as "0660"`.
 """
 
 import ipaddress
@@ -21,7 +21,7 @@ def split_addresses(host: str) -> list[str]:
 
 
 def check_addresses(host: str) -> None:
-    """Check a list of IP addresses separated by commas."""
+    """Raise ValueError unless the text is a list of IP addresses separated by commas."""
     try:
         split_addresses(host)
     except ValueError:
@@ -39,7 +39,7 @@ def split_networks(text: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Netw
 
 
 def check_networks(text: str) -> None:
-    """Check a list of IP addresses and networks separated by commas."""
+    """Raise ValueError unless the text is a list of IP addresses and networks, with commas."""
     try:
         split_networks(text)
     except ValueError:
@@ -54,7 +54,7 @@ def split_origins(text: str) -> list[str]:
 
 
 def check_origins(text: str) -> None:
-    """Check a list of web origins separated by commas."""
+    """Raise ValueError unless the text is a list of web origins separated by commas."""
     for origin in split_origins(text):
         if origin not in ("*", "null") and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin):
             raise ValueError(
@@ -64,25 +64,25 @@ def check_origins(text: str) -> None:
 
 
 def check_path(path: str) -> None:
-    """Check the path of a URL, without query and fragment."""
+    """Raise ValueError unless the text is the path of a URL, without query and fragment."""
     if not re.fullmatch(r"/[!-~]*", path) or "?" in path or "#" in path:
         raise ValueError('a path, such as "/ws"')
 
 
 def check_mode(text: str) -> None:
-    """Check file permissions in octal digits."""
+    """Raise ValueError unless the text is file permissions in octal digits, such as 0660."""
     if not re.fullmatch(r"0?[0-7]{3}", text):
         raise ValueError('three octal digits, such as "0660"')
 
 
 def check_name(name: str) -> None:
-    """Check the name of a broker."""
+    """Raise ValueError unless the name of a broker has 1 to 255 letters, digits, or . _ @ -"""
     if not re.fullmatch(r"[A-Za-z0-9._@-]{1,255}", name):
         raise ValueError("1 to 255 letters, digits and . _ @ -")
 
 
 def check_regex(pattern: str) -> None:
-    """Check a regular expression."""
+    """Raise ValueError unless the text is a regular expression of Python."""
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
@@ -90,7 +90,7 @@ def check_regex(pattern: str) -> None:
 
 
 def check_hash(text: str) -> None:
-    """Check a password hash of argon2."""
+    """Raise ValueError unless the text is a password hash of argon2."""
     try:
         extract_parameters(text)
     except ValueError:
@@ -98,7 +98,7 @@ def check_hash(text: str) -> None:
 
 
 def check_tag(tag: str) -> None:
-    """Check a tag of a user."""
+    """Raise ValueError unless the tag is management, policymaker or monitoring."""
     if tag not in ("management", "policymaker", "monitoring"):
         raise ValueError(
             "management, policymaker or monitoring (administrator is a key of its own)"
@@ -106,14 +106,14 @@ def check_tag(tag: str) -> None:
 
 
 def check_journal(text: str) -> None:
-    """Check a virtual host and the name of a stream in it."""
+    """Raise ValueError unless the text is VHOST=NAME: a virtual host and a stream in it."""
     vhost, equals, name = text.rpartition("=")
     if not vhost or not equals or not 0 < len(name.encode()) <= 255:
         raise ValueError('VHOST=NAME, such as "/=journal"')
 
 
 def check_rule(text: str) -> None:
-    """Check an access rule for topics."""
+    """Raise ValueError unless the text is an access rule for topics (docs/security.md)."""
     try:
         Rule(text, "user", "vhost", "client")
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Requests to the API, and the encoding of responses and errors."""
+"""Requests to the HTTP API, and the encoding of its responses and errors."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Call:
         return [vhost for vhost in self.broker.vhosts.values() if self.sees(vhost)]
 
     def vhost(self, name: str) -> VirtualHost:
-        """Return the virtual host with a name. Raises ApiRefusal."""
+        """Return a virtual host. Raises ApiRefusal if it is missing or the user may not see it."""
         vhost = self.broker.vhosts.get(name)
         if vhost is None:
             raise not_found(f"there is no vhost '{name}'")
@@ -110,7 +110,7 @@ class Call:
         return vhost
 
     def may(self, operation: str, kind: str, name: str, vhost: VirtualHost) -> None:
-        """Raise AccessRefused unless the user has the permission, as in AMQP."""
+        """Raise AccessRefused unless the user has the permission configure, write or read."""
         within = self.identity.for_vhost(vhost.name)
         if within is None:
             raise AccessRefused(
@@ -119,7 +119,7 @@ class Call:
         within.may(operation, kind, name, vhost.name)
 
     def flag(self, name: str) -> bool:
-        """True if the query has a parameter without a value, or with `true` or `1`."""
+        """True if the query has the parameter `name` without a value, or with `true` or `1`."""
         return self.query.get(name) in ("true", "1", "")
 
     def body(self) -> Row:
@@ -150,7 +150,7 @@ class Call:
 
 
 def text(row: Mapping[str, Any], field: str, default: str | None = None) -> str:
-    """Return a text field of a row. Raises ApiRefusal."""
+    """Return a text field of a row, `default` if it is missing. Raises ApiRefusal if not a text."""
     value = row.get(field, default)
     if not isinstance(value, str):
         raise bad_request(f"'{field}' is {'missing' if value is None else 'not a text'}")
@@ -158,7 +158,7 @@ def text(row: Mapping[str, Any], field: str, default: str | None = None) -> str:
 
 
 def flag(row: Mapping[str, Any], field: str) -> bool:
-    """Return a boolean field of a row, False if it is missing. Raises ApiRefusal."""
+    """Return a boolean field of a row, False if it is missing. Raises ApiRefusal if not boolean."""
     value = row.get(field, False)
     if value in ("true", "false"):  # As some tools write it.
         return bool(value == "true")
@@ -168,9 +168,9 @@ def flag(row: Mapping[str, Any], field: str) -> bool:
 
 
 def table(row: Mapping[str, Any], field: str) -> Row:
-    """Return an object field of a row, {} if it is missing. Raises ApiRefusal."""
+    """Return an object field of a row, {} if it is missing. Raises ApiRefusal if not an object."""
     value = row.get(field)
-    if value is None or value == []:  # As PHP writes an empty one.
+    if value is None or value == []:  # As PHP writes an empty object.
         return {}
     if not isinstance(value, dict):
         raise bad_request(f"'{field}' is not a JSON object")
@@ -204,7 +204,7 @@ def encode_many(rows: list[Row]) -> bytes:
 
 
 def refuse(status: int, error: str, reason: str, challenge: bool = False) -> Response:
-    """Return the response for an error, with RabbitMQ's name of it and a reason."""
+    """Return an error response: HTTP status, RabbitMQ's name of the error, and the reason."""
     return Response(status, encode({"error": error, "reason": reason}), JSON, challenge)
 
 

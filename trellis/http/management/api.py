@@ -1,7 +1,7 @@
 """The table of API routes: the handler of each path, and the user tags that it requires.
 
-ANY_USER        a user without a tag: `trellis list`, reduced to the user's virtual hosts
-MANAGEMENT      tag management, or a higher one: own virtual hosts, own connections
+ANY_USER        every user, with or without a tag: streams; `trellis list` of own virtual hosts
+MANAGEMENT      any of the four tags: own virtual hosts, own connections
 POLICYMAKER     tag policymaker or administrator: policies
 MONITORING      tag monitoring or administrator: everything may be seen
 ADMINISTRATOR   tag administrator: users, permissions, virtual hosts, definitions
@@ -244,7 +244,11 @@ def api_routes(backend: ApiBackend) -> HttpRouter:
 def _authorized(backend: ApiBackend, tags: frozenset[str], answer: Answer) -> Handler:
     async def ask(request: Request) -> Response:
         if request.cross_origin and request.method not in ("GET", "HEAD"):
-            return refuse(403, "not_authorised", "a page of another site may not change anything")
+            return refuse(
+                403,
+                "not_authorised",
+                "a web page of another site may not change anything over the HTTP API",
+            )
         verdict = await authenticate(backend, request)
         identity = verdict.identity
         if identity is None:

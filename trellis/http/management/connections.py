@@ -135,12 +135,12 @@ def _named(call: Call) -> Connection:
 
 
 async def connection(call: Call) -> Row:
-    """Return one connection."""
+    """Return the connection that the path names."""
     return connection_row(_named(call), call.broker.name)
 
 
 async def delete_connection(call: Call) -> Empty:
-    """Close a connection of the user, or any if the user is an administrator.
+    """Close the connection that the path names. Only administrators may close those of other users.
 
     The header X-Reason of RabbitMQ's tools is ignored: clients always get the same reason.
     """
@@ -156,7 +156,7 @@ async def delete_connection(call: Call) -> Empty:
 
 
 async def user_connections(call: Call) -> Listing:
-    """List the connections of a user."""
+    """List the connections of the user that the path names."""
     own = [one for one in _seen(call) if one.describe()["user"] == call.path_parameters[0]]
 
     async def rows() -> AsyncIterator[Row]:
@@ -168,7 +168,7 @@ async def user_connections(call: Call) -> Listing:
 
 
 async def delete_user_connections(call: Call) -> Empty:
-    """Close the connections of a user."""
+    """Close the connections of the user that the path names."""
     _close(call, [one for one in _seen(call) if one.describe()["user"] == call.path_parameters[0]])
     return Empty()
 
@@ -246,7 +246,7 @@ async def channels(call: Call) -> Listing:
 
 
 async def channel(call: Call) -> Row:
-    """Return one channel, with its consumers."""
+    """Return the channel that the path names, with its consumers."""
     for connection, selected in _channels(call):
         row = channel_row(connection, selected, call.broker.name)
         if row["name"] == call.path_parameters[0]:
@@ -292,7 +292,7 @@ async def consumers(call: Call) -> Listing:
     vhost = call.vhost(call.path_parameters[0]) if call.path_parameters else None
     selected = [pair for pair in _channels(call) if vhost is None or pair[1].vhost is vhost]
     if vhost is None and not call.sees_everything and not call.vhosts:
-        raise ApiRefusal(403, "not_authorised", "the user may not see any virtual host")
+        raise ApiRefusal(403, "not_authorised", "the user has no permissions in any virtual host")
 
     async def rows() -> AsyncIterator[Row]:
         for connection, channel in selected:

@@ -10,12 +10,12 @@ from trellis.server import definitions_files
 
 
 async def export(call: Call) -> Response:
-    """Return all definitions as a document."""
+    """Return all definitions of the broker as a JSON document."""
     return Response(200, await definitions_files.export_in_slices(call.broker), JSON)
 
 
 async def import_(call: Call) -> Response:
-    """Import a document; return what was imported, and what was refused.
+    """Import definitions; return the number of imported ones by kind, and the refused ones.
 
     RabbitMQ stops at the first refused definition; Trellis imports all others.
     """
@@ -31,7 +31,7 @@ async def export_vhost(call: Call) -> Response:
 
 
 async def import_vhost(call: Call) -> Response:
-    """Import a document into one virtual host."""
+    """Import definitions into the virtual host that the path names."""
     vhost, document = call.vhost(call.path_parameters[0]), call.body()
     whole: Row = {}
     for section in definitions_files.VHOST_SECTIONS:

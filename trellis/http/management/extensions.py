@@ -10,7 +10,7 @@ from trellis.monitoring import listings
 
 
 async def rows(call: Call) -> Response:
-    """Return the rows of one kind, reduced to the virtual hosts that the user may see."""
+    """Return the rows of `trellis list KIND` in the virtual hosts that the user may see."""
     kind = call.path_parameters[0]
     if kind not in listings.KINDS:
         raise not_found(f"there is no list '{kind}'; there are {', '.join(listings.KINDS)}")

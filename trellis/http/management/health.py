@@ -12,7 +12,7 @@ from trellis.http.management.overview import listeners
 from trellis.http.server import Response
 
 OK: Final[Row] = {"status": "ok"}
-#: Units of a time, in days.
+#: Units of a duration, each in days.
 UNITS: Final = {"days": 1, "weeks": 7, "months": 30, "years": 365}
 #: Queue of the aliveness test.
 ALIVE: Final = "aliveness-test"
@@ -102,7 +102,7 @@ async def certificates(call: Call) -> Row | Response:
 
 
 async def aliveness(call: Call) -> Row | Response:
-    """Pass if a message goes through a queue: declare the queue, publish, and read the message."""
+    """Pass if a message that is published to the queue ALIVE arrives there. Empties the queue."""
     vhost = call.vhost(call.path_parameters[0])
     for operation, kind, name in (
         ("configure", "queue", ALIVE),
@@ -113,7 +113,11 @@ async def aliveness(call: Call) -> Row | Response:
     if ALIVE not in vhost.queues:
         await call.make_durable(lambda ticket: vhost.declare_queue(ALIVE, ticket=ticket))
     call.node.turn.schedule()
-    return OK if _comes_through(vhost) else failed("a message did not come through")
+    return (
+        OK
+        if _comes_through(vhost)
+        else failed("a message published to the queue 'aliveness-test' did not arrive there")
+    )
 
 
 def _comes_through(vhost: VirtualHost) -> bool:

@@ -41,7 +41,7 @@ class Totals:
 
 
 async def overview(call: Call) -> Row:
-    """Return the overview."""
+    """Return versions, message counts, object counts and listeners of the broker."""
     totals = Totals()
     vhosts = call.vhosts
     for vhost in vhosts:
@@ -178,7 +178,7 @@ async def nodes(call: Call) -> Listing:
 
 
 async def node(call: Call) -> Row:
-    """Return the node."""
+    """Return the node that the path names: there is only one."""
     if call.path_parameters[0] != call.broker.name:
         raise not_found(
             f"there is no node '{call.path_parameters[0]}'; this one is '{call.broker.name}'"
@@ -202,7 +202,7 @@ async def empty_list(call: Call) -> Listing:
 
 
 async def login_attempts(call: Call) -> Listing:
-    """List the number of logins by protocol."""
+    """List the number of accepted and of failed logins by protocol."""
     return Listing(
         _iterate(
             [

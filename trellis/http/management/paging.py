@@ -60,7 +60,7 @@ async def render_page(listing: Listing, query: Mapping[str, str]) -> bytes:
 
 
 def _encode_page(rows: list[Row], total: int, wanted: PageQuery) -> bytes:
-    """Encode a list, or a page of it, in a thread."""
+    """Sort a list, and encode it or a page of it as JSON. Slow: run it in a thread."""
     if wanted.sort:
         rows = _sorted(rows, wanted.sort, wanted.reverse)
     if not wanted.paged:
@@ -89,7 +89,7 @@ def _encode_page(rows: list[Row], total: int, wanted: PageQuery) -> bytes:
 
 
 def _sorted(rows: list[Row], column: str, reverse: bool) -> list[Row]:
-    """Sort rows in slices: sorting 100,000 rows at once would block the event loop."""
+    """Return rows in the order of a column. Sorts in slices: other threads run between them."""
     key = _key_of(column)
     pieces = [
         sorted(rows[at : at + SORT_SLICE], key=key, reverse=reverse)
@@ -151,5 +151,5 @@ def _filter(name: str, regex: bool) -> Callable[[str], object] | None:
 def _number(query: Mapping[str, str], name: str, default: int) -> int:
     text = query.get(name, "") or str(default)
     if not text.isdecimal() or int(text) < 1 or len(text) > 9:
-        raise bad_request(f"{name} is '{text}', must be a number from 1")
+        raise bad_request(f"{name} is '{text}', must be a whole number from 1")
     return int(text)

@@ -14,7 +14,7 @@ from matching.grammar import AMQP, swap
 from protocols.amqp.channel.consumer import AmqpConsumer
 from trellis.http.management.answers import Row, encode
 
-#: Kinds of destinations, as in paths and rows.
+#: Kinds of the destination of a binding, as in rows.
 QUEUE: Final = "queue"
 EXCHANGE: Final = "exchange"
 
@@ -104,9 +104,9 @@ def binding_row(vhost: VirtualHost, source: str, binding: Binding) -> Row:
 
 
 def properties_key(binding: Binding) -> str:
-    """Return the text in an API path that identifies one of the bindings between two objects.
+    """Return the text that identifies a binding among those of its source and destination.
 
-    It is `~` for a binding with neither key nor arguments.
+    API paths contain this text. It is `~` for a binding with neither key nor arguments.
     """
     key = printable(binding.key)
     if not binding.arguments:
@@ -118,7 +118,7 @@ def properties_key(binding: Binding) -> str:
 
 
 def default_binding(vhost: VirtualHost, queue: Queue) -> Row:
-    """Return the binding of a queue to the default exchange, by its name."""
+    """Return as JSON the binding of a queue to the default exchange; its key is the queue name."""
     return {
         "source": "",
         "vhost": vhost.name,

@@ -65,7 +65,7 @@ async def _vhost_row(call: Call, vhost: VirtualHost) -> Row:
 
 
 async def vhosts(call: Call) -> Listing:
-    """List the virtual hosts."""
+    """List the virtual hosts that the user may see."""
 
     async def rows() -> AsyncIterator[Row]:
         for vhost in call.vhosts:
@@ -75,7 +75,7 @@ async def vhosts(call: Call) -> Listing:
 
 
 async def vhost(call: Call) -> Row:
-    """Return one virtual host."""
+    """Return the virtual host that the path names."""
     return await _vhost_row(call, call.vhost(call.path_parameters[0]))
 
 
@@ -114,7 +114,7 @@ async def delete_vhost(call: Call) -> Empty:
 
 
 async def exchanges(call: Call) -> Listing:
-    """List the exchanges."""
+    """List the exchanges of the virtual host in the path, or of all that the user may see."""
     vhosts = _vhosts(call)
 
     async def rows() -> AsyncIterator[Row]:
@@ -126,7 +126,7 @@ async def exchanges(call: Call) -> Listing:
 
 
 async def exchange(call: Call) -> Row:
-    """Return one exchange."""
+    """Return the exchange that the path names."""
     vhost = call.vhost(call.path_parameters[0])
     return serializers.exchange_row(vhost, vhost.exchange(_exchange_name(call.path_parameters[1])))
 
@@ -172,7 +172,7 @@ async def delete_exchange(call: Call) -> Empty:
 
 
 async def queues(call: Call) -> Listing:
-    """List the queues, and the inboxes of MQTT sessions."""
+    """List the queues and inboxes of the virtual host in the path, or of all the user may see."""
     vhosts = _vhosts(call)
 
     async def rows() -> AsyncIterator[Row]:
@@ -193,7 +193,7 @@ def _queue(call: Call) -> tuple[VirtualHost, Queue]:
 
 
 async def queue(call: Call) -> Row:
-    """Return one queue, with message counts."""
+    """Return the queue that the path names, with its numbers of deliveries and acknowledgements."""
     vhost, queue = _queue(call)
     row = serializers.queue_row(vhost, queue, call.broker.name)
     fates = queue.fates()
@@ -257,7 +257,7 @@ def _bindings_from(vhost: VirtualHost, exchange: Exchange) -> Iterable[Row]:
 
 
 async def bindings(call: Call) -> Listing:
-    """List the bindings."""
+    """List the bindings of the virtual host in the path, or of all that the user may see."""
     vhosts = _vhosts(call)
 
     async def rows() -> AsyncIterator[Row]:
@@ -277,7 +277,7 @@ async def _iterate(rows: Iterable[Row]) -> AsyncIterator[Row]:
 
 
 async def exchange_source(call: Call) -> Listing:
-    """List the bindings whose source is an exchange."""
+    """List the bindings whose source is the exchange that the path names."""
     vhost = call.vhost(call.path_parameters[0])
     exchange = vhost.exchange(_exchange_name(call.path_parameters[1]))
     if exchange.name == "":
@@ -296,7 +296,7 @@ def _bindings_to(vhost: VirtualHost, target: Destination) -> Iterable[Row]:
 
 
 async def exchange_destination(call: Call) -> Listing:
-    """List the bindings whose destination is an exchange."""
+    """List the bindings whose destination is the exchange that the path names."""
     vhost = call.vhost(call.path_parameters[0])
     return Listing(
         _iterate(_bindings_to(vhost, vhost.exchange(_exchange_name(call.path_parameters[1]))))
@@ -315,7 +315,7 @@ async def queue_bindings(call: Call) -> Listing:
 
 
 def _binding_ends(call: Call) -> tuple[VirtualHost, Exchange, Destination, str]:
-    """Return virtual host, source, destination and the destination's kind for a binding's path.
+    """Return the virtual host, source, destination and kind of destination that a path names.
 
     The path is .../{vhost}/e/{source}/{q or e}/{destination}. Raises ApiRefusal, NotFound.
     """
@@ -331,7 +331,7 @@ def _binding_ends(call: Call) -> tuple[VirtualHost, Exchange, Destination, str]:
 
 
 def _tail(call: Call) -> str:
-    """Return the part of a binding's path that says the kind of its destination: /q/ or /e/."""
+    """Return the part of a path that tells a binding's kind of destination: /q/ or /e/."""
     return "/q/" if call.request.path.split("/")[6] == "q" else "/e/"
 
 
@@ -392,7 +392,7 @@ def _find_binding(call: Call) -> tuple[VirtualHost, Exchange, Binding, str]:
 
 
 async def binding(call: Call) -> Row:
-    """Return one binding."""
+    """Return the binding that the path names."""
     vhost, source, existing, _ = _find_binding(call)
     return serializers.binding_row(vhost, source.name, existing)
 
@@ -410,7 +410,7 @@ async def delete_binding(call: Call) -> Empty:
 
 
 async def policies(call: Call) -> Listing:
-    """List the policies."""
+    """List the policies of the virtual host in the path, or of all that the user may see."""
     vhosts = _vhosts(call)
     return Listing(
         _iterate(
@@ -424,7 +424,7 @@ async def policies(call: Call) -> Listing:
 
 
 async def policy(call: Call) -> Row:
-    """Return one policy."""
+    """Return the policy that the path names."""
     vhost = call.vhost(call.path_parameters[0])
     known = vhost.policies.by_name.get(call.path_parameters[1])
     if known is None:

@@ -93,7 +93,7 @@ def _changeable(call: Call, name: str) -> None:
 
 
 async def user(call: Call) -> Row:
-    """Return one user."""
+    """Return the user that the path names."""
     known = _known(call, call.path_parameters[0])
     return _account_row(known) if isinstance(known, Account) else _user_row(known)
 
@@ -109,7 +109,7 @@ async def put_user(call: Call) -> Empty:
         tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         raise bad_request(
-            "'tags' is missing: give a list (or a text separated by commas) of "
+            "'tags' must be a list of texts, or one text with commas, of "
             + ", ".join(TAGS)
             + "; it may be empty"
         )
@@ -122,7 +122,7 @@ async def put_user(call: Call) -> Empty:
 
 
 async def _password_hash(call: Call, name: str, row: Row) -> str:
-    """Return the password hash that a request sets: given as a hash, or made of a password.
+    """Return the password hash that a request gives, or the new hash of the password it gives.
 
     If the request has neither, return the user's present hash. Raises ApiRefusal, ValueError.
     """
@@ -132,8 +132,8 @@ async def _password_hash(call: Call, name: str, row: Row) -> str:
         password = text(row, "password")
         if not password:
             raise bad_request(
-                "the password is empty; for a user without a password, who logs in by a "
-                "certificate, give an empty password_hash"
+                "the password is empty; for a user without a password, which logs in with a "
+                "certificate, set password_hash to an empty text"
             )
         return await asyncio.get_running_loop().run_in_executor(
             None, HASHER.hash, password.encode("utf-8", "surrogateescape")
@@ -249,7 +249,7 @@ async def permission(call: Call) -> Row:
 
 
 async def put_permission(call: Call) -> Empty:
-    """Grant permissions to a user in a virtual host."""
+    """Set the permissions of a user in a virtual host."""
     vhost, user = _owned(call)
     row = call.body()
     configure, write, read = (text(row, field) for field in ("configure", "write", "read"))
@@ -309,7 +309,7 @@ async def topic_permission(call: Call) -> Listing:
 
 
 async def put_topic_permission(call: Call) -> Empty:
-    """Grant a topic permission."""
+    """Set the topic permission of a user for one exchange of a virtual host."""
     vhost, user = _owned(call)
     row = call.body()
     exchange, patterns = text(row, "exchange"), (text(row, "write"), text(row, "read"))
