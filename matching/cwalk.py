@@ -87,9 +87,9 @@ class ConcurrentWalk(Generic[S]):
         """Append the subscriber sets of patterns whose part behind a ``#`` matches the words from
         `at` on.
 
-        The caller has already appended the set of the ``#`` itself. `stays` are the nodes behind
-        the ``#`` entered so far, `moving` the nodes that the last word led to. Several words may
-        lead to the same node: each I-node is read once.
+        `start` is the branch of the ``#``, whose own set the caller has appended; `inode` is the
+        I-node below. `stays` are the nodes behind the ``#`` entered so far, `moving` the nodes that
+        the last word led to. Several words may lead to the same node: each I-node is read once.
         """
         words = self.words
         end = len(words)

@@ -183,7 +183,7 @@ class Checkpointing:
             try:
                 self._log.disk.remove(self._temporary)
             except OSError:
-                pass  # Opening the log removes it.
+                pass  # The next opening of the log removes the file.
         self.stage = DONE
 
     def _step(self) -> None:
@@ -284,7 +284,7 @@ class Checkpointing:
 
     def _copy_record(self, file: LogFile, reader: RecordReader) -> None:
         if reader.kind == GROUP:
-            # The members took effect together, so each live one becomes a record of its own.
+            # The members have taken effect together, so each live one can be a record of its own.
             for member in group_members(reader.data, reader.position, reader.start, reader.end):
                 self._copy_if_live(member, file, reader, False)
         elif reader.kind != CLOSED:

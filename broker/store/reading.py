@@ -163,7 +163,7 @@ class RecordReader:
         """Go to the record that holds the position `wanted`, and return True; read headers only.
 
         Return False if no record in `data` holds the position. If the search reached the end of
-        `data`, then fewer than HEADER_SIZE + 4 bytes are left behind index `at`.
+        `data`, then fewer than HEADER_SIZE + 4 bytes are left from index `at` on.
         """
         data = self.data
         at: i64 = self.at

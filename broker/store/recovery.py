@@ -211,7 +211,7 @@ class Recoverer:
                 self.salt = head.salt
 
     def _choose_files(self) -> list[str]:
-        """Return the files to read, in order; remove those that a checkpoint has replaced."""
+        """Return the names of the files to read, in order. Remove files that were replaced."""
         heads = {**self._heads, **self._headless}
         checkpoints = sorted(name for name, head in heads.items() if head.kind == CHECKPOINT)
         segments = sorted(name for name, head in heads.items() if head.kind == SEGMENT)

@@ -45,7 +45,7 @@ _NEXT_READ_SIZE: Final[i64] = 65_536
 class SegmentLog:
     """A log in a directory of segments.
 
-    `salt` is a random number below 2**32, the salt of a new log; a log with files has a salt.
+    `salt` is a random number below 2**32, used for a new log. An existing log keeps its salt.
     """
 
     def __init__(

@@ -356,7 +356,7 @@ class Archive:
         )
 
     def take_expired(self, before: i64, most: i64) -> list[Segment]:
-        """Remove the segments that retention drops from this list, and return them, oldest first.
+        """Remove from the archive the segments that retention drops; return them, oldest first.
 
         These are segments whose last row was published before the time `before` (us), and the
         oldest ones while the stream is larger than `most` bytes; never the last segment. -1 means

@@ -188,7 +188,7 @@ class StreamQueue(Queue):
             self.agenda.later(self)
 
     def _serve(self, reader: QueueStreamReader, most: i64) -> i64:
-        """Deliver up to `most` rows, and the rest of the last batch; return the number of rows."""
+        """Deliver up to `most` rows, or more to complete a batch; return the number of rows."""
         given: i64 = 0
         end: i64 = self.archive.end
         try:
