@@ -120,14 +120,14 @@ async def test_a_profile_that_is_none_changes_nothing(
                 '{"format": 1, "routes": 9, "exchanges": '
                 '[{"vhost": "/", "exchange": "e", "matcher": "naive"}]}'
             ),
-            "'naive' of exchange 'e' is missing in matcher.allowed",
+            "exchange 'e' the matcher 'naive', which is missing in matcher.allowed",
         ),
         (
             (
                 '{"format": 1, "routes": 9, "exchanges": '
                 '[{"vhost": "/", "exchange": "e", "matcher": "best"}]}'
             ),
-            "'best' of exchange 'e' does not exist",
+            "exchange 'e' the matcher 'best', which does not exist",
         ),
     ],
 )

@@ -78,8 +78,8 @@ def read(path: str, allowed: tuple[str, ...]) -> MatchingProfile | None:
                 "is missing in matcher.allowed" if each.matcher in ALGORITHMS else "does not exist"
             )
             raise SettingsError(
-                f"matcher.profile: {path}: the matcher '{each.matcher}' "
-                f"of exchange '{each.exchange}' {known}"
+                f"matcher.profile: {path} gives exchange '{each.exchange}' "
+                f"the matcher '{each.matcher}', which {known}"
             )
     return profile
 
