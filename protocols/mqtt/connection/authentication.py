@@ -36,12 +36,17 @@ class EnhancedAuthentication:
         self._connection = connection
         self._authenticator = authenticator
         self._credentials = credentials
-        #: The unfinished dialogue with the client, and the function that takes its verdict.
+        #: The unfinished conversation with the client, and the function that is called with its
+        #: verdict.
         self._conversation: AuthConversation | None = None
         self._decide: Callable[[Verdict, bytes], None] | None = None
 
     def start(self, data: bytes, decide: Callable[[Verdict, bytes], None]) -> bool:
-        """Begin a dialogue with the client's first data; False if the method is not supported."""
+        """Begin the authentication with the client's first data.
+
+        `decide` is called with the verdict and the last data for the client. Return False if the
+        authentication method is not supported.
+        """
         self._conversation = self._authenticator.start_conversation(self.method, self._credentials)
         if self._conversation is None:
             return False
@@ -51,10 +56,10 @@ class EnhancedAuthentication:
     def on_auth(
         self, packet: ReasonPacket, connected: bool, decide: Callable[[Verdict, bytes], None]
     ) -> None:
-        """Continue the authentication with the data of an AUTH packet, or begin a re-authentication
-        if the packet asks for one.
+        """Handle an AUTH packet: continue the authentication, or begin a re-authentication.
 
-        Raises MalformedPacket.
+        `connected` is True after the CONNACK, `decide` is called with the verdict and the last data
+        for the client. Raises MalformedPacket.
         """
         if packet.properties.text(AUTHENTICATION_METHOD) != self.method:
             raise MalformedPacket(
@@ -83,7 +88,7 @@ class EnhancedAuthentication:
         conversation.respond(data, self._on_step)
 
     def _on_step(self, step: AuthStep) -> None:
-        """Send the authenticator's data to the client, or pass on its verdict."""
+        """Send the authenticator's data to the client, or pass its verdict on to `decide`."""
         connection, decide = self._connection, self._decide
         if connection.finished or decide is None:
             return
@@ -96,6 +101,6 @@ class EnhancedAuthentication:
         decide(step.verdict, step.data)
 
     def close(self) -> None:
-        """Drop the dialogue: its connection has ended."""
+        """Drop the conversation: the connection has ended."""
         self._conversation = None
         self._decide = None

@@ -12,8 +12,8 @@
     CONNECTED          DISCONNECT    nothing       DISCONNECT     nothing           the session
     CLOSED             nothing       nothing       nothing        nothing           nothing
 
-CLOSING is this table. A closed connection does nothing more, so the first reason is the one that is
-counted.
+CLOSING is this table. The verbs have no effect on a closed connection, so only the reason that the
+first verb gave is counted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ RELEASE_SESSION: Final = 2
 
 
 class ClosingRow:
-    """The effect of closing in one state: the packets of `close` and `reject`, and the release.
+    """The effect of the verbs in one state: the packets of `close` and `reject`, and the release.
 
     The verbs `abort` and `on_closed` send no packet in any state.
     """
@@ -85,9 +85,10 @@ def last_packet(
 ) -> bytes:
     """Return the packet that tells a client why its connection ends; b"" if there is none.
 
-    `packet` is an entry of CLOSING. `return_code` is for a CONNACK of level 3 or 4 (0: none fits),
-    `reason_code` and `text` are for level 5. `size_max` is the client's Maximum Packet Size in
-    bytes (0: no limit); a packet above it goes without the text, or not at all [MQTT-3.14.2-3].
+    `packet` is NO_PACKET, CONNACK_PACKET or DISCONNECT_PACKET. `return_code` is for a CONNACK of
+    level 3 or 4 (0: none fits), `reason_code` and `text` are for level 5. `size_max` is the
+    client's Maximum Packet Size in bytes (0: no limit). A DISCONNECT above it is returned without
+    the text, or not at all [MQTT-3.14.2-3].
     """
     if packet == CONNACK_PACKET:
         if level == LEVEL_5:

@@ -7,8 +7,8 @@
                    --context--> PublishContext    what the client may publish, and its routes
                    --replies--> PublishReplies    acknowledgements that wait for the store
 
-The connection holds what is known of the client; its handler reads the packets. closing.py says
-how a connection closes.
+The connection holds what is known about the client; its handler reads the packets. closing.py has
+the ways in which a connection closes.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from protocols.mqtt.session.wills import DelayedWill, StoredWill
 
 
 class InputHandler:
-    """Reads the packets that a connection receives in one phase of its life."""
+    """A reader of the packets that a connection receives, before the login or after it."""
 
     @abstractmethod
     def parse(self, data: bytes, position: i64) -> i64:
-        """Handle the complete packets from `position` on, and return where they end.
+        """Handle the complete packets in `data` from `position` on; return where they end.
 
         Raises MalformedPacket.
         """
@@ -68,7 +68,7 @@ class InputHandler:
 
 
 class IgnoredInput(InputHandler):
-    """Reads nothing: the handler of a closed connection."""
+    """The handler of a closed connection, which ignores all input."""
 
     def parse(self, data: bytes, position: i64) -> i64:
         return len(data)
@@ -78,7 +78,7 @@ _IGNORED: Final = IgnoredInput()
 
 
 class MqttConnection(SessionConnection):
-    """One MQTT client."""
+    """The connection of one MQTT client."""
 
     def __init__(self, front: MqttService, peer: Peer) -> None:
         super().__init__(front, peer)
@@ -198,9 +198,10 @@ class MqttConnection(SessionConnection):
             self.apply_identity(renewed, identity)
 
     def apply_identity(self, identity: Identity | None, local: Identity) -> None:
-        """Continue with other permissions.
+        """Use changed permissions for the connection and its session.
 
-        `identity` is for all virtual hosts; `local` is the one in the virtual host of the session.
+        `identity` is the client's identity for all virtual hosts, `local` its identity in the
+        virtual host of the session.
         """
         old, session = self.context, self.session
         self.identity = identity
@@ -289,7 +290,10 @@ class MqttConnection(SessionConnection):
             self.will = None
 
     def _leave_will(self, session: Session, context: PublishContext, will: StoredWill) -> None:
-        """Publish the will now or after its delay, if its client may publish to its topic."""
+        """Publish the will now or after its delay.
+
+        If no client may publish to its topic (`MqttTopics.serves`), only count it as denied.
+        """
         if not self.service.topics.serves(swap(will.message.address.key)):
             context.received += 1
             context.count_fate(DENIED)

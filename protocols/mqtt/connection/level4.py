@@ -1,4 +1,4 @@
-"""Packets of MQTT 3.1 and 3.1.1 from a client that has a session."""
+"""Handle the packets of MQTT 3.1 and 3.1.1 from a client that has a session."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from protocols.mqtt.session.session import Session
 
 
 class Level4Handler(PacketHandler):
-    """Reads the packets of levels 3 and 4."""
+    """The packet handler for protocol levels 3 and 4: MQTT 3.1 and 3.1.1."""
 
     def __init__(self, connection: MqttConnection) -> None:
         super().__init__(connection, has_properties=False)

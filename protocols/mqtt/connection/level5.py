@@ -1,4 +1,4 @@
-"""Packets of MQTT 5 from a client that has a session."""
+"""Handle the packets of MQTT 5 from a client that has a session."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from protocols.mqtt.session.session import Session
 
 
 class Level5Handler(PacketHandler):
-    """Reads the packets of level 5.
+    """The packet handler for protocol level 5.
 
     `expiry` is the session expiry interval in the client's CONNECT, in seconds. `authentication` is
-    present if that CONNECT named an authentication method.
+    None unless that CONNECT named an authentication method.
     """
 
     def __init__(
@@ -82,7 +82,8 @@ class Level5Handler(PacketHandler):
             return topic
         if alias > self.service.options.topic_alias_maximum:
             raise MalformedPacket(
-                "topic alias above the maximum", code=TOPIC_ALIAS_INVALID
+                f"topic alias {alias} is above the Topic Alias Maximum of the CONNACK",
+                code=TOPIC_ALIAS_INVALID,
             )  # [MQTT-3.3.2-9]
         aliases = self._aliases
         if aliases is None:
@@ -93,7 +94,10 @@ class Level5Handler(PacketHandler):
             return topic
         known = aliases.get(alias)
         if known is None:
-            raise MalformedPacket("unknown topic alias", code=PROTOCOL_ERROR)
+            raise MalformedPacket(
+                f"topic alias {alias} is unknown: send it with a topic name first",
+                code=PROTOCOL_ERROR,
+            )
         return known
 
     # -- other packets
@@ -113,7 +117,9 @@ class Level5Handler(PacketHandler):
         if first == PUBACK << 4:
             answer = read_acknowledgement(reader, PUBACK)
             if not session.puback(answer.packet_id) and session.is_in_flight(answer.packet_id):
-                raise MalformedPacket("PUBACK of a QoS 2 publication", code=PROTOCOL_ERROR)
+                raise MalformedPacket(
+                    "PUBACK for a QoS 2 publication: send PUBREC", code=PROTOCOL_ERROR
+                )
         elif first == PUBREC << 4:
             self._on_pubrec(session, reader)
         elif first == PUBREL << 4 | 2:
@@ -157,7 +163,9 @@ class Level5Handler(PacketHandler):
         else:
             ticket = Ticket(self.replies)
             if not session.pubrec(answer.packet_id, ticket):
-                raise MalformedPacket("PUBREC of a QoS 1 publication", code=PROTOCOL_ERROR)
+                raise MalformedPacket(
+                    "PUBREC for a QoS 1 publication: send PUBACK", code=PROTOCOL_ERROR
+                )
             self.replies.give(PUBREL << 4 | 2, answer.packet_id, ticket)
 
     def _on_disconnect(self, session: Session, reader: PacketReader) -> None:
@@ -181,7 +189,7 @@ class Level5Handler(PacketHandler):
         packet = read_auth(reader)
         if self._authentication is None:
             raise MalformedPacket(
-                "AUTH without an authentication method", code=PROTOCOL_ERROR
+                "AUTH, but CONNECT named no authentication method", code=PROTOCOL_ERROR
             )  # [MQTT-4.12.1-1]
         self._authentication.on_auth(packet, True, self._on_verdict)
 

@@ -81,7 +81,7 @@ PACKET_MAX: Final = 268_435_460
 
 
 class Login(InputHandler):
-    """Reads the packets of a client that has no session yet."""
+    """The handler of the packets of a client that has no session yet."""
 
     def __init__(self, connection: MqttConnection) -> None:
         self._connection = connection
@@ -110,7 +110,7 @@ class Login(InputHandler):
             end = start + length
             awaiting_connect = connection.level == 0
             # The Maximum Packet Size of level 5 counts the whole packet, the limit of the older
-            # levels what follows the remaining length.
+            # levels only the bytes after the remaining length.
             if length > connection.packet_max or (
                 not awaiting_connect and end - position > connection.packet_max
             ):
@@ -192,14 +192,14 @@ class Login(InputHandler):
     # -- the verdict
 
     def _on_verdict(self, verdict: Verdict) -> None:
-        """Take the verdict on a user name and password."""
+        """Accept or refuse the client after the check of its user name and password."""
         if not self._connection.finished:
             self._decide(verdict, b"")
 
     def _decide(self, verdict: Verdict, data: bytes) -> None:
         """Accept or refuse the client.
 
-        `data` is the last data of the authenticator for the client, which the CONNACK contains.
+        `data` is the authenticator's last data for the client; it becomes a part of the CONNACK.
         """
         connection, service = self._connection, self._service
         connect, credentials = self._connect, self._credentials
@@ -304,7 +304,7 @@ class Login(InputHandler):
         identity: Identity,
         ticket: Ticket,
     ) -> Session | None:
-        """Close the client's older connection [MQTT-3.1.4-3], and return its session if it resumes.
+        """Close an older connection of the client [MQTT-3.1.4-3]; return the session to resume.
 
         Return None if the client has no session, or needs a new one.
         """
@@ -334,7 +334,7 @@ class Login(InputHandler):
         return session
 
     def _stored_will(self, context: PublishContext) -> Definition | None:
-        """Return the will in the form in which the store keeps it with a persistent session.
+        """Return the will as the definition that the store keeps with a persistent session.
 
         Return None if the CONNECT had no will, or if the broker would refuse to publish it now.
         """
@@ -346,8 +346,9 @@ class Login(InputHandler):
         return will.definition() if route.plan.refusal is None else None
 
     def _granted(self, connect: Connect, client_id: str, expiry: int, data: bytes) -> Properties5:
-        """Return the properties of a CONNACK: limits of the broker, and values that differ from
-        those that the client asked for (section 3.2.2.3).
+        """Return the properties of a CONNACK (section 3.2.2.3).
+
+        They are the limits of the broker, and the values that differ from the client's CONNECT.
         """
         connection, options = self._connection, self._service.options
         granted = Properties5()
@@ -373,9 +374,9 @@ class Login(InputHandler):
 
 
 def _remaining_length(data: bytes, at: i64) -> tuple[i64, i64]:
-    """Return a remaining length and the index of the byte after it; (0, 0) if it is incomplete.
+    """Return the remaining length at position `at`, and the position after it.
 
-    Raises MalformedPacket.
+    Return (0, 0) if it is incomplete. Raises MalformedPacket if it is invalid.
     """
     length: i64 = 0
     shift: i64 = 0

@@ -2,10 +2,10 @@
 
     PUBLISH   topic name   packet identifier (QoS 1, 2)   properties (level 5)   payload
 
-The levels differ in the properties alone: a publication without properties has one byte more at
-level 5, their length of 0. So one loop reads both. Adjacent QoS 0 packets to the same subscribers
-are a run, which is relayed as one slice of the input. Other packets are handled by the subclass for
-the level.
+The levels differ only in the properties: a publication without properties has one byte more at
+level 5, which is their length of 0. So one loop reads publications of all levels. Adjacent QoS 0
+packets to the same subscribers are a run, which is relayed as one slice of the input. Other packets
+are handled by the subclass for the level.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ _CODES: Final[dict[int, int]] = {
 
 
 class PacketHandler(InputHandler):
-    """Reads the packets of a client that has a session."""
+    """The handler of the packets of a client that has a session; the subclasses are for a level."""
 
     def __init__(self, connection: MqttConnection, has_properties: bool) -> None:
         """Create the handler of a connection.
 
-        `has_properties` is True at level 5, where publications have properties.
+        `has_properties` is True for level 5, whose publications have properties.
         """
         self.connection = connection
         self.service = connection.service
@@ -89,7 +89,10 @@ class PacketHandler(InputHandler):
 
     @abstractmethod
     def on_packet(self, session: Session, context: PublishContext, first: i64, body: bytes) -> i64:
-        """Handle any packet, and return its cost in units of the connection's budget."""
+        """Handle any packet, and return its cost in units of the connection's BUDGET.
+
+        `first` is the first byte of the packet, `body` are the bytes after the remaining length.
+        """
         raise NotImplementedError
 
     @abstractmethod
@@ -99,15 +102,18 @@ class PacketHandler(InputHandler):
 
     @abstractmethod
     def full_topic(self, topic: bytes, properties: PublishProperties) -> bytes:
-        """Return the topic name of a publication, which may be given by an alias."""
+        """Return the topic name of a publication. If it has an alias, `topic` may be empty.
+
+        Raises MalformedPacket for an unknown alias.
+        """
         raise NotImplementedError
 
     # -- the loop
 
     def parse(self, data: bytes, position: i64) -> i64:
-        """Handle the complete packets from `position` on, and return where they end. Hot path.
+        """Handle the complete packets in `data` from `position` on; return where they end.
 
-        Raises MalformedPacket.
+        Raises MalformedPacket. Hot path.
         """
         connection = self.connection
         size: i64 = len(data)
@@ -170,7 +176,7 @@ class PacketHandler(InputHandler):
                     continue
                 if mark > end:
                     self._send(run, run_count, data, run_start, position)
-                    raise MalformedPacket("topic name")
+                    raise MalformedPacket("topic name is longer than its packet")
                 topic = data[start + 2 : mark]
                 route = context.routes.get(topic)
                 if route is None:
@@ -227,7 +233,7 @@ class PacketHandler(InputHandler):
         return position
 
     def _send(self, run: Relay, count: i64, data: bytes, start: i64, end: i64) -> None:
-        """Relay a run of packets, if there is one."""
+        """Relay the run of `count` packets in data[start:end]; do nothing if `count` is 0."""
         if count > 0:
             if self._has_properties:
                 run.send_with_properties(data[start:end], count)
@@ -235,11 +241,15 @@ class PacketHandler(InputHandler):
                 run.send(data[start:end], count)
 
     def _refuse_size(self, context: PublishContext, first: i64) -> None:
-        """Raise MalformedPacket for a packet above the limit; count it if it is a publication."""
+        """Raise MalformedPacket for a packet that is too large; count it if it is a publication."""
         if first >> 4 == PUBLISH:
             context.received += 1
             context.count_fate(TOO_LARGE)
-        raise MalformedPacket("packet too large", "too_large", PACKET_TOO_LARGE)
+        raise MalformedPacket(
+            f"packet above the Maximum Packet Size of {self.connection.packet_max} bytes",
+            "too_large",
+            PACKET_TOO_LARGE,
+        )
 
     # -- publications that are acknowledged, or have properties
 
@@ -260,7 +270,7 @@ class PacketHandler(InputHandler):
             ):
                 return self.on_publish(session, context, _PUBLISH_1, PacketReader(data[start:end]))
         elif body > end:
-            raise MalformedPacket("topic name")
+            raise MalformedPacket("topic name is longer than its packet")
         packet_id: i64 = i64(read_i16_be(data, mark)) & 0xFFFF
         if packet_id == 0:
             raise MalformedPacket("packet identifier is 0")  # [MQTT-2.3.1-1]
@@ -295,7 +305,7 @@ class PacketHandler(InputHandler):
     def on_publish(
         self, session: Session, context: PublishContext, first: i64, reader: PacketReader
     ) -> i64:
-        """Handle any PUBLISH, and return its cost in units of the connection's budget."""
+        """Handle any PUBLISH, and return its cost in units of the connection's BUDGET."""
         connection, replies = self.connection, self.replies
         qos = first >> 1 & 3
         if qos == 3 or qos == AT_MOST_ONCE and first & 8:
@@ -314,7 +324,10 @@ class PacketHandler(InputHandler):
             return COLD
         if qos and self._has_properties and self._exceeds_receive_maximum(session):
             raise MalformedPacket(
-                "more than Receive Maximum", "receive_maximum", RECEIVE_MAXIMUM_EXCEEDED
+                "more unacknowledged QoS 1 and QoS 2 publications than Receive Maximum permits "
+                f"({self.service.options.receive_maximum})",
+                "receive_maximum",
+                RECEIVE_MAXIMUM_EXCEEDED,
             )  # [MQTT-3.3.4-7]
         route = context.routes.get(topic) or self._topics.resolve(context, topic)
         if route.plan.stale:
@@ -348,7 +361,7 @@ class PacketHandler(InputHandler):
         first: i64,
         ticket: Ticket,
     ) -> int:
-        """Publish and retain a message, and return the reason code for its publisher."""
+        """Publish a message, and retain it if it has RETAIN; return the publisher's reason code."""
         connection = self.connection
         context.received += 1
         qos: i64 = first >> 1 & 3
@@ -375,11 +388,11 @@ class PacketHandler(InputHandler):
         return int(self._code(connection.publish(context, route, message, ticket, publication)))
 
     def _code(self, fate: i64) -> i64:
-        """Return the reason code of an acknowledgement; the older levels have none but success."""
+        """Return the reason code for a message with this fate: always SUCCESS below level 5."""
         return _CODES.get(int(fate), UNSPECIFIED) if self._has_properties else SUCCESS
 
     def _exceeds_receive_maximum(self, session: Session) -> bool:
-        """True if the client already has as many unacknowledged publications as it may."""
+        """True if the client already has as many unacknowledged publications as it may have."""
         return (
             len(session.in_flight.received) + self.replies.waiting
             >= self.service.options.receive_maximum

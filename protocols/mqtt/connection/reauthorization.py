@@ -1,9 +1,9 @@
 """Apply changed permissions of a user to its sessions.
 
-A subscription that may read nothing any more is removed, and a connected client is disconnected
-with reason code 0x87 (Not authorized): it connects and subscribes again, and the SUBACK tells it
-what it may read. A subscription that may read less than before receives less. A session whose user
-is deleted, or may not enter its virtual host any more, ends.
+A subscription that may read nothing any more is removed. Its client, if connected, is disconnected
+with reason code 0x87 (Not authorized): it can connect and subscribe again, and the SUBACK then says
+which topic filters are allowed. A subscription that may read less than before receives less. A
+session whose user is deleted, or may not enter its virtual host any more, ends.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from protocols.mqtt.connection.service import MqttService
 from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.sys_topics import ROOT
 
-#: Sessions that are checked in one turn of the event loop; and levels of topic filters, times the
-#: weight of the user's access rules, that are compared with these rules in one turn.
+#: SLICE is the number of sessions that are checked in one turn of the event loop. LEVELS limits the
+#: work for one session in a turn: the number of levels of its topic filters, times the weight of
+#: the access rules of its user.
 SLICE: Final = 500
 LEVELS: Final = 10_000
 
@@ -47,7 +48,7 @@ def read_scope(identity: Identity, topic_filter: str, vhost: str) -> int:
 
 
 def review_session(service: MqttService, session: Session) -> None:
-    """Renew the permissions of a session, or end it if its user has none any more."""
+    """Renew the permissions of a session, or end the session if its user may not have it."""
     if session.connection is not None:
         session.connection.reauthorize()
     elif session.vhost.closing:
@@ -69,7 +70,7 @@ def _end(service: MqttService, session: Session) -> None:
 
 
 def apply_identity(session: Session, identity: Identity) -> None:
-    """Give a session other permissions."""
+    """Use changed permissions for a session: for its delayed will and all its subscriptions."""
     if session.identity is identity:
         return
     session.identity = identity
@@ -80,7 +81,7 @@ def apply_identity(session: Session, identity: Identity) -> None:
 
 
 class SessionReauthorization(Task):
-    """Checks all subscriptions of a session, in slices."""
+    """A task that checks all subscriptions of a session against its permissions, in slices."""
 
     def __init__(self, session: Session, identity: Identity) -> None:
         self._session = session
@@ -109,9 +110,9 @@ class SessionReauthorization(Task):
             )
 
     def _review(self, name: str) -> bool:
-        """Check one subscription against the permissions.
+        """Check one subscription against the permissions. Remove it if it is not allowed any more.
 
-        Return True if its messages are checked topic by topic, or were before.
+        Return True if its messages are checked topic by topic from now on, or were before.
         """
         session = self._session
         scope = read_scope(self._identity, name, session.vhost.name)
@@ -136,7 +137,7 @@ class SessionReauthorization(Task):
 
 
 class AllSessionsReauthorization(Task):
-    """Renews the permissions of all sessions of the broker, in slices."""
+    """A task that renews the permissions of all sessions of the broker, in slices."""
 
     def __init__(self, service: MqttService, agenda: Agenda) -> None:
         self._service = service
@@ -145,9 +146,9 @@ class AllSessionsReauthorization(Task):
         self._done = False
 
     def again(self) -> bool:
-        """Start over if the walk still runs, so that many changes in a row make one walk.
+        """Start over at the first session and return True, or return False if the task is done.
 
-        Return False if the walk has ended.
+        Starting over lets one task apply several changes that follow each other.
         """
         self._left = [] if self._done else self._service.sessions.all()
         return not self._done

@@ -1,7 +1,7 @@
-"""Acknowledge publications when they are durable, in their order.
+"""Acknowledge publications once they are durable, in the order of the client's packets.
 
-A PUBACK, PUBREC, PUBREL or PUBCOMP waits for the ticket of its publication, and for all replies
-before it [MQTT-4.6.0-2], [MQTT-4.6.0-3].
+A PUBACK, PUBREC, PUBREL or PUBCOMP waits for the ticket of the packet that it answers, and for all
+replies before it [MQTT-4.6.0-2], [MQTT-4.6.0-3].
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PendingReply:
 
 
 class PublishReplies(Waiter):
-    """The replies of one connection to its client's packets."""
+    """The PUBACK, PUBREC, PUBREL and PUBCOMP packets that one connection sends, in their order."""
 
     def __init__(self, outlet: Outlet) -> None:
         self._outlet: Outlet | None = outlet
@@ -54,7 +54,7 @@ class PublishReplies(Waiter):
         return ticket
 
     def give(self, first: i64, packet_id: i64, ticket: Ticket | None) -> None:
-        """Write a reply now, or after the replies before it and its ticket. Hot path.
+        """Write a reply once its ticket is settled and all replies before it are written. Hot path.
 
         `first` is the first byte of the packet.
         """
@@ -66,7 +66,10 @@ class PublishReplies(Waiter):
             write_answer(self._outlet.out, first, packet_id)
 
     def give_code(self, first: i64, packet_id: i64, ticket: Ticket | None, code: i64) -> None:
-        """Write a reply with a reason code, as `give` does; a code other than 0 is of level 5."""
+        """Write a reply with a reason code, once its turn has come (`give`).
+
+        A code other than 0 may be sent to clients of level 5 only.
+        """
         if code == 0:
             self.give(first, packet_id, ticket)
         elif ticket is not None and ticket.outstanding > 0:

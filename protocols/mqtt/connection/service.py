@@ -73,7 +73,7 @@ class MqttService(Front):
 
 
 class BrokerSurveyor(Surveyor):
-    """Starts surveys of the broker."""
+    """The Surveyor that starts a BrokerSurvey."""
 
     def __init__(self, service: MqttService) -> None:
         self._service = service
@@ -83,7 +83,7 @@ class BrokerSurveyor(Surveyor):
 
 
 class BrokerSurvey(Survey):
-    """Collects the counters that $SYS publishes, under Mosquitto's names."""
+    """A count of all that $SYS publishes about the broker, under the names that Mosquitto uses."""
 
     def __init__(self, service: MqttService) -> None:
         self._service = service

@@ -121,7 +121,7 @@ def _read_unsubscribe_4(reader: PacketReader) -> UnsubscribePacket:
 
 
 class SubscriptionChange(Task):
-    """Carries out one packet that changes a session's subscriptions, in slices."""
+    """A task that carries out one packet that changes a session's subscriptions, in slices."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class SubscriptionChange(Task):
             connection.resume_input()
 
     def _slice(self) -> list[SubscribeRequest]:
-        """Return the requests of this turn."""
+        """Return the next requests, as many as this turn may carry out."""
         requests = self._requests[self._at : self._at + SLICE]
         levels = 0
         for number, request in enumerate(requests):
@@ -171,25 +171,26 @@ class SubscriptionChange(Task):
         return requests
 
     def change(self, request: SubscribeRequest) -> None:
-        """Carry out one request."""
+        """Carry out the request for one topic filter."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Complete the change: all requests are carried out."""
+        """Do what remains, after all requests are carried out and before the reply."""
 
     def after_slice(self, reply_pending: bool) -> None:
-        """Continue after a slice; `reply_pending` is True if the SUBACK is not sent yet."""
+        """Do what follows each slice. `reply_pending` is True if the SUBACK is not sent yet."""
 
     def reply(self) -> bytes:
-        """Return the SUBACK or UNSUBACK."""
+        """Return the SUBACK or UNSUBACK packet."""
         raise NotImplementedError
 
 
 class SubscribeTask(SubscriptionChange):
-    """Carries out a SUBSCRIBE, and sends retained messages after the SUBACK.
+    """A task that carries out a SUBSCRIBE, and sends retained messages after the SUBACK.
 
-    Permissions are checked for each topic filter when its turn comes: with many access rules, fewer
-    filters fit into a slice. Shared subscriptions receive no retained messages.
+    The permission for a topic filter is checked in the slice that subscribes to the filter. With
+    many access rules, fewer filters fit into a slice. Shared subscriptions receive no retained
+    messages.
     """
 
     def __init__(
@@ -229,7 +230,7 @@ class SubscribeTask(SubscriptionChange):
             self._subscribe(request, verdict == READ_SOME)
 
     def _exceeds_quota(self, topic_filter: str) -> bool:
-        """True if the session has as many subscriptions as it may, and this one would be new."""
+        """True if a subscription to this filter would be new and above the limit of a session."""
         subscriptions, most = self.session.subscriptions, self._service.options.subscriptions
         if most == 0 or len(subscriptions) + len(subscriptions.memberships) < most:
             return False
@@ -239,7 +240,7 @@ class SubscribeTask(SubscriptionChange):
         )
 
     def _subscribe(self, request: SubscribeRequest, partly: bool) -> None:
-        """Subscribe; `partly` is True if the user may not read all topics of the filter."""
+        """Subscribe to a topic filter. `partly` is True if the user may read only some topics."""
         session, name = self.session, request.topic_filter
         if name.startswith(SHARE):
             self._service.sessions.groups.join(
@@ -286,7 +287,10 @@ class SubscribeTask(SubscriptionChange):
 
 
 class UnsubscribeTask(SubscriptionChange):
-    """Carries out an UNSUBSCRIBE; at level 5, the UNSUBACK says which subscriptions existed."""
+    """A task that carries out an UNSUBSCRIBE.
+
+    At level 5, the UNSUBACK says which subscriptions existed.
+    """
 
     def __init__(
         self,
