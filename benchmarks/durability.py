@@ -3,7 +3,8 @@ queue, and a restart after kill -9.
 
     python benchmarks/durability.py
         --trellis COMMAND      the broker [.run/bin/trellis]
-        --messages N           messages of 256 bytes in the queue when it is killed [1,000,000]
+        --messages N           messages of 256 bytes in the queue when the broker is killed
+                               [1,000,000]
         --output FILE          results as JSON [benchmarks/results/DATE-durability.json]
         --into FILE            the document whose marked part gets the table [docs/performance.md]
 

@@ -379,8 +379,8 @@ def mqtt_flow(quality: int, readers: int) -> Flow:
 
 
 def mqtt_persistent(messages: int) -> Iterator[float]:
-    """QoS 1 publications to one connected persistent session (clean_session 0), which acknowledges
-    each one. The publisher's PUBACKs wait for the sync."""
+    """Publish QoS 1 messages to one connected persistent session (clean_session 0), which
+    acknowledges each; yield the seconds of each batch. PUBACKs wait for the sync."""
     bench = DurableBench()
     writer, reader = bench.mqtt("writer"), bench.mqtt("reader", persistent=True)
     reader.receive_data(packet(0x82, b"\x00\x01" + text("room/+/temp") + b"\x01"))
@@ -413,9 +413,9 @@ def mqtt_persistent(messages: int) -> Iterator[float]:
 
 
 def amqp_flow(readers: int, acks: bool, by_headers: bool = False) -> Flow:
-    """Return a flow: publications to a topic exchange, or to a headers exchange, to which `readers`
-    queues are bound, each with a consumer; with `acks`, consumers acknowledge and the publisher has
-    confirms."""
+    """Return a flow: messages to a topic exchange (a headers exchange if `by_headers`) to which
+    `readers` queues are bound, each with a consumer. If `acks`, the consumers acknowledge, and the
+    publisher uses confirms."""
 
     def flow(messages: int) -> Iterator[float]:
         exchange = "amq.headers" if by_headers else "amq.topic"
@@ -460,8 +460,8 @@ def amqp_flow(readers: int, acks: bool, by_headers: bool = False) -> Flow:
 
 
 def amqp_persistent(messages: int) -> Iterator[float]:
-    """Publications with delivery_mode 2 to a topic exchange, to which one durable queue is bound.
-    Its consumer acknowledges each message. The publisher's confirms wait for the sync."""
+    """Publish messages with delivery_mode 2 to a topic exchange with one durable queue, whose
+    consumer acknowledges each; yield the seconds of each batch. Confirms wait for the sync."""
     bench = DurableBench()
     writer, reader = bench.amqp(), bench.amqp()
     writer.receive_data(method(1, 85, 10, b"\0"))

@@ -4,7 +4,7 @@ journal and a broker without, in turns.
     python benchmarks/journals.py [WORKLOAD...]     [mqtt-qos0 mqtt-qos1 amqp-auto amqp-ack]
         --rounds N           alternating rounds without and with a journal [3]
         --seconds S          length of a measurement [1]
-        --rate R             a rate that all brokers can sustain, messages per second [50,000]
+        --rate R             messages per second that both brokers can sustain [50,000]
         --trellis COMMAND    the broker [.run/bin/trellis]
         --output FILE        results as JSON [benchmarks/results/DATE-journals.json]
         --into FILE          the document whose marked part gets the tables [docs/streams.md]
@@ -213,7 +213,7 @@ def main() -> int:
         "--rate",
         type=int,
         default=50_000,
-        help="a rate that all brokers can sustain, messages per second [50,000]",
+        help="messages per second that both brokers can sustain [50,000]",
     )
     parser.add_argument(
         "--trellis",

@@ -7,10 +7,10 @@
 
 Each subject (a kind of object) is measured with a broker of its own. The program first creates some
 objects, so that one-time allocations are done, then many more: the result is the growth of VmRSS
-divided by their number. It includes everything: the event loop's transport, the core's objects,
-names and keys, and memory that the allocator cannot use. It does not include the kernel's socket
-buffers. The subject `backlog` is a queue of 500,000 messages: a consumer drains it, and the peak is
-compared with the memory just before.
+divided by the number of these. The result includes everything: the event loop's transport, the
+core's objects, names and keys, and memory that the allocator cannot use. The result does not
+include the kernel's socket buffers. The subject `backlog` is a queue of 500,000 messages: a
+consumer drains the queue, and the peak is compared with the memory just before.
 
 Linux only. Takes about a minute and a half.
 """
@@ -258,7 +258,10 @@ BACKLOG_TARGET: Final = 20 * 2**20
 
 @contextmanager
 def running(trellis: Path) -> Iterator[MeasuredBroker]:
-    """Run a broker on free ports. Raises peers.process.Failed."""
+    """Run a broker on free ports; stop the broker and close its clients at the end.
+
+    Raises peers.process.Failed.
+    """
     with tempfile.TemporaryDirectory(prefix="trellis-memory-") as directory:
         started: Running = TrellisPeer(Tools(trellis=trellis)).start(Path(directory))
         broker = MeasuredBroker(

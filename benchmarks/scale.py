@@ -204,7 +204,7 @@ def marshal(channel: int, frame: Any) -> bytes:
 
 
 def publication(exchange: str, key: str, headers: dict[str, Any] | None = None) -> bytes:
-    """Return the bytes of a publication."""
+    """Return the bytes that publish a transient message of 100 bytes on channel 1."""
     properties = spec.Basic.Properties(headers=headers, delivery_mode=1)
     return (
         marshal(1, spec.Basic.Publish(exchange=exchange, routing_key=key))

@@ -439,9 +439,14 @@ def test_login_of_a_user(
     [
         (
             "exchanges",
-            "/api/trellis/exchanges answered no JSON list of flat objects; is it Trellis?",
+            "/api/trellis/exchanges did not answer with the expected JSON list of flat objects; "
+            "does a Trellis broker listen there?",
         ),
-        ("bindings", "/api/trellis/bindings answered no JSON list of flat objects; is it Trellis?"),
+        (
+            "bindings",
+            "/api/trellis/bindings did not answer with the expected JSON list of flat objects; "
+            "does a Trellis broker listen there?",
+        ),
         ("connections", "/api/trellis/connections answered 500 Internal Server Error"),
     ],
 )

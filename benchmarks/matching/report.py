@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--charts",
         type=Path,
         metavar="FOLDER",
-        help="directory for the charts, which are SVG files [`matching` beside the document]",
+        help="directory for the charts, which are SVG files [the document's path without .md]",
     )
     arguments = parser.parse_args(argv)
     into: Path = arguments.into

@@ -1,6 +1,7 @@
 """Serves MQTT on loopback with amqtt's broker: `amqtt_serve.py PORT`.
 
-benchmarks/peers runs it with the Python of a virtual environment that has amqtt and uvloop.
+benchmarks/peers runs this program with the Python of a virtual environment that has amqtt and
+uvloop.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from amqtt.broker import Broker
 
 
 async def serve(port: int) -> None:
-    """Serve until cancelled."""
+    """Run amqtt's broker on this port until the task is cancelled."""
     broker = Broker(
         {
             "listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{port}"}},

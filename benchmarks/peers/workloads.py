@@ -94,7 +94,7 @@ CASES: Final = _cases()
 
 
 def chosen(names: Iterable[str]) -> list[Case]:
-    """Return the cases with these names, in the standard order; all cases if none are named.
+    """Return the named cases, in the order of the tables; all cases if none are named.
 
     Raises ValueError for an unknown name.
     """

@@ -39,7 +39,7 @@ _FAREWELLS = (b"\xe0\x00", b"\xc0\x00")
 
 
 class RelayConnection(asyncio.Protocol):
-    """A client of the relay."""
+    """A connection of the relay to one client."""
 
     def __init__(self, subscribers: list[RelayConnection]) -> None:
         self._subscribers = subscribers
@@ -104,7 +104,7 @@ class RelayConnection(asyncio.Protocol):
 
 
 class WritingConnection(RelayConnection):
-    """A client of the relay to which chunks are written by write(2), past the event loop."""
+    """A connection that writes chunks to its client by write(2), past the event loop."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -155,7 +155,7 @@ def _requested(body: bytes, level: int) -> list[int]:
 
 
 async def serve(port: int, kind: type[RelayConnection]) -> None:
-    """Serve until cancelled."""
+    """Accept connections on this port until the task is cancelled."""
     subscribers: list[RelayConnection] = []
     server = await asyncio.get_running_loop().create_server(
         lambda: kind(subscribers), "127.0.0.1", port, backlog=4096

@@ -249,7 +249,7 @@ def _mib(size: int | None) -> float | None:
 
 
 def environment(command: Sequence[str], targets: dict[str, str]) -> Environment:
-    """Return the present environment. Passwords in URLs of the command are masked."""
+    """Return time, command and machine of this run, with passwords in the command's URLs masked."""
     return Environment(
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         command=re.sub(r"(//[^/:@\s]*):[^@\s]*@", r"\1:***@", shlex.join(command)),

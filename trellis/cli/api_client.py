@@ -81,7 +81,8 @@ class ApiClient:
             return msgspec.json.decode(answer, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             raise CommandError(
-                f"{self.url(*path)} answered no {expected}; is it Trellis?"
+                f"{self.url(*path)} did not answer with the expected {expected}; "
+                "does a Trellis broker listen there?"
             ) from None
 
     def url(self, *path: str) -> str:

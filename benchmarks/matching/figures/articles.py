@@ -12,10 +12,10 @@ class ArticleRow(NamedTuple):
 
     name: str
     same: tuple[str, ...]
-    cold: tuple[
-        float, float, float
-    ]  # ns to subscribe, unsubscribe and look up, in an empty matcher
-    hot: tuple[float, float, float]  # the same calls with 1,000 subscriptions
+    #: Nanoseconds to subscribe, unsubscribe and look up: `cold` in an empty matcher, `hot` with
+    #: 1,000 subscriptions.
+    cold: tuple[float, float, float]
+    hot: tuple[float, float, float]
     rate: float  # matches per second
 
 

@@ -33,7 +33,7 @@ NAMES: Final = tuple(peer.name for peer in PEERS)
 
 
 def chosen(names: Iterable[str], tools: Tools) -> list[PeerBroker]:
-    """Return the peers with these names, in the standard order; all peers if none are named.
+    """Return the named peers, in the order of the tables; all peers if none are named.
 
     Raises ValueError for an unknown name.
     """

@@ -76,7 +76,7 @@ class NatsPeer(PeerBroker):
 
 
 class DebianNatsPeer(NatsPeer):
-    """The NATS server in Debian."""
+    """The NATS server of Debian's package, an older version."""
 
     name = "nats-debian"
     title = "NATS (Debian)"

@@ -52,7 +52,7 @@ def mqtt_body(topic: str, total: int) -> int:
 
 
 class RelayPeer(PeerBroker):
-    """The blind relay: forwards every chunk through uvloop's transports to every subscriber."""
+    """The blind relay: forwards every chunk unparsed to every subscriber by uvloop's transports."""
 
     name = "relay"
     title = "blind relay"
@@ -118,7 +118,7 @@ class RelayPeer(PeerBroker):
 
 
 class WriterPeer(RelayPeer):
-    """The blind writer: writes every chunk to every subscriber's socket by one write(2)."""
+    """The blind writer: writes every chunk unparsed to each subscriber's socket by one write(2)."""
 
     name = "writer"
     title = "blind writer"

@@ -17,7 +17,7 @@ Row = dict[str, str | int | float | bool | None]
 
 
 def environment(command: Sequence[str]) -> dict[str, Any]:
-    """Return the present environment for the results; `load` is the present load average."""
+    """Return time, command and machine of this run; `load` is the present load average."""
     found = of_bench(command, {})
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
