@@ -229,7 +229,7 @@ async def test_segments_are_served_as_they_stand(served: Served) -> None:
             ),
             "guest:guest",
             416,
-            "start 9 is behind",
+            "start=9 is greater",
         ),
         (
             (

@@ -108,7 +108,7 @@ class Certificates:
 
 
 def contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
-    """Return a TLS context for every enabled listener that uses TLS, by name.
+    """Return a TLS context for every enabled listener that uses TLS, by listener name.
 
     Raises SettingsError.
     """

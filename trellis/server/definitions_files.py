@@ -29,7 +29,7 @@ _HEAD = {"product_name": "Trellis"}
 
 
 def import_(broker: Broker, document_json: bytes) -> definitions.ImportReport:
-    """Import a document, and return what was imported and refused.
+    """Import a definitions document, and report what was imported and what was refused.
 
     Raises ValueError for text that is not a definitions document.
     """

@@ -1,4 +1,4 @@
-"""Settings as the options objects of `broker` and `protocols`, which cannot import settings."""
+"""Copies settings into options objects of `broker` and `protocols`, which import no settings."""
 
 from typing import TypeVar
 

@@ -179,8 +179,8 @@ class Mqtt(PlainListener, frozen=True, kw_only=True):
     response_prefix: Annotated[
         str,
         option(
-            "prefix of the response information for clients that request it, before their "
-            'client identifier; "" gives none',
+            "beginning of the response information that a client may request; the client "
+            'identifier follows; "" gives none',
             fills=MqttOptions,
         ),
     ] = MQTT.response_prefix
@@ -250,7 +250,7 @@ class Mqtts(TlsListener, frozen=True, kw_only=True):
     port: Port = 8883
     certificate_user: Annotated[
         bool,
-        option("log clients without a user name in as the user whom their certificate names"),
+        option("log in a client without a user name as the user that its certificate names"),
     ] = False
 
 

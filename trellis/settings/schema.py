@@ -296,7 +296,7 @@ class MatcherSettings(Section, frozen=True, kw_only=True):
     default: Annotated[
         str,
         option(
-            "algorithm of exchanges that name none; `trellis matchers` lists them",
+            "algorithm of exchanges without the argument x-matcher; `trellis matchers` lists all",
             choices=_matchers,
             fills=CoreField(BrokerLimits, "matcher"),
         ),
@@ -352,7 +352,7 @@ class UserSettings(Section, frozen=True, kw_only=True):
     ] = ".*"
     write: Annotated[str, option("names that the user may publish to", check=check_regex)] = ".*"
     read: Annotated[str, option("names that the user may consume from", check=check_regex)] = ".*"
-    loopback_only: Annotated[bool, option("refuse this user from other machines")] = False
+    loopback_only: Annotated[bool, option("accept this user from this machine only")] = False
     administrator: Annotated[
         bool,
         option("allow everything over HTTP: users, virtual hosts, policies, definitions"),
@@ -380,10 +380,14 @@ class UserSettings(Section, frozen=True, kw_only=True):
 class Settings(Section, frozen=True, kw_only=True):
     """All settings."""
 
-    user: Annotated[str, option("name of one user with every permission, beside [[users]]")] = ""
+    user: Annotated[
+        str, option("name of one user with all permissions, in addition to [[users]]")
+    ] = ""
     password: Annotated[
         str,
-        option("password of that user; as a flag, other users of the machine see it", secret=True),
+        option(
+            "password of that user; a flag is visible to other users of the machine", secret=True
+        ),
     ] = ""
     password_file: Annotated[str, option("file whose first line is the password of that user")] = ""
     node: NodeSettings = NodeSettings()
