@@ -502,7 +502,7 @@ def test_every_option_has_help_and_a_valid_default() -> None:
 
 # --- the options objects of the core ---
 
-#: Attributes without a setting, with the reason.
+#: Attributes of options objects that no setting fills, with the reason.
 NO_SETTING = {
     ("AmqpOptions", "version"): "the version of the program",
     ("MqttOptions", "version"): "the version of the program",

@@ -77,7 +77,7 @@ def test_broker_that_closes_connections_is_reported() -> None:
 
 
 def test_broker_that_does_not_read_is_reported() -> None:
-    # Sockets cannot buffer 8 MB in flight.
+    # 8 MB in flight are more than the buffers of the sockets hold.
     with FaultyBroker("deaf") as broker:
         result = ran(
             small("mqtt-qos1"),

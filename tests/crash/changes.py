@@ -227,7 +227,7 @@ class Retaining(Changing):
         client = await Mqtt.connect(ports.mqtt, f"{self.name}-reads", True)
         await client.subscribe((f"{self.name}/#", 0))
         rows: set[Row] = set()
-        # The bindings are removed in slices, while the broker answers a ping.
+        # Retained messages are sent in slices, and between two slices the broker may answer a ping.
         async with asyncio.timeout(PATIENCE):
             for _ in range(5):
                 await client.send(b"\xc0\x00")

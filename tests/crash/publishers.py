@@ -14,7 +14,7 @@ from tests.crash.wire import Amqp, Confirmed, Mqtt, mqtt_message, persistent, sh
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
 DUP, RETAIN = 8, 1
-#: Most messages that an AMQP publisher sends ahead of their confirms.
+#: The maximum number of unconfirmed messages of an AMQP publisher.
 AHEAD: Final = 60
 
 
@@ -126,7 +126,7 @@ class ExactlyOnce(Client):
         self.feed.begin()
         #: The last message that the broker should retain.
         self.retained = b""
-        #: Set when no new message shall be sent.
+        #: True if no new messages shall be sent.
         self.closing = False
         self._topic = topic
         self._queues = queues

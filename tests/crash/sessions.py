@@ -26,7 +26,7 @@ class Subscriber(Client):
         self.handed: dict[int, list[Message]] = {1: [], 2: []}
         #: QoS 1 messages that are settled durably.
         self.settled: set[Message] = set()
-        #: Set when the subscriber shall stay connected.
+        #: True if the subscriber shall stay connected.
         self.closing = False
         self.visits = 0
         self._filter = topic_filter

@@ -26,8 +26,8 @@ from tests.crash.wire import PATIENCE, Amqp, Delivered, Mqtt, listing, read_publ
 from tests.crash.workers import Acking, Rejecting, Transacting
 from tests.streams.test_inspect import look
 
-#: Small segments, and most of each queue on the disk, so that every kind of work is going on at any
-#: moment.
+#: Small segments, and queues that are mostly on disk, so that the broker is doing work of every
+#: kind at any moment.
 FLAGS: Final = (
     "--store-segment",
     "65536",
@@ -38,11 +38,11 @@ FLAGS: Final = (
     "--shutdown-grace",
     "1",
 )
-#: Most messages that are confirmed in a life.
+#: The maximum number of messages that are confirmed in a life.
 WORK: Final = 1_000
 #: When the broker is killed: while it works, while it writes a checkpoint, while it recovers.
 AT_WORK, IN_CHECKPOINT, IN_RECOVERY = "at work", "in checkpoint", "in recovery"
-#: Queues, by the arguments with which they are declared.
+#: Queues and the arguments with which they are declared.
 QUEUES: Final[dict[str, dict[str, Any]]] = {
     "keep": {},
     "also": {},

@@ -13,7 +13,7 @@ from tests.crash.client import Client, Ports
 from tests.crash.ledger import SIZES, Feed, read_body
 from tests.crash.wire import Amqp, Confirmed, Delivered, acknowledgement
 
-#: Most messages that are sent ahead of their confirms.
+#: The maximum number of unconfirmed messages.
 AHEAD: Final = 15
 
 
@@ -60,7 +60,7 @@ class Numbering(Client):
         #: Number -> body of unconfirmed messages; and the confirmed numbers.
         self._open: dict[int, bytes] = {}
         self._done: dict[int, bytes] = {}
-        #: Set when no new message shall be sent.
+        #: True if no new messages shall be sent.
         self.closing = False
 
     async def live(self, ports: Ports) -> None:

@@ -36,7 +36,7 @@ def test_a_broker_that_is_killed_five_times_keeps_what_it_promised(tmp_path: Pat
     kills = [IN_CHECKPOINT, AT_WORK, IN_RECOVERY, IN_CHECKPOINT]
     Random(seed).shuffle(kills)
     ended = weather(tmp_path, seed, [AT_WORK, *kills])
-    # The storm must not have been too quiet.
+    # Every kind of work must have happened often enough.
     for feed in [*(client.feed for client in ended.publishers), ended.worker.receipts]:
         assert len(feed.confirmed) > 10, feed.name
     assert len(ended.worker.settled) > 10 and any(deal.committed for deal in ended.deals.deals)

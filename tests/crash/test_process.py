@@ -111,7 +111,7 @@ def test_a_second_process_is_refused_and_the_first_is_not_disturbed(tmp_path: Pa
         broker.stop()
     finally:
         broker.kill()
-    again = BrokerProcess("--data-dir", str(tmp_path))  # The lock was released with its process.
+    again = BrokerProcess("--data-dir", str(tmp_path))  # The killed process released its lock.
     try:
         run(lambda: _all(again.amqp.port, 20))
         again.stop()
@@ -195,7 +195,7 @@ def test_on_a_full_disk_nothing_is_confirmed_until_there_is_room_and_nothing_is_
     count, size = (
         600,
         6_000,
-    )  # More than the disk can hold beside the ballast, less than it can hold without.
+    )  # Too much for the disk with the ballast, but not without it.
 
     async def work() -> None:
         client = await confirming(broker.amqp.port)
@@ -203,7 +203,7 @@ def test_on_a_full_disk_nothing_is_confirmed_until_there_is_room_and_nothing_is_
         await confirmed(client, count // 2)
         await publish(client, count // 2, count, size)
         await until(lambda: "store_blocked" in broker.log)
-        # It still serves stored messages and transient ones.
+        # The broker still serves stored messages and transient ones.
         other = await Amqp.connect(broker.amqp.port)
         assert await other.depth("q") == count
         await other.leave()

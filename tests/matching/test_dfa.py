@@ -213,15 +213,15 @@ def test_a_step_to_a_state_that_is_gone_is_made_again(word: str) -> None:
     known = matcher.stats()["states"]
     matcher.subscribe(
         f"a.{word}.#", 7
-    )  # `a` keeps its children, and what lies behind one of them is another state now
+    )  # `a` keeps its children, and one of them leads to another state now
     assert sorted(matcher.match(f"a.{word}")) == [0 if word == "b" else 1, 7]
     assert sorted(matcher.match(f"a.{word}")) == [0 if word == "b" else 1, 7]
     assert matcher.stats()["states"] == known
 
 
 def test_a_lookup_does_not_check_the_step_of_all_other_words() -> None:
-    # 60 nodes accept six words, and continuing visits as many more: after one change that exceeds
-    # the effort of one lookup.
+    # Each of 60 nodes has children for six words. To check the steps of all these words after one
+    # change would cost more than one lookup may.
     dfa: Dfa[int] = Dfa(AMQP)
     words = list("abcdef")
     for mask in range(60):

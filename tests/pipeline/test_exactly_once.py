@@ -141,7 +141,7 @@ class Scene:
         process = self.process()
         end = time.monotonic() + PATIENCE
         while not log.in_a_batch(number):
-            if process.poll() == 0:  # it finished before: there is more for it to do
+            if process.poll() == 0:  # the query finished before the kill: give it more rows
                 base, self.count = self.count, self.count + 8 * self.a_batch
                 self.write(base)
                 process = self.process()

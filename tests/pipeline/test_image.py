@@ -30,7 +30,7 @@ ROOT: Final = Path(__file__).parents[2]
 SERVICES: Final[dict[str, Any]] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())[
     "services"
 ]
-#: Seconds for anything to happen.
+#: Seconds that each step may take.
 PATIENCE: Final = 240
 MESSAGES: Final = 3_000
 
@@ -58,7 +58,7 @@ class Image:
         """
         opt = self.directory / "opt"
         opt.mkdir()
-        # Nothing of this checkout may be found except what is installed.
+        # PYTHONPATH would make modules of this checkout importable that are not installed.
         environment = {
             name: value for name, value in os.environ.items() if name != "PYTHONPATH"
         } | {"TRELLIS_PURE": "1", "PYTHON": sys.executable}

@@ -320,10 +320,10 @@ def test_changed_bytes_are_never_read_and_always_reported(seed: int, times: int)
     ]
     again = Log(disk)
     findings = again.recovery.findings
-    # All messages that are read were written at that position. (A checkpoint splits groups.)
+    # Each entry that is read was written at its position. (A checkpoint splits groups.)
     found = entries_of(disk)
     assert all(known.get(position) == entry for position, entry in found.items())
-    # All changes are reported, by `verify` too, and nothing else is reported.
+    # All damage is reported, by `verify` too, and nothing else is reported.
     if again.recovered != wanted:
         assert findings or _lost_its_end(before, disk, log)
     if findings:
@@ -338,7 +338,7 @@ def test_changed_bytes_are_never_read_and_always_reported(seed: int, times: int)
         or any(finding.kind in ("cut", "missing") for finding in findings)
         or _lost_its_end(before, disk, log)
     )
-    # The second time gives the same result, and after a repair there is no finding.
+    # A second recovery gives the same result, and one after a repair has no finding.
     once_more = Log(disk)
     assert once_more.recovered == again.recovered
     recovered = again.recovered

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from broker.store.disk import Disk, File, RealDisk
 
-#: Seconds after which a disk that waits gives up: a test that failed must end.
+#: Seconds after which a waiting disk gives up, so that a failed test ends.
 PATIENCE = 30.0
 
 
@@ -50,7 +50,7 @@ class HandledDisk(Disk):
 
     def __init__(self) -> None:
         self.refuse: Callable[[str, str], int] = lambda operation, path: 0
-        #: Set: syncs do not wait.
+        #: While this event is set, syncs do not wait.
         self.open_for_syncs = threading.Event()
         self.open_for_syncs.set()
         self.syncs = 0

@@ -25,7 +25,7 @@ MQTT: Final = ("mqtt", "mqtts", "ws", "wss", "mqtt by a file")
 USERS: Final[dict[str, dict[str, Any]]] = {
     "all": {},
     "unknown": {"configure": "", "write": "", "read": ""},
-    # To bind a queue is to write to it, and to read from the exchange.
+    # Binding a queue requires permission to write to the queue and to read from the exchange.
     "reader": {"configure": "", "write": "^q$", "read": r"^amq\.topic$"},
     "writer": {"configure": "", "write": r"^(amq\.topic|q)$", "read": ""},
     "fenced": {
@@ -37,8 +37,8 @@ USERS: Final[dict[str, dict[str, Any]]] = {
     },
     "denied": {"rules": ["deny all secret/#", "allow all #"]},
 }
-#: action, topic -> who may. MQTT's `#` is allowed in part where a rule denies some of it; a binding
-#: is all or nothing.
+#: (action, topic) -> the users that may do it. A user with a rule that denies some topics may
+#: subscribe to MQTT's `#` and receives the other topics; an AMQP binding is refused instead.
 TABLE: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     ("subscribe", "open/a"): ("all", "reader", "fenced", "denied"),
     ("subscribe", "open/but/not/this"): ("all", "reader", "denied"),
@@ -146,7 +146,7 @@ async def mqtt_may(doors: Doors, door: str, user: str) -> set[tuple[str, str]]:
             before = doors.denied()
             await socket.send(mqtt_publish(topic, b"", 1, 1))
             while (packet := await client.packet())[0] != 0x40:
-                pass  # What it has subscribed to itself.
+                pass  # A message to the client's own subscription.
             allowed = doors.denied() == before
             assert packet == (0x40, b"\x00\x01")
         if allowed:

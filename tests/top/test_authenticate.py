@@ -34,7 +34,7 @@ from trellis.auth.login_throttle import (
 from trellis.auth.passwords import check_hash, verify
 from trellis.auth.settings_users import GENERATED_USER_FILE, authenticator_from_settings
 
-#: A hash that is verified in no time, and one that takes a while.
+#: A password hash that is verified very fast, and one that is verified slowly.
 QUICK = argon2.PasswordHasher(1, 8, 1).hash("quick")
 SLOW = argon2.PasswordHasher(8, 32_768, 1).hash("slow")
 
@@ -250,7 +250,7 @@ async def test_who_gives_no_name(
     accounts: Make, anonymous: bool, from_afar: bool, local: bool, name: str | None
 ) -> None:
     question = Question(accounts(anonymous, from_afar), None, local=local)
-    assert question.answered  # At once: there is nothing to hash.
+    assert question.answered  # The verdict comes at once, because no password is hashed.
     assert await question.name() == name
 
 

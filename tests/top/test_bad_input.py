@@ -19,11 +19,11 @@ from tests.top.running import Amqp0, Leaks, Mqtt0, Running, Socket
 
 #: Seconds that clients have for their login.
 HANDSHAKE: Final = 1.0
-#: A random answer of the dice, always the same.
+#: Random bytes, the same in every run.
 NOISE: Final = random.Random(2).randbytes(300_000)
 CLOSE: Final = b"\x00\x0a\x00\x32"
-#: A client that never finishes is let go at the handshake timeout; this is how often it says one
-#: byte more.
+#: Seconds between two bytes of a client that sends slowly. It never completes its login, so it is
+#: disconnected at the handshake timeout.
 DRIP: Final = 0.02
 
 Talk = Callable[[Running], Coroutine[Any, Any, bytes]]
@@ -53,7 +53,7 @@ def says(listener: str, data: bytes) -> Talk:
         try:
             await client.send(data)
         except ConnectionError:
-            pass  # The broker has heard enough.
+            pass  # The broker has closed the connection.
         return await reading
 
     return talk

@@ -80,9 +80,9 @@ def test_garbage_that_was_left_alone_is_found_when_memory_has_grown_and_nothing_
     collector.check(1)
     collector.check(1)
     assert gone() is not None
-    collector._resident = 1  # As if one byte had been in use.
+    collector._resident = 1  # As if one byte were in use after the last collection.
     collector.check(2)
-    assert gone() is not None  # Messages flow.
+    assert gone() is not None  # No full collection while messages arrive.
     collector.check(2)
     assert gone() is None
 
@@ -91,8 +91,8 @@ def test_garbage_that_was_left_alone_is_found_when_memory_has_grown_and_nothing_
 def test_many_new_objects_make_no_long_pause(collector: GcPolicy) -> None:
     """The objects survive, as those of connections do, and each is examined once."""
     collector.settle()
-    # What stayed of that is little, and a full collection comes when a fourth of it has stayed
-    # anew.
+    # Few objects survived that collection. A full collection comes when the number of new survivors
+    # is a fourth of theirs.
     gc.collect()
     before = gc.get_freeze_count()
     kept = [[number] for number in range(100_000)]

@@ -165,7 +165,7 @@ def test_renegotiation_is_refused(authority: Authority) -> None:
             seen = ""
             while "Verify return code: 0" not in seen:
                 seen += client.stdout.readline()
-            client.stdin.write("R\n")  # A word of s_client: begin anew.
+            client.stdin.write("R\n")  # This command makes openssl s_client renegotiate.
             client.stdin.flush()
             rest, _ = client.communicate(timeout=PATIENCE)
         assert "no renegotiation" in rest, rest
@@ -198,8 +198,8 @@ async def test_out_of_descriptors_every_door_waits_and_goes_on(
 
 # -- a thousand connections a second
 
-#: Makes connections to PORT, RATE a second for SECONDS, says HELLO (in hexadecimal digits) on each,
-#: and hangs up.
+#: Makes connections to PORT, RATE a second for SECONDS, sends HELLO (in hexadecimal digits) on
+#: each, and closes it.
 FLOOD: Final = """
 import socket, sys, time
 port, rate, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])

@@ -88,7 +88,7 @@ async def test_a_request_that_comes_byte_by_byte_is_answered(running: Running) -
 async def test_silent_clients_do_not_keep_others_out(running: Running) -> None:
     silent = [await running.socket("metrics") for _ in range(MAX_CONNECTIONS + 5)]
     assert (await running.get("metrics", "/healthz"))[0] == 200
-    # The first made room for those who came later.
+    # The oldest connections were closed to make room for later ones.
     assert await silent[0].read() == b""
     page = await running.scrape()
     assert page.value("trellis_http_closed_total", listener="metrics", reason="too_many") >= 6
@@ -236,7 +236,7 @@ async def test_bindings_are_listed(running: Running) -> None:
     client = await running.amqp()
     await client.queue("q", "amq.topic", "sensors.#")
     odd = marshal(1, spec.Queue.Bind(queue="q", exchange="amq.direct", routing_key="?"))
-    await client.socket.send(odd.replace(b"\x01?", b"\x01\xff"))  # A key is bytes, not text.
+    await client.socket.send(odd.replace(b"\x01?", b"\x01\xff"))  # A key that is not UTF-8.
     await client.expect(spec.Queue.BindOk)
     headers: Any = {
         "x-match": "any",

@@ -116,7 +116,7 @@ async def test_leftover_input_of_a_greedy_publisher_has_one_place_in_a_turn(
     assert places == {0, 1}
 
 
-#: One whose password takes a few hundred milliseconds to verify.
+#: A user whose password takes a few hundred milliseconds to verify.
 SLOW: Final = {"name": "slow", "password_hash": argon2.PasswordHasher(12, 32_768, 1).hash("slow")}
 
 
@@ -137,7 +137,7 @@ async def test_a_client_that_says_more_than_64_kib_before_its_verdict_is_cut_off
     running, client, link = await greeted(start)
     link.data_received(
         start_ok("slow", "slow").ljust(size, b"\0")
-    )  # However the kernel cuts what is sent.
+    )  # All data in one chunk: the kernel might divide it.
     assert await client.read_to_end() == b""
     assert running.node.amqp.closed == {"too_much_before_login": 1}
 
@@ -286,7 +286,7 @@ async def test_what_a_turn_has_no_time_for_is_heard_in_order_in_the_next_ones(
 ) -> None:
     monkeypatch.setattr(
         "trellis.server.turn.INPUT_SECONDS", -1.0
-    )  # Every chunk must wait, and every goodbye.
+    )  # Every chunk and every close waits for the next turn.
     clients = [await running.amqp() for _ in range(3)]
     for number, client in enumerate(clients):
         await client.queue(f"q{number}")

@@ -15,9 +15,9 @@ import uvloop
 from tests.top.conftest import Start
 
 LOGINS: Final = 1_000
-#: Seconds that the loop may be held: the one that the broker runs on, and asyncio's, which does all
-#: that is ready in one go. (It is held for 2 to 4 ms most times, and was for 15 in one of eight
-#: runs.) Seconds between two looks at the clock.
+#: Seconds for which the event loop may be blocked: uvloop, on which the broker runs; and asyncio's
+#: loop, which runs all ready callbacks in one turn (mostly 2 to 4 ms, in one of eight runs 15 ms).
+#: Then seconds between two looks at the clock.
 LIMIT: Final = 0.005
 LIMIT_ASYNCIO: Final = 0.025
 LOOK: Final = 0.001
@@ -107,7 +107,7 @@ async def test_a_thousand_logins_at_once_do_not_hold_the_loop(start: Start) -> N
 @pytest.mark.long
 @pytest.mark.asyncio(
     loop_factories=["uvloop"]
-)  # The loop that the broker runs on; hashing slows the processor for all.
+)  # uvloop is the loop of a real broker. Hashing slows the processor for all threads.
 async def test_a_thousand_logins_with_hashes_that_take_their_time_do_not_hold_the_loop(
     start: Start,
 ) -> None:

@@ -96,7 +96,7 @@ async def test_every_metric_of_the_rules_and_the_dashboard_is_there(
     running = await start(data={"dir": str(tmp_path)})
     await (
         await running.amqp()
-    ).leave()  # Reasons for closing are there when something was closed for them.
+    ).leave()  # A reason has a sample once a connection was closed for it.
     assert metrics_used() - (await running.scrape()).names == set()
 
 
@@ -232,7 +232,7 @@ async def test_counts_are_what_mqtt_clients_did(running: Running) -> None:
     page = await running.scrape()
     counted = of_protocol(page, "mqtt")
     for confirms in ("received_confirm", "confirmed"):
-        counted.pop(confirms, None)  # Whether PUBACK is a confirm is the front end's matter.
+        counted.pop(confirms, None)  # The front end decides if PUBACK counts as a confirm.
     assert counted == {
         "received": 10,
         "routed": 8,

@@ -19,7 +19,7 @@ from tests.top.conftest import Start
 from tests.top.running import PATIENCE, Amqp0, Mqtt0, Socket, parsed
 from trellis.app import POLL_SECONDS
 
-#: Only the broker's loop is of interest here, and that runs in another process.
+#: The broker under test runs in another process, so one event loop for the test is enough.
 in_another_process: Final = pytest.mark.asyncio(loop_factories=["asyncio"])
 CLOSE_OK: Final = marshal(0, spec.Connection.CloseOk())
 
@@ -75,15 +75,13 @@ async def test_clients_are_told_and_the_broker_ends_when_the_last_has_gone(
         await greeted.send(CLOSE_OK)
         await greeted.read_to_end()
 
-        ready = await connect(
-            process, "metrics"
-        )  # Health checks see that the broker is about to end.
+        ready = await connect(process, "metrics")  # Health checks get 503 while the broker stops.
         await ready.send(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert parsed(await ready.read_to_end())[0] == 503
         for listener in ("amqp", "mqtt"):
             with pytest.raises(ConnectionRefusedError):
                 await connect(process, listener)
-        await asyncio.sleep(5 * POLL_SECONDS)  # It has time.
+        await asyncio.sleep(5 * POLL_SECONDS)  # It still waits for its clients.
         assert process.process.poll() is None
 
         await one.socket.send(CLOSE_OK)
@@ -102,7 +100,7 @@ async def test_clients_that_do_not_answer_are_not_waited_for_beyond_the_grace() 
         began = time.monotonic()
         process.process.send_signal(signal.SIGTERM)
         assert await ended(process) == 0
-        assert time.monotonic() - began < 0.3 + 1.5  # Python takes its time to end.
+        assert time.monotonic() - began < 0.3 + 1.5  # 1.5 s for the end of Python.
         assert "stopped aborted=2" in process.log
         for client in deaf:
             await client.read_to_end()
@@ -153,7 +151,7 @@ async def test_a_connection_that_is_just_being_accepted_is_told_too(start: Start
     running = await start()
     clients = [
         await running.socket("amqp") for _ in range(20)
-    ]  # The kernel has them; the broker may not, yet.
+    ]  # The kernel has accepted them, the broker perhaps not yet.
     running.app.stop()
     await running.stop()
     for client in clients:
@@ -167,7 +165,7 @@ async def test_a_client_that_has_said_goodbye_is_not_told(start: Start) -> None:
     await client.socket.send(marshal(0, spec.Connection.Close(200, "bye", 0, 0)))
     await client.expect(spec.Connection.CloseOk)
     await running.until(lambda: running.node.amqp.closed == {"client": 1})
-    assert running.node.turn.links  # It has not hung up yet.
+    assert running.node.turn.links  # The broker has not closed the connection yet.
     await running.stop()
     assert await client.socket.read_to_end() == b""
     assert running.node.amqp.closed == {"client": 1}

@@ -87,7 +87,7 @@ async def test_a_slow_disk_holds_back_confirms_and_nothing_else(
     assert await sensor.packet() == (0x40, b"\x00\x01")
     await publish(other, b"is not kept", delivery_mode=1)
     await confirmed(other, 1)
-    # The reader need not wait: that a message was delivered is no promise.
+    # The reader need not wait: a delivery does not say that a message is durable.
     reader = await running.amqp()
     assert await bodies(reader, "q", 2) == [b"waits", b"is not kept"]
     await heard(client)
@@ -137,11 +137,11 @@ async def test_publishers_beyond_what_may_wait_for_the_disk_wait_themselves_and_
     sending = asyncio.create_task(sock.send(data))
     await running.until(lambda: of(running).backlogged)
     for _ in range(20):
-        await heard(bystander)  # Others are heard meanwhile ...
+        await heard(bystander)  # Other clients are still read.
     held = of(running).durable.unwritten_bytes
     assert held < 100_000 + 2 * (
         256 << 10
-    )  # ... and this one, after the chunk that was one too many, is not.
+    )  # The sensor is not read after the chunk that exceeded the limit.
     for _ in range(20):
         await heard(bystander)
     assert of(running).durable.unwritten_bytes == held
@@ -161,7 +161,7 @@ async def test_a_clean_stop_writes_what_is_left(start: Start, tmp_path: Path) ->
     running = await start(disk=disk, **at(tmp_path))
     client = await confirming(running)
     disk.open_for_syncs.clear()
-    for body in (b"1", b"2", b"3"):  # The first of them is being written, the others wait for it.
+    for body in (b"1", b"2", b"3"):  # The first message is being written, the others wait.
         await publish(client, body)
         await heard(client)
     stopping = asyncio.create_task(running.stop())
@@ -218,7 +218,7 @@ async def test_checkpoints_give_space_back_while_messages_flow(
 async def test_a_stop_does_not_wait_for_a_checkpoint(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storing, "CHECKPOINT_PAUSE", 0.2)  # It takes long.
+    monkeypatch.setattr(storing, "CHECKPOINT_PAUSE", 0.2)  # The checkpoint takes long.
     running = await start(**at(tmp_path, **SMALL))
     client = await confirming(running)
     reader = await running.amqp()
@@ -252,7 +252,7 @@ async def test_a_full_disk_holds_back_confirms_until_there_is_room(
     await publish(client, b"waits")
     await running.until(lambda: of(running).full_disk_failures > 3)
     await heard(client)
-    # Reads and acks still work.
+    # Messages can still be delivered and acknowledged.
     assert await bodies(await running.amqp(), "q", 2) == [b"before", b"waits"]
     await publish(client, b"waits too")
     await heard(client)
@@ -301,7 +301,7 @@ async def test_a_disk_that_fails_ends_the_broker_and_nothing_is_confirmed_any_mo
     await confirmed(client, 1)
     disk.refuse = lambda asked, path: errno.EIO if asked == operation else 0
     await publish(client, b"lost", b"lost too")
-    close = await client.expect(spec.Connection.Close)  # ... and no confirm before it.
+    close = await client.expect(spec.Connection.Close)  # No confirm came before it.
     assert close.reply_code == 320
     assert await client.socket.read_to_end() == b""
     await running.stop()

@@ -139,7 +139,7 @@ async def test_the_end_is_authenticated(start: Start, authority: Authority) -> N
     running = await start(**secure(authority))
     client = await over_tls(running, authority.client())
     await client.socket.send(b"\xe0\x00")
-    assert await client.socket.read() == b""  # A stream that was merely cut would raise.
+    assert await client.socket.read() == b""  # Without the TLS close, read() would raise.
     client.socket.close()
     await running.until(lambda: not running.node.turn.links)
     assert running.node.mqtt.closed == {"client": 1}

@@ -231,7 +231,7 @@ def test_a_fault_closes_with_the_same_code(fault: str, before: bytes, sizes: lis
     assert heard.data == (b"good" if before else b"")
     assert heard.close == 1002
     assert theirs_wsproto(chunks)[::2] == heard[::2]
-    if not fault.startswith("length"):  # `websockets` takes any length.
+    if not fault.startswith("length"):  # `websockets` accepts every length.
         assert theirs_websockets(chunks)[::2] == heard[::2]
 
 
@@ -502,8 +502,8 @@ SAME, FOREIGN = False, True
         ("localhost:15675", "https://app.example", "https://app.example", (AFAR, FOREIGN)),
         ("localhost:15675", "null", "null", (AFAR, FOREIGN)),
         ("localhost:15675", "https://any.example", "*", (AFAR, FOREIGN)),
-        # A name of an attacker that points to this machine (DNS rebinding) may connect, but is not
-        # local.
+        # DNS rebinding: a page whose host name resolves to this machine may connect, but does not
+        # count as local.
         ("evil.example:15675", "http://evil.example:15675", "", (AFAR, SAME)),
     ],
 )

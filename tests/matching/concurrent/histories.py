@@ -32,8 +32,8 @@ PAIRS = tuple(
 BITS = {pair: 1 << number for number, pair in enumerate(PAIRS)}
 
 NAMES = ("subscribe", "unsubscribe", "match", "snapshot", "matches_any", "contains", "len", "clear")
-#: Weights of the operations of a thread: one that does everything, one that changes, one that
-#: subscribes and unsubscribes, one that looks up.
+#: Weights of NAMES for four kinds of threads: all operations, mainly changes, subscribe and
+#: unsubscribe, mainly lookups.
 ROLES = (
     (30, 25, 20, 12, 3, 3, 3, 4),
     (50, 40, 4, 4, 0, 0, 0, 2),

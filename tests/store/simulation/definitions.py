@@ -129,8 +129,8 @@ class Definitions:
         steps = [step for _, step in self._steps if step.seen() == there]
         if steps:
             self.now = steps[-1].copy()
-            # A queue that was deleted and declared again meanwhile may be the first or the second
-            # of that name.
+            # If a queue was deleted and declared again, the queue found may be the earlier or the
+            # later one of that name.
             self.now.queues = {
                 name: min(step.queues[name] for step in steps) for name in self.now.queues
             }

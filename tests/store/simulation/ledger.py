@@ -46,7 +46,7 @@ class Copy:
 
 
 class Family:
-    """A family. If it is `lossy`, messages may be dropped; if it is `endless`, it has no consumer."""
+    """A family. `lossy`: messages may be dropped silently. `endless`: it has no consumer."""
 
     def __init__(
         self, name: str, queues: tuple[str, ...], lossy: bool, endless: bool = False

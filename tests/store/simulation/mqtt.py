@@ -75,8 +75,8 @@ class MqttPublisher(Mqtt):
         #: Packet identifier -> the message sent under it, and True after its PUBREC; in the order
         #: of sending.
         self._open: dict[int, tuple[str, str, bytes, int, bool]] = {}
-        #: Retained messages that were sent again: others may have come between, so they count no
-        #: more.
+        #: Retained messages that were sent again. Other messages may have come in between, so these
+        #: are not checked any more.
         self._again: set[int] = set()
 
     def begun(self, present: bool) -> None:

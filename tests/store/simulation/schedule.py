@@ -106,7 +106,7 @@ class Simulation:
                 ["plain", "short", "brief", "fan", "topic", "full", "drop"],
             )
         )
-        #: True if the power fails in the middle of batches, again and again.
+        #: True if the power often fails in the middle of a batch.
         self._torn = random.random() < 0.2
         self._workers: list[Client] = [Worker(self, f"w-{queue}", queue) for queue in QUEUES]
         self._operators = [Operator(self, "o1"), Operator(self, "o2")]
@@ -187,7 +187,7 @@ class Simulation:
 
     def run(self) -> Counter[str]:
         """Run all steps, and return the violations found, by kind."""
-        # In memory, if there is such a directory, the syncs of the catalog cost nothing.
+        # The syncs of the catalog cost nothing in a directory in memory.
         shared = "/dev/shm"
         with tempfile.TemporaryDirectory(
             dir=shared if os.path.isdir(shared) else None
@@ -272,7 +272,7 @@ class Simulation:
                     "p1",
                     "p2",
                     "q1",
-                ):  # Other publishers publish later than they number.
+                ):  # Other publishers number messages long before they publish.
                     self.complain(
                         OLD, f"{message} in {name}, which was declared after message {born}"
                     )

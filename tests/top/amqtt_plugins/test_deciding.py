@@ -85,7 +85,7 @@ async def test_a_plugin_that_says_no_to_a_name_keeps_it_from_the_accounts(
 async def test_where_no_plugin_has_an_opinion_the_accounts_decide(
     build: Build, passwords: str
 ) -> None:
-    house = build({FILE: {"password_file": passwords}})  # It has none of those who give no name.
+    house = build({FILE: {"password_file": passwords}})  # The plugin decides named users only.
     assert await house.code() == ACCEPTED
     assert await house.code(peer=AFAR) == NOT_AUTHORISED
     house = build({here(Says): {}})
@@ -157,7 +157,7 @@ async def test_a_plugin_that_holds_its_thread_holds_neither_the_loop_nor_more_lo
     assert (house.authenticator.late, house.authenticator.waiting) == (
         2,
         2,
-    )  # The third was turned away at once.
+    )  # The third login was refused at once.
     Hangs.released.set()
     await house.quiet()
     assert await house.code("bob", "secret") == ACCEPTED
@@ -284,7 +284,7 @@ async def test_a_client_that_comes_back_finds_its_gate_unless_a_plugin_would_see
         client = await house.join("bob", password, "b1")
         await client.ask(publish("a/1"))
         client.connection.on_closed()
-        return len(list(house.broker.vhosts["/"].contexts)) - 1  # One is the broker's own.
+        return len(list(house.broker.vhosts["/"].contexts)) - 1  # One context is the broker's own.
 
     assert [await contexts(role) for role in ("a", "a", "b")] == [1, 1, 2]
     assert house.fates() == {"unroutable": 2, "denied": 1}

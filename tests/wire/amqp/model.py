@@ -143,7 +143,7 @@ class Play:
         self.most_consumers = consumers
         self.queues: dict[str, ModelQueue] = {}
         self.published = self.tags = self.places = self.now = 0
-        #: When, which, and what happens then.
+        #: Due time, number and action of each delayed message.
         self.delayed: list[tuple[int, int, Callable[[], object]]] = []
         self.sides[0].client.send(
             X.Declare(
@@ -165,7 +165,7 @@ class Play:
         frames = [
             side.client.send(*(methods if at == who else ())) for at, side in enumerate(self.sides)
         ]
-        # A message that is requeued after its time expires at the next advance of the clock.
+        # A message that is requeued after its expiry time expires when the clock advances next.
         self.world.sleep(0)
         self.check(
             [[*mine, *side.client.read()] for mine, side in zip(frames, self.sides, strict=True)],
@@ -369,7 +369,7 @@ class Play:
         data = b""
         side, returned = self.sides[who], 0
         if side.transaction is not None and "requeue" in side.transaction.settled.values():
-            return  # The model does not know which of them gets a consumer first.
+            return  # The model does not know which requeued message is delivered first.
         if side.transaction is not None or delay:
             # Messages that are delivered at once come in the order of publishing, not of priority.
             priority = 0

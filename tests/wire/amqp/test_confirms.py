@@ -136,7 +136,7 @@ def test_nothing_overtakes_a_persistent_message_that_waits() -> None:
     quick, safe = publication("", "q", b"x"), publication("", "d", b"x", delivery_mode=2)
     assert say(client, quick, quick, safe, quick) == [("ack", 2, True)]
     assert say(client, quick, safe, quick) == []
-    first = world.store.take()  # The messages so far.
+    first = world.store.take()  # The records of the messages so far.
     assert say(client, safe, quick) == []
     first.write()
     world.store.written(first)
@@ -272,7 +272,7 @@ def test_room_made_by_a_consumer_is_room() -> None:
     client.send(B.Nack(1, requeue=True))
     assert (
         client.world.queue("q").depth == 2
-    )  # What comes back is not dropped, but nothing new is taken.
+    )  # The requeued message is kept, new messages are refused.
     assert say(client, q) == [("nack", 5, False)]
 
 

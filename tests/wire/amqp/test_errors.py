@@ -760,9 +760,9 @@ def test_a_hard_error_ends_the_connection_and_gives_back_what_it_held(
 @pytest.mark.parametrize(
     ("broken", "text"),
     [
-        (frame(1, 1, bytes(131_065)), "frame of 131065 bytes; the most is 131064"),
-        (b"\x01\0\1\xff\xff\xff\xff" + bytes(50), "frame of 4294967295 bytes; the most is 131064"),
-        (b"\x01\0\1\x80\0\0\0" + bytes(50), "frame of 2147483648 bytes; the most is 131064"),
+        (frame(1, 1, bytes(131_065)), "frame with a payload of 131065 bytes; the limit is 131064"),
+        (b"\x01\0\1\xff\xff\xff\xff" + bytes(50), "frame with a payload of 4294967295 bytes; the limit is 131064"),
+        (b"\x01\0\1\x80\0\0\0" + bytes(50), "frame with a payload of 2147483648 bytes; the limit is 131064"),
         (method(1, 50, 10, bytes(40))[:-1] + b"\xcd", "frame does not end with byte 206"),
     ],
 )

@@ -22,7 +22,7 @@ from tests.wire.amqp.speech import body, content, header, long, open_channel, pu
 
 Q, B, X = spec.Queue, spec.Basic, spec.Exchange
 
-#: A way to pass input on: in one chunk, or cut so that no content is whole.
+#: A function that divides input into chunks: one chunk, or chunks without a whole content.
 Ways = Callable[[list[bytes]], list[bytes]]
 
 
@@ -167,7 +167,8 @@ def nothing(scene: Scene) -> None:
 
 
 T = "amq.topic"
-#: Condition -> input, repeated so that the route is cached, and preparation.
+#: Condition -> input (repeated, so that the route is cached) and a function that prepares the
+#: scene.
 CONDITIONS: dict[str, tuple[list[bytes], Callable[[Scene], None]]] = {
     "nothing special": ([publication(T, "k", b"x")] * 4, nothing),
     "empty bodies": ([publication(T, "k", b"")] * 4, nothing),

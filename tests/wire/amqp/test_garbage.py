@@ -90,7 +90,7 @@ TALK = [
     marshal(0, spec.Connection.CloseOk()),
 ]
 CUTS = st.lists(st.integers(1, 600), max_size=12)
-#: Bytes with a meaning somewhere in the protocol.
+#: Bytes that have a special meaning in the protocol.
 TELLING = st.sampled_from(
     [
         b"\xce",
@@ -172,7 +172,7 @@ def test_the_whole_talk_is_understood() -> None:
         reason == "protocol_error"
         and answer[-1:] == b"\xce"
         and fates == {"routed": 5, "refused": 1}
-    )  # (immediate=true ends it.)
+    )  # (The publication with immediate=true closes the connection.)
     answers = [one.payload[:4] for one in split(answer)]
     assert (
         len(answers) == 44

@@ -17,7 +17,7 @@ from tests.clients import World, marshal, unmarshal
 from tests.wire.amqp.speech import Raw, deliveries, names, read, refusal
 
 Q, B, X = spec.Queue, spec.Basic, spec.Exchange
-#: 2^32 ms and a little, and a year of delays that kombu's ladder reaches.
+#: Delays in milliseconds: just above 2^32, and 8 years.
 LONG = [(1 << 32) + 5, 8 * 365 * 86_400_000]
 
 COUNTERS = [

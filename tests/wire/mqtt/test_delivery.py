@@ -454,7 +454,7 @@ def test_nothing_overtakes_a_qos_2_publication_that_waits_for_the_disk() -> None
     publish(world, b"3", qos=2)
     publish(world, b"4")
     publish(world, b"5", qos=2)
-    # There is room now, but messages behind must wait.
+    # There is room in flight now, but messages behind a waiting one must wait too.
     assert reader.send(puback(1), puback(2)) == b""
     world.durable()
     assert [(one.body, one.packet_id, one.dup) for one in publications(reader.read())] == [

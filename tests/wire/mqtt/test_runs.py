@@ -235,8 +235,8 @@ def _add_a_persistent_reader(world: World) -> None:
     Client(world, connect("stays", clean=False)).send(subscribe(1, ("a", 1)))
 
 
-#: Event after a first publication -> number of publications, of this one and three more, that take
-#: the fast path by the last route.
+#: Event that follows a first publication -> how many of four publications (that one and three more)
+#: take the fast path by the last route.
 DETOURS: dict[Callable[[World], None], int] = {
     _nothing: 4,
     _change_a_binding: 2,

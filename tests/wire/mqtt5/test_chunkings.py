@@ -228,8 +228,8 @@ def _as_published(world: World) -> None:
     Client5(world, "as-published").subscribe(wish("a", 0, as_published=True))
 
 
-#: A subscription that excludes the relay of whole packets -> number of publications, of four, that
-#: are relayed all the same.
+#: Subscription that prevents the relay of whole packets -> how many of four publications are
+#: relayed as whole packets nevertheless.
 DETOURS: dict[Callable[[World], None], int] = {
     _nothing: 4,
     _as_published: 2,
