@@ -27,7 +27,8 @@ read:
                 `throttled` names the limit (trellis/server/rate_limited_link.py).
     backlog     The disk is slower than the publishers: too many bytes wait to be written
                 (BACKLOG_BYTES in trellis/server/store_writer.py). The link of a client that
-                `persists` does not read until the disk has caught up.
+                `persists` does not read until the disk has caught up; while a journal records all
+                publications, this applies to every client.
 
 The opposite direction, a client that reads too slowly, is in broker/messages/outlet.py.
 """
@@ -268,7 +269,7 @@ class Connection(Outlet):
         self.touch()
 
     def block(self) -> None:
-        """Stall the connection until the alarm for memory or disk ends: its client publishes."""
+        """Stall a client that has published during an alarm for memory or disk, until its end."""
         if not self.stalled:
             self.stall()
             self.front.broker.alarms.wait(self)

@@ -50,7 +50,7 @@ class Transaction:
         """Add a publication. Raises AmqpError if the transaction exceeds its limit."""
         self._size += len(message.content)
         if self._size > self._limit:
-            raise AmqpError(506, f"transaction of more than {self._limit} bytes")
+            raise AmqpError(506, f"transaction above {self._limit} bytes: commit more often")
         self.publications.append(TransactedPublication(route, targets, message, flags))
 
     def clear(self) -> None:

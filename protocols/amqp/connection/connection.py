@@ -1,4 +1,4 @@
-"""One AMQP connection: divides its input into frames, and handles the class `connection`.
+"""One AMQP connection: divides its input into frames, and handles methods like connection.close.
 
     AmqpConnection -- handshake: Handshake      login and tuning               (handshake.py)
                    |- closing: Closing          close, reject, wait for an end (closing.py)
@@ -154,8 +154,8 @@ class AmqpConnection(ConnectionInterface):
             length: i64 = i64(read_i32_be(data, position + 3))
             if length < 0 or length > self.frame_max - OVERHEAD:
                 self._fail_framing(
-                    f"frame of {length & 0xFFFF_FFFF} bytes; "
-                    f"the most is {self.frame_max - OVERHEAD}"
+                    f"frame with a payload of {length & 0xFFFF_FFFF} bytes; "
+                    f"the limit is {self.frame_max - OVERHEAD}"
                 )
                 return size
             end: i64 = position + length + OVERHEAD

@@ -139,7 +139,7 @@ class Login(InputHandler):
             self._authentication.on_auth(read_auth(PacketReader(body)), False, self._decide)
         elif first == AUTH << 4:
             raise MalformedPacket(
-                "AUTH without an authentication method", code=PROTOCOL_ERROR
+                "AUTH, but CONNECT named no authentication method", code=PROTOCOL_ERROR
             )  # [MQTT-4.12.0-5]
         elif first == DISCONNECT << 4:
             read_disconnect(PacketReader(body))

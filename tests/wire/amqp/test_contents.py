@@ -292,7 +292,9 @@ def test_frames_up_to_the_negotiated_size_are_taken_and_no_larger_ones(frame_max
     say(writer, publish("", "q") + header(frame_max - 8) + body(b"x" * (frame_max - 8)))
     assert len(heard(target)) == 3 and writer.read() == []
     say(writer, publish("", "q") + header(frame_max - 7) + body(b"x" * (frame_max - 7)))
-    text = f"FRAME_ERROR - frame with a payload of {frame_max - 7} bytes; the limit is {frame_max - 8}"
+    text = (
+        f"FRAME_ERROR - frame with a payload of {frame_max - 7} bytes; the limit is {frame_max - 8}"
+    )
     assert heard(target) == [] and writer.read()[0].reply_text == text
 
 

@@ -761,8 +761,14 @@ def test_a_hard_error_ends_the_connection_and_gives_back_what_it_held(
     ("broken", "text"),
     [
         (frame(1, 1, bytes(131_065)), "frame with a payload of 131065 bytes; the limit is 131064"),
-        (b"\x01\0\1\xff\xff\xff\xff" + bytes(50), "frame with a payload of 4294967295 bytes; the limit is 131064"),
-        (b"\x01\0\1\x80\0\0\0" + bytes(50), "frame with a payload of 2147483648 bytes; the limit is 131064"),
+        (
+            b"\x01\0\1\xff\xff\xff\xff" + bytes(50),
+            "frame with a payload of 4294967295 bytes; the limit is 131064",
+        ),
+        (
+            b"\x01\0\1\x80\0\0\0" + bytes(50),
+            "frame with a payload of 2147483648 bytes; the limit is 131064",
+        ),
         (method(1, 50, 10, bytes(40))[:-1] + b"\xcd", "frame does not end with byte 206"),
     ],
 )
