@@ -2,16 +2,19 @@
 
 Reading order:
 
-    interfaces                          what a session uses of a connection, and others
-    session                             the session of one client identifier
-    subscription_options, subscriptions its subscriptions
-    inflight                            its packet identifiers in use
-    publish_writer, inbox_consumer      its messages on the way to the client
-    early_outlet                        its messages before the CONNACK
-    retained_delivery                   retained messages for a new subscription
-    sessions                            all sessions of a broker
-    deadlines, wills                    expiring sessions, delayed wills
-    shared                              shared subscriptions
-    restoring                           sessions after a restart
-    sys_topics                          publications under $SYS
+    interfaces             interfaces of the objects that a session uses
+    session                the session of one client identifier
+    subscription_options   options of a subscription
+    subscriptions          all subscriptions of a session
+    inflight               packet identifiers of a session that are in use
+    publish_writer         writes PUBLISH packets to a client
+    inbox_consumer         delivers the messages of a session's inbox to its client
+    early_outlet           holds messages for a client until its CONNACK is sent
+    retained_delivery      delivers retained messages to a new subscription
+    sessions               all sessions of a broker
+    deadlines              timers of expiring sessions and delayed wills
+    wills                  wills of clients
+    shared                 shared subscriptions
+    restoring              restores sessions after a restart
+    sys_topics             publishes counters under $SYS
 """
