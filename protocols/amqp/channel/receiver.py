@@ -267,8 +267,8 @@ class ChannelReceiver(ConsumerOwner):
                 raise _unknown(number)
             taken = [one]
         if requeued:
-            # The newest message first: each next one then goes to the head of the returned
-            # messages, which takes one step.
+            # The newest message first: each one then goes before those requeued already, to the
+            # head of the queue's returned messages, which takes one step.
             for delivery in reversed(taken):
                 requeue(delivery)
             return

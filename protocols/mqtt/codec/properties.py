@@ -193,7 +193,7 @@ class Properties5:
 
 
 def read_properties(reader: PacketReader, place: int) -> Properties5:
-    """Read properties. `place` is the type of their packet, or WILL for those of a will.
+    """Read the properties in a packet of the type `place`, or of a will if `place` is WILL.
 
     Raises MalformedPacket.
     """

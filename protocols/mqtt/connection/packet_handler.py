@@ -71,7 +71,7 @@ _CODES: Final[dict[int, int]] = {
 
 
 class PacketHandler(InputHandler):
-    """The handler of the packets of a client that has a session; the subclasses are for a level."""
+    """The handler of the packets of a client that has a session: the base class for all levels."""
 
     def __init__(self, connection: MqttConnection, has_properties: bool) -> None:
         """Create the handler of a connection.

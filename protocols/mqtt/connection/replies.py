@@ -66,9 +66,10 @@ class PublishReplies(Waiter):
             write_answer(self._outlet.out, first, packet_id)
 
     def give_code(self, first: i64, packet_id: i64, ticket: Ticket | None, code: i64) -> None:
-        """Write a reply with a reason code, once its turn has come (`give`).
+        """Write a reply once its ticket is settled and all replies before it are written.
 
-        A code other than 0 may be sent to clients of level 5 only.
+        `first` is the first byte of the packet, `code` its reason code; a code other than 0 may be
+        sent to clients of level 5 only.
         """
         if code == 0:
             self.give(first, packet_id, ticket)
