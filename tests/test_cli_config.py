@@ -439,13 +439,17 @@ def test_login_of_a_user(
     [
         (
             "exchanges",
-            "/api/trellis/exchanges did not answer with the expected JSON list of flat objects; "
-            "does a Trellis broker listen there?",
+            (
+                "/api/trellis/exchanges did not answer with the expected JSON list of flat "
+                "objects; does a Trellis broker listen there?"
+            ),
         ),
         (
             "bindings",
-            "/api/trellis/bindings did not answer with the expected JSON list of flat objects; "
-            "does a Trellis broker listen there?",
+            (
+                "/api/trellis/bindings did not answer with the expected JSON list of flat "
+                "objects; does a Trellis broker listen there?"
+            ),
         ),
         ("connections", "/api/trellis/connections answered 500 Internal Server Error"),
     ],

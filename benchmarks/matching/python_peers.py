@@ -72,7 +72,7 @@ class PahoMatcher:
 
 
 class AmqttMatcher:
-    """A matcher that looks up like amqtt's broker: it compares the topic with each filter."""
+    """A matcher that does lookups as amqtt's broker does: it compares a topic with each filter."""
 
     def __init__(self) -> None:
         from amqtt.broker import Broker

@@ -25,7 +25,10 @@ SHOWN: Final = 12
 
 
 class Failed(Exception):
-    """A program could not be started, ended or gave no answer; the text names it and the reason."""
+    """A program did not start, ended unexpectedly or gave no answer.
+
+    The text names the program and the reason.
+    """
 
 
 def allow_files() -> None:

@@ -273,7 +273,7 @@ def _memory(results: Results) -> str:
 def _exceptions(results: Results) -> str:
     """Return a section that lists the missing measurements; "" if none are missing.
 
-    It has one line for each peer and reason, with the workloads.
+    The section has one line for each peer and reason, with the workloads.
     """
     lines = [
         f"- {about.title}: not here, {about.missing}"

@@ -32,7 +32,9 @@ class Case:
 
     @property
     def title(self) -> str:
-        """The title of the case in tables. Tables have a protocol each, so it is left out."""
+        """The title of the case in tables. A case with one protocol leaves out the protocol's name,
+        because each table has one protocol.
+        """
         text = self.workload.text
         text = (
             text.removeprefix("MQTT ").removeprefix("AMQP ") if len(self.protocols) == 1 else text

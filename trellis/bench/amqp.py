@@ -248,7 +248,7 @@ def read_method(payload: bytes) -> tuple[Method, bytes]:
 
 
 def read_server(arguments: bytes) -> str:
-    """Return product and version from the server properties of connection.start."""
+    """Return the product and version in the server properties of connection.start, as one text."""
     return " ".join(
         value for name in ("product", "version") if (value := _string_field(arguments, name))
     )

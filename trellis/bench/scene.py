@@ -276,7 +276,10 @@ class Scene:
 
 
 def _allow_files(workload: Workload) -> None:
-    """Raise the limit of open files to the number that this workload needs. Raises BenchError."""
+    """Raise the limit of open files to the number that this workload needs.
+
+    Raises BenchError if the system does not permit so many.
+    """
     wanted = workload.publishers + workload.subscribers + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft >= wanted or soft == resource.RLIM_INFINITY:

@@ -57,7 +57,7 @@ def add(commands: Commands) -> None:
             metavar="N",
             type=number(int, 1),
             default=1_000_000,
-            help="largest number of rows in a step [1000000]",
+            help="most rows that Spark reads and writes at a time [1000000]",
         )
     tool = _add(
         tools,
@@ -186,7 +186,8 @@ def _journal(tool: argparse._ActionsContainer, required: bool) -> None:
         "--journal",
         metavar="PLACE",
         required=required,
-        help="directory of a stream, or http://USER:PASSWORD@HOST:15672",
+        help="journal to read: directory of a stream, or the broker: "
+        "http://USER:PASSWORD@HOST:15672",
     )
     tool.add_argument(
         "--stream",
@@ -241,7 +242,8 @@ def _question(tool: Parser) -> None:
     group.add_argument(
         "--topology",
         metavar="PLACE",
-        help="directory of $topology, or http://USER:PASSWORD@HOST:15672; none: do without it "
+        help="directory of $topology, or the broker: http://USER:PASSWORD@HOST:15672; none: use "
+        "no topology "
         "[the $topology beside the journal]",
     )
     group.add_argument(

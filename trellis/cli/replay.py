@@ -37,7 +37,7 @@ def add(commands: Commands) -> None:
         type=number(float, 0),
         metavar="N",
         default=0.0,
-        help="messages per second [as fast as the broker confirms them]",
+        help="publish at most N messages per second [as fast as the broker confirms them]",
     )
     command.add_argument("--topic", metavar="KEY", help="replay only rows with this routing key")
     command.add_argument(

@@ -149,7 +149,9 @@ class ReplayPublisher:
             try:
                 data = self._socket.recv(65_536)
             except OSError as error:
-                raise CommandError(f"{self._place}: {error.strerror or error}") from None
+                raise CommandError(
+                    f"cannot read from {self._place}: {error.strerror or error}"
+                ) from None
             if not data:
                 raise CommandError(f"{self._place} closed the connection")
             self._input += data
@@ -161,7 +163,7 @@ class ReplayPublisher:
         try:
             self._socket.sendall(data)
         except OSError as error:
-            raise CommandError(f"{self._place}: {error.strerror or error}") from None
+            raise CommandError(f"cannot send to {self._place}: {error.strerror or error}") from None
 
 
 def _frame(kind: int, payload: bytes) -> bytes:
