@@ -49,7 +49,7 @@ class ProgressLine:
         self._seconds = 0.0
 
     def begin(self, title: str, messages: int = 0, seconds: float = 0.0) -> None:
-        """Begin a part of the work, of `messages` messages or of `seconds`; 0 if unknown."""
+        """Begin a part of the work; `messages` or `seconds` is its expected size, 0 if unknown."""
         self._title, self._messages, self._seconds = title, messages, seconds
         self._began = time.perf_counter()
 

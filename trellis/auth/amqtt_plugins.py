@@ -136,7 +136,7 @@ class PluginTopicRules:
 
 
 class PluginApproved(Identity):
-    """The identity of a client that the plugins accepted without an account: all permissions."""
+    """A client that the plugins accepted; it has all permissions and needs no account."""
 
 
 class PluginIdentity(Identity):
@@ -191,7 +191,7 @@ class PluginIdentity(Identity):
         return PluginIdentity(self.name, rights, self._session, self._rules)
 
     def fits(self, rights: Identity | None, session: PluginSession) -> bool:
-        """True if a new login of the same client, with these values, may share this identity."""
+        """True if this identity suits a new login of its client, with `rights` and `session`."""
         known = self._session
         return (
             self._rights is rights
@@ -331,7 +331,7 @@ class PluginAuthenticator(Authenticator):
     # -- in the broker's thread
 
     def _give_up(self, login: PluginLogin) -> None:
-        """Answer a login with busy, because the plugins took too long.
+        """Answer a login with the verdict busy, because the plugins took too long.
 
         The login counts as waiting until the plugins' task for it has ended.
         """

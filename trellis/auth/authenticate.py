@@ -223,7 +223,7 @@ class Accounts(Authenticator):
         return Account(user, user.password_hash, False) if user.password_hash or proven else None
 
     def _digest(self, name: str, password: bytes, password_hash: str) -> bytes:
-        """Return a keyed digest of credentials, as a key for results; it does not reveal them."""
+        """Return a keyed digest that identifies credentials without revealing them."""
         digest = hashlib.blake2b(key=self._secret, digest_size=32)
         for part in (name.encode(), password_hash.encode(), password):
             digest.update(len(part).to_bytes(4, "big") + part)

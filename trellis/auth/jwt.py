@@ -56,7 +56,7 @@ Answer = Callable[[Verdict], None]
 
 
 class Scope:
-    """One parsed scope of a token. Raises ValueError for text in another form."""
+    """A parsed scope of a token: VERB:VHOST/NAME[/KEY]. Raises ValueError for any other text."""
 
     def __init__(self, text: str) -> None:
         self.verb, colon, rest = text.partition(":")
@@ -205,7 +205,7 @@ class Tokens:
         )
 
     def _verified(self, token: bytes) -> Any:
-        """Verify and decode a token, with the key that it names, or with each key if it names none.
+        """Verify a token with the key that the token names, or with each key in turn; decode it.
 
         Raises JoseError, ValueError.
         """

@@ -254,7 +254,7 @@ def _connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> Non
         page.counter(
             "trellis_connections_refused",
             "Total number of connections refused before their login, by reason. "
-            "For the reason descriptors, number of pauses in accepting.",
+            "With reason descriptors, number of pauses in accepting connections.",
             count,
             reason=reason,
         )

@@ -38,7 +38,7 @@ class Admission:
         self._unauthenticated: dict[str, list[Connection]] = {}
 
     def refusal_reason(self, address: str, local: bool, open_now: int) -> str:
-        """Return the reason to refuse a new connection from an address, and count it; "" to accept.
+        """Return the reason to refuse a new connection from an address, and count it; "" if none.
 
         `open_now` is the number of open connections.
         """

@@ -11,7 +11,8 @@ from trellis import logs, process
 
 #: Seconds between two checks.
 CHECK_INTERVAL: Final = 1.0
-#: The memory alarm ends when memory in use has fallen below the limit by this share of it.
+#: The memory alarm ends when memory in use has fallen below the limit by this share of the
+#: limit.
 MEMORY_MARGIN: Final = 0.05
 
 

@@ -87,7 +87,7 @@ def read(path: str, allowed: tuple[str, ...]) -> MatchingProfile | None:
 def apply(
     broker: Broker, profile: MatchingProfile | None, routes: int, default: str, serving: bool
 ) -> None:
-    """Apply a profile; without a profile, apply the settings `routes` and `default` (matcher).
+    """Apply a profile; without a profile, apply `routes` and the matcher `default` of the settings.
 
     `serving` is True while clients are connected.
     """

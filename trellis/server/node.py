@@ -155,7 +155,7 @@ class BrokerNode:
 
 
 def set_journals(broker: Broker, journals: tuple[str, ...]) -> None:
-    """Make each stream of `journals`, `VHOST=NAME`, record all messages of its virtual host.
+    """Make each stream `VHOST=NAME` in `journals` record all messages of its virtual host.
 
     Raises SettingsError.
     """
@@ -168,7 +168,7 @@ def set_journals(broker: Broker, journals: tuple[str, ...]) -> None:
 
 
 def _authenticator(settings: Settings, accounts: Accounts) -> Authenticator:
-    """Return the authenticator: the accounts, or amqtt's plugins, which may ask the accounts.
+    """Return the accounts, or if the settings name plugins, the authenticator that asks both.
 
     Raises SettingsError.
     """

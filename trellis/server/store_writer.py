@@ -33,7 +33,7 @@ RETRY_SECONDS: Final = 1.0
 BACKLOG_BYTES: Final = 64 << 20
 #: Seconds for which entries may wait that no client waits for, such as settlements.
 LAZY_SECONDS: Final = 0.01
-#: Size in bytes up to which entries may wait that no client waits for.
+#: Total size in bytes up to which entries that no client waits for may wait.
 LAZY_BYTES: Final = 1 << 20
 #: Seconds between two steps of a checkpoint, in which the event loop runs.
 CHECKPOINT_PAUSE: Final = 0.0005
@@ -222,11 +222,11 @@ class DurableStoreWriter(StoreWriter):
             self._call(self._checkpointed, error)
 
     def _advance(self, checkpointing: Checkpointing) -> bool:
-        """Do one slice of a checkpoint: at least one step. Return False when it is complete.
+        """Do one slice of a checkpoint. Return False when the checkpoint is complete.
 
-        With S for the total size of the files that the checkpoint replaces: a slice is one step
-        while the log is no larger than 2 S. Above that, it lasts 1 ms for each S by which the log
-        exceeds 2 S, up to CHECKPOINT_SLICE_MAX.
+        Let S be the total size of the files that the checkpoint replaces. A slice is a single step
+        while the log is no larger than 2 S. A larger log makes a slice last 1 ms for each S above
+        2 S, up to CHECKPOINT_SLICE_MAX.
         """
         grown = 2 * self.durable.log.size / checkpointing.bytes_total
         until = time.monotonic() + min(max(grown - 2, 0) / 1_000, CHECKPOINT_SLICE_MAX)

@@ -14,7 +14,7 @@ LIST = "a list of texts"
 
 
 class Option(Struct, frozen=True):
-    """A declared setting. `key` is such as `amqp.port`, or `password` outside every section."""
+    """A declared setting. Examples of `key`: `amqp.port`, and `password`, which has no section."""
 
     key: str
     type: Any
@@ -69,7 +69,7 @@ class Option(Struct, frozen=True):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The allowed words of the setting, or of the items of its list; () if any are allowed.
+        """The words to which the value, or each item of a list, is limited; () without a limit.
 
         May look through installed packages, which takes milliseconds.
         """

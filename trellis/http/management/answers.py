@@ -110,7 +110,7 @@ class Call:
         return vhost
 
     def may(self, operation: str, kind: str, name: str, vhost: VirtualHost) -> None:
-        """Raise AccessRefused unless the user has the permission configure, write or read."""
+        """Raise AccessRefused unless the user has the permission `operation` for the object."""
         within = self.identity.for_vhost(vhost.name)
         if within is None:
             raise AccessRefused(

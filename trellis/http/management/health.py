@@ -102,7 +102,7 @@ async def certificates(call: Call) -> Row | Response:
 
 
 async def aliveness(call: Call) -> Row | Response:
-    """Pass if a message that is published to the queue ALIVE arrives there. Empties the queue."""
+    """Pass if a message published to the queue `aliveness-test` arrives there; empty the queue."""
     vhost = call.vhost(call.path_parameters[0])
     for operation, kind, name in (
         ("configure", "queue", ALIVE),

@@ -104,7 +104,7 @@ def binding_row(vhost: VirtualHost, source: str, binding: Binding) -> Row:
 
 
 def properties_key(binding: Binding) -> str:
-    """Return the text that identifies a binding among those of its source and destination.
+    """Return the text that identifies a binding among all from its source to its destination.
 
     API paths contain this text. It is `~` for a binding with neither key nor arguments.
     """
