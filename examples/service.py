@@ -58,7 +58,7 @@ async def serve(url: str) -> None:
                         aio_pika.Message(json.dumps(answer).encode()),
                         f"answers.{dashboard}.{sensor}",
                     )
-                    print(f"told {dashboard} about {sensor}: {answer}", flush=True)
+                    print(f"answered {dashboard}, sensor {sensor}: {answer}", flush=True)
 
 
 if __name__ == "__main__":

@@ -78,12 +78,16 @@ def whatif(answer: WhatIf, compared: bool) -> None:
             f"{answer.unknown:,} messages pass exchanges that route by more than the topic; their "
             "destinations are unknown"
         )
-    print("something would be lost" if answer.breaks else "nothing would be lost")
+    print(
+        "a topic or a queue would lose its messages"
+        if answer.breaks
+        else "no topic and no queue would lose all its messages"
+    )
 
 
 def audit(found: Audit) -> None:
     """Print the findings of an audit."""
-    table("dead: nothing matched", [(str(each),) for each in found.dead])
+    table("dead: no topic matched", [(str(each),) for each in found.dead])
     table(
         "duplicate",
         [
@@ -110,9 +114,9 @@ def audit(found: Audit) -> None:
             (
                 _topic(each.vhost, each.exchange, each.topic),
                 f"{each.messages:,}",
-                "no binding at all"
+                "no binding"
                 if each.nearest is None
-                else f"'{each.nearest}', {each.words} word{'s' * (each.words > 1)} off",
+                else f"'{each.nearest}', {each.words} word{'s' * (each.words > 1)} different",
             )
             for each in found.unroutable
         ],

@@ -94,7 +94,8 @@ class RemoteBroker:
 
     def _unexpected(self, path: str, error: Exception) -> PipelineError:
         return PipelineError(
-            f"{self.url}{path} sent an unexpected answer ({error}); is it Trellis?"
+            f"{self.url}{path} sent an unexpected answer ({error}); does a Trellis "
+            "broker listen there?"
         )
 
 
@@ -104,7 +105,7 @@ def _reason(error: urllib.error.HTTPError) -> str:
     try:
         return str(json.loads(data)["reason"])
     except (ValueError, TypeError, KeyError):
-        return f"{error.reason}; is it Trellis?"
+        return f"{error.reason}; does a Trellis broker listen there?"
 
 
 #: Size in bytes of a request for batch headers: at first, and at most. The size doubles as long as

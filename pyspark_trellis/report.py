@@ -252,7 +252,7 @@ def _traffic(page: ReportPage, parts: DataFrame, history: DataFrame) -> None:
                 [row[0] for row in top],
                 {"messages": [row[1] for row in top]},
             ),
-            plots.share("The part of the messages that the most frequent topics carry", counts),
+            plots.share("Share of the messages in the most frequent topics", counts),
         ]
     )
 
@@ -261,19 +261,18 @@ def _audit(page: ReportPage, found: Audit) -> None:
     page.add("<h2>Bindings</h2>")
     page.text(
         "The published topics compared with the bindings: bindings that do nothing, and topics "
-        "that no binding takes. The nearest "
-        "binding would take the topic if the fewest words were different; often a topic or key is "
-        "misspelled."
+        "that no binding takes. The nearest binding is the one that differs from the topic in the "
+        "fewest words. Often the topic or the key is misspelled."
     )
     page.text(
-        f"Of {found.bindings:,} bindings, {len(found.dead):,} matched nothing, and "
+        f"Of {found.bindings:,} bindings, {len(found.dead):,} matched no published topic, and "
         f"{len(found.duplicate) + len(found.subsumed):,} "
-        "took only topics that another binding to the same destination takes; these can be removed "
-        "without any effect."
+        "are redundant: another binding to the same destination takes all their topics. Redundant "
+        "bindings can be removed without any effect."
     )
     page.table(
         "Unroutable topics",
-        ("exchange", "topic", "messages", "nearest binding", "words off"),
+        ("exchange", "topic", "messages", "nearest binding", "different words"),
         [
             (
                 f":{each.exchange}",
@@ -287,13 +286,13 @@ def _audit(page: ReportPage, found: Audit) -> None:
         "Every message reached a queue.",
     )
     page.table(
-        "Dead: no published topic matched",
+        "Dead: bindings that no published topic matched",
         ("exchange", "key", "goes to"),
         [(f":{each.source}", f":{each.key}", f":{each.destination}") for each in found.dead],
         "None.",
     )
     page.table(
-        "Redundant: another binding takes all of it",
+        "Redundant: bindings whose topics another binding takes",
         ("exchange", "key", "goes to", "covered by"),
         [
             (
@@ -368,9 +367,8 @@ def _advise(page: ReportPage, advice: Advice) -> None:
     page.add("<h2>Matching</h2>")
     page.text(
         "The broker looks up the bindings of a topic once and caches them. Here its matchers look "
-        "up the published topics without a "
-        "cache; less is better, and the fastest is recommended if it is clearly faster than "
-        "<code>auto</code>."
+        "up the published topics without a cache. The fastest matcher is recommended if it is "
+        "clearly faster than <code>auto</code>."
     )
     page.text(
         f"A route cache of {advice.routes:,} entries holds all topics. The topics to prewarm, "

@@ -220,8 +220,9 @@ def test_a_subscription_lost_between_threads_is_an_error(
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 def test_memory_is_that_of_the_matchers() -> None:
-    """Asked in a process of its own, as the benchmark does: another one has memory to spare, and
-    grows by nothing.
+    """Measure in a new process, as the benchmark does.
+
+    A process that has run before may have free memory, and then it does not grow.
     """
     asked = """
 from matching import AMQP, create

@@ -49,7 +49,7 @@ def test_a_broker_that_is_killed_five_times_keeps_what_it_promised(tmp_path: Pat
 def test_a_broker_that_is_killed_two_hundred_times_keeps_what_it_promised(
     seed: int, tmp_path: Path
 ) -> None:
-    """Kill it ten times on each of twenty directories."""
+    """Kill a broker ten times on each of twenty directories."""
     random = Random(seed)
     weather(
         tmp_path,

@@ -109,4 +109,4 @@ def test_service_on_amqp_answers_dashboard_on_mqtt(examples: Examples) -> None:
     mean = round(sum(examples.publish("kitchen", 4)) / 4, 2)
     shown = examples.run("dashboard", "kitchen", "cellar", "--count", "2", "--interval", "0")
     assert shown == [f"kitchen: 4 readings, mean {mean} °C", "cellar: 0 readings"] * 2
-    assert examples.line(service).startswith("told hall about kitchen: ")
+    assert examples.line(service).startswith("answered hall, sensor kitchen: ")

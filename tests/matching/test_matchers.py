@@ -317,7 +317,7 @@ def test_it_runs_from_a_zip_with_nothing_installed(tmp_path: Path) -> None:
 
 
 def test_many_subscribers_under_several_patterns_are_counted_in_parts() -> None:
-    """Enough subscribers for the tally to divide its dict: each is found once, also after some of
+    """Let the tally divide its dict by many subscribers: each is found once, also after some of
     its patterns are removed.
     """
     trie: Matcher[str] = create("trie", AMQP)

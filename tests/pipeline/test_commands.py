@@ -60,7 +60,7 @@ def test_whatif_audit_and_advise_answer(
     assert main(["pipeline", "audit", *history]) == 0
     said = capsys.readouterr().out
     assert said.startswith("200 messages of ")
-    assert "dead: nothing matched" in said
+    assert "dead: no topic matched" in said
     assert "nearest" in said
     assert main(["pipeline", "advise", *history, "--output", str(tmp_path / "p.json")]) == 0
     assert "route cache: 1,024 entries" in capsys.readouterr().out
@@ -69,7 +69,7 @@ def test_whatif_audit_and_advise_answer(
     } == {"t", "u", "amq.topic"}
     asked = ["pipeline", "whatif", "--journal", str(place / "journal"), "--definitions"]
     assert main([*asked, str(place / "old.json"), "--current", str(place / "old.json")]) == 0
-    assert "nothing would be lost" in capsys.readouterr().out
+    assert "no topic and no queue would lose all its messages" in capsys.readouterr().out
     assert (
         main([*asked, str(place / "new.json"), "--current", str(place / "old.json"), "--json", "-"])
         == 1
@@ -152,7 +152,7 @@ def test_a_target_and_its_checkpoint_belong_to_one_job(
 def test_a_job_runs_again_when_more_was_published(
     shared: None, tmp_path: Path, source: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It runs until Ctrl-C, which is not a failure, and counts each message once."""
+    """With --follow, the job runs until Ctrl-C (no failure), and counts each message once."""
     some = rows(random.Random(4), 90, definitions(random.Random(3), 5))
     writer = Writer(tmp_path / "journal")
     target = str(tmp_path / "traffic")

@@ -63,7 +63,7 @@ def test_the_page_is_complete_and_loads_no_resources(page: str) -> None:
         "Copies to queues and sessions",
         "Unroutable messages",
         "Topics with the most messages",
-        "The part of the messages that the most frequent topics carry",
+        "Share of the messages in the most frequent topics",
         "Queues with more or fewer messages",
         "Time of an uncached lookup, by matcher",
     ]
@@ -71,8 +71,8 @@ def test_the_page_is_complete_and_loads_no_resources(page: str) -> None:
     for title in (
         "What was published, and where it went",
         "Unroutable topics",
-        "Dead: no published topic matched",
-        "Redundant: another binding takes all of it",
+        "Dead: bindings that no published topic matched",
+        "Redundant: bindings whose topics another binding takes",
         "Topics that would reach no queue any more",
         "Topic exchanges",
         "300",

@@ -246,7 +246,7 @@ def test_a_late_undefined_binding_leaves_one_that_was_made_anew(tmp_path: Path) 
 
 
 def test_a_thing_declared_over_one_that_is_there_is_another_one(tmp_path: Path) -> None:
-    """For example, a queue that a start refused, and that therefore cannot be deleted."""
+    """This happens after a start refused a queue, which therefore cannot be deleted first."""
     catalog = Catalog(str(tmp_path / "c"))
     catalog.write([(1, queue("q")), (2, way("-4:1:k", -4, 1)), (3, queue("q"))], 0)
     assert [row[0] for row in without_vhosts(loaded(catalog))] == [3]

@@ -307,9 +307,9 @@ def test_a_deleted_virtual_host_leaves_no_directory(tmp_path: Path) -> None:
 def test_a_new_stream_has_no_unconfirmed_rows_of_its_name(
     tmp_path: Path,
 ) -> None:
-    """A crash between the rows and the log: the next stream of that name has the same number.
+    """Crash when rows are written and the log does not say so: the next stream has the same number.
 
-    A start removes the old rows; without a start, the new stream does.
+    A start removes the rows of the lost stream; rows that are there later, the new stream removes.
     """
     home = Home(tmp_path / "d")
     home.slow_disk = True

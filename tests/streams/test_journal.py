@@ -347,7 +347,7 @@ def test_each_start_says_again_what_there_is(tmp_path: Path) -> None:
 
 
 def test_each_segment_of_the_topology_has_all_there_is() -> None:
-    """Check that also while bindings are added and removed, in slices."""
+    """Check it also while bindings are added, and while they are removed in slices."""
     world = World()
     client = journaled(world)
     stream(world.broker, "$topology").archive.segment_writer.segment_size = 1 << 18

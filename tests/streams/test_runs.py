@@ -267,7 +267,7 @@ def test_ends_of_texts_of_one_length(step: int, rows: int) -> None:
 
 
 def test_names_that_share_a_place_are_told_apart() -> None:
-    """More names than the parser's cache holds."""
+    """Use more names than the parser's cache holds."""
     opener, codecs, kept = MqttPacketParser(), RowCodecs(), KeptBatches()
     codecs.header_codec, codecs.packet_parser = AmqpHeaderCodec(), opener
     names = [f"n/{number}/{'x' * (number % 23)}" for number in range(3_000)] + [

@@ -223,7 +223,7 @@ def test_how_a_stream_may_not_be_used() -> None:
 
 
 def test_a_server_names_no_stream() -> None:
-    """It would be stored, and never be found again."""
+    """A stream with a name from the server would be stored, and no client would find it again."""
     code, text = reason(declare(World().amqp(), ""))
     assert (code, text) == (
         406,
