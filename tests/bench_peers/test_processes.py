@@ -1,4 +1,4 @@
-"""Tests that started processes end with their descendants, and that the relays forward all data."""
+"""Tests that a started process ends with its descendants, and that relays forward all data."""
 
 from __future__ import annotations
 

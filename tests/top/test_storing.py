@@ -1,4 +1,4 @@
-"""Tests of the store writer: which clients wait for the disk, and the end of both."""
+"""Tests of the store writer: which clients wait for the disk; stops and failed disks."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ class Course:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        #: The chance that a step switches threads. Rare switches let one thread sleep while others
-        #: do much; the tests need all rates.
+        #: The probability that a step switches threads. If it is low, one thread pauses while the
+        #: others do many steps; if it is high, steps alternate. The tests need both.
         self._haste = self.random.choice((0.03, 0.1, 0.3))
         self._doors: list[threading.Lock] = []
         self._running: list[int] = []

@@ -1,4 +1,4 @@
-"""Publisher confirms: the longest ready prefix, returns before their ack, nacks in between."""
+"""Publisher confirms: one ack for all messages that are ready, in order with returns and nacks."""
 
 from __future__ import annotations
 
