@@ -28,7 +28,6 @@ class ReplayPublisher:
 
     def __init__(self, host: str, port: int, user: str, password: str, vhost: str) -> None:
         self.published = 0
-        self.confirmed = 0
         self.refused = 0
         self._place = f"{host}:{port}"
         self._input = b""
@@ -95,6 +94,15 @@ class ReplayPublisher:
         while len(self._unconfirmed) >= WINDOW:
             self._receive()
 
+    @property
+    def confirmed(self) -> int:
+        """The number of confirmed messages.
+
+        Computed from the unconfirmed ones, so that both agree at every point at which the user may
+        interrupt the command.
+        """
+        return self.published - len(self._unconfirmed) - self.refused
+
     def summary(self, end: int) -> str:
         """Return a text that says how many messages are confirmed, and where to continue.
 
@@ -114,12 +122,10 @@ class ReplayPublisher:
         if isinstance(frame, (spec.Basic.Ack, spec.Basic.Nack)):
             tag = frame.delivery_tag or 0
             done = {one for one in self._unconfirmed if one <= tag} if frame.multiple else {tag}
+            if isinstance(frame, spec.Basic.Nack):
+                self.refused += len(done)
             for one in done:
                 self._unconfirmed.pop(one, None)
-            if isinstance(frame, spec.Basic.Ack):
-                self.confirmed += len(done)
-            else:
-                self.refused += len(done)
         elif isinstance(frame, (spec.Channel.Close, spec.Connection.Close)):
             raise CommandError(
                 f"{self._place} refused message {self.confirmed + self.refused + 1}: "
