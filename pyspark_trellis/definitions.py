@@ -29,13 +29,13 @@ PREDECLARED: Final = {
 }
 #: The exchange types that route by the topic alone.
 BY_NAME: Final = ("direct", "fanout", "topic")
-#: The prefix of a session's name in a place; it tells the session from a queue of the same name. An
-#: MQTT client identifier cannot contain it [MQTT-1.5.4-2].
+#: The prefix of an MQTT session's name among destinations; it distinguishes the session from a
+#: queue of the same name. An MQTT client identifier cannot contain it [MQTT-1.5.4-2].
 SESSION: Final = "\0"
 
 
 def shown(place: str) -> str:
-    """Return the name of a place (a queue or an MQTT session) as text for users."""
+    """Return the name of a destination (a queue or an MQTT session) as text for users."""
     name = place.removeprefix(SESSION)
     return (
         place
@@ -92,7 +92,7 @@ class DefinedHost:
 
     @property
     def places(self) -> list[str]:
-        """Return all places of the virtual host, sorted."""
+        """Return the names of all queues, and of all sessions with the prefix SESSION, sorted."""
         return sorted([*self.queues, *(SESSION + name for name in self.sessions)])
 
 
@@ -213,5 +213,5 @@ def _host(hosts: Mapping[str, DefinedHost], row: Mapping[str, Any], where: str) 
 def _text(row: Mapping[str, Any], key: str, where: str) -> str:
     value = row.get(key)
     if not isinstance(value, str):
-        raise PipelineError(f"{where}: its '{key}' is {value!r}, not a text")
+        raise PipelineError(f"{where}: its '{key}' is {value!r}, not a string")
     return value

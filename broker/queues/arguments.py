@@ -107,7 +107,7 @@ class QueueArguments:
     """The arguments of a queue, checked, together with the arguments of its policy.
 
     If the queue and the policy both set a limit or an age, the lower value applies. If both set a
-    text or the size of a segment, the queue's own value applies. Raises PreconditionFailed if an
+    string or the size of a segment, the queue's own value applies. Raises PreconditionFailed if an
     argument is invalid.
     """
 
@@ -181,15 +181,23 @@ class QueueArguments:
 
 
 def _check(thing: str, arguments: Mapping[str, object]) -> None:
-    """Raise PreconditionFailed if the value of an argument is invalid, whatever the others are."""
+    """Raise PreconditionFailed if the value of an argument is invalid, whatever the others are.
+
+    `thing` names the queue in the error.
+    """
     for argument, least in _NUMBERS.items():
         value = arguments.get(argument, least)
         if not isinstance(value, int) or isinstance(value, bool):
             raise PreconditionFailed(f"invalid arg '{argument}' {thing}: not a number")
         if value < least:
-            raise PreconditionFailed(f"invalid arg '{argument}' {thing}: {value} is too small")
-        if value > (PRIORITY_MAX if argument == "x-max-priority" else NUMBER_MAX):
-            raise PreconditionFailed(f"invalid arg '{argument}' {thing}: {value} is too large")
+            raise PreconditionFailed(
+                f"invalid arg '{argument}' {thing}: {value} is too small; the minimum is {least}"
+            )
+        most = PRIORITY_MAX if argument == "x-max-priority" else NUMBER_MAX
+        if value > most:
+            raise PreconditionFailed(
+                f"invalid arg '{argument}' {thing}: {value} is too large; the maximum is {most}"
+            )
     for argument in _STRINGS:
         text = arguments.get(argument, "")
         if not isinstance(text, str):

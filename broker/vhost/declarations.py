@@ -164,7 +164,7 @@ class Declarations:
     def _new_exchange(self, name: str, kind: str, options: ExchangeOptions) -> Exchange:
         where = f"for exchange '{name}' in vhost '{self._vhost}'"
         if "alternate-exchange" in options.arguments and options.alternate is None:
-            raise PreconditionFailed(f"invalid arg 'alternate-exchange' {where}: not a text")
+            raise PreconditionFailed(f"invalid arg 'alternate-exchange' {where}: not a string")
         if kind == TopicExchange.kind:
             return topic_exchange(name, options, self._limits.matcher, self._limits.matchers)
         if kind == DelayedExchange.kind:

@@ -189,7 +189,10 @@ def test_keys_are_pem_or_a_jwks_and_a_token_may_name_none(keys: Path, tmp_path: 
         ("", "holds 0 keys"),
         ("{}", "holds no keys"),
         ("{", "holds no keys"),
-        ("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----", "a key of an unknown kind"),
+        (
+            "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----",
+            "a PEM block is not a valid RSA, EC or OKP key",
+        ),
     ],
 )
 def test_what_is_no_file_of_keys_is_said(tmp_path: Path, content: str | None, said: str) -> None:

@@ -276,7 +276,7 @@ def _pem(block: bytes, kinds: tuple[Any, ...]) -> Any:
             return kind.import_key(block + b"\n")
         except Exception:  # noqa: BLE001  (a key of another kind)
             continue
-    raise ValueError("a key of an unknown kind")
+    raise ValueError("a PEM block is not a valid RSA, EC or OKP key")
 
 
 class TokenAuthenticator(Authenticator):

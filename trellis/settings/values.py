@@ -101,7 +101,8 @@ def check_tag(tag: str) -> None:
     """Raise ValueError unless the tag is management, policymaker or monitoring."""
     if tag not in ("management", "policymaker", "monitoring"):
         raise ValueError(
-            "management, policymaker or monitoring (administrator is a key of its own)"
+            "management, policymaker or monitoring (for an administrator, set "
+            "`administrator = true` instead)"
         )
 
 

@@ -65,7 +65,9 @@ class ConsistentHashExchange(Exchange):
         if header is not None and property_name is not None:
             raise PreconditionFailed("hash-header and hash-property are mutually exclusive")
         if header is not None and not isinstance(header, str):
-            raise PreconditionFailed(f"invalid arg 'hash-header' for exchange '{name}': not a text")
+            raise PreconditionFailed(
+                f"invalid arg 'hash-header' for exchange '{name}': not a string"
+            )
         if property_name is not None and property_name not in _PROPERTIES:
             raise PreconditionFailed(
                 f"Unsupported property: {property_name}; supported are {', '.join(_PROPERTIES)}"

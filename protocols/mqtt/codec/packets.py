@@ -142,7 +142,7 @@ class PacketReader:
 
 
 def decoded(data: bytes) -> str:
-    """Decode a UTF-8 text. Raises MalformedPacket if the UTF-8 is invalid or contains NUL
+    """Decode a UTF-8 string. Raises MalformedPacket if the UTF-8 is invalid or contains NUL
     [MQTT-1.5.3-1], [MQTT-1.5.3-2].
     """
     try:
@@ -150,7 +150,7 @@ def decoded(data: bytes) -> str:
     except UnicodeDecodeError as error:
         raise MalformedPacket("invalid UTF-8") from error
     if "\0" in text:
-        raise MalformedPacket("NUL in a text")
+        raise MalformedPacket("NUL in a UTF-8 string")
     return text
 
 

@@ -89,7 +89,7 @@ DECLARING: Final[list[tuple[Any, int, str, int, int]]] = [
         406,
         (
             "PRECONDITION_FAILED - invalid arg 'x-message-ttl' for queue 'y' in vhost '/': -1 is "
-            "too small"
+            "too small; the minimum is 0"
         ),
         50,
         10,
@@ -97,7 +97,10 @@ DECLARING: Final[list[tuple[Any, int, str, int, int]]] = [
     (
         Q.Declare(queue="y", arguments={"x-expires": 0}),
         406,
-        "PRECONDITION_FAILED - invalid arg 'x-expires' for queue 'y' in vhost '/': 0 is too small",
+        (
+            "PRECONDITION_FAILED - invalid arg 'x-expires' for queue 'y' in vhost '/': 0 is too "
+            "small; the minimum is 1"
+        ),
         50,
         10,
     ),
@@ -113,7 +116,7 @@ DECLARING: Final[list[tuple[Any, int, str, int, int]]] = [
         406,
         (
             "PRECONDITION_FAILED - invalid arg 'x-max-priority' for queue 'y' in vhost '/': 256 is "
-            "too large"
+            "too large; the maximum is 255"
         ),
         50,
         10,

@@ -351,13 +351,16 @@ def test_integers_of_every_width_are_equal_by_value(kind: bytes) -> None:
 
 
 INVALID: list[tuple[Any, str]] = [
-    (args(x_message_ttl=-1), "'x-message-ttl' {}: -1 is too small"),
-    (args(x_max_length=-5), "'x-max-length' {}: -5 is too small"),
+    (args(x_message_ttl=-1), "'x-message-ttl' {}: -1 is too small; the minimum is 0"),
+    (args(x_max_length=-5), "'x-max-length' {}: -5 is too small; the minimum is 0"),
     (args(x_message_ttl="1000"), "'x-message-ttl' {}: not a number"),
     (args(x_message_ttl=True), "'x-message-ttl' {}: not a number"),
     (args(x_message_ttl=1.5), "'x-message-ttl' {}: not a number"),
     (args(x_message_ttl=None), "'x-message-ttl' {}: not a number"),
-    (args(x_message_ttl=2**63 - 1), "'x-message-ttl' {}: 9223372036854775807 is too large"),
+    (
+        args(x_message_ttl=2**63 - 1),
+        "'x-message-ttl' {}: 9223372036854775807 is too large; the maximum is 1125899906842624",
+    ),
     (args(x_max_length=[1]), "'x-max-length' {}: not a number"),
     (
         args(x_overflow="explode"),

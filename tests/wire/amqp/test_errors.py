@@ -291,7 +291,7 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
         406,
         (
             "PRECONDITION_FAILED - invalid arg 'alternate-exchange' for exchange 'y' in vhost '/': "
-            "not a text"
+            "not a string"
         ),
         40,
         10,

@@ -150,10 +150,13 @@ class Call:
 
 
 def text(row: Mapping[str, Any], field: str, default: str | None = None) -> str:
-    """Return a text field of a row, `default` if it is missing. Raises ApiRefusal if not a text."""
+    """Return a string in a field of a row, or `default` if it is missing.
+
+    Raises ApiRefusal if the value is not a string.
+    """
     value = row.get(field, default)
     if not isinstance(value, str):
-        raise bad_request(f"'{field}' is {'missing' if value is None else 'not a text'}")
+        raise bad_request(f"'{field}' is {'missing' if value is None else 'not a string'}")
     return value
 
 
