@@ -121,7 +121,12 @@ def main() -> int:
     """Run the measurement; return the exit code."""
     today = datetime.date.today().isoformat()
     parser = argparse.ArgumentParser(description="Measure messages beside many idle connections.")
-    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="[mqtt-qos0 mqtt-qos1]")
+    parser.add_argument(
+        "workloads",
+        nargs="*",
+        metavar="WORKLOAD",
+        help="workloads to measure [mqtt-qos0 mqtt-qos1]",
+    )
     parser.add_argument(
         "--idle",
         type=int,

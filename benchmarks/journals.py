@@ -205,7 +205,10 @@ def main() -> int:
     today = datetime.date.today().isoformat()
     parser = argparse.ArgumentParser(description="Measure workloads with a journal and without.")
     parser.add_argument(
-        "workloads", nargs="*", metavar="WORKLOAD", help="[mqtt-qos0 mqtt-qos1 amqp-auto amqp-ack]"
+        "workloads",
+        nargs="*",
+        metavar="WORKLOAD",
+        help="workloads to measure [mqtt-qos0 mqtt-qos1 amqp-auto amqp-ack]",
     )
     parser.add_argument("--rounds", type=int, default=3, help="number of rounds [3]")
     parser.add_argument("--seconds", type=float, default=1.0, help="seconds per measurement [1]")

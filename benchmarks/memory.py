@@ -366,7 +366,12 @@ def main() -> int:
     names = [*(subject.name for subject in SUBJECTS), BACKLOG_NAME]
     today = datetime.date.today().isoformat()
     parser = argparse.ArgumentParser(description="Measure the memory of the broker's objects.")
-    parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help=", ".join(names))
+    parser.add_argument(
+        "subjects",
+        nargs="*",
+        metavar="SUBJECT",
+        help=f"objects to measure: {', '.join(names)} [all]",
+    )
     parser.add_argument(
         "--trellis",
         type=Path,

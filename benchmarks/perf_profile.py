@@ -237,7 +237,12 @@ def table(profiles: Sequence[Profile], command: str, version: str) -> str:
 def main() -> int:
     """Run the measurement; return the exit code."""
     parser = argparse.ArgumentParser(description="Profile the broker's CPU time.")
-    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=" ".join(PROFILED))
+    parser.add_argument(
+        "workloads",
+        nargs="*",
+        metavar="WORKLOAD",
+        help=f"workloads to profile [{' '.join(PROFILED)}]",
+    )
     parser.add_argument(
         "--trellis",
         type=Path,

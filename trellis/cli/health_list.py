@@ -37,7 +37,9 @@ def add(commands: Commands) -> None:
     command = add_command(
         commands, "list", list_objects, "list objects of a running broker", list_usage
     )
-    command.add_argument("kind", metavar="KIND", choices=KINDS, help=", ".join(KINDS))
+    command.add_argument(
+        "kind", metavar="KIND", choices=KINDS, help=f"kind of the objects: {', '.join(KINDS)}"
+    )
     command.add_argument(
         "--columns", metavar="A,B", help="columns to print, separated by commas [all]"
     )

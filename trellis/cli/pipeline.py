@@ -232,7 +232,8 @@ def _question(tool: Parser) -> None:
     group.add_argument(
         "--traffic",
         metavar="DIR",
-        help="target of `trellis pipeline traffic`, instead of a journal",
+        help="read the counts that `trellis pipeline traffic --target DIR` wrote, instead of a "
+        "journal",
     )
     group = tool.add_argument_group(
         "topology",

@@ -53,7 +53,7 @@ def add(commands: Commands) -> None:
         default="all",
         choices=APPLY_TO,
         metavar="OBJECTS",
-        help=f"{', '.join(APPLY_TO)} [all]",
+        help=f"objects that the policy applies to: {', '.join(APPLY_TO)} [all]",
     )
     command.add_argument(
         "--priority",
