@@ -109,9 +109,9 @@ class PeerBroker:
         """Return the reason why the broker cannot run a workload; an empty string if it can."""
         foreign = sorted(case.protocols - self.protocols)
         if foreign:
-            return f"speaks no {' and no '.join(name.upper() for name in foreign)}"
+            return f"it does not support {' or '.join(name.upper() for name in foreign)}"
         if case.qos > self.highest_qos:
-            return f"has no QoS {case.qos} in this version"
+            return f"this version does not support QoS {case.qos}"
         return ""
 
     def overhead(self, case: Case) -> float:

@@ -276,14 +276,14 @@ def _exceptions(results: Results) -> str:
     The section has one line for each peer and reason, with the workloads.
     """
     lines = [
-        f"- {about.title}: not here, {about.missing}"
+        f"- {about.title}: not measured, because {about.missing}"
         for about in results.peers.values()
         if about.missing
     ]
     for kind, before in (
-        ("wrong", "wrong answer"),
-        ("failed", "no answer"),
-        ("unable", "cannot"),
+        ("wrong", " answered wrongly:"),
+        ("failed", " gave no answer:"),
+        ("unable", ": not measured, because"),
     ):
         for peer, of in results.cells.items():
             reasons: dict[str, list[str]] = {}
@@ -291,7 +291,7 @@ def _exceptions(results: Results) -> str:
                 if getattr(cell, kind):
                     reasons.setdefault(getattr(cell, kind), []).append(f"`{workload}`")
             lines += [
-                f"- {results.peers[peer].title}, {before}: {why}{_where(why, which)}"
+                f"- {results.peers[peer].title}{before} {why}{_where(why, which)}"
                 for why, which in reasons.items()
             ]
     return "### Not measured\n\n" + "\n".join(lines) if lines else ""
@@ -299,7 +299,7 @@ def _exceptions(results: Results) -> str:
 
 def _where(why: str, workloads: Sequence[str]) -> str:
     """Return the list of workloads to show after a reason; "" if the peer lacks the protocol."""
-    return "" if why.startswith("speaks no ") else f" ({', '.join(workloads)})"
+    return "" if why.startswith("it does not support ") else f" ({', '.join(workloads)})"
 
 
 def _peers(results: Results) -> str:

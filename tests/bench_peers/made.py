@@ -45,7 +45,7 @@ def results() -> Results:
         "mosquitto": {
             "mqtt-qos0": PeerCell([figures(5.0, 2000.0)] * 3),
             "mqtt-qos1": PeerCell([figures(2.0, p50=11.0, p99=20.0, p999=91.0)] * 3),
-            "amqp-auto": PeerCell(unable="speaks no AMQP"),
+            "amqp-auto": PeerCell(unable="it does not support AMQP"),
         },
         "relay": {
             "mqtt-qos0": PeerCell([figures(0.05)] * 3),

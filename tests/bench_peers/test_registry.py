@@ -51,7 +51,7 @@ def test_trellis_can_do_all_workloads() -> None:
 
 def test_a_peer_without_amqp_says_so() -> None:
     for name in ("mosquitto", "nats", "mochi", "aedes", "amqtt"):
-        assert set(refused(name).values()) == {"speaks no AMQP"}
+        assert set(refused(name).values()) == {"it does not support AMQP"}
         assert set(refused(name)) == {
             case.name for case in CASES.values() if "amqp" in case.protocols
         }
@@ -59,7 +59,7 @@ def test_a_peer_without_amqp_says_so() -> None:
 
 def test_a_version_without_qos_2_is_not_measured_with_it() -> None:
     for name in ("rabbitmq", "nats-debian"):
-        assert refused(name)["mqtt-qos2"] == "has no QoS 2 in this version"
+        assert refused(name)["mqtt-qos2"] == "this version does not support QoS 2"
         assert "mqtt-qos1" not in refused(name)
     assert "mqtt-qos2" not in refused("nats")
 

@@ -101,9 +101,11 @@ def test_a_wrong_answer_has_no_figure_and_is_reported() -> None:
     text = page(results(), {})
     assert row(text, "QoS 1")[2] == "wrong"
     assert row(text, "no acknowledgements") == ["0.250", "failed"]
-    assert "- blind relay, wrong answer: subscriber 0: message 7 came twice (`mqtt-qos1`)" in text
-    assert "- mosquitto, cannot: speaks no AMQP\n" in text
-    assert "- NATS: not here, the current nats-server is not installed" in text
+    assert (
+        "- blind relay answered wrongly: subscriber 0: message 7 came twice (`mqtt-qos1`)" in text
+    )
+    assert "- mosquitto: not measured, because it does not support AMQP\n" in text
+    assert "- NATS: not measured, because the current nats-server is not installed" in text
 
 
 def test_a_warning_stands_first() -> None:

@@ -31,7 +31,7 @@ def test_a_latency_that_one_round_lacks_has_no_median() -> None:
         PeerCell(),
         PeerCell([figures(1.0)], wrong="lost a message"),
         PeerCell([figures(1.0)], failed="ended"),
-        PeerCell(unable="speaks no AMQP"),
+        PeerCell(unable="it does not support AMQP"),
     ],
 )
 def test_wrong_or_missing_measurements_have_no_medians(cell: PeerCell) -> None:

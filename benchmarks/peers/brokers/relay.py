@@ -82,7 +82,7 @@ class RelayPeer(PeerBroker):
     def refusal(self, case: Case) -> str:
         """Return the reason why the relay cannot run a workload; "" if it can."""
         if not case.blind:
-            return "would have to read what it relays"
+            return "it does not parse the bytes that it forwards"
         return ""
 
     def launch(self, directory: Path, running: Running) -> None:
