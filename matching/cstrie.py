@@ -380,9 +380,10 @@ class ConcurrentTrie(Matcher[S]):
                 return collect.found
 
     def _unchanged(self, root: INode[S], inodes: list[INode[S]], mains: list[CNode[S]]) -> bool:
-        """True if everything that a lookup read was still present at its last read.
+        """True if the contents that a lookup read were all present at one moment: its last read.
 
-        A single read needs no check.
+        `mains[n]` is the content that the lookup read from `inodes[n]`. A lookup that read only one
+        I-node needs no check.
         """
         last = len(inodes) - 1
         if last == 0:

@@ -380,7 +380,7 @@ class Trie(Matcher[S]):
             self._children_changed(parent)
 
     def _new_node(self, depth: int, many: bool) -> TrieNode[S]:
-        """Return a new node.
+        """Return a new node at this depth; `many` is True for a node of the wildcard ``#``.
 
         A subclass that stores more in each node overrides this method, `_children_changed` and
         `_bucket_changed`.

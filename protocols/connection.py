@@ -299,7 +299,10 @@ class Connection(Outlet):
     # -- time and permissions
 
     def advance(self, now: int) -> None:
-        """Do what is due, because `deadline` has passed. `now` is in ms of Agenda.now."""
+        """Send a heartbeat or enforce the time limit set as `deadline`, because it has passed.
+
+        `now` is the agenda's time in ms (`Agenda.now`).
+        """
         raise NotImplementedError
 
     def set_expiry(self, identity: Identity | None) -> None:

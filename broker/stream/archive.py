@@ -45,7 +45,11 @@ def directory_name(name: str) -> str:
 
 
 class WrittenBatch:
-    """The place of a written batch: its segment, its place in the file, its rows; not its data."""
+    """A batch in the file of a segment, without its data.
+
+    `place` is its position in the file in bytes, `base` the offset of its first row, `count` the
+    number of its rows.
+    """
 
     def __init__(self, segment: Segment, place: i64, encoded: EncodedBatch) -> None:
         self.segment = segment
@@ -62,7 +66,10 @@ class WrittenBatch:
 
 
 class SegmentWriter:
-    """A writer of the segments of one stream. Used by the writer's thread only."""
+    """The appender of one stream: writes batches to its active segment, and begins the next one.
+
+    Used by the store's writer thread only.
+    """
 
     def __init__(self, disk: Disk, root: str, vhost: str, name: str, number: int) -> None:
         self.disk = disk

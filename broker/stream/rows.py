@@ -302,7 +302,10 @@ class RowWriter(StreamRows):
         self._add_row(name, header, body, 0, self._run_protocol, packets.publisher, packets.routed)
 
     def _plain_header_for(self, size: i64) -> bytes:
-        """Return the header of a QoS 0 publication without properties, by the size of its body."""
+        """Return the content header of a plain publication with a body of `size` bytes.
+
+        A plain publication has QoS 0 and no properties.
+        """
         header = self._plain_headers.get(int(size))
         if header is None:
             header = _PLAIN + int(size).to_bytes(8, "big") + _PLAIN_FLAGS
@@ -321,7 +324,10 @@ class RowWriter(StreamRows):
         publisher: bytes,
         routed: i64,
     ) -> None:
-        """Add a row. Hot path of the writer: a value equal to the last row's costs a comparison."""
+        """Add a row. Hot path of the writer.
+
+        A value that is equal to that of the last row costs only a comparison.
+        """
         row: i64 = self._rows
         size: i64 = len(body)
         if row == 0:
@@ -481,7 +487,10 @@ def reserve_heap() -> None:
 
 
 def _as_utf8(data: bytes) -> tuple[bytes, bytes]:
-    """Return a name as UTF-8; and the bytes `data` if they are not UTF-8, else empty bytes."""
+    """Return two values: `data` as valid UTF-8, and the raw bytes if they differ, else empty bytes.
+
+    Sequences that are not UTF-8 are replaced by U+FFFD.
+    """
     try:
         data.decode()
     except UnicodeDecodeError:

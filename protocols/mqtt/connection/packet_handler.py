@@ -233,7 +233,10 @@ class PacketHandler(InputHandler):
         return position
 
     def _send(self, run: Relay, count: i64, data: bytes, start: i64, end: i64) -> None:
-        """Relay the run of `count` packets in data[start:end]; do nothing if `count` is 0."""
+        """Send the `count` packets in data[start:end] to the subscribers of the relay `run`.
+
+        Do nothing if `count` is 0.
+        """
         if count > 0:
             if self._has_properties:
                 run.send_with_properties(data[start:end], count)
@@ -256,7 +259,10 @@ class PacketHandler(InputHandler):
     def _on_publish_1(
         self, session: Session, context: PublishContext, data: bytes, start: i64, end: i64
     ) -> i64:
-        """Handle a publication of QoS 1, and return its cost. Hot path if it has no properties."""
+        """Handle a QoS 1 PUBLISH, and return its cost in units of the connection's BUDGET.
+
+        Hot path if the packet has no properties.
+        """
         replies = self.replies
         mark: i64 = start + 2 + (i64(read_i16_be(data, start)) & 0xFFFF)
         body: i64 = mark + 2

@@ -175,10 +175,13 @@ class SubscriptionChange(Task):
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Do what remains, after all requests are carried out and before the reply."""
+        """Do nothing: a hook for subclasses, called once between the last request and the reply."""
 
     def after_slice(self, reply_pending: bool) -> None:
-        """Do what follows each slice. `reply_pending` is True if the SUBACK is not sent yet."""
+        """Do nothing: a hook for subclasses, called after each slice of requests.
+
+        `reply_pending` is True if the SUBACK or UNSUBACK is not sent yet.
+        """
 
     def reply(self) -> bytes:
         """Return the SUBACK or UNSUBACK packet."""

@@ -166,7 +166,11 @@ class InboxConsumer(Consumer):
             self._schedule_drains()
 
     def _schedule_drains(self) -> None:
-        """Drain the inbox; drain shared subscriptions too, if the session had no room for one."""
+        """Schedule a drain of the inbox.
+
+        If the session had no room for a message of a shared subscription before, drain its shared
+        subscriptions too.
+        """
         self._inbox.schedule_drain()
         self._subscriptions.drain_refused()
 
