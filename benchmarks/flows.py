@@ -304,7 +304,10 @@ class DurableBench(Bench):
         return b"".join(connection.data_to_send() for connection in connections)
 
     def watch_syncs(self, publisher: Connection) -> None:
-        """Make every later sync fail if the publisher was answered before it."""
+        """Check at every later sync that no reply to the publisher was written before the sync.
+
+        The check is an assertion that runs in the sync.
+        """
 
         def check() -> None:
             assert len(publisher.out) == 0, "the publisher was answered before the sync"

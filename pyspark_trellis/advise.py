@@ -49,10 +49,10 @@ LEAST_ROUTES, MOST_ROUTES = 1_024, 4_194_304
 
 @dataclass(frozen=True)
 class ExchangeAdvice:
-    """The advice for a topic exchange.
+    """Recommended settings of a topic exchange: its matcher, and the topics to prewarm.
 
-    `matcher` is None if no matcher is clearly faster than `auto`. `measured` is in nanoseconds per
-    lookup.
+    `matcher` is None if no matcher is clearly faster than `auto`. `measured` has the nanoseconds
+    per lookup of each matcher.
     """
 
     vhost: str
@@ -67,7 +67,12 @@ class ExchangeAdvice:
 
 @dataclass(frozen=True)
 class Advice:
-    """The advice for a broker; `carried` is the share of the messages whose topic is prewarmed."""
+    """Recommended settings of a broker: a matcher and topics to prewarm for each exchange, and
+    `routes`, the number of routes to cache.
+
+    `span` is the extent of the history. `carried` is the share of its messages whose topic is
+    prewarmed.
+    """
 
     span: hist.Span
     routes: int

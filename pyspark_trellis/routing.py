@@ -39,9 +39,10 @@ _RESERVED: Final = ("$SYS", "$share")
 class Routed:
     """The destinations of a batch of topics.
 
-    A row is the index of a topic in the batch. `bindings` are pairs of row and binding number,
-    `places` pairs of row and place number, as two columns each, without duplicates. `unknown` is
-    true for the rows whose topic does not decide all destinations.
+    A row is the index of a topic in the batch. `bindings` are pairs of a row and the number of a
+    matching binding; `places` are pairs of a row and the index of a destination (a queue or an MQTT
+    session) in `BatchRouter.names`. Both are two columns without duplicate pairs. `unknown` is true
+    for the rows whose topic does not decide all destinations.
     """
 
     def __init__(self, count: int) -> None:
@@ -55,7 +56,7 @@ class BatchRouter:
 
     def __init__(self, host: DefinedHost) -> None:
         self._host = host
-        #: The places, at the indexes that the second column of `Routed.places` holds.
+        #: The names of all queues and sessions; `Routed.places` has indexes in this list.
         self.names: Final = host.places
         self._numbers: Final = {name: number for number, name in enumerate(self.names)}
         self._batches: dict[str, list[tuple[list[BoundQueue], Batch]]] = {}
@@ -192,11 +193,14 @@ def _lists(pairs: tuple[Rows, Rows], count: int, values: pa.Array) -> pa.Array:
 
 
 def routed(history: DataFrame, definitions: DefinitionsFile) -> DataFrame:
-    """Return the history with the destinations of each topic.
+    """Return the rows of `history`, with the destinations of each topic according to `definitions`.
 
-    It needs the columns vhost, exchange and topic. It adds: places array<string>; bindings
-    array<long> (numbers in the file); unknown boolean (an exchange routes by more than the topic);
-    missing boolean (the exchange or vhost is not in the file).
+    `history` must have the columns vhost, exchange and topic. The added columns are:
+
+        places      array<string>  queues, and MQTT sessions with the prefix SESSION
+        bindings    array<long>    numbers of the matching bindings in the file
+        unknown     boolean        an exchange routes by more than the topic: `places` may lack some
+        missing     boolean        the exchange or vhost is not in the file
     """
     hosts = history.sparkSession.sparkContext.broadcast(definitions.hosts)
     names = history.columns

@@ -29,7 +29,8 @@ from trellis.bench.matching.results import merged, read  # noqa: E402
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the document and its charts; return the exit code.
 
-    The exit code is 2 if a file has no results, or the document lacks the marks.
+    The exit code is 2 if a results file or the document cannot be read, or if the document lacks
+    the lines `<!-- results:begin -->` and `<!-- results:end -->`.
     """
     parser = argparse.ArgumentParser(
         prog="report.py", description="Write tables and charts of results into a document."

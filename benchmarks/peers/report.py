@@ -17,11 +17,11 @@ END: Final = f"<!-- {RESULTS}:end -->"
 
 
 def report(results: Results, document: Path, charts: Path) -> list[Path]:
-    """Write tables and links to charts between the document's marks, and the charts into a
-    directory.
+    """Write tables and links to charts into the document, and the charts into a directory.
 
-    Create the document if it does not exist. Return the written files. Raises ValueError unless the
-    document has each of the two marks once, in order.
+    The tables replace the text between the lines `<!-- results:begin -->` and
+    `<!-- results:end -->`. Create the document if it does not exist. Return the written files.
+    Raises ValueError unless the document has each of the two lines once, in order.
     """
     pictures = {name: picture for name, picture in _pictures(results) if picture}
     paths = {name: charts / f"{name}.svg" for name in pictures}
@@ -53,9 +53,10 @@ def _pictures(results: Results) -> Iterator[tuple[str, str]]:
 
 
 def between(document: str, words: str, name: str, part: str = RESULTS) -> str:
-    """Return the document's text with `words` between the marks of the part `part`.
+    """Return the document's text with `words` between the lines that begin and end the part `part`.
 
-    Raises ValueError unless each mark occurs once, in order; the text names the document `name`.
+    The lines are `<!-- PART:begin -->` and `<!-- PART:end -->`. Raises ValueError unless each
+    occurs once, in order; the error's text names the document `name`.
     """
     opening, closing = f"<!-- {part}:begin -->", f"<!-- {part}:end -->"
     head, begin, rest = document.partition(opening)

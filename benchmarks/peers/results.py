@@ -22,9 +22,8 @@ class Figures:
     cpu: float  # the broker's CPU time per publication, in microseconds
     resident: float  # resident memory of the broker's processes after the workload, in bytes
     peak: float  # the largest resident memory during the workload, in bytes
-    p50: float | None = (
-        None  # None  # latency from sending to receiving, in microseconds; None if not measured
-    )
+    # Latencies from sending to receiving, in microseconds; None if not measured.
+    p50: float | None = None
     p99: float | None = None
     p999: float | None = None
 
@@ -40,7 +39,10 @@ class PeerCell:
 
     @property
     def medians(self) -> Figures | None:
-        """Return the median of each figure over the rounds; None if no figure counts."""
+        """Return the median of each figure over the rounds.
+
+        None if the peer answered wrongly or failed, or if no round was run.
+        """
         return None if self.wrong or self.failed or not self.rounds else medians(self.rounds)
 
     @property

@@ -61,7 +61,7 @@ def codecs() -> Codecs:
 
 
 def report(line: str) -> None:
-    """Log a part of the store that cannot be read."""
+    """Log the text `line`, which names a stored message that cannot be read and is lost."""
     logs.error("store_damaged", reason=line)
 
 

@@ -1,4 +1,4 @@
-"""Writes the results as Markdown: the tables between the marks of docs/matching.md."""
+"""Writes the results as Markdown: the generated part of docs/matching.md."""
 
 from __future__ import annotations
 

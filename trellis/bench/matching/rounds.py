@@ -142,9 +142,10 @@ class _Bench:
         return request
 
     def _expected(self, case: MatchingCase, request: dict[str, Any]) -> list[MatchAnswers]:
-        """Return the answers of `trie` for a few topics and for more, as the expected answers.
+        """Return two expected answers of `trie`: for the first few and for `_TOPICS` topics.
 
-        Raises Disagreement if `naive` gives other answers for the few topics.
+        Raises Disagreement if `naive`, which is too slow for more, gives other answers for the few
+        topics.
         """
         self._tell(self._done, f"{case.workload.name} {case.size:,}: expected answers")
         few = max(1, min(_TOPICS, _TRIED // case.size))

@@ -182,7 +182,9 @@ def _many(hashes: int, words: int) -> MatchingWorkload:
 
 
 def _stars(size: int, random: Random) -> Words:
-    """Return one topic's patterns of ten words: every subset of the words is replaced by `*`."""
+    """Return 1,024 patterns: the topic `a.b.c.d.e.f.g.h.i.j`, with each subset of its ten words
+    replaced by `*`.
+    """
     letters = "abcdefghij"
     masks = product((False, True), repeat=len(letters))
     patterns = [
