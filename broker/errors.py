@@ -22,6 +22,10 @@ class PreconditionFailed(BrokerError):
     """
 
 
+class LimitExceeded(PreconditionFailed):
+    """The request would exceed a limit of the broker on what one client may use."""
+
+
 class ResourceLocked(BrokerError):
     """The queue is exclusive to another connection."""
 

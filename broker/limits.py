@@ -28,6 +28,9 @@ class BrokerLimits:
         self.vhost_connections = 0
         self.user_channels = 0
         self.channel_consumers = 0
+        #: The most index nodes that the lookup of one routing key in a topic exchange may visit
+        #: because of the bindings to one queue or session; 0 is no limit.
+        self.pattern_nodes = 4_096
         #: The matching algorithm of topic exchanges, and the algorithms that a client may choose
         #: with the argument `x-matcher`.
         self.matcher = "auto"

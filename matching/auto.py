@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from matching.grammar import Grammar
-from matching.matcher import S
+from matching.matcher import S, Search
 from matching.shapes import Form, Shapes, form_of
 from matching.trie import Trie
 
@@ -94,6 +94,17 @@ class Auto(Shapes[S]):
             return found
         found += self._leaving.find(topic, False)
         return self._tally.distinct(found) if self._tally.shared else found
+
+    def searches(self, topic: str, found: list[S]) -> list[Search[S]]:
+        # Patterns may move during a pause, and must not escape a search by that. They move from the
+        # trie that is emptied to the tables and to the other trie, or from the tables to that
+        # trie. So every place is searched before those to which its patterns move.
+        leaving, tables = self._leaving, TablesSearch(self, topic, found)
+        return [
+            *([] if leaving is None else leaving.searches(topic, found)),
+            tables,
+            *self._fallback.searches(topic, found),
+        ]
 
     def matches_any(self, topic: str) -> bool:
         return super().matches_any(topic) or (
@@ -178,3 +189,19 @@ class Auto(Shapes[S]):
                 self._fallback.restore(words, bucket)
             patterns -= 1
             moved += len(words)
+
+
+class TablesSearch(Search[S]):
+    """The lookup in the tables of shapes, a single step."""
+
+    __slots__ = ("_tables", "_topic")
+
+    def __init__(self, tables: Shapes[S], topic: str, found: list[S]) -> None:
+        super().__init__(found)
+        self._tables = tables
+        self._topic = topic
+
+    def advance(self, steps: int) -> int:
+        self._tables.probe_tables(self._topic, self.found)
+        self.done = True
+        return steps - LIMIT

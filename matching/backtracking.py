@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from matching.bucket import take
 from matching.matcher import S
-from matching.trie import Trie, TrieNode
+from matching.trie import Trie
+from matching.trie_search import TrieNode
 
 
 class Backtracking(Trie[S]):

@@ -22,9 +22,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from matching.bucket import Bucket, holds, members, with_added, without
+from matching.bucket import Bucket, holds, members, take, with_added, without
 from matching.grammar import DEFAULT, Grammar, swap
-from matching.matcher import Matcher, S, Snapshot
+from matching.matcher import Matcher, S, Search, Snapshot
 from matching.registry import create
 
 #: Lists up to this length are compared entry by entry, longer ones hashed (16 found by patterns and
@@ -85,6 +85,10 @@ class Composite(Matcher[S]):
                 found.append(bucket)
             return found
         return _merged(found, members(bucket))
+
+    def searches(self, topic: str, found: list[S]) -> list[Search[S]]:
+        take(self._plain.get(topic), found)
+        return self._patterns.searches(topic, found)
 
     def matches_any(self, topic: str) -> bool:
         return topic in self._plain or self._patterns.matches_any(topic)
@@ -160,6 +164,12 @@ class Bilingual(Matcher[S]):
         if foreign is None or not len(foreign):
             return found
         return _merged(found, foreign.match(swap(topic)))
+
+    def searches(self, topic: str, found: list[S]) -> list[Search[S]]:
+        searches = self.native.searches(topic, found)
+        if self.foreign is not None:
+            searches += self.foreign.searches(swap(topic), found)
+        return searches
 
     def matches_any(self, topic: str) -> bool:
         return (

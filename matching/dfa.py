@@ -36,7 +36,8 @@ from typing import Final, Generic, cast
 from matching.bucket import take
 from matching.grammar import Grammar
 from matching.matcher import S
-from matching.trie import Trie, TrieNode, advance
+from matching.trie import Trie, advance
+from matching.trie_search import TrieNode
 
 #: The most nodes that one lookup visits to create or check states: 0.1 ms uncompiled.
 _EFFORT: Final = 256

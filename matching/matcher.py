@@ -17,6 +17,27 @@ except ImportError:  # pragma: no cover - the tests' environment can compile
 S = TypeVar("S")
 
 
+class Search(Generic[S]):
+    """A lookup that can pause, so that a long one can be spread over several turns.
+
+    It appends the subscribers to `found`, a subscriber of several patterns perhaps several times.
+    `done` is True once all subscribers are found.
+    """
+
+    __slots__ = ("done", "found")
+
+    def __init__(self, found: list[S]) -> None:
+        self.found = found
+        self.done = False
+
+    def advance(self, steps: int) -> int:
+        """Continue for about this many steps of some 100 ns; return how many are left at the end.
+
+        The number may be negative: the last step may be longer than the others.
+        """
+        raise NotImplementedError
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Matcher(Generic[S]):
     """A set of (pattern, subscriber) pairs that answers which subscribers a topic matches.
@@ -55,6 +76,15 @@ class Matcher(Generic[S]):
     def matches_any(self, topic: str) -> bool:
         """True if at least one pattern matches. May stop at the first match."""
         return len(self.match(topic)) > 0
+
+    def searches(self, topic: str, found: list[S]) -> list[Search[S]]:
+        """Begin a lookup that can pause.
+
+        Append the subscribers that a short lookup finds to `found`, and return searches for the
+        others, to be completed in this order. By default, all are found at once.
+        """
+        found += self.match(topic)
+        return []
 
     def snapshot(self) -> Matcher[S]:
         """Return a read-only copy of the present pairs, which later changes do not affect."""

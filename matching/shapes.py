@@ -31,7 +31,7 @@ from typing import Final, Generic, TypeAlias
 
 from matching.bucket import Bucket, PairCounts, holds, members, size, with_added, without
 from matching.grammar import Grammar
-from matching.matcher import Matcher, S
+from matching.matcher import Matcher, S, Search
 from matching.trie import LONGEST_POOLED, Trie
 
 #: A shape as integers: the number of words, the index of the `#` (or -1), then the positions of the
@@ -191,10 +191,15 @@ class Shapes(Matcher[S]):
         return self._fallback.unsubscribe(pattern, subscriber)
 
     def match(self, topic: str) -> list[S]:
-        if not self._forms:
-            found = self._fallback.find(topic, False)
-            return self._tally.distinct(found) if self._tally.shared else found
-        found = []
+        found: list[S] = []
+        if self._forms:
+            self.probe_tables(topic, found)
+        if len(self._fallback):
+            found += self._fallback.find(topic, False)
+        return self._tally.distinct(found) if self._tally.shared else found
+
+    def probe_tables(self, topic: str, found: list[S]) -> None:
+        """Append the subscribers of the patterns in the tables, one probe per shape."""
         grammar = self.grammar
         words = topic.split(grammar.separator) if topic else grammar.split(topic)
         length = len(words)
@@ -210,9 +215,11 @@ class Shapes(Matcher[S]):
                     found.extend(bucket)
                 else:
                     found.append(bucket)
-        if len(self._fallback):
-            found += self._fallback.find(topic, False)
-        return self._tally.distinct(found) if self._tally.shared else found
+
+    def searches(self, topic: str, found: list[S]) -> list[Search[S]]:
+        if self._forms:
+            self.probe_tables(topic, found)
+        return self._fallback.searches(topic, found)
 
     def matches_any(self, topic: str) -> bool:
         grammar = self.grammar

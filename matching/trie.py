@@ -23,11 +23,12 @@ Source: articles 1 and 5, whose walk backtracks at each ``#`` and is exponential
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, Generic
+from typing import Final
 
 from matching.bucket import Bucket, PairCounts, holds, members, size, take, with_added, without
 from matching.grammar import Grammar
-from matching.matcher import Matcher, S
+from matching.matcher import Matcher, S, Search
+from matching.trie_search import TrieNode, TrieSearch
 
 #: The pool stores one copy of each short word, up to this many words; then it is emptied. This
 #: saves memory and, in lookups, cache misses. (1M device patterns: an eighth less time, 261 bytes
@@ -35,21 +36,6 @@ from matching.matcher import Matcher, S
 #: after their last pattern is removed.
 _POOLED: Final = 16_384
 LONGEST_POOLED: Final = 64
-
-
-class TrieNode(Generic[S]):
-    """A trie node: its children by word and wildcard, and the subscribers of the pattern ending
-    here.
-    """
-
-    __slots__ = ("bucket", "children", "depth", "many", "one")
-
-    def __init__(self, depth: int) -> None:
-        self.depth = depth
-        self.children: dict[str, TrieNode[S]] | None = None
-        self.one: TrieNode[S] | None = None
-        self.many: TrieNode[S] | None = None
-        self.bucket: Bucket[S] = None
 
 
 class Trie(Matcher[S]):
@@ -93,6 +79,11 @@ class Trie(Matcher[S]):
     def match(self, topic: str) -> list[S]:
         found = self.find(topic, False)
         return self._tally.distinct(found) if self._tally.shared else found
+
+    def searches(self, topic: str, found: list[S]) -> list[Search[S]]:
+        grammar = self.grammar
+        words = topic.split(grammar.separator) if topic else grammar.split(topic)
+        return [TrieSearch(self._root, words, grammar.hides and grammar.hidden(topic), found)]
 
     def matches_any(self, topic: str) -> bool:
         return len(self.find(topic, True)) > 0

@@ -17,7 +17,9 @@ read:
 
     budget      One chunk may cause much work: one small publication can go to 10,000 queues.
                 `consume` therefore stops when the BUDGET of a turn is used up and sets `behind`.
-                The link stops reading, and calls `resume` in the next turn.
+                It does the same in front of a publication while the search for its destinations
+                goes on (broker/routing/plan_search.py). The link stops reading, and calls `resume`
+                in the next turn.
     stall       The connection waits for an answer from inside the broker: a check of credentials,
                 or a write of the store before a reply (`reply_when_durable`). `stall` stops all
                 handling of input, so that replies keep their order; `resume_input` ends it.
@@ -43,6 +45,7 @@ from mypy_extensions import i64
 from broker.access.identity import Identity
 from broker.broker import Broker
 from broker.messages.outlet import Outlet
+from broker.routing.plan_search import SearchSlot
 from broker.store.contract import Ticket, Waiter
 from protocols.tally import FrontCounters
 
@@ -53,6 +56,10 @@ BUDGET: Final[i64] = 20_000
 COLD: Final[i64] = 10
 #: Size of the input that is kept for a client while its credentials are checked, in bytes.
 LOGIN_INPUT_MAX: Final[i64] = 64 << 10
+
+#: In place of a cost: a publication waits for its search and has had no effect. It is handled again
+#: in the next turn, and the input behind it waits.
+SEARCHING: Final[i64] = -1
 
 #: Reasons for which the broker closes a connection, as the metrics count them: an operator or a
 #: changed permission, a client above its rate limit, and the end of the broker process.
@@ -177,6 +184,8 @@ class Connection(Outlet):
         self.transport_backlog: Callable[[], int] = _no_backlog
         #: Time at which the client's credentials expire, in ms of Agenda.now; 0 for never.
         self.expires: i64 = 0
+        #: The searches of the publication that is being handled, if they take more than one turn.
+        self.slot: SearchSlot | None = None
         #: Rate limit that the client has exceeded, while the link therefore does not read; else "".
         self.throttled = ""
 
@@ -254,6 +263,16 @@ class Connection(Outlet):
         Return the number of bytes that were handled.
         """
         raise NotImplementedError
+
+    def search_slot(self) -> SearchSlot:
+        """Return the slot for the searches of the present publication.
+
+        The slot must be removed when the publication is complete or refused.
+        """
+        slot = self.slot
+        if slot is None:
+            slot = self.slot = SearchSlot()
+        return slot
 
     # -- backpressure
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 from mypy_extensions import i64
 
 from broker.agenda import Task
+from matching.bucket import Bucket
 
 
 class Destination(Task):
@@ -27,6 +28,8 @@ class Destination(Task):
         #: number is never used again, but a name may be. A predeclared exchange has a number below
         #: 0.
         self.number: i64 = 0
+        #: The exchanges that have bindings to this destination.
+        self.bound_to: Bucket[Destination] = None
         #: True once the destination is deleted. Its bindings are removed in slices afterwards, and
         #: no route leads to it any more.
         self.dead = False

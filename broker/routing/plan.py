@@ -148,6 +148,21 @@ class Plan:
             self.relay.targets, added, publisher.encode("utf-8", "replace"), self.routed
         )
 
+    def twin(self) -> Plan:
+        """Return another plan with the same destinations, which shares the lists and relays."""
+        other = Plan([], 0, self.by_headers, self.by_publishing_session)
+        other.delays, other.queues, other.streams = self.delays, self.queues, self.streams
+        other.reliable_queues, other.qos1_inboxes = self.reliable_queues, self.qos1_inboxes
+        other.relay, other.reliable_relay = self.relay, self.reliable_relay
+        other.durable, other.numbers, other.annotated = self.durable, self.numbers, self.annotated
+        other.limited = self.limited
+        other.routed, other.recorded = self.routed, self.recorded
+        other.fate, other.copies = self.fate, self.copies
+        other.unrepresentable, other.weight = self.unrepresentable, self.weight
+        other.slow_path_mask = self.slow_path_mask
+        other.refusal = self.refusal
+        return other
+
     def release(self) -> None:
         """Remove the references of a stale plan to its destinations.
 

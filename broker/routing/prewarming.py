@@ -11,6 +11,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.agenda import Agenda, Task
+from broker.routing.plan_search import SearchSlot
 from broker.routing.publish_context import Prewarmer, PublishContext
 
 #: Number of names that are resolved in one turn; this takes about 0.5 ms.
@@ -57,7 +58,8 @@ class _PrewarmTask(Task):
             if len(context.routes) >= context.capacity:
                 return  # The cache is full: more names would evict the first ones.
             if name.cache_key not in context.routes:
-                context.resolve(name.cache_key, name.exchange, name.key)
+                # A name whose search pauses is resolved by the first message that needs it.
+                context.resolve(name.cache_key, name.exchange, name.key, SearchSlot())
             self._at += 1
         if self._at < len(self._names):
             self._agenda.later(self)

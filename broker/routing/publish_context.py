@@ -30,6 +30,7 @@ from broker.limits import BrokerLimits
 from broker.messages.fates import MESSAGE_FATES, UNROUTABLE
 from broker.messages.message import Origin
 from broker.routing.plan import Plan
+from broker.routing.plan_search import SearchSlot
 from broker.routing.route import Route
 from broker.routing.topology_stream import TopologyStream
 
@@ -42,10 +43,11 @@ EVICTION_DIVISOR: Final = 16
 class PlanResolver:
     """The part of the Planner that a PublishContext calls."""
 
-    def plan(self, identity: Identity, exchange: str, key: str) -> Plan:
+    def plan(self, identity: Identity, exchange: str, key: str, slot: SearchSlot) -> Plan | None:
         """Return the plan of messages that the identity publishes to this exchange with this key.
 
-        If the identity may not publish them, the plan has a `refusal`.
+        If the identity may not publish them, the plan has a `refusal`. None if the search for the
+        plan pauses; the caller then calls again in the next turn with the same slot.
         """
         raise NotImplementedError
 
@@ -85,15 +87,20 @@ class PublishContext:
         self._copies: i64 = 0
         self._unrepresentable: i64 = 0
 
-    def resolve(self, name: bytes, exchange: str, key: str) -> Route:
+    def resolve(self, name: bytes, exchange: str, key: str, slot: SearchSlot) -> Route | None:
         """Resolve a route, and cache it under `name`, its bytes in the packet. Not a hot path.
+
+        Return None if the search for its plan pauses, to be called again with the same slot.
 
         A route with a name that is too long is not cached. Neither is a route through the default
         exchange whose key names no queue: clients that reply to deleted queues would fill the
         cache.
         """
+        plan = self._resolver.plan(self.identity, exchange, key, slot)
+        if plan is None:
+            return None
         self.misses += 1
-        route = Route(exchange, key, self._resolver.plan(self.identity, exchange, key))
+        route = Route(exchange, key, plan)
         route.origin = self.origin
         if len(name) > NAME_MAX or not exchange and route.plan.fate == UNROUTABLE:
             self._collect_uncached()
@@ -111,11 +118,18 @@ class PublishContext:
         if route is not None:
             self._collect(route)
 
-    def renew(self, route: Route) -> None:
-        """Replace the stale plan of a route by the present one. Not a hot path."""
+    def renew(self, route: Route, slot: SearchSlot) -> bool:
+        """Replace the stale plan of a route by the present one. Not a hot path.
+
+        Return False if the search for that plan pauses, to be called again with the same slot.
+        """
+        plan = self._resolver.plan(self.identity, route.exchange, route.key, slot)
+        if plan is None:
+            return False
         self._collect(route)
-        route.plan = self._resolver.plan(self.identity, route.exchange, route.key)
-        route.routed = route.plan.routed
+        route.plan = plan
+        route.routed = plan.routed
+        return True
 
     # -- counts
 

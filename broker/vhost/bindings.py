@@ -8,9 +8,11 @@ same name may get bindings of its own, and these must stay.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from broker.agenda import Agenda
-from broker.errors import AccessRefused
+from broker.errors import AccessRefused, LimitExceeded
+from broker.limits import BrokerLimits
 from broker.queues.destination import Destination
 from broker.queues.queue import Queue
 from broker.routing.binding import Binding
@@ -21,6 +23,11 @@ from broker.routing.subscriber import Subscriber
 from broker.routing.topology_stream import TOPOLOGY, TopologyStream
 from broker.store.contract import Defined, Store, Ticket, Undefined
 from broker.vhost.background import BindingRemoval
+from matching.bucket import members
+
+#: If a destination has more bindings to an exchange than these, all plans of the exchange are
+#: retired with it.
+SINGLE_RETIREMENTS: Final = 256
 
 
 class Bindings:
@@ -39,8 +46,12 @@ class Bindings:
         planner: Planner,
         exchanges: dict[str, Exchange],
         delete_exchange: Callable[[str], None],
+        limits: BrokerLimits,
     ) -> None:
         self._vhost = vhost
+        self._limits = limits
+        #: The number of bindings that were refused because of `pattern_nodes`.
+        self.refused = 0
         self._agenda = agenda
         self._store = store
         self._planner = planner
@@ -54,7 +65,8 @@ class Bindings:
 
         It replaces the binding with the same destination, key and arguments, if there is one.
         Raise NotFound if the exchange does not exist, PreconditionFailed if its type does not
-        accept the binding, AccessRefused if the destination is the topology stream.
+        accept the binding, AccessRefused if the destination is the topology stream, LimitExceeded
+        if lookups would become too long because of the bindings to this destination.
         """
         exchange = self._planner.exchange(source)
         if self.topology is not None and binding.destination is self.topology.queue:
@@ -62,6 +74,12 @@ class Bindings:
                 f"cannot bind queue '{TOPOLOGY}' in vhost '{self._vhost}': "
                 "only the broker writes there"
             )
+        if self._limits.pattern_nodes:
+            try:
+                exchange.check_limit(binding, self._limits.pattern_nodes)
+            except LimitExceeded:
+                self.refused += 1
+                raise
         known = self.add(exchange, binding)
         if known is not None and known.qos == binding.qos and known.arguments == binding.arguments:
             if ticket is not None and _is_durable(exchange, binding):
@@ -85,7 +103,7 @@ class Bindings:
                 ticket,
             )
         self._record(exchange, binding, True)
-        self._planner.retire()
+        self._planner.retire(exchange.name, exchange.first_word(binding))
 
     def add(self, exchange: Exchange, binding: Binding) -> Binding | None:
         """Add a binding without storing it. A restore calls this for a stored one.
@@ -110,18 +128,29 @@ class Bindings:
                     ticket,
                 )
             self._record(exchange, known, False)
-            self._planner.retire()
+            self._planner.retire(exchange.name, exchange.first_word(known))
             self._auto_delete(exchange)
         elif ticket is not None:
             self._store.wait_for_all(ticket)
 
     def remove_to(self, destination: Destination) -> None:
-        """Retire all plans, and remove all bindings to a deleted destination, in slices."""
-        self._planner.retire()
-        for exchange in [
-            exchange for exchange in self._exchanges.values() if destination in exchange.bindings
-        ]:
-            BindingRemoval(self, self._agenda, exchange, [destination]).run()
+        """Remove all bindings to a deleted destination, in slices; retire their plans at once."""
+        self.retire_to(destination)
+        for exchange in members(destination.bound_to):
+            if isinstance(exchange, Exchange):
+                BindingRemoval(self, self._agenda, exchange, [destination]).run()
+
+    def retire_to(self, destination: Destination) -> None:
+        """Retire the plans that may lead to a destination by its bindings."""
+        for exchange in members(destination.bound_to):
+            if not isinstance(exchange, Exchange):
+                continue
+            words: set[str | None] = {None}
+            mine = exchange.bindings.get(destination, {})
+            if len(mine) <= SINGLE_RETIREMENTS:
+                words = {exchange.first_word(binding) for binding in mine.values()}
+            for word in [None] if None in words else words:
+                self._planner.retire(exchange.name, word)
 
     def remove_from(self, exchange: Exchange) -> None:
         """Remove all bindings of a deleted exchange, in slices."""

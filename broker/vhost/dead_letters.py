@@ -29,6 +29,8 @@ from broker.messages.message import AT_LEAST_ONCE, AT_MOST_ONCE, Message, Proper
 from broker.messages.x_death import Death, count_death, death_headers, deaths_of
 from broker.queues.queue import Queue
 from broker.routing.exchanges.delayed import DELAY_MAX, HEADER, delay_of
+from broker.routing.plan import Plan
+from broker.routing.plan_search import SearchSlot
 from broker.routing.publish_context import PublishContext
 from broker.routing.route import Route
 from broker.routing.subscriber import Subscriber
@@ -46,8 +48,10 @@ class MessagePublisher(Protocol):
     internal: PublishContext
     publishing_session: Subscriber | None
 
-    def route(self, context: PublishContext, exchange: str, key: str) -> Route:
-        """Return a new route for one message."""
+    def route(
+        self, context: PublishContext, exchange: str, key: str, slot: SearchSlot
+    ) -> Route | None:
+        """Return a new route for one message; None if the search for its plan pauses."""
 
     def route_by(
         self,
@@ -55,12 +59,26 @@ class MessagePublisher(Protocol):
         exchange: str,
         keys: list[str],
         properties: Properties,
-        deaths: list[Death] | None = None,
-    ) -> Route:
-        """Return a new route for one message with several routing keys, or for a dead letter."""
+        deaths: list[Death] | None,
+        slot: SearchSlot,
+    ) -> Route | None:
+        """Return a new route for one message with several routing keys, or for a dead letter.
+
+        None if the search for its plan pauses.
+        """
+
+    def plan_of(
+        self, context: PublishContext, route: Route, message: Message, slot: SearchSlot
+    ) -> Plan | None:
+        """Return the present plan of a message; None if the search for it pauses."""
 
     def publish(
-        self, context: PublishContext, route: Route, message: Message, ticket: Ticket | None
+        self,
+        context: PublishContext,
+        route: Route,
+        plan: Plan,
+        message: Message,
+        ticket: Ticket | None,
     ) -> i64:
         """Publish a message and return its fate. Raise the plan's `refusal`, if it has one."""
 
@@ -74,19 +92,28 @@ class MessagePublisher(Protocol):
 class QueueMove(Task):
     """A task that moves a message from a queue to the destinations of an exchange.
 
-    The subclass says how the message is routed, and which headers and properties change.
+    The subclass says how the message is routed, and which headers and properties change. If the
+    search for the destinations pauses, the task runs again in the next turn.
     """
 
     def __init__(self, publisher: MessagePublisher, queue: Queue, message: Message) -> None:
         self._publisher = publisher
         self._queue = queue
         self._message = message
+        self._slot: SearchSlot | None = None
 
     def run(self) -> None:
-        store = self._publisher.store
+        publisher = self._publisher
+        slot = self._slot or SearchSlot()
+        moved = self._move(slot)
+        if moved is None:
+            self._slot = slot
+            publisher.agenda.later(self)
+            return
+        store = publisher.store
         store.begin()
         try:
-            self._publish()
+            self._publish(moved)
             queue, position = self._queue, self._message.position
             if queue.durable and position > 0:
                 # A queue that was deleted meanwhile settles the message too: a crash may lose the
@@ -95,15 +122,16 @@ class QueueMove(Task):
         finally:
             store.commit()
 
-    def _publish(self) -> None:
-        """Make the new message and its route, and call `_publish_by`."""
+    def _move(self, slot: SearchSlot) -> Message | None:
+        """Return the new message, whose address is its route; None if the search pauses."""
         raise NotImplementedError
 
-    def _publish_by(self, route: Route, message: Message) -> None:
-        context = self._publisher.internal
+    def _publish(self, message: Message) -> None:
+        context, route = self._publisher.internal, message.address
+        assert isinstance(route, Route)
         context.received += 1
         try:
-            self._publisher.publish(context, route, message, None)
+            self._publisher.publish(context, route, route.plan, message, None)
         except BrokerError:
             return  # The exchange does not exist. The message is counted with the fate "refused".
 
@@ -117,7 +145,7 @@ class DeadLetter(QueueMove):
         super().__init__(publisher, queue, message)
         self._reason = reason
 
-    def _publish(self) -> None:
+    def _move(self, slot: SearchSlot) -> Message | None:
         publisher, message, arguments = self._publisher, self._message, self._queue.arguments
         properties = message.properties
         headers = _headers_of(properties)
@@ -147,15 +175,18 @@ class DeadLetter(QueueMove):
             keys,
             {**properties, "headers": {**headers, **changes}},
             None if self._reason == "rejected" else deaths,
+            slot,
         )
+        if route is None:
+            return None
         encoding = amend(message.encoding, changes, _WITHOUT_EXPIRATION)
-        self._publish_by(route, Message(route, message.content, encoding, qos))
+        return Message(route, message.content, encoding, qos)
 
 
 class DelayedPublish(QueueMove):
     """A task that publishes a message of a delayed exchange whose delay is over."""
 
-    def _publish(self) -> None:
+    def _move(self, slot: SearchSlot) -> Message | None:
         publisher, message = self._publisher, self._message
         properties = message.properties
         headers = _headers_of(properties)
@@ -167,13 +198,17 @@ class DelayedPublish(QueueMove):
             message.address.exchange,
             [message.address.key, *additional_keys(headers)],
             {**properties, "headers": {**headers, **changes}},
+            None,
+            slot,
         )
+        if route is None:
+            return None
         encoding = amend(message.encoding, changes, {})
         released = Message(route, message.content, encoding, message.qos)
         expiration = properties.get("expiration")
         if isinstance(expiration, str) and expiration.isdigit():
             released.expires = publisher.agenda.now + min(int(expiration), DELAY_MAX)
-        self._publish_by(route, released)
+        return released
 
 
 class PublishWill(Task):
@@ -192,19 +227,30 @@ class PublishWill(Task):
         self._message = message
         self._lifetime = lifetime
         self._session = session
+        self._slot: SearchSlot | None = None
 
     def run(self) -> None:
         publisher, context, will = self._publisher, self._context, self._message
-        route = publisher.route(context, will.address.exchange, will.address.key)
+        slot = self._slot or SearchSlot()
+        route = publisher.route(context, will.address.exchange, will.address.key, slot)
+        plan: Plan | None = None
+        if route is not None:
+            message = Message(route, will.content, will.encoding, will.qos)
+            publisher.publishing_session = self._session
+            plan = publisher.plan_of(context, route, message, slot)
+            publisher.publishing_session = None
+        if route is None or plan is None:
+            self._slot = slot
+            publisher.agenda.later(self)
+            return
         context.received += 1
-        message = Message(route, will.content, will.encoding, will.qos)
         if self._lifetime >= 0:
             message.expires = publisher.agenda.now + self._lifetime
         publisher.publishing_session = self._session
         try:
             if will.retained and route.plan.refusal is None:
                 publisher.retain(message, None)
-            publisher.publish(context, route, message, None)
+            publisher.publish(context, route, plan, message, None)
         except BrokerError:
             pass  # The client may not publish there. The will is counted with the fate "denied".
         publisher.publishing_session = None

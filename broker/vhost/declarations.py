@@ -31,7 +31,9 @@ from broker.routing.equivalence import check_exchange, check_queue
 from broker.routing.exchanges import TYPES, DelayedExchange, Exchange, TopicExchange
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.routing.exchanges.topic import topic_exchange
-from broker.routing.planner import NAME_BYTES, Planner
+from broker.routing.plan_index import first_word
+from broker.routing.plan_search import NAME_BYTES
+from broker.routing.planner import Planner
 from broker.routing.publish_context import PublishContexts
 from broker.routing.topology_stream import TOPOLOGY, TOPOLOGY_BYTES_MAX, TopologyStream
 from broker.store.contract import Defined, Store, Ticket, Undefined
@@ -85,7 +87,7 @@ class Declarations:
         self.planner = Planner(vhost, agenda, self.exchanges, self.queues, self.replies, limits)
         self.contexts = PublishContexts(self.planner, limits)
         self.bindings = Bindings(
-            vhost, agenda, store, self.planner, self.exchanges, self.delete_exchange
+            vhost, agenda, store, self.planner, self.exchanges, self.delete_exchange, limits
         )
         self._vhost = vhost
         self._agenda = agenda
@@ -139,7 +141,7 @@ class Declarations:
             )
         if self.topology is not None:
             self.topology.declared_exchange(name, kind, exchange.alternate)
-        self.retire_plans()
+        self.planner.retire(name)
         return exchange
 
     def add_exchange(self, name: str, kind: str, options: ExchangeOptions, number: i64) -> Exchange:
@@ -214,6 +216,7 @@ class Declarations:
             self._store.append(Undefined(self._vhost, "exchange", name, exchange.number), ticket)
         if self.topology is not None:
             self.topology.deleted("exchange", name)
+        self.planner.retire(name)
         self.bindings.remove_to(exchange)
         self.bindings.remove_from(exchange)
 
@@ -300,7 +303,7 @@ class Declarations:
             self._streams.assign_number(queue, int(queue.number), False)
             self._find_journals()
             self._declare_topology()
-        self.retire_plans()
+        self.planner.retire("", first_word(name))
         return queue
 
     def add_queue(
@@ -372,12 +375,13 @@ class Declarations:
 
     def evict_default_route(self, queue: Queue) -> None:
         """Remove the route through the default exchange to a deleted queue from all caches."""
+        self.planner.retire("", first_word(queue.name))
         name = queue.name.encode()
         self.contexts.evict(bytes([0, len(name)]) + name if len(name) <= NAME_BYTES else b"")
 
     def retire_plans(self) -> None:
         """Make all plans stale, so that each route gets a new plan with its next message."""
-        self.planner.retire()
+        self.planner.retire_all()
 
     # -- policies
 

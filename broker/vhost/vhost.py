@@ -44,6 +44,7 @@ from broker.routing.exchanges import Exchange
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.routing.exchanges.delayed import delay_of
 from broker.routing.plan import Plan
+from broker.routing.plan_search import SearchSlot
 from broker.routing.planner import ResolvedTargets
 from broker.routing.publish_context import PublishContext
 from broker.routing.route import CcRoute, Route
@@ -196,8 +197,14 @@ class VirtualHost(DeadLetterHost):
         self.bindings.unbind(source, binding, ticket)
 
     def retire_plans(self) -> None:
-        """Make all plans stale, because a permission or a subscription changed."""
-        self._planner.retire()
+        """Make all plans stale, because a permission changed."""
+        self._planner.retire_all()
+
+    def retire_plans_to(self, destination: Destination) -> None:
+        """Make the plans stale that may lead to a destination, because it or its permissions
+        changed.
+        """
+        self.bindings.retire_to(destination)
 
     def reply_when_durable(self, known: Destination, ticket: Ticket | None) -> None:
         """Delay a reply until the definition of an existing object is durable.
@@ -265,11 +272,13 @@ class VirtualHost(DeadLetterHost):
 
     # -- publishing
 
-    def route(self, context: PublishContext, exchange: str, key: str) -> Route:
-        """Return a new route for one message, which no cache keeps."""
-        route = Route(exchange, key, self._planner.plan(context.identity, exchange, key))
-        route.origin = context.origin
-        return route
+    def route(
+        self, context: PublishContext, exchange: str, key: str, slot: SearchSlot
+    ) -> Route | None:
+        """Return a new route for one message, which no cache keeps; None if the search pauses."""
+        return _new_route(
+            context, exchange, key, self._planner.plan(context.identity, exchange, key, slot)
+        )
 
     def route_by(
         self,
@@ -277,19 +286,16 @@ class VirtualHost(DeadLetterHost):
         exchange: str,
         keys: list[str],
         properties: Properties,
-        deaths: list[Death] | None = None,
-    ) -> Route:
+        deaths: list[Death] | None,
+        slot: SearchSlot,
+    ) -> Route | None:
         """Return a new route for one message with several routing keys, or for a dead letter.
 
-        If `deaths` is given, the message is a dead letter that must not go round in a cycle.
+        If `deaths` is given, the message is a dead letter that must not go round in a cycle. Return
+        None if the search pauses.
         """
-        route = Route(
-            exchange,
-            keys[0],
-            self._planner.plan_keys(context.identity, exchange, keys, properties, deaths),
-        )
-        route.origin = context.origin
-        return route
+        plan = self._planner.plan_keys(context.identity, exchange, keys, properties, deaths, slot)
+        return _new_route(context, exchange, keys[0], plan)
 
     def route_copies(
         self,
@@ -298,53 +304,73 @@ class VirtualHost(DeadLetterHost):
         keys: list[str],
         blind: list[str],
         properties: Properties,
-    ) -> Route:
-        """Return a new route for one message with headers CC or BCC; `blind` are the BCC keys."""
-        route = CcRoute(
-            exchange,
-            keys,
-            blind,
-            self._planner.plan_keys(context.identity, exchange, keys, properties),
-        )
+        slot: SearchSlot,
+    ) -> Route | None:
+        """Return a new route for one message with headers CC or BCC; `blind` are the BCC keys.
+
+        None if the search pauses.
+        """
+        plan = self._planner.plan_keys(context.identity, exchange, keys, properties, None, slot)
+        if plan is None:
+            return None
+        route = CcRoute(exchange, keys, blind, plan)
         route.origin = context.origin
         return route
 
     def resolve_now(
-        self, context: PublishContext, exchange: str, keys: list[str], properties: Properties
-    ) -> ResolvedTargets:
+        self,
+        context: PublishContext,
+        exchange: str,
+        keys: list[str],
+        properties: Properties,
+        slot: SearchSlot,
+    ) -> ResolvedTargets | None:
         """Return the present destinations of a message that a transaction publishes later.
 
-        Raise NotFound if the exchange does not exist, AccessRefused if the identity may not publish
-        to it.
+        Return None if the search pauses. Raise NotFound if the exchange does not exist,
+        AccessRefused if the identity may not publish to it.
         """
-        return self._planner.resolve_now(context.identity, exchange, keys, properties)
+        return self._planner.resolve_now(context.identity, exchange, keys, properties, slot)
 
-    def publish(
-        self, context: PublishContext, route: Route, message: Message, ticket: Ticket | None
-    ) -> i64:
-        """Publish a message on the slow path, and return its fate.
-
-        Raise the `refusal` of the route's plan, if it has one. The ticket waits for all changes
-        that must be durable before the publisher gets a confirm. Afterwards, a message with QoS 1
-        or 2 that a durable queue gets has a `position` in the store.
-        """
-        if route.plan.stale:
-            context.renew(route)
+    def plan_of(
+        self, context: PublishContext, route: Route, message: Message, slot: SearchSlot
+    ) -> Plan | None:
+        """Return the present plan of a message, for `publish`; None if the search pauses."""
+        if route.plan.stale and not context.renew(route, slot):
+            return None
         plan = route.plan
-        if plan.refusal is not None:
-            context.count(plan, 1)
-            # A new error: one that is raised again and again collects tracebacks.
-            raise type(plan.refusal)(str(plan.refusal))
-        if plan.by_headers or plan.by_publishing_session:
-            plan = self._planner.follow(
+        if plan.refusal is None and (plan.by_headers or plan.by_publishing_session):
+            return self._planner.follow(
                 self.exchange(route.exchange),
                 route,
                 message.properties,
                 self.publishing_session,
                 context.identity.name,
+                slot,
             )
-            if plan.recorded:
-                message.address = _with_plan(route, plan)
+        return plan
+
+    def publish(
+        self,
+        context: PublishContext,
+        route: Route,
+        plan: Plan,
+        message: Message,
+        ticket: Ticket | None,
+    ) -> i64:
+        """Publish a message on the slow path, and return its fate.
+
+        `plan` is the result of `plan_of`, called in the same turn. Raise its `refusal`, if it has
+        one. The ticket waits for all changes that must be durable before the publisher gets a
+        confirm. Afterwards, a message with QoS 1 or 2 that a durable queue gets has a `position` in
+        the store.
+        """
+        if plan.refusal is not None:
+            context.count(plan, 1)
+            # A new error: one that is raised again and again collects tracebacks.
+            raise type(plan.refusal)(str(plan.refusal))
+        if plan is not route.plan and plan.recorded:
+            message.address = _with_plan(route, plan)
         refusing = [queue for queue in plan.limited if not queue.accepts(message)]
         for full in refusing:
             full.refuse(message)
@@ -390,6 +416,7 @@ class VirtualHost(DeadLetterHost):
         self,
         context: PublishContext,
         route: Route,
+        plan: Plan,
         message: Message,
         ticket: Ticket | None,
         publication: NumberedPublication,
@@ -405,7 +432,7 @@ class VirtualHost(DeadLetterHost):
             return REPEATED
         self.store.begin()
         try:
-            fate = self.publish(context, route, message, ticket)
+            fate = self.publish(context, route, plan, message, ticket)
             if fate != REFUSED:
                 self.producers.record(publication, ticket)
         finally:
@@ -484,6 +511,15 @@ class VirtualHost(DeadLetterHost):
     def dead_letter(self, queue: LimitedQueue, message: Message, reason: str) -> None:
         self.dead_letters[reason] = self.dead_letters.get(reason, 0) + 1
         self.agenda.add(DeadLetter(self, queue, message, reason))
+
+
+def _new_route(context: PublishContext, exchange: str, key: str, plan: Plan | None) -> Route | None:
+    """Return a route with this plan; None without a plan."""
+    if plan is None:
+        return None
+    route = Route(exchange, key, plan)
+    route.origin = context.origin
+    return route
 
 
 def _with_plan(route: Route, plan: Plan) -> Route:

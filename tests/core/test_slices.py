@@ -8,7 +8,7 @@ from broker.messages.message import ALWAYS
 from broker.queues.queue import MESSAGES_PER_SLICE as MESSAGES
 from broker.routing.binding import Binding
 from broker.routing.exchanges.base import KEY_BYTES_PER_BINDING
-from broker.routing.planner import PLANS_PER_SLICE as PLANS
+from broker.routing.plan_index import PLANS_PER_SLICE as PLANS
 from broker.vhost.background import BINDINGS_PER_SLICE as BINDINGS
 from protocols.amqp.channel.exclusive_queues import CLEARED
 from tests.clients import World, marshal, mqtt_publish, publication

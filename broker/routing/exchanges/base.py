@@ -6,9 +6,13 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import ClassVar, Final
 
+from mypy_extensions import i64
+
 from broker.messages.message import Properties
 from broker.queues.destination import Destination
 from broker.routing.binding import Binding
+from matching.bucket import with_added, without
+from matching.matcher import Search
 
 #: The time to remove a binding grows with the length of its key. For the size of a slice, this many
 #: bytes of a key count as one binding.
@@ -52,13 +56,25 @@ class Exchange(Destination):
         #: set by the declaration or by a policy; None if there is none.
         self.alternate = options.alternate
         self.bindings: dict[Destination, dict[str, Binding]] = {}
+        #: Grows with each change of a binding.
+        self.version: i64 = 0
+
+    @property
+    def needs_search(self) -> bool:
+        """True if `match` may take too long for a single turn, so that `searches` is called."""
+        return False
 
     def bind(self, binding: Binding) -> Binding | None:
         """Add a binding. Return the one that it replaces, or None.
 
         It replaces the binding with the same destination, key and arguments.
         """
-        mine = self.bindings.setdefault(binding.destination, {})
+        target = binding.destination
+        mine = self.bindings.get(target)
+        if mine is None:
+            mine = self.bindings[target] = {}
+            target.bound_to = with_added(target.bound_to, self)
+        self.version += 1
         known = mine.get(binding.identity)
         if known is not None:
             self.removed(known)
@@ -75,7 +91,9 @@ class Exchange(Destination):
         known = None if mine is None else mine.pop(identity, None)
         if mine is not None and not mine:
             del self.bindings[destination]
+            destination.bound_to = without(destination.bound_to, self)
         if known is not None:
+            self.version += 1
             self.removed(known)
         return known
 
@@ -100,7 +118,10 @@ class Exchange(Destination):
         """Let all bindings to the old destination lead to the new one."""
         mine = self.bindings.pop(old, None)
         if mine is not None:
+            self.version += 1
             self.bindings[new] = mine
+            old.bound_to = without(old.bound_to, self)
+            new.bound_to = with_added(new.bound_to, self)
             for binding in mine.values():
                 binding.destination = new
 
@@ -109,6 +130,25 @@ class Exchange(Destination):
 
     def check(self, binding: Binding) -> None:
         """Raise PreconditionFailed if this type of exchange does not accept the binding."""
+
+    def check_limit(self, binding: Binding, most: int) -> None:
+        """Raise LimitExceeded if a lookup could visit more than `most` index nodes because of the
+        bindings to this binding's destination.
+        """
+
+    def first_word(self, binding: Binding) -> str | None:
+        """Return the first word of all routing keys that the binding may match.
+
+        None if the words are not all the same, as for a binding that begins with a wildcard.
+        """
+        return None
+
+    def searches(
+        self, key: str, properties: Properties, found: list[Binding]
+    ) -> list[Search[Binding]]:
+        """Begin a lookup that can pause; see `Matcher.searches`."""
+        found += self.match(key, properties)
+        return []
 
     def match(self, key: str, properties: Properties) -> list[Binding]:
         """Return the bindings that match a message, in no particular order.

@@ -17,6 +17,7 @@ from broker.messages.message import Properties
 from broker.queues.delay import DelayQueue
 from broker.routing.binding import Binding
 from broker.routing.exchanges.base import Exchange, ExchangeOptions
+from matching.matcher import Search
 
 HEADER: Final = "x-delay"
 #: The longest delay, in milliseconds. A longer delay is shortened to this one.
@@ -50,6 +51,21 @@ class DelayedExchange(Exchange):
 
     def removed(self, binding: Binding) -> None:
         self.inner.removed(binding)
+
+    def check_limit(self, binding: Binding, most: int) -> None:
+        self.inner.check_limit(binding, most)
+
+    @property
+    def needs_search(self) -> bool:
+        return self.inner.needs_search
+
+    def searches(
+        self, key: str, properties: Properties, found: list[Binding]
+    ) -> list[Search[Binding]]:
+        if delay_of(properties) > 0:
+            found.append(Binding(key, self.waiting))
+            return []
+        return self.inner.searches(key, properties, found)
 
     def match(self, key: str, properties: Properties) -> list[Binding]:
         if delay_of(properties) > 0:

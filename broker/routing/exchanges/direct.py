@@ -30,5 +30,8 @@ class DirectExchange(Exchange):
         else:
             self._keys[binding.key] = left
 
+    def first_word(self, binding: Binding) -> str | None:
+        return binding.key.partition(".")[0]
+
     def match(self, key: str, properties: Properties) -> list[Binding]:
         return members(self._keys.get(key))

@@ -7,14 +7,22 @@ their results (docs/architecture.md).
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
-from broker.errors import PreconditionFailed
+from broker.errors import LimitExceeded, PreconditionFailed
 from broker.messages.message import Properties
+from broker.queues.destination import Destination
 from broker.routing.binding import Binding
 from broker.routing.exchanges.base import Exchange, ExchangeOptions
 from matching.composite import Bilingual
-from matching.grammar import DEFAULT
+from matching.grammar import AMQP, DEFAULT, MQTT, swap
+from matching.matcher import Search
+from matching.visits import VisitBound
+
+#: A lookup that visits at most so many nodes is done at once. It takes up to 1 ms.
+DIRECT_NODES: Final = 8_192
+#: The number of patterns of one destination that are not checked against the limit.
+UNCHECKED_PATTERNS: Final = 32
 
 
 class TopicExchange(Exchange):
@@ -27,6 +35,46 @@ class TopicExchange(Exchange):
         super().__init__(name, options)
         self.algorithm = algorithm
         self._matcher: Bilingual[Binding] = Bilingual(DEFAULT, algorithm)
+        #: For each grammar, a bound of the nodes that a lookup visits because of all patterns.
+        self._bounds: list[VisitBound] = [VisitBound(AMQP), VisitBound(MQTT)]
+        #: The bounds of the patterns of one destination, if it has more than UNCHECKED_PATTERNS.
+        self._bounds_by_destination: dict[Destination, VisitBound] = {}
+
+    @property
+    def needs_search(self) -> bool:
+        return self._bounds[0].nodes + self._bounds[1].nodes > DIRECT_NODES
+
+    def check_limit(self, binding: Binding, most: int) -> None:
+        target = binding.destination
+        mine = self.bindings.get(target)
+        if (
+            mine is None
+            or len(mine) < UNCHECKED_PATTERNS
+            or binding.identity in mine
+            or not binding.grammar.is_pattern(binding.key)
+        ):
+            return
+        bound = self._bounds_by_destination.get(target)
+        if bound is None:
+            bound = self._bounds_by_destination[target] = VisitBound(binding.grammar)
+            for known in mine.values():
+                if known.grammar.is_pattern(known.key):
+                    bound.add(known.key)
+        nodes = bound.with_pattern(binding.key)
+        if nodes > most:
+            raise LimitExceeded(
+                f"binding '{binding.key[:200]}' of '{target.name}' to exchange '{self.name}' "
+                f"refused: with it, a lookup could visit {nodes} index nodes because of the "
+                f"{len(mine) + 1} bindings of '{target.name}', and limits.pattern_nodes is {most}; "
+                "use fewer different combinations of wildcards"
+            )
+
+    def first_word(self, binding: Binding) -> str | None:
+        grammar = binding.grammar
+        word = binding.key.partition(grammar.separator)[0]
+        if word in (grammar.one, grammar.many):
+            return None
+        return word if grammar is DEFAULT else swap(word)
 
     def use(self, algorithm: str) -> None:
         """Replace the matcher by one with this algorithm.
@@ -35,17 +83,35 @@ class TopicExchange(Exchange):
         """
         self.algorithm = algorithm
         self._matcher = Bilingual(DEFAULT, algorithm)
+        self.version += 1
         for binding in self:
-            self.added(binding)
+            self._matcher.side(binding.grammar).subscribe(binding.key, binding)
 
     def added(self, binding: Binding) -> None:
         self._matcher.side(binding.grammar).subscribe(binding.key, binding)
+        if binding.grammar.is_pattern(binding.key):
+            self._bounds[binding.grammar is MQTT].add(binding.key)
+            bound = self._bounds_by_destination.get(binding.destination)
+            if bound is not None:
+                bound.add(binding.key)
 
     def removed(self, binding: Binding) -> None:
         self._matcher.side(binding.grammar).unsubscribe(binding.key, binding)
+        if binding.grammar.is_pattern(binding.key):
+            self._bounds[binding.grammar is MQTT].remove(binding.key)
+            bound = self._bounds_by_destination.get(binding.destination)
+            if bound is not None:
+                bound.remove(binding.key)
+                if not bound.nodes:
+                    del self._bounds_by_destination[binding.destination]
 
     def match(self, key: str, properties: Properties) -> list[Binding]:
         return self._matcher.match(key)
+
+    def searches(
+        self, key: str, properties: Properties, found: list[Binding]
+    ) -> list[Search[Binding]]:
+        return self._matcher.searches(key, found)
 
 
 def topic_exchange(

@@ -30,6 +30,8 @@ from broker.messages.message import (
     amend,
 )
 from broker.routing.deduplication import NumberedPublication, numbered
+from broker.routing.plan import Plan
+from broker.routing.plan_search import SearchSlot
 from broker.routing.planner import TOPICS
 from broker.routing.publish_context import PublishContext
 from broker.routing.route import CcRoute, Route
@@ -51,7 +53,7 @@ from protocols.amqp.codec.contents import (
 )
 from protocols.amqp.codec.frames import returned
 from protocols.amqp.errors import AmqpError, from_broker
-from protocols.connection import BUDGET
+from protocols.connection import BUDGET, SEARCHING
 from protocols.crossing import MARK, wanted_qos, wants_retain
 from protocols.tally import FrontCounters
 
@@ -93,11 +95,24 @@ class ChannelPublisher:
         """Publish a message with any flags, properties and route: the slow path.
 
         `address` is the exchange and the routing key as they stand in basic.publish. Return the
-        cost of the publication in units of the connection's BUDGET. Raises AmqpError.
+        cost of the publication in units of the connection's BUDGET; SEARCHING if the search for its
+        destinations pauses, to be called again in the next turn. Raises AmqpError.
         """
+        cost: i64 = 0
+        try:
+            cost = self._publish(address, flags, content, self._connection.search_slot())
+        finally:
+            if cost != SEARCHING:
+                self._connection.slot = None
+        return cost
+
+    def _publish(self, address: bytes, flags: i64, content: bytes, slot: SearchSlot) -> i64:
+        """Publish a message; see `publish`. Nothing has an effect before all searches are done."""
         if flags & IMMEDIATE:
             raise AmqpError(540, "immediate=true")
-        route = self.route(address)
+        route = self._route(address, slot)
+        if route is None:
+            return SEARCHING
         message = Message(route, content, self.frames, AT_MOST_ONCE)
         if persistent(content, 0):
             message.qos = AT_LEAST_ONCE
@@ -107,40 +122,45 @@ class ChannelPublisher:
             qos = wanted_qos(message.properties)
             if qos >= 0:
                 message.qos = qos
-        if route.plan.stale:
-            self.context.renew(route)
+        if route.plan.stale and not self.context.renew(route, slot):
+            return SEARCHING
         # A missing permission is reported before any error in the properties.
         if route.plan.refusal is None:
             if present & (EXPIRATION | USER_ID):
                 self._check_properties(message, present)
             if present & HEADERS and names_keys(content, 0):
-                route = self._route_copies(route, message)
+                copies = self._route_copies(route, message, slot)
+                if copies is None:
+                    return SEARCHING
+                route = copies
             if present & REPLY_TO and asks_directly(content, 0):
                 self._set_reply_queue(message)
         publication = self._numbered(message, present)
         if self.transaction is not None and route.plan.refusal is None:
             keys = [route.key] if not isinstance(route, CcRoute) else route.keys
-            self.transaction.publish(
-                route,
-                self._vhost.resolve_now(self.context, route.exchange, keys, message.properties),
-                message,
-                flags,
+            targets = self._vhost.resolve_now(
+                self.context, route.exchange, keys, message.properties, slot
             )
-            return self._cost(route)
+            if targets is None:
+                return SEARCHING
+            self.transaction.publish(route, targets, message, flags)
+            return self._cost(route.plan)
+        plan = self._vhost.plan_of(self.context, route, message, slot)
+        if plan is None:
+            return SEARCHING
         confirms = self.confirms
-        plan = route.plan
         if plan.streams:
             self._connection.persists = True
         waits = message.qos or plan.streams or plan.by_headers or publication is not None
         ticket = Ticket(confirms) if confirms is not None and waits else None
         try:
-            fate = self._deliver(route, message, flags, ticket, publication)
+            fate = self._deliver(route, plan, message, flags, ticket, publication)
         except BrokerError as error:
             raise from_broker(error) from error
         if confirms is not None:
             self.tally.received_confirm += 1
             confirms.add(ticket, fate == REFUSED)
-        return self._cost(route)
+        return self._cost(plan)
 
     def publish_persistent(self, route: Route, content: bytes) -> i64:
         """Publish a message that is on the slow path only because it must be stored. Hot path.
@@ -160,16 +180,15 @@ class ChannelPublisher:
     def publish_committed(self, publication: TransactedPublication) -> None:
         """Deliver a publication of a transaction that is being committed. Raises AmqpError."""
         old = publication.route
+        plan = publication.targets.plan()
         route = CcRoute(
-            old.exchange,
-            [old.key],
-            old.blind if isinstance(old, CcRoute) else [],
-            publication.targets.plan(),
+            old.exchange, [old.key], old.blind if isinstance(old, CcRoute) else [], plan
         )
         message = publication.message
         try:
             self._deliver(
                 route,
+                plan,
                 message,
                 publication.flags,
                 None,
@@ -201,10 +220,10 @@ class ChannelPublisher:
 
     # -- routing
 
-    def route(self, address: bytes) -> Route:
+    def _route(self, address: bytes, slot: SearchSlot) -> Route | None:
         """Return the route for `address`: exchange and routing key as encoded in basic.publish.
 
-        Raises AmqpError.
+        Return None if the search for it pauses. Raises AmqpError.
         """
         route = self.context.routes.get(address)
         if route is not None:
@@ -217,13 +236,13 @@ class ChannelPublisher:
         except UnicodeDecodeError as error:
             raise AmqpError(502, "exchange of Basic.Publish is not UTF-8") from error
         return self.context.resolve(
-            address, exchange, address[2 + size :].decode("utf-8", "surrogateescape")
+            address, exchange, address[2 + size :].decode("utf-8", "surrogateescape"), slot
         )
 
-    def _route_copies(self, route: Route, message: Message) -> Route:
+    def _route_copies(self, route: Route, message: Message, slot: SearchSlot) -> Route | None:
         """Return the route with the further routing keys that CC and BCC headers name.
 
-        Raises AmqpError.
+        None if the search for it pauses. Raises AmqpError.
         """
         properties = message.properties
         headers = properties.get("headers")
@@ -235,10 +254,17 @@ class ChannelPublisher:
             self._count(REFUSED)
             raise from_broker(error) from error
         if keys:
-            route = self._vhost.route_copies(
-                self.context, route.exchange, [route.key, *keys], bcc_keys(headers), properties
+            copies = self._vhost.route_copies(
+                self.context,
+                route.exchange,
+                [route.key, *keys],
+                bcc_keys(headers),
+                properties,
+                slot,
             )
-            message.address = route
+            if copies is None:
+                return None
+            message.address = route = copies
         if BCC in headers:
             message.encoding = amend(message.encoding, {BCC: None}, {})
         return route
@@ -298,6 +324,7 @@ class ChannelPublisher:
     def _deliver(
         self,
         route: Route,
+        plan: Plan,
         message: Message,
         flags: i64,
         ticket: Ticket | None,
@@ -309,9 +336,9 @@ class ChannelPublisher:
         """
         self.context.received += 1
         if publication is None:
-            fate = self._vhost.publish(self.context, route, message, ticket)
+            fate = self._vhost.publish(self.context, route, plan, message, ticket)
         else:
-            fate = self._vhost.publish_once(self.context, route, message, ticket, publication)
+            fate = self._vhost.publish_once(self.context, route, plan, message, ticket, publication)
             if fate == REPEATED:
                 return fate
         if (
@@ -327,7 +354,7 @@ class ChannelPublisher:
             self._connection.write_content(message.content)
         return fate
 
-    def _cost(self, route: Route) -> i64:
+    def _cost(self, plan: Plan) -> i64:
         """Return the cost of a publication in units of BUDGET.
 
         While an alarm is on, block the connection and return the whole BUDGET, so that nothing more
@@ -336,7 +363,7 @@ class ChannelPublisher:
         if self._vhost.alarmed:
             self._connection.block()
             return BUDGET
-        return route.plan.weight
+        return plan.weight
 
     def _count(self, fate: i64) -> None:
         """Count a publication that ends with this fate before it reaches the virtual host."""

@@ -64,6 +64,7 @@ from protocols.connection import (
     BUDGET,
     COLD,
     EXPELLED,
+    SEARCHING,
     TOO_FAST,
     ConnectionRegistry,
     Peer,
@@ -100,6 +101,8 @@ class AmqpConnection(ConnectionInterface):
         self.deadline = self.agenda.now + options.handshake_ms
         #: Size of the largest content that may take the fast path, in bytes; -1 for none.
         self._fast_max: i64 = self.message_max
+        #: The content that came in several chunks and waits for the search for its destinations.
+        self._searching: tuple[ChannelPublisher, Assembly] | None = None
         #: Position in the input behind the frame that is being handled.
         self._cursor: i64 = 0
 
@@ -124,6 +127,8 @@ class AmqpConnection(ConnectionInterface):
             if self.state == states.CLOSING:
                 return self.closing.await_close_ok(self, data, self._cursor)
             try:
+                if not self._resume_search():
+                    return self._cursor
                 return self._parse(data, self._cursor)
             except AmqpError as error:
                 self._fail(error)
@@ -179,7 +184,11 @@ class AmqpConnection(ConnectionInterface):
                 if method == _PUBLISH:
                     stop = content_end(data, end, number, self.frame_max)
                     if stop > 0 and length >= _SHORTEST_PUBLISH and context is not None:
-                        budget -= self._publish(context, publisher, data, position, end, stop)
+                        cost = self._publish(context, publisher, data, position, end, stop)
+                        if cost == SEARCHING:
+                            self.behind = True
+                            break
+                        budget -= cost
                         if publisher.confirms is not None and confirming is not publisher:
                             if confirming is not None:
                                 confirming.confirm()
@@ -204,7 +213,7 @@ class AmqpConnection(ConnectionInterface):
             if self.finished:
                 return size
             position = end
-            if self.stalled:
+            if self.stalled or self._searching is not None:
                 break
             if self.state == states.CLOSING:
                 return self.closing.await_close_ok(self, data, position)
@@ -228,7 +237,7 @@ class AmqpConnection(ConnectionInterface):
         """Publish a message whose frames are all in the input.
 
         The method is in data[start_at:end], the content in data[end:stop]. Return the cost of the
-        publication in units of BUDGET. Hot path.
+        publication in units of BUDGET, or SEARCHING. Hot path.
         """
         address = data[start_at + 13 : end - 2]
         flags: i64 = data[end - 2]
@@ -288,8 +297,34 @@ class AmqpConnection(ConnectionInterface):
             self.current_method = _PUBLISH
         content = self.channels.add_frame(publisher, kind, frame)
         if content is not None:
-            publisher.publish(content.address, content.flags, content.content)
+            self._publish_content(publisher, content)
+
+    def _publish_content(self, publisher: ChannelPublisher, content: Assembly) -> None:
+        """Publish a content that came in several chunks, or keep it while its search pauses."""
+        self._searching = None
+        cost = publisher.publish(content.address, content.flags, content.content)
+        if cost == SEARCHING:
+            self._searching = (publisher, content)
+            self.behind = True
+        else:
             publisher.confirm()
+
+    def _resume_search(self) -> bool:
+        """Publish the content whose search paused; return False if the search pauses again.
+
+        Raises AmqpError, BrokerError.
+        """
+        if self._searching is not None:
+            publisher, content = self._searching
+            self.current_channel = publisher.number
+            self.current_method = _PUBLISH
+            self._publish_content(publisher, content)
+        return self._searching is None
+
+    def resume(self) -> None:
+        super().resume()
+        if self._searching is not None and not self.behind and not self.stalled:
+            self._feed(b"")
 
     # -- methods
 
@@ -352,6 +387,9 @@ class AmqpConnection(ConnectionInterface):
         return len(self.channels.open)
 
     def close_channel(self, number: i64, error: AmqpError, method: i64) -> None:
+        self.slot = None
+        if self._searching is not None and self._searching[0].number == number:
+            self._searching = None
         self.channels.confirm()
         self.channels.end(number)
         self.channels.closing.add(number)
@@ -433,6 +471,7 @@ class AmqpConnection(ConnectionInterface):
         that the user may no longer read.
         """
         self.context = context
+        self.slot = None
         vhost.contexts.leave(old)
         user = self.handshake.user
         error = AmqpError(

@@ -10,6 +10,7 @@ from typing import Final
 
 from broker.errors import AccessRefused
 from broker.routing.plan import refused
+from broker.routing.plan_search import SearchSlot
 from broker.routing.publish_context import PublishContext
 from broker.routing.route import Route
 from matching.grammar import MQTT, InvalidPattern, swap
@@ -35,14 +36,15 @@ class MqttTopics:
         self.max_levels = max_levels
         self.no_subscribe = no_subscribe
 
-    def resolve(self, context: PublishContext, topic: bytes) -> Route:
+    def resolve(self, context: PublishContext, topic: bytes, slot: SearchSlot) -> Route | None:
         """Make and return the route of a topic name, which the publish context does not have yet.
 
-        Raises MalformedPacket.
+        Return None if the search for it pauses, to be called again with the same slot. Raises
+        MalformedPacket.
         """
         name = topic_name(decoded(topic))
-        route = context.resolve(topic, EXCHANGE, swap(name))
-        if not self.serves(name):
+        route = context.resolve(topic, EXCHANGE, swap(name), slot)
+        if route is not None and not self.serves(name):
             # This plan is not interned: no binding changes it, so it never becomes stale.
             route.plan = refused(AccessRefused(f"topic '{name[:200]}' cannot be published to"))
         return route

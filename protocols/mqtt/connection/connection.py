@@ -23,6 +23,7 @@ from broker.errors import BrokerError
 from broker.messages.fates import DENIED
 from broker.messages.message import Message
 from broker.routing.deduplication import NumberedPublication
+from broker.routing.plan import Plan
 from broker.routing.publish_context import PublishContext
 from broker.routing.route import Route
 from broker.store.contract import Ticket
@@ -129,10 +130,21 @@ class MqttConnection(SessionConnection):
             self.reject(0, error.code, error.reason, str(error))
             return len(data)
 
+    def plan_of(self, context: PublishContext, route: Route, message: Message) -> Plan | None:
+        """Return the present plan of a message; None if the search for it pauses."""
+        vhost = self.vhost
+        vhost.publishing_session = self.session
+        plan = vhost.plan_of(context, route, message, self.search_slot())
+        vhost.publishing_session = None
+        if plan is not None:
+            self.slot = None
+        return plan
+
     def publish(
         self,
         context: PublishContext,
         route: Route,
+        plan: Plan,
         message: Message,
         ticket: Ticket | None,
         publication: NumberedPublication | None = None,
@@ -143,16 +155,14 @@ class MqttConnection(SessionConnection):
         identity may not publish is dropped and counted [MQTT-3.3.5-2].
         """
         vhost = self.vhost
-        vhost.publishing_session = self.session
         fate: i64
         try:
             if publication is None:
-                fate = vhost.publish(context, route, message, ticket)
+                fate = vhost.publish(context, route, plan, message, ticket)
             else:
-                fate = vhost.publish_once(context, route, message, ticket, publication)
+                fate = vhost.publish_once(context, route, plan, message, ticket, publication)
         except BrokerError:
-            fate = route.plan.fate
-        vhost.publishing_session = None
+            fate = plan.fate
         if vhost.alarmed:
             self.block()
         return fate
@@ -208,6 +218,7 @@ class MqttConnection(SessionConnection):
         self.set_expiry(identity)
         if old is not None and session is not None and old.identity is not local:
             self.context = self.vhost.contexts.enter(local, NAMES[self.level])
+            self.slot = None
             self.vhost.contexts.leave(old)
             apply_identity(session, local)
 

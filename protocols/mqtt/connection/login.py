@@ -12,6 +12,7 @@ from mypy_extensions import i64
 
 from broker.access.identity import Credentials, Identity, Verdict
 from broker.definitions.restore import Definition
+from broker.routing.plan_search import SearchSlot
 from broker.routing.publish_context import PublishContext
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
@@ -342,8 +343,10 @@ class Login(InputHandler):
         will = connection.will
         if will is None or not self._service.topics.serves(swap(will.message.address.key)):
             return None
-        route = connection.vhost.route(context, EXCHANGE, will.message.address.key)
-        return will.definition() if route.plan.refusal is None else None
+        # A refusal is known at once; a search that pauses is done again when the will is published.
+        route = connection.vhost.route(context, EXCHANGE, will.message.address.key, SearchSlot())
+        refused = route is not None and route.plan.refusal is not None
+        return None if refused else will.definition()
 
     def _granted(self, connect: Connect, client_id: str, expiry: int, data: bytes) -> Properties5:
         """Return the properties of a CONNACK (section 3.2.2.3).

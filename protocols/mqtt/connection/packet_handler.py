@@ -27,11 +27,12 @@ from broker.messages.message import (
     QUEUES,
     Message,
 )
+from broker.routing.plan import Plan
 from broker.routing.publish_context import PublishContext
 from broker.routing.relay import EMPTY_RELAY, Relay
 from broker.routing.route import Route
 from broker.store.contract import Ticket
-from protocols.connection import BUDGET, COLD
+from protocols.connection import BUDGET, COLD, SEARCHING
 from protocols.mqtt.codec.content import encoding_of
 from protocols.mqtt.codec.packets import PUBACK, PUBLISH, PUBREC, MalformedPacket, PacketReader
 from protocols.mqtt.codec.publish_properties import PublishProperties
@@ -167,9 +168,11 @@ class PacketHandler(InputHandler):
                 if has_properties and (mark >= end or data[mark] != 0 or mark == start + 2):
                     self._send(run, run_count, data, run_start, position)
                     run_count = 0
-                    budget -= self.on_publish(
-                        session, context, first, PacketReader(data[start:end])
-                    )
+                    cost = self.on_publish(session, context, first, PacketReader(data[start:end]))
+                    if cost == SEARCHING:
+                        connection.behind = True
+                        return position
+                    budget -= cost
                     if connection.stalled:
                         return end
                     position = end
@@ -182,20 +185,28 @@ class PacketHandler(InputHandler):
                 if route is None:
                     self._send(run, run_count, data, run_start, position)
                     run_count = 0
-                    route = self._topics.resolve(context, topic)
-                context.received += 1
+                    route = self._resolve(context, topic, slow_mask)
+                    if route is None:
+                        connection.behind = True
+                        return position
                 plan = route.plan
-                budget -= plan.weight
                 if plan.slow_path_mask & slow_mask:
                     self._send(run, run_count, data, run_start, position)
                     run_count = 0
                     body = data[mark + 1 : end] if has_properties else data[mark:end]
-                    connection.publish(
-                        context, route, Message(route, body, PLAIN, AT_MOST_ONCE), None
-                    )
+                    message = Message(route, body, PLAIN, AT_MOST_ONCE)
+                    found = connection.plan_of(context, route, message)
+                    if found is None:
+                        connection.behind = True
+                        return position
+                    context.received += 1
+                    budget -= found.weight
+                    connection.publish(context, route, found, message, None)
                     if connection.stalled:
                         return end
                 else:
+                    context.received += 1
+                    budget -= plan.weight
                     route.count += 1
                     if plan.relay is not run:
                         self._send(run, run_count, data, run_start, position)
@@ -211,7 +222,11 @@ class PacketHandler(InputHandler):
                 self._send(run, run_count, data, run_start, position)
                 run_count = 0
             if first == _PUBLISH_1 and length >= shortest + 2:
-                budget -= self._on_publish_1(session, context, data, start, end)
+                cost = self._on_publish_1(session, context, data, start, end)
+                if cost == SEARCHING:
+                    connection.behind = True
+                    return position
+                budget -= cost
             elif (
                 first == _PUBACK
                 and length == 2
@@ -219,7 +234,11 @@ class PacketHandler(InputHandler):
             ):
                 budget -= 1
             else:
-                budget -= self.on_packet(session, context, first, data[start:end])
+                cost = self.on_packet(session, context, first, data[start:end])
+                if cost == SEARCHING:
+                    connection.behind = True
+                    return position
+                budget -= cost
                 renewed = connection.context
                 if renewed is None:
                     return size  # The connection has ended.
@@ -231,6 +250,18 @@ class PacketHandler(InputHandler):
             self._send(run, run_count, data, run_start, position)
         connection.behind = budget <= 0
         return position
+
+    def _resolve(self, context: PublishContext, topic: bytes, slow_mask: i64) -> Route | None:
+        """Resolve the route of a topic; None if the search for it pauses.
+
+        `slow_mask` has the features for which a message takes the slow path, where `plan_of` is
+        called with the same slot.
+        """
+        connection = self.connection
+        route = self._topics.resolve(context, topic, connection.search_slot())
+        if route is not None and not route.plan.slow_path_mask & slow_mask:
+            connection.slot = None
+        return route
 
     def _send(self, run: Relay, count: i64, data: bytes, start: i64, end: i64) -> None:
         """Send the `count` packets in data[start:end] to the subscribers of the relay `run`.
@@ -259,9 +290,9 @@ class PacketHandler(InputHandler):
     def _on_publish_1(
         self, session: Session, context: PublishContext, data: bytes, start: i64, end: i64
     ) -> i64:
-        """Handle a QoS 1 PUBLISH, and return its cost in units of the connection's BUDGET.
+        """Handle a publication of QoS 1. Hot path if it has no properties.
 
-        Hot path if the packet has no properties.
+        Return its cost in units of the connection's BUDGET, or SEARCHING.
         """
         replies = self.replies
         mark: i64 = start + 2 + (i64(read_i16_be(data, start)) & 0xFFFF)
@@ -283,16 +314,23 @@ class PacketHandler(InputHandler):
         topic = data[start + 2 : mark]
         route = context.routes.get(topic)
         if route is None:
-            route = self._topics.resolve(context, topic)
-        context.received += 1
+            route = self._resolve(context, topic, ALWAYS)
+            if route is None:
+                return SEARCHING
         message = Message(route, data[body:end], PLAIN, AT_LEAST_ONCE)
         plan = route.plan
         if plan.slow_path_mask & ALWAYS or plan.reliable_relay is not EMPTY_RELAY:
+            found = self.connection.plan_of(context, route, message)
+            if found is None:
+                return SEARCHING
+            context.received += 1
             ticket = Ticket(replies)
             self.connection.persists = True
-            fate = self.connection.publish(context, route, message, ticket)
+            fate = self.connection.publish(context, route, found, message, ticket)
             replies.give_code(_PUBACK, packet_id, ticket, self._code(fate))
-        elif plan.slow_path_mask & PERSISTENCE:
+            return found.weight
+        context.received += 1
+        if plan.slow_path_mask & PERSISTENCE:
             vhost = self.connection.vhost
             ticket = replies.ticket_for(vhost.store.batch_number)
             self.connection.persists = True
@@ -311,7 +349,7 @@ class PacketHandler(InputHandler):
     def on_publish(
         self, session: Session, context: PublishContext, first: i64, reader: PacketReader
     ) -> i64:
-        """Handle any PUBLISH, and return its cost in units of the connection's BUDGET."""
+        """Handle any PUBLISH; return its cost in units of the connection's budget, or SEARCHING."""
         connection, replies = self.connection, self.replies
         qos = first >> 1 & 3
         if qos == 3 or qos == AT_MOST_ONCE and first & 8:
@@ -335,9 +373,14 @@ class PacketHandler(InputHandler):
                 "receive_maximum",
                 RECEIVE_MAXIMUM_EXCEEDED,
             )  # [MQTT-3.3.4-7]
-        route = context.routes.get(topic) or self._topics.resolve(context, topic)
-        if route.plan.stale:
-            context.renew(route)
+        slot = connection.search_slot()
+        route = context.routes.get(topic) or self._topics.resolve(context, topic, slot)
+        if route is None:
+            return SEARCHING
+        message = _message(route, properties, reader.rest(), first)
+        plan = connection.plan_of(context, route, message)
+        if plan is None:
+            return SEARCHING
         ticket = Ticket(replies)
         connection.persists = True
         store = connection.vhost.store
@@ -345,7 +388,7 @@ class PacketHandler(InputHandler):
         # are known, or the client sends the message again and it is new.
         store.begin()
         try:
-            code = self._publish(context, route, properties, reader.rest(), first, ticket)
+            code = self._publish(context, route, plan, properties, message, bool(first & 1), ticket)
             if qos == EXACTLY_ONCE and code < UNSPECIFIED:
                 session.hold_packet_id(packet_id, ticket)
         finally:
@@ -356,42 +399,38 @@ class PacketHandler(InputHandler):
             if code < UNSPECIFIED and ticket.outstanding == 0:
                 session.in_flight.received[packet_id] = None
             replies.give_code(_PUBREC, packet_id, ticket, code)
-        return COLD + route.plan.weight
+        return COLD + plan.weight
 
     def _publish(
         self,
         context: PublishContext,
         route: Route,
+        plan: Plan,
         properties: PublishProperties,
-        body: bytes,
-        first: i64,
+        message: Message,
+        retain: bool,
         ticket: Ticket,
     ) -> int:
         """Publish a message, and retain it if it has RETAIN; return the publisher's reason code."""
         connection = self.connection
         context.received += 1
-        qos: i64 = first >> 1 & 3
-        if properties.text and not _is_text(body):
+        if properties.text and not _is_text(message.content[len(properties.relayed) :]):
             context.count_fate(REFUSED)
             return PAYLOAD_FORMAT_INVALID
         if properties.misnumbered:
             context.count_fate(REFUSED)
             return IMPLEMENTATION_SPECIFIC
-        has_properties = properties.relayed != b""
-        encoding = encoding_of(has_properties, bool(first & 1), qos == EXACTLY_ONCE)
-        message = Message(
-            route, properties.relayed + body if has_properties else body, encoding, qos
-        )
         if properties.expiry >= 0:
             message.expires = connection.agenda.now + properties.expiry * 1000
         publication = properties.publication
         if (
-            first & 1
-            and route.plan.refusal is None
+            retain
+            and plan.refusal is None
             and (publication is None or not connection.vhost.producers.is_repeat(publication))
         ):
             connection.vhost.retain(message, ticket)
-        return int(self._code(connection.publish(context, route, message, ticket, publication)))
+        fate = connection.publish(context, route, plan, message, ticket, publication)
+        return int(self._code(fate))
 
     def _code(self, fate: i64) -> i64:
         """Return the reason code for a message with this fate: always SUCCESS below level 5."""
@@ -403,6 +442,14 @@ class PacketHandler(InputHandler):
             len(session.in_flight.received) + self.replies.waiting
             >= self.service.options.receive_maximum
         )
+
+
+def _message(route: Route, properties: PublishProperties, body: bytes, first: i64) -> Message:
+    """Return the message of a PUBLISH with any flags, which are in its `first` byte."""
+    qos: i64 = first >> 1 & 3
+    has_properties = properties.relayed != b""
+    encoding = encoding_of(has_properties, bool(first & 1), qos == EXACTLY_ONCE)
+    return Message(route, properties.relayed + body if has_properties else body, encoding, qos)
 
 
 def _is_text(payload: bytes) -> bool:

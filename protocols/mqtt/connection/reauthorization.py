@@ -101,7 +101,7 @@ class SessionReauthorization(Task):
             left -= (1 + name.count("/")) * self._identity.weight
             partly |= self._review(name)
         if partly:
-            session.vhost.retire_plans()
+            session.vhost.retire_plans_to(session)
         if self._names:
             session.vhost.agenda.later(self)
         elif self._lost and session.connection is not None:

@@ -201,7 +201,7 @@ class Session(Subscriber):
         if relay_format is not self.relay_format:
             self.relay_format = relay_format
             if len(self.subscriptions) > 0:
-                self.vhost.retire_plans()
+                self.vhost.retire_plans_to(self)
 
     # -- connections come and go
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from broker.messages.message import AT_MOST_ONCE, PLAIN, Message
+from broker.routing.plan_search import UNLIMITED, SearchSlot
 from broker.vhost.vhost import VirtualHost
 from trellis.http.management.answers import JSON, Call, Row, bad_request, encode
 from trellis.http.management.overview import listeners
@@ -124,9 +125,11 @@ def _comes_through(vhost: VirtualHost) -> bool:
     queue = vhost.queues[ALIVE]
     queue.purge()
     context = vhost.internal
-    route = vhost.route(context, "", ALIVE)
+    route = vhost.route(context, "", ALIVE, SearchSlot(UNLIMITED))
+    assert route is not None, "a search without a limit does not pause"
     context.received += 1
-    vhost.publish(context, route, Message(route, b"test_message", PLAIN, AT_MOST_ONCE), None)
+    message = Message(route, b"test_message", PLAIN, AT_MOST_ONCE)
+    vhost.publish(context, route, route.plan, message, None)
     came = queue.depth == 1
     queue.purge()
     return bool(came)

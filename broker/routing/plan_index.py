@@ -1,0 +1,170 @@
+"""The plans of a virtual host that are in use, and which of them a change makes stale.
+
+A change of a binding concerns the messages of one exchange, and often of one first word of the
+routing key: a subscription to `command.lamp7.#` does not concern `telemetry.lamp7`. So plans are
+kept in buckets, by the exchanges that lead to their destinations, and by a hash of the first word:
+
+    (exchange, bucket of the first word) --> plans        a change of a binding whose key begins
+                                                          with a word retires one bucket,
+                                                          with a wildcard all of the exchange
+
+A retired plan is stale: its messages take the slow path, which gives their routes a new plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.agenda import Agenda, Task
+from broker.messages.message import ALWAYS
+from broker.routing.plan import Plan
+
+#: Buckets of first words for each exchange. Plans of different buckets share nothing, so more of
+#: them take more memory.
+BUCKETS: Final[i64] = 64
+#: A plan that depends on more exchanges than these is retired by every change.
+EXCHANGES_MAX: Final = 8
+#: Retired plans that are released in one turn.
+PLANS_PER_SLICE: Final = 1_000
+
+
+def first_word(key: str) -> str:
+    """Return the first word of a routing key."""
+    return key.partition(".")[0]
+
+
+def bucket_of(word: str) -> i64:
+    """Return the bucket of a first word."""
+    return hash(word) & (BUCKETS - 1)
+
+
+class PlanPlace:
+    """The exchanges that a plan depends on, and the bucket of the first word of its keys."""
+
+    __slots__ = ("_hash", "bucket", "exchanges")
+
+    def __init__(self, exchanges: Iterable[str], key: str) -> None:
+        self.exchanges: tuple[str, ...] = tuple(exchanges)
+        self.bucket = bucket_of(first_word(key))
+        self._hash = hash((self.exchanges, self.bucket))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, PlanPlace)
+            and self.bucket == other.bucket
+            and self.exchanges == other.exchanges
+        )
+
+
+class PlanIndex:
+    """The interned plans: routes with the same exchanges, bucket and destinations share one."""
+
+    def __init__(self, agenda: Agenda) -> None:
+        self._agenda = agenda
+        #: Each plan by what it was made from. A key begins with a PlanPlace.
+        self._plans: dict[tuple[object, ...], Plan] = {}
+        #: For each exchange and bucket, the plans with their keys.
+        self._buckets: dict[tuple[str, i64], dict[Plan, tuple[object, ...]]] = {}
+        #: The plans that depend on more than EXCHANGES_MAX exchanges.
+        self._broad: dict[Plan, tuple[object, ...]] = {}
+        #: For each set of destinations, one of the plans that lead to it.
+        self._twins: dict[tuple[object, ...], Plan] = {}
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def get(self, key: tuple[object, ...]) -> Plan | None:
+        """Return the plan of this key, if it is in use."""
+        return self._plans.get(key)
+
+    def twin(self, key: tuple[object, ...]) -> Plan | None:
+        """Return a new plan with the destinations of this key, if another plan leads to them.
+
+        The two plans share their lists and relays, so that a publisher may alternate between their
+        routes without breaking a run of packets (Relay).
+        """
+        known = self._twins.get(key[1:])
+        return None if known is None else known.twin()
+
+    def add(self, key: tuple[object, ...], plan: Plan) -> None:
+        """Add a plan. Its key begins with its place."""
+        place = key[0]
+        assert isinstance(place, PlanPlace)
+        self._plans[key] = plan
+        self._twins.setdefault(key[1:], plan)
+        if len(place.exchanges) > EXCHANGES_MAX:
+            self._broad[plan] = key
+            return
+        for exchange in place.exchanges:
+            self._buckets.setdefault((exchange, place.bucket), {})[plan] = key
+
+    def retire(self, exchange: str, word: str | None) -> None:
+        """Make the plans stale that lead through this exchange for keys with this first word.
+
+        If `word` is None, those for all keys.
+        """
+        if not self._plans:
+            return
+        retired, self._broad = self._broad, {}
+        if word is not None:
+            retired.update(self._buckets.get((exchange, bucket_of(word)), {}))
+        else:
+            bucket: i64 = 0
+            while bucket < BUCKETS:
+                retired.update(self._buckets.get((exchange, bucket), {}))
+                bucket += 1
+        for plan, key in retired.items():
+            self._remove(plan, key)
+        if retired:
+            PlanRelease(self._agenda, list(retired)).run()
+
+    def _remove(self, plan: Plan, key: tuple[object, ...]) -> None:
+        _make_stale(plan)
+        del self._plans[key]
+        if self._twins.get(key[1:]) is plan:
+            del self._twins[key[1:]]
+        place = key[0]
+        assert isinstance(place, PlanPlace)
+        for exchange in place.exchanges:
+            plans = self._buckets.get((exchange, place.bucket))
+            if plans is not None:
+                plans.pop(plan, None)
+                if not plans:
+                    del self._buckets[exchange, place.bucket]
+
+    def retire_all(self) -> None:
+        """Make all plans stale."""
+        plans, self._plans = self._plans, {}
+        self._buckets, self._broad, self._twins = {}, {}, {}
+        for plan in plans.values():
+            _make_stale(plan)
+        if plans:
+            PlanRelease(self._agenda, list(plans.values())).run()
+
+
+def _make_stale(plan: Plan) -> None:
+    plan.stale = True
+    plan.slow_path_mask = ALWAYS
+
+
+class PlanRelease(Task):
+    """The release of retired plans, some in each turn: there may be as many plans as topics."""
+
+    def __init__(self, agenda: Agenda, plans: list[Plan]) -> None:
+        self._agenda = agenda
+        self._plans = plans
+
+    def run(self) -> None:
+        plans = self._plans
+        left = PLANS_PER_SLICE
+        while plans and left:
+            left -= 1
+            plans.pop().release()
+        if plans:
+            self._agenda.later(self)

@@ -1,0 +1,321 @@
+"""The search for the destinations of a message: from an exchange along its bindings.
+
+    exchange --match--> bindings --+--> queue, subscriber      a destination
+       ^                           `--> exchange ----.
+       `---------------------------------------------+         each exchange is walked once
+       `------ alternate exchange, if nothing matched
+
+A search counts its steps: a binding, a routing key, or a node that a matcher visits is one step of
+some 100 to 300 ns. Most searches take a few steps. One client can make a search take millions of
+them (exchanges bound to each other, thousands of routing keys in a CC header, patterns with many
+wildcards), so a search may pause. It does STEPS_PER_TURN steps in a turn of the event loop; then
+the publication waits, and its publisher with it, while other clients are served. The publisher
+calls again in the next turn with the same SearchSlot, where the search waits.
+
+Bindings may change during a pause. Then the search begins anew, at most RESTARTS times. After that
+it only goes on: the destinations that it finds may lack a binding that was added meanwhile, so the
+plan serves this one message and is not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.messages.message import Properties
+from broker.queues.destination import Destination
+from broker.queues.queue import Queue
+from broker.routing.binding import NO_LOCAL, PARTLY, Binding
+from broker.routing.exchanges import Exchange
+from broker.routing.plan import Plan
+from broker.routing.subscriber import Subscriber
+from broker.routing.topology_stream import TOPOLOGY
+from broker.stream.queue import StreamQueue
+from matching.matcher import Search
+
+#: Size in bytes of the longest routing key that consumers of queues can receive: AMQP 0-9-1 writes
+#: its length into one byte.
+NAME_BYTES: Final = 255
+#: Steps that a search takes in one turn, which last up to 2 ms.
+STEPS_PER_TURN: Final[i64] = 8_192
+#: Steps of a search that must not pause.
+UNLIMITED: Final[i64] = 1 << 60
+#: Steps of the lookup of one routing key in an exchange.
+_KEY_STEPS: Final[i64] = 10
+#: The number of times that a search begins anew because bindings changed.
+RESTARTS: Final = 2
+
+
+def live_destinations(
+    targets: Iterable[tuple[Queue | Subscriber, int]],
+) -> list[tuple[Queue | Subscriber, int]]:
+    """Return those of the destinations that still exist.
+
+    A queue that a policy replaced is represented by its replacement.
+    """
+    live: list[tuple[Queue | Subscriber, int]] = []
+    for target, qos in targets:
+        while isinstance(target, Queue) and target.replacement is not None:
+            target = target.replacement
+        if not target.dead:
+            live.append((target, qos))
+    return live
+
+
+class SearchSlot:
+    """The searches of one publication, kept until the publication is complete.
+
+    A publication takes up to four searches, by name: its route, the further routing keys of CC
+    headers, the transaction, and the headers of the message. `steps` is the number of steps that
+    each of them takes in one turn.
+    """
+
+    def __init__(self, steps: i64 = STEPS_PER_TURN) -> None:
+        self.steps: i64 = steps
+        self.searches: dict[str, PlanSearch] = {}
+
+
+class SearchScope:
+    """The exchanges and queues of a virtual host, as searches see them."""
+
+    def __init__(
+        self, exchanges: dict[str, Exchange], queues: dict[str, Queue], replies: dict[str, Queue]
+    ) -> None:
+        self.exchanges = exchanges
+        #: The default exchange routes to queues and reply queues by name.
+        self.queues = queues
+        self.replies = replies
+        #: Grows when all plans become stale, for example because permissions changed.
+        self.version: i64 = 0
+        #: The number of searches that had to pause.
+        self.paused: i64 = 0
+
+    def default_target(self, key: str) -> Queue | None:
+        """Return the queue to which the default exchange routes this key, which is its name."""
+        queue = self.queues.get(key) or self.replies.get(key)
+        return None if key == TOPOLOGY and isinstance(queue, StreamQueue) else queue
+
+
+class PlanSearch:
+    """One search. `advance` continues it; then the result is in the attributes."""
+
+    def __init__(
+        self,
+        scope: SearchScope,
+        exchange: Exchange,
+        topic: bytes,
+        keys: list[str],
+        properties: Properties,
+        publishing_session: Subscriber | None = None,
+    ) -> None:
+        """Create a search from an exchange.
+
+        `topic` is the message's own routing key as subscribers see it, and the first of `keys`.
+        """
+        self._scope = scope
+        self._exchange = exchange
+        self._topic = topic
+        self._keys = keys
+        self._properties = properties
+        self._publishing_session = publishing_session
+        key = keys[0]
+        self._fits_queues = (
+            len(key) * 4 <= NAME_BYTES
+            or len(key.encode("utf-8", "surrogateescape")) <= NAME_BYTES
+        )
+        self._paused = False
+        self._restarts = 0
+        #: True if bindings changed during a pause, and the search went on nevertheless.
+        self.outdated = False
+        #: The plan of a finished search, which its caller makes.
+        self.plan: Plan | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._complete = False
+        #: The destinations, each with the highest QoS of the bindings that led there.
+        self.targets: dict[Destination, tuple[Queue | Subscriber, int]] = {}
+        #: The destinations that cannot represent the topic.
+        self._unrepresentable: set[Destination] | None = None
+        #: True if the destinations depend on the headers, or on the publishing session.
+        self.by_headers = False
+        self.by_publishing_session = False
+        #: The exchanges by name; None for an alternate exchange that does not exist.
+        self.seen: dict[str, Exchange | None] = {}
+        #: The sum of the versions of these exchanges when they were entered.
+        self._versions: i64 = 0
+        self._scope_version: i64 = self._scope.version
+        #: For each relay format, True if it can represent the topic.
+        self._formats: dict[object, bool] | None = None
+        #: Exchanges that are still to be walked, apart from the source.
+        self._ahead: list[Exchange] | None = None
+        #: The exchange that is walked now.
+        self._source: Exchange | None = None
+        self._next_key: i64 = 0
+        self._any_matched = False
+        #: Bindings of the source that match, and how many of them were followed.
+        self._matched = _NO_BINDINGS
+        self._followed: i64 = 0
+        #: The searches of its matcher that are not complete, the last one first.
+        self._lookups: list[Search[Binding]] | None = None
+        self._enter(self._exchange)
+
+    def advance(self, steps: i64) -> bool:
+        """Continue for up to `steps` steps; return True if the search is complete."""
+        if self._paused and self._changed():
+            self.plan = None
+            if self._restarts < RESTARTS:
+                self._restarts += 1
+                self._begin()
+            else:
+                self.outdated = True
+        while not self._complete:
+            matched = self._matched
+            while self._followed < len(matched):
+                if steps <= 0:
+                    return self._pause()
+                steps -= 1
+                binding = matched[self._followed]
+                self._followed += 1
+                target = binding.destination
+                if not target.dead:
+                    self._any_matched = True
+                    if isinstance(target, Queue) and self._fits_queues:
+                        known = self.targets.get(target)
+                        if known is None or known[1] < binding.qos:
+                            self.targets[target] = (target, int(binding.qos))
+                    else:
+                        self._follow(binding, target)
+            source = self._source
+            if source is None:
+                if self._ahead:
+                    self._enter(self._ahead.pop())
+                else:
+                    self._complete = True
+            elif steps <= 0:
+                return self._pause()
+            elif self._lookups:
+                lookup = self._lookups[-1]
+                steps = lookup.advance(int(steps))
+                if lookup.done:
+                    self._lookups.pop()
+            elif self._next_key < len(self._keys):
+                steps -= _KEY_STEPS
+                self._look_up(source, self._keys[self._next_key])
+                self._next_key += 1
+            else:
+                self._leave(source)
+        return True
+
+    @property
+    def unrepresentable(self) -> int:
+        """The number of destinations that cannot represent the topic."""
+        return 0 if self._unrepresentable is None else len(self._unrepresentable)
+
+    def is_for(self, exchange: Exchange, keys: list[str]) -> bool:
+        """True if this is the search for messages to this exchange with these routing keys."""
+        return exchange is self._exchange and keys == self._keys
+
+    def destinations(self) -> list[tuple[Queue | Subscriber, int]]:
+        """Return the destinations that still exist, each with its QoS."""
+        if not self._paused:
+            return list(self.targets.values())
+        return live_destinations(self.targets.values())
+
+    def _enter(self, exchange: Exchange) -> None:
+        """Begin to walk an exchange, unless that was done before."""
+        if exchange.name not in self.seen:
+            self.seen[exchange.name] = exchange
+            self._versions += exchange.version
+            if exchange.by_headers:
+                self.by_headers = True
+            self._source = exchange
+            self._next_key = 0
+            self._any_matched = False
+            self._matched = _NO_BINDINGS
+            self._followed = 0
+
+    def _look_up(self, source: Exchange, key: str) -> None:
+        """Find the bindings of an exchange that match the key, or begin to find them."""
+        self._followed = 0
+        if source.needs_search:
+            self._matched = []
+            self._lookups = source.searches(key, self._properties, self._matched)
+            self._lookups.reverse()
+        else:
+            self._matched = source.match(key, self._properties)
+        if source.name == "":
+            queue = self._scope.default_target(key)
+            if queue is not None:
+                self._matched.append(Binding(key, queue))
+
+    def _leave(self, source: Exchange) -> None:
+        """End the walk of an exchange. If nothing matched, its alternate exchange is next."""
+        alternate = source.alternate
+        if not self._any_matched and alternate is not None:
+            known = self._scope.exchanges.get(alternate)
+            if known is not None:
+                self._walk_later(known)
+            else:
+                self.seen.setdefault(alternate, None)
+        self._source = None
+
+    def _walk_later(self, exchange: Exchange) -> None:
+        if self._ahead is None:
+            self._ahead = []
+        self._ahead.append(exchange)
+
+    def _follow(self, binding: Binding, target: Destination) -> None:
+        """Add the destination of a binding to the targets, or to the exchanges to walk.
+
+        A destination to which several bindings lead gets the highest QoS of them. `advance` itself
+        does this for queues.
+        """
+        if isinstance(target, Exchange):
+            self._walk_later(target)
+            return
+        if not isinstance(target, Subscriber):
+            representable = False  # A queue, and the routing key does not fit.
+        else:
+            if binding.arguments:
+                if NO_LOCAL in binding.arguments:
+                    self.by_publishing_session = True
+                    if target is self._publishing_session:
+                        return
+                if PARTLY in binding.arguments and not target.may_read(self._topic):
+                    return
+            if self._formats is None:
+                self._formats = {}
+            if target.relay_format not in self._formats:
+                self._formats[target.relay_format] = target.can_represent(self._topic)
+            representable = self._formats[target.relay_format]
+            known = self.targets.get(target)
+            if representable and (known is None or known[1] < binding.qos):
+                self.targets[target] = (target, int(binding.qos))
+        if not representable:
+            if self._unrepresentable is None:
+                self._unrepresentable = set()
+            self._unrepresentable.add(target)
+
+    def _pause(self) -> bool:
+        if not self._paused:
+            self._paused = True
+            self._scope.paused += 1
+        return False
+
+    def _changed(self) -> bool:
+        """True if a binding of the exchanges that were walked has changed, or any permission."""
+        if self._scope.version != self._scope_version:
+            return True
+        versions: i64 = 0
+        for exchange in self.seen.values():
+            if exchange is not None:
+                if exchange.dead:
+                    return True
+                versions += exchange.version
+        return versions != self._versions
+
+
+_NO_BINDINGS: Final[list[Binding]] = []

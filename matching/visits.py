@@ -1,0 +1,72 @@
+"""Bounds the number of trie nodes that the lookup of one topic can visit.
+
+    a.*.c, b.*.c      one mask: word * word      prefixes: word, word *, word * word      3 nodes
+    *.*.c             one more mask              prefixes: *, * *, * * word               6 nodes
+
+Two nodes of one level can be visited by the same topic only if their paths differ in the positions
+of ``*``: at a position where both paths have a word, a topic has one of the two words at most. So
+the number of distinct prefixes of masks is an upper bound, however many patterns there are: 100,000
+patterns of devices have a handful of masks, and 65,536 patterns that combine ``*`` and ``a`` in 16
+levels have 65,536 masks.
+
+Behind a ``#`` with further words, every position of the topic may begin the rest of the pattern, so
+a topic can visit as many nodes of one mask as it has words.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from matching.grammar import Grammar
+
+#: The most words of an AMQP routing key, which has at most 255 bytes. (In MQTT no words follow a
+#: ``#``.)
+_WORDS_MAX: Final = 128
+
+
+class VisitBound:
+    """The bound for a set of patterns of one grammar. Costs a dict entry per prefix of a mask."""
+
+    __slots__ = ("_counts", "grammar", "nodes")
+
+    def __init__(self, grammar: Grammar) -> None:
+        self.grammar: Final = grammar
+        #: The most nodes that the lookup of one topic can visit, the root not counted.
+        self.nodes = 0
+        #: The number of patterns for each prefix of a mask.
+        self._counts: dict[str, int] = {}
+
+    def add(self, pattern: str) -> None:
+        """Count a pattern."""
+        for prefix, nodes in self._prefixes(pattern):
+            count = self._counts.get(prefix, 0)
+            self._counts[prefix] = count + 1
+            if not count:
+                self.nodes += nodes
+
+    def remove(self, pattern: str) -> None:
+        """Count a pattern no longer, which was added before."""
+        for prefix, nodes in self._prefixes(pattern):
+            count = self._counts[prefix] - 1
+            if count:
+                self._counts[prefix] = count
+            else:
+                del self._counts[prefix]
+                self.nodes -= nodes
+
+    def with_pattern(self, pattern: str) -> int:
+        """Return the bound as it would be with one more pattern."""
+        counts = self._counts
+        return self.nodes + sum(
+            nodes for prefix, nodes in self._prefixes(pattern) if prefix not in counts
+        )
+
+    def _prefixes(self, pattern: str) -> list[tuple[str, int]]:
+        """Return each prefix of the pattern's mask, and the nodes that a topic can visit there."""
+        grammar = self.grammar
+        one, many = grammar.one, grammar.many
+        mask = "".join(word if word in (one, many) else "w" for word in grammar.split(pattern))
+        behind = mask.find(many) + 1
+        return [
+            (mask[:end], _WORDS_MAX if 0 < behind < end else 1) for end in range(1, len(mask) + 1)
+        ]
