@@ -114,6 +114,11 @@ class VirtualHost(DeadLetterHost):
         """The number of cached plans, the stale ones not counted."""
         return len(self._planner)
 
+    @property
+    def paused_searches(self) -> int:
+        """The number of searches for destinations that took more than one turn."""
+        return int(self._planner.scope.paused)
+
     def totals(self) -> VirtualHostTotals:
         """Return a new count of the objects and messages, which the caller advances in steps."""
         return VirtualHostTotals(
@@ -134,6 +139,8 @@ class VirtualHost(DeadLetterHost):
         own.queues_declared += gone.queues_declared
         own.queues_created += gone.queues_created
         own.queues_deleted += gone.queues_deleted
+        self._planner.scope.paused += other._planner.scope.paused
+        self.bindings.refused += other.bindings.refused
 
     # -- declarations and bindings, as clients request them
 

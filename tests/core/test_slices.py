@@ -72,7 +72,7 @@ def test_stale_plans_take_the_slow_path_at_once_and_release_their_queues_in_slic
     for context in world.vhost.contexts:
         plans += [route.plan for route in context.routes.values()]
     assert len(plans) == many and not any(plan.stale for plan in plans)
-    world.vhost.declare_queue("another")
+    world.vhost.bind("amq.topic", Binding("k.#", world.queue("q0")))
     assert all(plan.stale and plan.slow_path_mask & ALWAYS for plan in plans)
     assert sum(not plan.queues for plan in plans) == PLANS
     world.broker.agenda.turn()

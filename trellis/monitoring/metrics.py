@@ -735,6 +735,16 @@ def _routes(page: MetricsPage, node: BrokerNode, ingress: list[dict[str, Ingress
         "Number of cached sets of destinations.",
         sum(vhost.plans for vhost in vhosts),
     )
+    page.counter(
+        "trellis_route_searches_paused",
+        "Total number of searches for destinations that took more than one turn of the event loop.",
+        sum(vhost.paused_searches for vhost in vhosts),
+    )
+    page.counter(
+        "trellis_bindings_refused",
+        "Total number of bindings and subscriptions refused because of limits.pattern_nodes.",
+        sum(vhost.bindings.refused for vhost in vhosts),
+    )
 
 
 def _sessions(page: MetricsPage, node: BrokerNode, connected: int) -> None:

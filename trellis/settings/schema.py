@@ -195,6 +195,15 @@ class Limits(Section, frozen=True, kw_only=True):
     routes: Annotated[
         int, option("routes cached for one user of a virtual host", ge=1, fills=BrokerLimits)
     ] = BROKER.routes
+    pattern_nodes: Annotated[
+        int,
+        option(
+            "index nodes that one topic may visit because of the wildcard patterns of one queue or "
+            "session; 0 is no limit",
+            ge=0,
+            fills=BrokerLimits,
+        ),
+    ] = BROKER.pattern_nodes
     address_connections: Annotated[
         int, option("connections of one IP address, loopback exempt; 0 is no limit", ge=0)
     ] = 0

@@ -10,6 +10,7 @@ from typing import Final
 
 from broker.access.identity import READ_NONE, READ_SOME, Identity
 from broker.agenda import Task
+from broker.errors import LimitExceeded
 from broker.messages.message import EXACTLY_ONCE
 from broker.routing.binding import NO_LOCAL, PARTLY
 from broker.store.contract import Ticket
@@ -230,7 +231,10 @@ class SubscribeTask(SubscriptionChange):
         elif self._exceeds_quota(request.topic_filter):
             self._codes[at] = QUOTA_EXCEEDED
         else:
-            self._subscribe(request, verdict == READ_SOME)
+            try:
+                self._subscribe(request, verdict == READ_SOME)
+            except LimitExceeded:
+                self._codes[at] = QUOTA_EXCEEDED
 
     def _exceeds_quota(self, topic_filter: str) -> bool:
         """True if a subscription to this filter would be new and above the limit of a session."""
@@ -243,7 +247,10 @@ class SubscribeTask(SubscriptionChange):
         )
 
     def _subscribe(self, request: SubscribeRequest, partly: bool) -> None:
-        """Subscribe to a topic filter. `partly` is True if the user may read only some topics."""
+        """Subscribe to a topic filter. `partly` is True if the user may read only some topics.
+
+        Raises LimitExceeded.
+        """
         session, name = self.session, request.topic_filter
         if name.startswith(SHARE):
             self._service.sessions.groups.join(

@@ -161,13 +161,17 @@ class Session(Subscriber):
         ticket: Ticket | None,
         arguments: Arguments | None = None,
     ) -> None:
-        """Add or replace a subscription [MQTT-3.8.4-3]."""
+        """Add or replace a subscription [MQTT-3.8.4-3].
+
+        Raise LimitExceeded if lookups would become too long because of the subscriptions of this
+        session.
+        """
         binding = Binding(topic_filter, self, qos, arguments, MQTT)
+        self.vhost.bind(EXCHANGE, binding, ticket)
         replaced = self.subscriptions.put(binding)
         if replaced is not None and replaced.identity != binding.identity:
             self.vhost.unbind(EXCHANGE, replaced, ticket)
         self._apply_options()
-        self.vhost.bind(EXCHANGE, binding, ticket)
 
     def restore_subscription(self, binding: Binding) -> None:
         """Add a subscription after a restart. Its binding is restored already."""
