@@ -184,7 +184,7 @@ class Connection(Outlet):
         self.transport_backlog: Callable[[], int] = _no_backlog
         #: Time at which the client's credentials expire, in ms of Agenda.now; 0 for never.
         self.expires: i64 = 0
-        #: The searches of the publication that is being handled, if they take more than one turn.
+        #: The searches of the publication that is being handled, from the first one that needs any.
         self.slot: SearchSlot | None = None
         #: Rate limit that the client has exceeded, while the link therefore does not read; else "".
         self.throttled = ""
@@ -267,12 +267,17 @@ class Connection(Outlet):
     def search_slot(self) -> SearchSlot:
         """Return the slot for the searches of the present publication.
 
-        The slot must be removed when the publication is complete or refused.
+        `end_search` must be called when the publication is complete or refused.
         """
         slot = self.slot
         if slot is None:
             slot = self.slot = SearchSlot()
         return slot
+
+    def end_search(self) -> None:
+        """Drop the searches of the present publication."""
+        if self.slot is not None:
+            self.slot.searches = None
 
     # -- backpressure
 

@@ -65,23 +65,42 @@ class PlanPlace:
 class PlanIndex:
     """The interned plans: routes with the same exchanges, bucket and destinations share one."""
 
-    def __init__(self, agenda: Agenda) -> None:
+    def __init__(self, agenda: Agenda, most: int) -> None:
         self._agenda = agenda
+        self._most = most
         #: Each plan by what it was made from. A key begins with a PlanPlace.
         self._plans: dict[tuple[object, ...], Plan] = {}
         #: For each exchange and bucket, the plans with their keys.
         self._buckets: dict[tuple[str, i64], dict[Plan, tuple[object, ...]]] = {}
         #: The plans that depend on more than EXCHANGES_MAX exchanges.
         self._broad: dict[Plan, tuple[object, ...]] = {}
+        #: The plans of messages whose destinations depend on their headers, by destinations. Each
+        #: message is searched for, so no change makes such a plan wrong; it is only no longer used.
+        self._of_messages: dict[tuple[object, ...], Plan] = {}
         #: For each set of destinations, one of the plans that lead to it.
         self._twins: dict[tuple[object, ...], Plan] = {}
 
     def __len__(self) -> int:
-        return len(self._plans)
+        return len(self._plans) + len(self._of_messages)
 
     def get(self, key: tuple[object, ...]) -> Plan | None:
         """Return the plan of this key, if it is in use."""
         return self._plans.get(key)
+
+    def get_of_message(self, key: tuple[object, ...]) -> Plan | None:
+        """Return the plan of the destinations that were found for one message."""
+        return self._of_messages.get(key)
+
+    def add_of_message(self, key: tuple[object, ...], plan: Plan) -> None:
+        """Add the plan of the destinations that were found for one message."""
+        if len(self._of_messages) >= self._most:
+            self._release_of_messages()
+        self._of_messages[key] = plan
+
+    def _release_of_messages(self) -> None:
+        if self._of_messages:
+            plans, self._of_messages = self._of_messages, {}
+            PlanRelease(self._agenda, list(plans.values())).run()
 
     def twin(self, key: tuple[object, ...]) -> Plan | None:
         """Return a new plan with the destinations of this key, if another plan leads to them.
@@ -109,6 +128,7 @@ class PlanIndex:
 
         If `word` is None, those for all keys.
         """
+        self._release_of_messages()
         if not self._plans:
             return
         retired, self._broad = self._broad, {}
@@ -140,6 +160,7 @@ class PlanIndex:
 
     def retire_all(self) -> None:
         """Make all plans stale."""
+        self._release_of_messages()
         plans, self._plans = self._plans, {}
         self._buckets, self._broad, self._twins = {}, {}, {}
         for plan in plans.values():

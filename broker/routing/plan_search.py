@@ -69,12 +69,12 @@ class SearchSlot:
 
     A publication takes up to four searches, by name: its route, the further routing keys of CC
     headers, the transaction, and the headers of the message. `steps` is the number of steps that
-    each of them takes in one turn.
+    each of them takes in one turn. Searches that did not pause are not kept.
     """
 
     def __init__(self, steps: i64 = STEPS_PER_TURN) -> None:
         self.steps: i64 = steps
-        self.searches: dict[str, PlanSearch] = {}
+        self.searches: dict[str, PlanSearch] | None = None
 
 
 class SearchScope:
@@ -122,8 +122,7 @@ class PlanSearch:
         self._publishing_session = publishing_session
         key = keys[0]
         self._fits_queues = (
-            len(key) * 4 <= NAME_BYTES
-            or len(key.encode("utf-8", "surrogateescape")) <= NAME_BYTES
+            len(key) * 4 <= NAME_BYTES or len(key.encode("utf-8", "surrogateescape")) <= NAME_BYTES
         )
         self._paused = False
         self._restarts = 0

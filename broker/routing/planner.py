@@ -55,7 +55,7 @@ class Planner(PlanResolver):
         self._queues = queues
         self.scope = SearchScope(exchanges, queues, replies)
         self._limits = limits
-        self._index = PlanIndex(agenda)
+        self._index = PlanIndex(agenda, limits.routes)
         #: Streams that record each message of the virtual host.
         self.journals: list[StreamQueue] = []
         #: True while each message takes the slow path, because an alarm is on.
@@ -94,7 +94,7 @@ class Planner(PlanResolver):
             source = self._admit(identity, exchange, [route])
         except BrokerError as refusal:
             return self._refusal(exchange, key, refusal)
-        return self._find(slot, "route", source, route, {}, None, identity.name)
+        return self._find(slot, source, route, identity.name)
 
     def follow(
         self,
@@ -111,9 +111,19 @@ class Planner(PlanResolver):
         `publisher` is the user name that journals record. `publishing_session` gets no copy of its
         own message through a binding with the argument NO_LOCAL. Return None if the search pauses.
         """
-        return self._find(
-            slot, "message", exchange, route, properties, publishing_session, publisher
+        search = self._search(
+            slot, "message", exchange, route, [route.key], properties, publishing_session
         )
+        if search is None:
+            return None
+        destinations = search.destinations()
+        recorded = publisher if self.journals else None
+        identity = (recorded, search.unrepresentable, *destinations)
+        plan = self._index.get_of_message(identity)
+        if plan is None:
+            plan = self._new_plan(search, destinations, publisher)
+            self._index.add_of_message(identity, plan)
+        return plan
 
     def plan_keys(
         self,
@@ -224,70 +234,64 @@ class Planner(PlanResolver):
         publishing_session: Subscriber | None,
     ) -> PlanSearch | None:
         """Begin the search of this name, or continue it; None if it pauses."""
-        search = slot.searches.get(name)
+        search = None if slot.searches is None else slot.searches.get(name)
         if search is None or not search.is_for(source, keys):
             search = PlanSearch(
                 self.scope, source, route.topic, keys, properties, publishing_session
             )
             if search.advance(slot.steps):
                 return search
+            if slot.searches is None:
+                slot.searches = {}
             slot.searches[name] = search
             return None
         return search if search.advance(slot.steps) else None
 
     def _find(
-        self,
-        slot: SearchSlot,
-        name: str,
-        source: Exchange,
-        route: Route,
-        properties: Properties,
-        publishing_session: Subscriber | None,
-        publisher: str,
+        self, slot: SearchSlot, source: Exchange, route: Route, publisher: str
     ) -> Plan | None:
-        """Return the plan for one routing key; None if the search for it pauses."""
-        search = self._search(
-            slot, name, source, route, [route.key], properties, publishing_session
-        )
-        if search is None:
-            return None
-        if search.plan is not None:
-            return search.plan
-        recorded = publisher if self.journals else None
-        identity = (
-            PlanPlace(search.seen, route.key),
-            recorded,
-            search.by_headers,
-            search.by_publishing_session,
-            search.unrepresentable,
-            *search.targets.values(),
-        )
+        """Return the plan of a route, whatever the headers; None if the search for it pauses."""
+        search = self._search(slot, "route", source, route, [route.key], {}, None)
+        if search is None or search.plan is not None:
+            return None if search is None else search.plan
+        destinations = search.destinations()
         if search.outdated:
-            plan = self._new_plan(search, publisher)
+            plan = self._new_plan(search, destinations, publisher)
             plan.stale = True
             plan.slow_path_mask = ALWAYS
         else:
+            identity = (
+                PlanPlace(search.seen, route.key),
+                publisher if self.journals else None,
+                search.by_headers,
+                search.by_publishing_session,
+                search.unrepresentable,
+                *destinations,
+            )
             plan = self._index.get(identity) or self._intern(
-                identity, self._index.twin(identity) or self._new_plan(search, publisher)
+                identity,
+                self._index.twin(identity) or self._new_plan(search, destinations, publisher),
             )
         search.plan = plan
         return plan
 
-    def _new_plan(self, search: PlanSearch, publisher: str) -> Plan:
+    def _new_plan(
+        self,
+        search: PlanSearch,
+        destinations: list[tuple[Queue | Subscriber, int]],
+        publisher: str,
+    ) -> Plan:
         plan = Plan(
-            search.destinations(),
-            search.unrepresentable,
-            search.by_headers,
-            search.by_publishing_session,
+            destinations, search.unrepresentable, search.by_headers, search.by_publishing_session
         )
         plan.add_journals(self.journals, publisher)
+        if self.always_slow:
+            plan.slow_path_mask = ALWAYS
         return plan
 
     def _intern(self, identity: tuple[object, ...], plan: Plan) -> Plan:
         if len(self._index) >= self._limits.routes:
             self.retire_all()
-        if self.always_slow:
-            plan.slow_path_mask = ALWAYS
         self._index.add(identity, plan)
         return plan
 

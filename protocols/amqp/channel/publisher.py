@@ -103,7 +103,7 @@ class ChannelPublisher:
             cost = self._publish(address, flags, content, self._connection.search_slot())
         finally:
             if cost != SEARCHING:
-                self._connection.slot = None
+                self._connection.end_search()
         return cost
 
     def _publish(self, address: bytes, flags: i64, content: bytes, slot: SearchSlot) -> i64:

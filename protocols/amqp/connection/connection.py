@@ -387,7 +387,7 @@ class AmqpConnection(ConnectionInterface):
         return len(self.channels.open)
 
     def close_channel(self, number: i64, error: AmqpError, method: i64) -> None:
-        self.slot = None
+        self.end_search()
         if self._searching is not None and self._searching[0].number == number:
             self._searching = None
         self.channels.confirm()
@@ -471,7 +471,7 @@ class AmqpConnection(ConnectionInterface):
         that the user may no longer read.
         """
         self.context = context
-        self.slot = None
+        self.end_search()
         vhost.contexts.leave(old)
         user = self.handshake.user
         error = AmqpError(

@@ -137,7 +137,7 @@ class MqttConnection(SessionConnection):
         plan = vhost.plan_of(context, route, message, self.search_slot())
         vhost.publishing_session = None
         if plan is not None:
-            self.slot = None
+            self.end_search()
         return plan
 
     def publish(
@@ -218,7 +218,7 @@ class MqttConnection(SessionConnection):
         self.set_expiry(identity)
         if old is not None and session is not None and old.identity is not local:
             self.context = self.vhost.contexts.enter(local, NAMES[self.level])
-            self.slot = None
+            self.end_search()
             self.vhost.contexts.leave(old)
             apply_identity(session, local)
 

@@ -260,7 +260,7 @@ class PacketHandler(InputHandler):
         connection = self.connection
         route = self._topics.resolve(context, topic, connection.search_slot())
         if route is not None and not route.plan.slow_path_mask & slow_mask:
-            connection.slot = None
+            connection.end_search()
         return route
 
     def _send(self, run: Relay, count: i64, data: bytes, start: i64, end: i64) -> None:
