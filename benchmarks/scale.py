@@ -166,7 +166,14 @@ class AmqpSocket:
             while self.methods.get(method, 0) < wanted:
                 await self._frame()
 
-    async def _frame(self) -> None:
+    async def payload(self, method: bytes) -> bytes:
+        """Wait for the next frame of a method, and return its payload."""
+        async with asyncio.timeout(PATIENCE):
+            while (payload := await self._frame())[:4] != method:
+                pass
+        return payload
+
+    async def _frame(self) -> bytes:
         head = await self._reader.readexactly(7)
         payload = await self._reader.readexactly(int.from_bytes(head[3:], "big") + 1)
         if head[0] == 1:
@@ -179,6 +186,7 @@ class AmqpSocket:
                 self.last[int.from_bytes(head[1:3], "big")] = int.from_bytes(
                     payload[tag : tag + 8], "big"
                 )
+        return payload
 
     async def ask(self, requests: Iterable[bytes], answer: bytes) -> None:
         """Send the requests, at most FLIGHT at a time, and wait for the method `answer` to each."""

@@ -10,7 +10,8 @@ patterns of devices have a handful of masks, and 65,536 patterns that combine ``
 levels have 65,536 masks.
 
 Behind a ``#`` with further words, every position of the topic may begin the rest of the pattern, so
-a topic can visit as many nodes of one mask as it has words.
+a topic can visit as many nodes of one mask as it has words. Behind a second ``#``, every node can
+be visited, and at every position: there the bound counts nodes instead of masks.
 """
 
 from __future__ import annotations
@@ -21,16 +22,18 @@ from matching.grammar import Grammar
 
 #: The most words of an AMQP routing key, which has at most 255 bytes. (In MQTT no words follow a
 #: ``#``.)
-_WORDS_MAX: Final = 128
+WORDS_MAX: Final = 128
 
 
 class VisitBound:
     """The bound for a set of patterns of one grammar. Costs a dict entry per prefix of a mask."""
 
-    __slots__ = ("_counts", "grammar", "nodes")
+    __slots__ = ("_counts", "_words", "grammar", "nodes")
 
-    def __init__(self, grammar: Grammar) -> None:
+    def __init__(self, grammar: Grammar, words: int = WORDS_MAX) -> None:
+        """Create the bound of no patterns, for topics of at most so many words."""
         self.grammar: Final = grammar
+        self._words: Final = words
         #: The most nodes that the lookup of one topic can visit, the root not counted.
         self.nodes = 0
         #: The number of patterns for each prefix of a mask.
@@ -62,11 +65,21 @@ class VisitBound:
         )
 
     def _prefixes(self, pattern: str) -> list[tuple[str, int]]:
-        """Return each prefix of the pattern's mask, and the nodes that a topic can visit there."""
+        """Return a name for each prefix of the pattern, and the nodes that a topic can visit there.
+
+        Prefixes with the same name lead to nodes that are counted together.
+        """
         grammar = self.grammar
         one, many = grammar.one, grammar.many
-        mask = "".join(word if word in (one, many) else "w" for word in grammar.split(pattern))
-        behind = mask.find(many) + 1
-        return [
-            (mask[:end], _WORDS_MAX if 0 < behind < end else 1) for end in range(1, len(mask) + 1)
-        ]
+        found: list[tuple[str, int]] = []
+        mask = path = ""
+        passed = 0
+        for word in grammar.split(pattern):
+            mask += word if word in (one, many) else "w"
+            path += grammar.separator + word
+            if passed == 0:
+                found.append((mask, 1))
+            else:
+                found.append((mask if passed == 1 else path, self._words))
+            passed += word == many
+        return found
