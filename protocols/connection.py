@@ -45,7 +45,7 @@ from mypy_extensions import i64
 from broker.access.identity import Identity
 from broker.broker import Broker
 from broker.messages.outlet import Outlet
-from broker.routing.plan_search import SearchSlot
+from broker.routing.plan_search import STEP_COST, SearchSlot
 from broker.store.contract import Ticket, Waiter
 from protocols.tally import FrontCounters
 
@@ -274,10 +274,15 @@ class Connection(Outlet):
             slot = self.slot = SearchSlot()
         return slot
 
-    def end_search(self) -> None:
-        """Drop the searches of the present publication."""
-        if self.slot is not None:
-            self.slot.searches = None
+    def end_search(self) -> i64:
+        """Drop the searches of the present publication; return their cost in units of BUDGET."""
+        slot = self.slot
+        if slot is None:
+            return 0
+        cost = slot.spent * STEP_COST
+        slot.spent = 0
+        slot.searches = None
+        return cost
 
     # -- backpressure
 

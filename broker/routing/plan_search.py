@@ -38,12 +38,14 @@ from matching.matcher import Search
 #: Size in bytes of the longest routing key that consumers of queues can receive: AMQP 0-9-1 writes
 #: its length into one byte.
 NAME_BYTES: Final = 255
-#: Steps that a search takes in one turn, which last up to 2 ms.
-STEPS_PER_TURN: Final[i64] = 8_192
+#: Steps that a search takes in one turn, which last up to 1 ms.
+STEPS_PER_TURN: Final[i64] = 4_096
 #: Steps of a search that must not pause.
 UNLIMITED: Final[i64] = 1 << 60
-#: Steps of the lookup of one routing key in an exchange.
+#: Steps of the lookup of one routing key in an exchange, beside those of its matcher.
 _KEY_STEPS: Final[i64] = 10
+#: The cost of a step in units of a connection's work budget (protocols/connection.py).
+STEP_COST: Final[i64] = 2
 #: The number of times that a search begins anew because bindings changed.
 RESTARTS: Final = 2
 
@@ -69,11 +71,13 @@ class SearchSlot:
 
     A publication takes up to four searches, by name: its route, the further routing keys of CC
     headers, the transaction, and the headers of the message. `steps` is the number of steps that
-    each of them takes in one turn. Searches that did not pause are not kept.
+    each of them takes in one turn, and `spent` the number of steps that all of them have taken.
+    Searches that did not pause are not kept.
     """
 
     def __init__(self, steps: i64 = STEPS_PER_TURN) -> None:
         self.steps: i64 = steps
+        self.spent: i64 = 0
         self.searches: dict[str, PlanSearch] | None = None
 
 
@@ -161,8 +165,17 @@ class PlanSearch:
         self._lookups: list[Search[Binding]] | None = None
         self._enter(self._exchange)
 
-    def advance(self, steps: i64) -> bool:
-        """Continue for up to `steps` steps; return True if the search is complete."""
+    def advance(self, slot: SearchSlot) -> bool:
+        """Continue for the slot's number of steps; return True if the search is complete."""
+        left = self._advance(slot.steps)
+        slot.spent += slot.steps - left
+        if not self._complete and not self._paused:
+            self._paused = True
+            self._scope.paused += 1
+        return self._complete
+
+    def _advance(self, steps: i64) -> i64:
+        """Continue for up to `steps` steps, and return how many are left."""
         if self._paused and self._changed():
             self.plan = None
             if self._restarts < RESTARTS:
@@ -174,7 +187,7 @@ class PlanSearch:
             matched = self._matched
             while self._followed < len(matched):
                 if steps <= 0:
-                    return self._pause()
+                    return steps
                 steps -= 1
                 binding = matched[self._followed]
                 self._followed += 1
@@ -194,19 +207,19 @@ class PlanSearch:
                 else:
                     self._complete = True
             elif steps <= 0:
-                return self._pause()
+                return steps
             elif self._lookups:
                 lookup = self._lookups[-1]
                 steps = lookup.advance(int(steps))
                 if lookup.done:
                     self._lookups.pop()
             elif self._next_key < len(self._keys):
-                steps -= _KEY_STEPS
+                steps -= _KEY_STEPS + source.lookup_steps
                 self._look_up(source, self._keys[self._next_key])
                 self._next_key += 1
             else:
                 self._leave(source)
-        return True
+        return steps
 
     @property
     def unrepresentable(self) -> int:
@@ -297,12 +310,6 @@ class PlanSearch:
             if self._unrepresentable is None:
                 self._unrepresentable = set()
             self._unrepresentable.add(target)
-
-    def _pause(self) -> bool:
-        if not self._paused:
-            self._paused = True
-            self._scope.paused += 1
-        return False
 
     def _changed(self) -> bool:
         """True if a binding of the exchanges that were walked has changed, or any permission."""

@@ -239,13 +239,13 @@ class Planner(PlanResolver):
             search = PlanSearch(
                 self.scope, source, route.topic, keys, properties, publishing_session
             )
-            if search.advance(slot.steps):
+            if search.advance(slot):
                 return search
             if slot.searches is None:
                 slot.searches = {}
             slot.searches[name] = search
             return None
-        return search if search.advance(slot.steps) else None
+        return search if search.advance(slot) else None
 
     def _find(
         self, slot: SearchSlot, source: Exchange, route: Route, publisher: str

@@ -60,6 +60,11 @@ class Exchange(Destination):
         self.version: i64 = 0
 
     @property
+    def lookup_steps(self) -> i64:
+        """The steps of a search that a call of `match` takes."""
+        return 0
+
+    @property
     def needs_search(self) -> bool:
         """True if `match` may take too long for a single turn, so that `searches` is called."""
         return False

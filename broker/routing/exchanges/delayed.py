@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
+from mypy_extensions import i64
+
 from broker.messages.message import Properties
 from broker.queues.delay import DelayQueue
 from broker.routing.binding import Binding
@@ -58,6 +60,10 @@ class DelayedExchange(Exchange):
     @property
     def needs_search(self) -> bool:
         return self.inner.needs_search
+
+    @property
+    def lookup_steps(self) -> i64:
+        return self.inner.lookup_steps
 
     def searches(
         self, key: str, properties: Properties, found: list[Binding]

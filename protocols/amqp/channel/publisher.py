@@ -98,13 +98,14 @@ class ChannelPublisher:
         cost of the publication in units of the connection's BUDGET; SEARCHING if the search for its
         destinations pauses, to be called again in the next turn. Raises AmqpError.
         """
+        searched: i64 = 0
         cost: i64 = 0
         try:
             cost = self._publish(address, flags, content, self._connection.search_slot())
         finally:
             if cost != SEARCHING:
-                self._connection.end_search()
-        return cost
+                searched = self._connection.end_search()
+        return cost + searched
 
     def _publish(self, address: bytes, flags: i64, content: bytes, slot: SearchSlot) -> i64:
         """Publish a message; see `publish`. Nothing has an effect before all searches are done."""

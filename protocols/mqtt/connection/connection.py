@@ -131,13 +131,14 @@ class MqttConnection(SessionConnection):
             return len(data)
 
     def plan_of(self, context: PublishContext, route: Route, message: Message) -> Plan | None:
-        """Return the present plan of a message; None if the search for it pauses."""
+        """Return the present plan of a message; None if the search for it pauses.
+
+        With a plan, the caller calls `end_search`.
+        """
         vhost = self.vhost
         vhost.publishing_session = self.session
         plan = vhost.plan_of(context, route, message, self.search_slot())
         vhost.publishing_session = None
-        if plan is not None:
-            self.end_search()
         return plan
 
     def publish(

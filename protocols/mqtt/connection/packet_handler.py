@@ -185,10 +185,12 @@ class PacketHandler(InputHandler):
                 if route is None:
                     self._send(run, run_count, data, run_start, position)
                     run_count = 0
-                    route = self._resolve(context, topic, slow_mask)
+                    route = self._resolve(context, topic)
                     if route is None:
                         connection.behind = True
                         return position
+                    if not route.plan.slow_path_mask & slow_mask:
+                        budget -= connection.end_search()
                 plan = route.plan
                 if plan.slow_path_mask & slow_mask:
                     self._send(run, run_count, data, run_start, position)
@@ -200,7 +202,7 @@ class PacketHandler(InputHandler):
                         connection.behind = True
                         return position
                     context.received += 1
-                    budget -= found.weight
+                    budget -= found.weight + connection.end_search()
                     connection.publish(context, route, found, message, None)
                     if connection.stalled:
                         return end
@@ -251,17 +253,12 @@ class PacketHandler(InputHandler):
         connection.behind = budget <= 0
         return position
 
-    def _resolve(self, context: PublishContext, topic: bytes, slow_mask: i64) -> Route | None:
+    def _resolve(self, context: PublishContext, topic: bytes) -> Route | None:
         """Resolve the route of a topic; None if the search for it pauses.
 
-        `slow_mask` has the features for which a message takes the slow path, where `plan_of` is
-        called with the same slot.
+        With a route, `end_search` is called, after `plan_of` if the message takes the slow path.
         """
-        connection = self.connection
-        route = self._topics.resolve(context, topic, connection.search_slot())
-        if route is not None and not route.plan.slow_path_mask & slow_mask:
-            connection.end_search()
-        return route
+        return self._topics.resolve(context, topic, self.connection.search_slot())
 
     def _send(self, run: Relay, count: i64, data: bytes, start: i64, end: i64) -> None:
         """Send the `count` packets in data[start:end] to the subscribers of the relay `run`.
@@ -312,11 +309,13 @@ class PacketHandler(InputHandler):
         if packet_id == 0:
             raise MalformedPacket("packet identifier is 0")  # [MQTT-2.3.1-1]
         topic = data[start + 2 : mark]
+        searched = False
         route = context.routes.get(topic)
         if route is None:
-            route = self._resolve(context, topic, ALWAYS)
+            route = self._resolve(context, topic)
             if route is None:
                 return SEARCHING
+            searched = True
         message = Message(route, data[body:end], PLAIN, AT_LEAST_ONCE)
         plan = route.plan
         if plan.slow_path_mask & ALWAYS or plan.reliable_relay is not EMPTY_RELAY:
@@ -328,7 +327,7 @@ class PacketHandler(InputHandler):
             self.connection.persists = True
             fate = self.connection.publish(context, route, found, message, ticket)
             replies.give_code(_PUBACK, packet_id, ticket, self._code(fate))
-            return found.weight
+            return found.weight + self.connection.end_search()
         context.received += 1
         if plan.slow_path_mask & PERSISTENCE:
             vhost = self.connection.vhost
@@ -344,7 +343,7 @@ class PacketHandler(InputHandler):
                 replies.give(_PUBACK, packet_id, None)
             else:
                 replies.give_code(_PUBACK, packet_id, None, self._code(plan.fate))
-        return plan.weight
+        return plan.weight + self.connection.end_search() if searched else plan.weight
 
     def on_publish(
         self, session: Session, context: PublishContext, first: i64, reader: PacketReader
@@ -399,7 +398,7 @@ class PacketHandler(InputHandler):
             if code < UNSPECIFIED and ticket.outstanding == 0:
                 session.in_flight.received[packet_id] = None
             replies.give_code(_PUBREC, packet_id, ticket, code)
-        return COLD + plan.weight
+        return COLD + plan.weight + connection.end_search()
 
     def _publish(
         self,
