@@ -191,7 +191,7 @@ class DefinitionsRestore:
         for (name, _), position in sorted(survivors.retained.items(), key=_position):
             message = store.read_retained(reader, position)
             if message is not None and name in self._broker.vhosts:
-                self._broker.vhosts[name].retained.restore(message)
+                self._broker.vhosts[name].retained.restore(message, position)
                 report.retained += 1
 
     def _restore(self, number: int, entry: Defined) -> None:

@@ -13,10 +13,12 @@ Modules, in reading order:
     reading      decodes records into entries
     files        the files of the log: heads, indexes, scanning
     segments     the log: append, sync, read by position
+    liveness     counts the live entries of each file
     recovery     reads the log when it is opened, and deals with damage
     findings     damage that was found, and the quarantine directory
     survivors    finds the live entries of the log
-    checkpoint   gives back the disk space of settled messages
+    dropping     removes files in which nothing is live
+    checkpoint   gives back the disk space of settled messages in other files
     catalog      definitions of queues, exchanges, users, ..., in SQLite
     values       definitions as JSON
     wal          checks the catalog's write-ahead log for damage

@@ -4,9 +4,15 @@ A checkpoint replaces the first files of the log by one file with their live rec
 positions.
 
     mark     read the files, to find the live records (survivors.py)
-    copy     read them again, and write the live records to checkpoint-P.log.tmp
+    look     look which later files have durable entries about them, such as settlements
+    late     read these
+    copy     read the files again, and write the live records to checkpoint-P.log.tmp
     finish   sync the file, rename it, sync the directory: it now covers all positions up to P
+    carry    carry over the figures by which dead files are found (liveness.py)
     remove   remove the replaced files
+
+Without the late records, the checkpoint would hold messages that a later file settles. Then that
+file, and each one behind it, could not be dropped (dropping.py).
 
 Two ways that look simpler lose or revive messages (tests/store/test_powerloss.py keeps them as
 controls): moving live records to the end under new positions, and overwriting the last checkpoint
@@ -26,7 +32,16 @@ from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, w
 from mypy_extensions import i32, i64
 
 from broker.store.disk import DamagedStore, File, StoreError, WriteFailed
-from broker.store.files import CHECKPOINT, DATA_START, FileScan, Head, LogFile, os_error_text
+from broker.store.files import (
+    CHECKPOINT,
+    DATA_START,
+    SUM_MASK,
+    FileScan,
+    Head,
+    LogFile,
+    entry_hash,
+    os_error_text,
+)
 from broker.store.layout import (
     CLOSED,
     GROUP,
@@ -56,38 +71,56 @@ SYNC_SIZE: Final[i64] = 32 << 20
 #: Above this number of small files, a checkpoint is made to merge them.
 FILES_MAX: Final = 64
 
+#: Dead bytes in full files that a log keeps until it is idle, in segments, and number of its newest
+#: full files that a checkpoint may omit.
+SLACK_SEGMENTS: Final = 2
+
 #: Stages of a Checkpointing.
 MARK: Final[i64] = 0
-COPY: Final[i64] = 1
-FINISH: Final[i64] = 2
-REMOVE: Final[i64] = 3
-DONE: Final[i64] = 4
+LOOK: Final[i64] = 1
+LATE: Final[i64] = 2
+COPY: Final[i64] = 3
+FINISH: Final[i64] = 4
+CARRY: Final[i64] = 5
+REMOVE: Final[i64] = 6
+DONE: Final[i64] = 7
 
 _U32: Final[i64] = 0xFFFFFFFF
 _NO_ENTRY: Final = (0, 0)
 
 
-def begin_checkpoint(log: SegmentLog, holder_numbers: set[int]) -> Checkpointing | None:
-    """Begin a checkpoint of the full files; return None if it would certainly free too little.
+def begin_checkpoint(
+    log: SegmentLog, holder_numbers: set[int], idle: bool = False
+) -> Checkpointing | None:
+    """Begin a checkpoint of the full files; return None if it is certainly not worth it.
 
-    The returned Checkpointing measures how much is live. It ends without a checkpoint if too little
-    space would be freed.
+    A Checkpointing measures how much is live, and ends early if too little space would be freed.
+
+    Unless the log is `idle`, a checkpoint has to free SLACK_SEGMENTS segments, and omits as many of
+    the newest files if something in them is live: most files die as a whole soon, and are dropped
+    without being read. A checkpoint that copies a message just before it is settled would keep the
+    file with the settlement, and all files behind that one.
     """
-    sealed = files_worth_checkpoint(log)
-    if sealed:
-        return Checkpointing(
-            log, sealed, set(holder_numbers), 0 if _many_small(log, sealed) else _half_size(sealed)
-        )
     sealed = log.sealed()
-    if (
-        log.poisoned
-        or log.no_checkpoint_reason
-        or not sealed
-        or sealed[-1].checkpoint
-        or sum(int(file.size) for file in sealed) < log.check_size
+    many_small = _many_small(log, sealed)
+    slack = 0
+    if not idle and not many_small:
+        slack = SLACK_SEGMENTS * int(log.segment_size)
+        oldest = max(len(sealed) - SLACK_SEGMENTS, 0)
+        while len(sealed) > oldest and sealed[-1].live > 0:
+            sealed.pop()
+    if log.poisoned or log.no_checkpoint_reason or not sealed or sealed[-1].checkpoint:
+        return None
+    if many_small:
+        return Checkpointing(log, sealed, set(holder_numbers))
+    size = sum(int(file.size) for file in sealed)
+    gone = sum(file.reclaimable for file in sealed)
+    least = _half_size(sealed)
+    if gone < max(least, int(log.check_reclaimable), slack) and (
+        size < max(int(log.check_size), 2 * slack)
     ):
         return None
-    return Checkpointing(log, sealed, set(holder_numbers), _half_size(sealed))
+    return Checkpointing(log, sealed, set(holder_numbers), least)
 
 
 def files_worth_checkpoint(log: SegmentLog) -> list[LogFile]:
@@ -147,9 +180,17 @@ class Checkpointing:
         self._least = least
         #: True once the checkpoint has replaced the files.
         self.completed = False
+        #: The files that are read now, and up to which size.
+        self._sources = files
+        self._sizes = [int(file.size) for file in files]
         self._file_at = 0
         self._range_at = 0
         self._scan: FileScan | None = None
+        #: Name of a later file -> number of its entries about the replaced files, and the sums of
+        #: these files' live entries, when the late records were looked for.
+        self._late_needs: dict[str, int] = {}
+        self._late_live: i64 = 0
+        self._late_balance: i64 = 0
         self._checkpoint = LogFile(
             log.disk, log.directory, Head(CHECKPOINT, log.salt, files[-1].last, 0)
         )
@@ -189,14 +230,27 @@ class Checkpointing:
     def _step(self) -> None:
         if self.stage == MARK:
             if not self._read():
+                self.stage = LOOK
+        elif self.stage == LOOK:
+            self._begin_late()
+        elif self.stage == LATE:
+            if not self._read():
+                self._sources, self._sizes = self._files, [int(file.size) for file in self._files]
                 self._decide()
         elif self.stage == COPY:
             if not self._read():
                 self.stage = FINISH
         elif self.stage == FINISH:
             self._finish()
+        elif self.stage == CARRY:
+            self._carry_over()
         elif self.stage == REMOVE:
             self._remove()
+
+    @property
+    def can_cancel(self) -> bool:
+        """True while the checkpoint has not replaced any file."""
+        return self.stage < FINISH
 
     # -- reading, twice
 
@@ -210,7 +264,7 @@ class Checkpointing:
         reader = scan.reader
         left: i64 = STEP_RECORDS
         start: i64 = scan.offset
-        file = self._files[self._file_at]
+        file = self._sources[self._file_at]
         try:
             while left > 0 and scan.offset - start < STEP_SIZE:
                 if not scan.advance():
@@ -224,11 +278,22 @@ class Checkpointing:
                     self._survivors.record(
                         reader.kind, reader.position, reader.data, reader.start, reader.end
                     )
+                elif self.stage == LATE:
+                    self._survivors.late(
+                        file,
+                        self._checkpoint.last,
+                        reader.kind,
+                        reader.position,
+                        reader.data,
+                        reader.start,
+                        reader.end,
+                    )
                 else:
                     self._copy_record(file, reader)
         except OSError as error:
             raise StoreError(os_error_text(file.path, "read", error)) from error
-        self.bytes_done += scan.offset - start
+        if self.stage != LATE:
+            self.bytes_done += scan.offset - start
         if self.stage == COPY and len(self._out) >= STEP_SIZE:
             self._flush()
         return True
@@ -243,11 +308,12 @@ class Checkpointing:
 
     def _next_range(self) -> FileScan | None:
         """Return a scan of the next undamaged part of the files; None after the last one."""
-        while self._file_at < len(self._files):
-            file = self._files[self._file_at]
+        while self._file_at < len(self._sources):
+            file = self._sources[self._file_at]
             ranges = file.readable_ranges()
             if self._range_at < len(ranges):
                 start, end = ranges[self._range_at]
+                end = min(end, self._sizes[self._file_at])
                 scan = FileScan(file.file(), start, end, file.seed, 0, READ_SIZE)
                 # The mark stage checked all checksums. Copied records are checked again.
                 scan.reader.skip_checksums = self.stage == COPY
@@ -257,6 +323,31 @@ class Checkpointing:
             self._range_at = 0
         self._file_at = 0
         return None
+
+    # -- deciding
+
+    def _begin_late(self) -> None:
+        """Begin to read the durable records behind the files, where they are about these."""
+        log = self._log
+        before = log.liveness.changes
+        names = [file.name for file in self._files]
+        sources: list[LogFile] = []
+        needs: dict[str, int] = {}
+        sizes: list[int] = []
+        for file in log.files[len(self._files) :]:
+            # First the number: more of the file may be durable when its size is read.
+            number = sum(file.needs.get(name, 0) for name in names)
+            if number:
+                needs[file.name] = number
+                sources.append(file)
+                sizes.append(int(log.synced_size if file is log.active else file.size))
+        live = sum(int(file.live) for file in self._files)
+        balance = sum(int(file.balance) for file in self._files)
+        if before % 2 or before != log.liveness.changes:
+            return  # The writer was counting a batch: the next step tries again.
+        self._late_needs, self._late_live, self._late_balance = needs, live, balance & SUM_MASK
+        self._sources, self._sizes = sources, sizes
+        self.stage = LATE
 
     def _decide(self) -> None:
         """Begin to copy, or end if too little space would be freed."""
@@ -309,6 +400,7 @@ class Checkpointing:
             queues = live.copies.next_holders()
             if not queues:
                 return
+            self._count_live(position, queues)
             count: i64 = i64(read_i32_be(data, start)) & _U32
             self._checkpoint.copies += len(queues)
             if count != len(queues):
@@ -336,10 +428,18 @@ class Checkpointing:
             raise self._damaged(
                 file, f"wrong checksum of the record at offset {reader.base + reader.record_start}"
             )
+        if kind > PUBREC_RECEIVED:
+            self._count_live(position, [0])
         if verbatim:
             self._copy_verbatim(kind, position, data, reader.record_start, reader.end)
         else:
             self._write_record(kind, position, head, data, start, member.end)
+
+    def _count_live(self, position: i64, holders: list[int]) -> None:
+        checkpoint = self._checkpoint
+        checkpoint.live += len(holders)
+        for holder in holders:
+            checkpoint.balance = (checkpoint.balance + entry_hash(holder, position)) & SUM_MASK
 
     def _write_record(
         self, kind: i64, position: i64, head: bytes, data: bytes, start: i64, end: i64
@@ -427,12 +527,36 @@ class Checkpointing:
             raise StoreError(os_error_text(self._temporary, "rename", error)) from error
         self._handle = None
         self._sync_directory()
+        checkpoint.counted = True
         log.replace(self._files, checkpoint)
         log.check_size = 2 * checkpoint.size
         log.check_reclaimable = 0
         self.completed = True
-        self.stage = REMOVE
+        self.stage = CARRY
         self._file_at = 0
+
+    def _carry_over(self) -> None:
+        """Carry over to the checkpoint what was settled and needed since `_begin_late`."""
+        log, checkpoint = self._log, self._checkpoint
+        if log.liveness.changes % 2:
+            return  # The writer still counts a batch in the replaced files.
+        live = sum(int(file.live) for file in self._files) - int(self._late_live)
+        balance = sum(int(file.balance) for file in self._files) - int(self._late_balance)
+        checkpoint.live += live
+        checkpoint.balance = (checkpoint.balance + balance) & SUM_MASK
+        checkpoint.settled -= live
+        names = {file.name for file in self._files}
+        needs = {name: -number for name, number in self._late_needs.items()}
+        for name, queue, position in self._survivors.late_pubrecs:
+            if self._survivors.copies.is_held(queue, position):
+                needs[name] = needs.get(name, 0) + 1
+        for file in log.files[1:]:
+            number = needs.get(file.name, 0)
+            for name in names:
+                number += file.needs.pop(name, 0)
+            if number > 0:
+                file.needs[checkpoint.name] = file.needs.get(checkpoint.name, 0) + number
+        self.stage = REMOVE
 
     def _remove(self) -> None:
         """Remove one of the replaced files. (Removing a large file takes some time.)"""

@@ -244,12 +244,18 @@ class Undefined(StoreEntry):
 
 
 class RetainedSet(StoreEntry):
-    """A change of the retained message of a topic; `message` is None if it was removed."""
+    """The retained message of a topic; None if it was removed.
 
-    def __init__(self, vhost: str, key: str, message: Message | None) -> None:
+    `previous` is the position of the entry with the topic's last retained message: 0 if it had
+    none, -1 if that is not known. It is not written: the store needs it to know which files of the
+    log are dead.
+    """
+
+    def __init__(self, vhost: str, key: str, message: Message | None, previous: i64 = -1) -> None:
         self.vhost = vhost
         self.key = key
         self.message = message
+        self.previous: i64 = previous
 
 
 class StreamWrite:

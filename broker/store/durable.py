@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from librt.strings import BytesWriter, read_i64_be, write_i64_be
 from mypy_extensions import i64
 
 from broker.messages.message import Message
-from broker.store.catalog import Catalog
+from broker.store.catalog import Catalog, CatalogUnwritten
 from broker.store.codecs import Codecs
 from broker.store.contract import (
     HOLDERS,
@@ -60,6 +61,8 @@ class DurableBatch(WriteBatch):
         self._logged = False
         #: Size of the rows of streams, in bytes.
         self.stream_bytes = 0
+        #: Queue i64 and position i64 of the messages of deleted queues.
+        self.released = b""
 
     @property
     def size(self) -> int:
@@ -72,9 +75,42 @@ class DurableBatch(WriteBatch):
             self._log.append(self.records)
             self._log.sync()
             self._logged = True
+        log = self._log
         if self.changes:
-            self._catalog.write(self.changes, int(self._log.last))
+            self._catalog.write(self.changes, int(log.last))
+            log.noted_rolls = log.rolls
+        elif log.noted_rolls != log.rolls:
+            self._note_segment()
+        self._count_removed()
         remove_files(self._log.disk, self.garbage)
+
+    def _note_segment(self) -> None:
+        """Write to the catalog that the log has a new segment, so that its loss is noticed.
+
+        While the catalog refuses, the next batch does it.
+        """
+        log = self._log
+        try:
+            self._catalog.write([], int(log.last))
+        except CatalogUnwritten:
+            return
+        log.noted_rolls = log.rolls
+
+    def _count_removed(self) -> None:
+        """Count what durable deletions of queues, sessions and streams ended."""
+        self.count_released(self.released)
+        self.released = b""
+        log = self._log
+        for _, entry in self.changes:
+            if isinstance(entry, Undefined):
+                log.liveness.remove_holder(log.files, entry.number)
+
+    def count_released(self, released: bytes) -> None:
+        """Count messages of deleted queues as settled: queue i64 and position i64 of each."""
+        at: i64 = 0
+        while at < len(released):
+            self._log.settle(read_i64_be(released, at), read_i64_be(released, at + 8))
+            at += 16
 
 
 class DurableStore(Store):
@@ -106,6 +142,8 @@ class DurableStore(Store):
         self._decoder = Decoder(codecs)
         self._changes: list[tuple[int, StoreEntry]] = []
         self._paged: dict[int, Message] = {}
+        #: Messages of deleted queues: queue i64, position i64.
+        self._released = BytesWriter()
         self._writing: DurableBatch | None = None
 
     def set_clocks(self, now: i64, wall: float) -> None:
@@ -173,6 +211,8 @@ class DurableStore(Store):
             tickets, self.position, self._recorder.take(), changes, self.log, self.catalog
         )
         batch.paged, self._paged = self._paged, {}
+        batch.released = self._released.getvalue()
+        self._released = BytesWriter()
         batch.stream_bytes = int(self._stream_bytes())
         return batch
 
@@ -190,6 +230,9 @@ class DurableStore(Store):
             if isinstance(entry, Undefined):
                 self.holder_numbers.discard(entry.number)
         super().written(batch)
+        if not self.unbatched and len(self._released):
+            writing.count_released(self._released.getvalue())
+            self._released = BytesWriter()
 
     def close(self) -> None:
         """Close the catalog and the log. All batches must be written. Raise StoreError."""
@@ -261,4 +304,9 @@ class DurableStore(Store):
         return None
 
     def release(self, queue: i64, position: i64) -> None:
-        self.log.settle(position)
+        if self._writing is None and not self.unbatched:
+            self.log.settle(queue, position)
+        else:
+            # The deletion of the queue may not be durable yet.
+            write_i64_be(self._released, queue)
+            write_i64_be(self._released, position)

@@ -40,7 +40,9 @@ from broker.store.layout import (
 from broker.store.reading import BAD, END, RecordReader
 
 MAGIC: Final = b"TLOG"
+#: The format of most heads, and that of a segment with dropped files before it.
 FORMAT: Final[i64] = 1
+FORMAT_GAP: Final[i64] = 2
 SEGMENT: Final[i64] = 1
 CHECKPOINT: Final[i64] = 2
 #: Size of a head, and offset of the first record, in bytes.
@@ -54,22 +56,32 @@ _SEARCH_BUDGET: Final[i64] = 16
 
 _NAME: Final = re.compile(r"(checkpoint-)?(\d{20})\.log")
 _U32: Final[i64] = 0xFFFFFFFF
+_U31: Final[i64] = 0x7FFFFFFF
+#: Sums of `entry_hash` are kept modulo 2**62.
+SUM_MASK: Final[i64] = (1 << 62) - 1
 
 
 class Head:
-    """The head of a file: kind, salt, first position, last position of the file before."""
+    """The head of a file: kind, salt, first position, last position of the file before.
 
-    def __init__(self, kind: i64, salt: i64, first: i64, previous_last: i64) -> None:
+    `follows_gap` says that all files between these two positions were dropped, even if they are
+    still in the directory.
+    """
+
+    def __init__(
+        self, kind: i64, salt: i64, first: i64, previous_last: i64, follows_gap: bool = False
+    ) -> None:
         self.kind: i64 = kind
         self.salt: i64 = salt
         self.first: i64 = first
         self.previous_last: i64 = previous_last
+        self.follows_gap = follows_gap
 
     def encode(self) -> bytes:
         """Return the head twice, so that one damaged byte does not lose the salt."""
         out = BytesWriter()
         out.write(MAGIC)
-        write_i16_be(out, i16(FORMAT))
+        write_i16_be(out, i16(FORMAT_GAP if self.follows_gap else FORMAT))
         write_i16_be(out, i16(self.kind))
         write_i32_be(out, i32(self.salt - (1 << 32) if self.salt >= 1 << 31 else self.salt))
         start = out.getvalue()
@@ -98,15 +110,17 @@ def read_head(data: bytes) -> Head | None:
             copy[12:16], "big"
         ):
             version: i64 = i64(read_i16_be(copy, 4))
-            if version != FORMAT:
+            if version < FORMAT or version > FORMAT_GAP:
                 raise TooNew(
-                    f"its log format is {version}, and this version of Trellis reads only {FORMAT}"
+                    f"its log format is {version}, and this version of Trellis reads only formats"
+                    f" {FORMAT} to {FORMAT_GAP}"
                 )
             return Head(
                 i64(read_i16_be(copy, 6)),
                 i64(read_i32_be(copy, 8)) & _U32,
                 read_i64_be(copy, 16),
                 read_i64_be(copy, 24),
+                version == FORMAT_GAP,
             )
         at += HEAD_SIZE
     return None
@@ -155,11 +169,16 @@ class LogFile:
         self.previous_last: i64 = head.previous_last
         self.size: i64 = DATA_START
         self.records: i64 = 0
-        #: Number of (message, queue) pairs in this file; how many of these are settled by entries
-        #: in full files, and how many by entries in the active file.
+        #: Number of (message, queue) pairs in this file, and how many of these are settled.
         self.copies: i64 = 0
         self.settled: i64 = 0
-        self.settled_lately: i64 = 0
+        #: Number of live entries in this file, and the sum of their `entry_hash`: see liveness.py.
+        #: `counted` is False if they are not known.
+        self.live: i64 = 0
+        self.balance: i64 = 0
+        self.counted = False
+        #: Name of another file -> number of entries in this file about entries of that one.
+        self.needs: dict[str, int] = {}
         #: Size of the records of messages, and of the other records, in bytes.
         self.stored_size: i64 = 0
         self.transient_size: i64 = 0
@@ -185,6 +204,11 @@ class LogFile:
         """Return the offset at which to begin a search for the record at a position."""
         at = bisect_right(self._positions, position)
         return DATA_START if at == 0 else self._offsets[at - 1]
+
+    @property
+    def is_dead(self) -> bool:
+        """True if no entry in this file is live, and its damaged parts are in the quarantine."""
+        return self.counted and self.live == 0 and self.balance == 0 and self.damage_saved
 
     @property
     def reclaimable(self) -> int:
@@ -227,6 +251,38 @@ class LogFile:
             start = offset + size
         found.append((start, int(self.size)))
         return [(begin, end) for begin, end in found if end > begin]
+
+
+def file_holding(files: list[LogFile], position: i64) -> LogFile | None:
+    """Return the file that covers a position, or the last one before it.
+
+    Return None if the position comes before all files.
+    """
+    low: i64 = 0
+    high: i64 = len(files)
+    try:
+        while low < high:
+            middle: i64 = (low + high) >> 1
+            if files[middle].first <= position:
+                low = middle + 1
+            else:
+                high = middle
+        return files[low - 1] if low > 0 else None
+    except IndexError:
+        # Another thread removed some files from the list meanwhile.
+        return file_holding(files, position)
+
+
+def entry_hash(holder: i64, position: i64) -> i64:
+    """Return a number that stands for the message at a position in the queue `holder`.
+
+    The holder is 0 for other entries. All products fit into 63 bits. Hot path.
+    """
+    mixed: i64 = (position & _U32) * 0x7FEB352D & SUM_MASK
+    mixed += (position >> 32) * 0x1B873593 & SUM_MASK
+    mixed = (mixed ^ (holder & _U32) * 0x2C1B3C6D) & SUM_MASK
+    mixed ^= mixed >> 29
+    return ((mixed & _U31) * 0x5BD1E995 ^ (mixed >> 31) * 0x27D4EB2F) & SUM_MASK
 
 
 #: Results of `FileScan.find_next_record`.

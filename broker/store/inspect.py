@@ -45,7 +45,7 @@ from broker.store.findings import QUARANTINED, WRONG, Finding
 from broker.store.layout import CLOSED, KINDS
 from broker.store.reading import END, Decoder
 from broker.store.records import closing_record, record_kind
-from broker.store.recovery import Recoverer, Replay
+from broker.store.recovery import Recoverer, Replay, missing_end
 
 #: Further kinds of findings.
 FINE: Final = "fine"
@@ -91,16 +91,23 @@ class EntryCheck(Replay):
 
 
 def verify(
-    disk: Disk, directory: str, salt: int = 0, check: EntryCheck | None = None
+    disk: Disk,
+    directory: str,
+    salt: int = 0,
+    check: EntryCheck | None = None,
+    log_position: int = 0,
 ) -> Iterator[Finding]:
     """Yield a finding for each file and for each problem, without changing anything.
 
-    `check` receives all records. `salt` is used only if no file has an intact head.
-    Raise StoreError.
+    `check` receives all records. `log_position` is the position up to which the log was written
+    when the catalog was: a log that ends before has lost its end. `salt` is used only if no file has
+    an intact head. Raise StoreError.
     """
-    yield from _recover(
-        Recoverer(disk, directory, salt, check or EntryCheck(), changes_files=False)
-    )
+    recoverer = Recoverer(disk, directory, salt, check or EntryCheck(), changes_files=False)
+    yield from _recover(recoverer)
+    missing = missing_end(recoverer.report, log_position)
+    if missing is not None:
+        yield missing
 
 
 def _recover(recoverer: Recoverer) -> Iterator[Finding]:

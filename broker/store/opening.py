@@ -16,7 +16,7 @@ from broker.store.disk import Disk, StoreError
 from broker.store.durable import DurableStore
 from broker.store.files import parse_name
 from broker.store.findings import CUT, MISSING, QUARANTINED, WRONG, Finding
-from broker.store.recovery import Recovery
+from broker.store.recovery import Recovery, missing_end
 from broker.store.segments import SEGMENT_SIZE, SegmentLog
 from broker.store.survivors import Survivors
 
@@ -66,6 +66,7 @@ def open_store(
     except StoreError:
         catalog.close()
         raise
+    survivors.count_live(log)
     live = survivors.copies.size
     if 2 * live > log.size:
         log.postpone_checkpoint(live)
@@ -100,13 +101,9 @@ def _compare_catalog_and_log(catalog: Catalog, survivors: Survivors, recovery: R
             int(wal.torn_offset),
             int(wal.torn_size),
         )
-    if catalog.log_position >= recovery.next:
-        add(
-            MISSING,
-            LOG,
-            f"the log ends at position {recovery.last}, and was written up to "
-            f"{catalog.log_position}",
-        )
+    missing = missing_end(recovery, catalog.log_position)
+    if missing is not None:
+        recovery.findings.append(missing)
     later = "copies of messages for queues and sessions that were declared later"
     if survivors.unknown_holders:
         add(

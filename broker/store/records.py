@@ -27,6 +27,7 @@ from broker.store.contract import (
     StreamExtended,
 )
 from broker.store.disk import StoreError
+from broker.store.files import SUM_MASK, entry_hash
 from broker.store.layout import (
     ANNOTATION_MODULUS,
     BATCH_START,
@@ -69,8 +70,13 @@ class Records:
         self.copies: i64 = 0
         self.stored_size: i64 = 0
         self.transient_size: i64 = 0
-        #: Positions of settled messages, once for each queue.
-        self.settled: list[int] = []
+        #: Sum of the `entry_hash` of the (message, queue) pairs.
+        self.balance: i64 = 0
+        #: Queue i64 and position i64 of each settlement, and of each PUBREC.
+        self.settled = BytesWriter()
+        self.stepped = BytesWriter()
+        #: Entries of which the last one for each key counts, with their positions.
+        self.keyed: list[tuple[int, StoreEntry]] = []
 
 
 class Recorder:
@@ -137,7 +143,7 @@ class Recorder:
             content = self._write_payload(head, entry)
         size: i64 = self._write_record(position, head, content)
         records.last = last
-        self._count(records, entry, size)
+        self._count(records, position, entry, size)
 
     def add_message(
         self,
@@ -156,7 +162,7 @@ class Recorder:
         write_i64_be(head, position)
         content = self._write_stored(head, vhost, message, queues, annotations)
         size: i64 = self._write_record(position, head, content)
-        records.copies += len(queues)
+        _count_copies(records, position, queues)
         records.stored_size += size
 
     def add_settled(self, position: i64, queue: i64, settled: i64) -> None:
@@ -170,7 +176,8 @@ class Recorder:
         write_i64_be(head, queue)
         write_i64_be(head, settled)
         records.transient_size += self._write_record(position, head, b"")
-        records.settled.append(settled)
+        write_i64_be(records.settled, queue)
+        write_i64_be(records.settled, settled)
 
     def _write_record(self, position: i64, head: BytesWriter, content: bytes) -> i64:
         """Write length and checksum of a record, then `head` and `content`. Return its size."""
@@ -204,18 +211,22 @@ class Recorder:
             records.marks.append((position, offset))
         return size
 
-    def _count(self, records: Records, entry: StoreEntry, size: i64) -> None:
+    def _count(self, records: Records, position: i64, entry: StoreEntry, size: i64) -> None:
         """Count an entry in the figures by which checkpoints are scheduled."""
         if isinstance(entry, MessageStored):
-            records.copies += len(entry.queues)
+            _count_copies(records, position, entry.queues)
             records.stored_size += size
         elif isinstance(entry, EntryGroup):
             for at, member in enumerate(entry.entries):
-                self._count(records, member, self._sizes[at])
+                self._count(records, position + at, member, self._sizes[at])
         else:
             records.transient_size += size
             if isinstance(entry, MessageSettled):
-                records.settled.append(entry.position)
+                _write_numbers(records.settled, entry.queue, entry.position)
+            elif isinstance(entry, PubrecReceived):
+                _write_numbers(records.stepped, entry.queue, entry.position)
+            else:
+                records.keyed.append((position, entry))
 
     def _write_payload(self, out: BytesWriter, entry: StoreEntry) -> bytes:
         """Write the payload of an entry except its last part, and return that part."""
@@ -317,6 +328,14 @@ class Recorder:
             out.write(part.getvalue())
             out.write(content)
         return out.getvalue()
+
+
+def _count_copies(records: Records, position: i64, queues: list[int]) -> None:
+    records.copies += len(queues)
+    balance: i64 = records.balance
+    for queue in queues:
+        balance += entry_hash(queue, position)
+    records.balance = balance & SUM_MASK
 
 
 def _too_large(size: i64) -> StoreError:

@@ -1,7 +1,8 @@
 """Recovery: reads the log when the store is opened, after a crash too.
 
     1. read the heads of all files
-    2. choose the newest checkpoint and the segments behind it; remove the files it replaced
+    2. choose the newest checkpoint and the segments behind it; remove the files it replaced, and
+       those that were dropped (dropping.py)
     3. read the records of each chosen file, and pass them to a Replay
        bad data at the end of the last segment, nothing durable behind it: cut the file there
        bad data elsewhere: copy it to quarantine/, and read on behind it
@@ -29,6 +30,7 @@ from broker.store.files import (
     FileScan,
     Head,
     LogFile,
+    file_holding,
     is_closed,
     os_error_text,
     parse_name,
@@ -77,6 +79,9 @@ class Replay:
     def record(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> None:
         """Process a record with the payload `data[start:end]`."""
         raise NotImplementedError
+
+    def file(self, files: list[LogFile]) -> None:
+        """Process the beginning of a file, the last one of these."""
 
     def batch(self) -> None:
         """Process the beginning of a batch.
@@ -211,7 +216,14 @@ class Recoverer:
                 self.salt = head.salt
 
     def _choose_files(self) -> list[str]:
-        """Return the names of the files to read, in order. Remove files that were replaced."""
+        """Return the names of the files to read, in order.
+
+        Remove those that a checkpoint replaced, and those that were dropped.
+        """
+        for name in self._dropped():
+            self._remove(name)
+            self._heads.pop(name, None)
+            self._headless.pop(name, None)
         heads = {**self._heads, **self._headless}
         checkpoints = sorted(name for name, head in heads.items() if head.kind == CHECKPOINT)
         segments = sorted(name for name, head in heads.items() if head.kind == SEGMENT)
@@ -242,6 +254,20 @@ class Recoverer:
                     name, IGNORED, "a checkpoint replaced this file, but is damaged itself"
                 )
         return [newest, *(name for name in segments if heads[name].first > heads[newest].first)]
+
+    def _dropped(self) -> list[str]:
+        """Return the names of the files that were dropped, because nothing in them was live.
+
+        The head of the segment behind them says so: it names the last position before them.
+        """
+        gaps = [
+            (head.previous_last, head.first) for head in self._heads.values() if head.follows_gap
+        ]
+        return sorted(
+            name
+            for name, head in {**self._heads, **self._headless}.items()
+            if any(start < head.first < end for start, end in gaps)
+        )
 
     def _is_closed(self, name: str) -> bool:
         head = self._heads[name]
@@ -313,6 +339,7 @@ class Recoverer:
             0 if file.checkpoint else max(self._last, head.first - 1),
         )
         self.files.append(file)
+        self.replay.file(self.files)
         self._walk(file, scan, is_last and not file.checkpoint and name in self._heads)
         file.close_scan()
         if file.checkpoint and not file.closed and not file.holes:
@@ -501,25 +528,21 @@ class Recoverer:
             self.disk.sync_directory(self.directory)
 
 
-def file_holding(files: list[LogFile], position: i64) -> LogFile | None:
-    """Return the file that covers a position; None if the position comes before all files."""
-    low: i64 = 0
-    high: i64 = len(files)
-    try:
-        while low < high:
-            middle: i64 = (low + high) >> 1
-            if files[middle].first <= position:
-                low = middle + 1
-            else:
-                high = middle
-        return files[low - 1] if low > 0 else None
-    except IndexError:
-        # Another thread replaced some files by a checkpoint meanwhile.
-        return file_holding(files, position)
+def missing_end(recovery: Recovery, log_position: i64) -> Finding | None:
+    """Return a finding if the log ends before a position up to which it was written, else None."""
+    if log_position < recovery.next:
+        return None
+    return Finding(
+        MISSING,
+        "log",
+        0,
+        0,
+        f"the log ends at position {recovery.last}, and was written up to {log_position}",
+    )
 
 
 def count_settled(files: list[LogFile], position: i64) -> None:
     """Count a settled message in the figures of the file that holds it."""
     file = file_holding(files, position)
-    if file is not None:
+    if file is not None and position <= file.last:
         file.settled += 1

@@ -14,24 +14,29 @@ of a batch were durable when that record was written. Recovery relies on this.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from mypy_extensions import i64
 
 from broker.store.disk import DamagedStore, Disk, File, Poisoned, StoreError, WriteFailed
-from broker.store.files import DATA_START, SEGMENT, FileScan, Head, LogFile, os_error_text, seed_of
+from broker.store.files import (
+    DATA_START,
+    SEGMENT,
+    SUM_MASK,
+    FileScan,
+    Head,
+    LogFile,
+    entry_hash,
+    file_holding,
+    os_error_text,
+    seed_of,
+)
 from broker.store.layout import GROUP, HEADER_SIZE
+from broker.store.liveness import Liveness
 from broker.store.reading import BAD, RecordReader, group_members
 from broker.store.records import Records, closing_record
-from broker.store.recovery import (
-    Recoverer,
-    Recovery,
-    Replay,
-    count_settled,
-    file_holding,
-    ignore_progress,
-)
+from broker.store.recovery import Recoverer, Recovery, Replay, ignore_progress
 
 #: Size at which a segment is full, in bytes.
 SEGMENT_SIZE: Final = 64 << 20
@@ -70,9 +75,19 @@ class SegmentLog:
         self.check_reclaimable: i64 = 0
         #: The salt of the log's files, once the log is open.
         self.salt: i64 = salt
+        #: The figures about the live entries of each file.
+        self.liveness = Liveness()
+        #: Number of segments begun, and that number when the catalog was last written.
+        self.rolls = 0
+        self.noted_rolls = 0
+        #: Size of the active segment at the last sync, in bytes.
+        self.synced_size: i64 = 0
+        #: Number of bytes appended since the log was opened.
+        self.written: i64 = 0
         self._active: LogFile | None = None
         self._handle: File | None = None
         self._unsynced = False
+        self._appended: Records | None = None
         self._open_files: list[LogFile] = []
 
     @property
@@ -84,6 +99,11 @@ class SegmentLog:
     def size(self) -> int:
         """Size of all files in bytes."""
         return sum(int(file.size) for file in self.files)
+
+    @property
+    def live_size(self) -> int:
+        """The estimated size of the live records in bytes."""
+        return sum(int(file.size) - file.reclaimable for file in self.files)
 
     @property
     def active(self) -> LogFile | None:
@@ -169,20 +189,19 @@ class SegmentLog:
         for position, offset in records.marks:
             file.add_to_index(position, start + offset)
         file.size = at
+        self.written += records.size
         file.records += records.count
         file.copies += records.copies
         file.stored_size += records.stored_size
         file.transient_size += records.transient_size
         file.last = self.last = records.last
-        found: LogFile | None = None
-        for position in records.settled:
-            if found is None or not found.first <= position <= found.last:
-                found = file_holding(self.files, position)
-            if found is not None:
-                found.settled_lately += 1
+        self._appended = records
 
     def sync(self) -> None:
-        """Make everything appended durable. Raise Poisoned."""
+        """Make everything appended durable. Raise Poisoned.
+
+        Only now do the entries count in the figures by which files are dropped.
+        """
         self._check()
         file, handle = self._active, self._handle
         if not self._unsynced or file is None or handle is None:
@@ -192,10 +211,27 @@ class SegmentLog:
         except OSError as error:
             self.poison(os_error_text(file.path, "sync", error))
         self._unsynced = False
+        records, self._appended = self._appended, None
+        self.liveness.changes += 1
+        self.synced_size = file.size
+        if records is not None:
+            self.liveness.count(self.files, file, records)
+        self.liveness.changes += 1
 
-    def settle(self, position: i64) -> None:
-        """Count a message of a deleted queue as settled; no entry is written to the log."""
-        count_settled(self.files, position)
+    def count_live(self, positions: Iterable[int]) -> None:
+        """Count the live entries at these positions, other than messages, after recovery."""
+        for position in positions:
+            file = file_holding(self.files, position)
+            if file is not None:
+                file.live += 1
+                file.balance = (file.balance + entry_hash(0, position)) & SUM_MASK
+
+    def settle(self, queue: i64, position: i64) -> None:
+        """Count a message of a deleted queue as settled; no entry is written to the log.
+
+        The deletion must be durable.
+        """
+        self.liveness.settle(self.files, queue, position)
 
     def poison(self, reason: str) -> None:
         """Stop the log, so that all later writes fail with this reason. Raise Poisoned."""
@@ -242,10 +278,10 @@ class SegmentLog:
         file.attach(handle)
         if self._active is not None:
             self._active.close_scan()
-        for full in self.files:
-            full.settled += full.settled_lately
-            full.settled_lately = 0
+        file.counted = True
         self.files.append(file)
+        self.rolls += 1
+        self.synced_size = DATA_START
         self._active, self._handle = file, handle
         return file, handle
 
@@ -291,15 +327,13 @@ class SegmentLog:
         """Replace the first files by a durable checkpoint; other threads read one or the other."""
         count = len(replaced)
         assert self.files[:count] == replaced
-        copies = dead = fresh = 0
-        for file in replaced:
-            copies += int(file.copies)
-            dead += int(file.settled)
-            fresh += int(file.settled_lately)
-        # The checkpoint still holds the messages that were settled while it was written.
-        checkpoint.settled = max(dead - (copies - int(checkpoint.copies)), 0)
-        checkpoint.settled_lately = fresh
         self.files[:count] = [checkpoint]
+
+    def forget(self, dropped: list[LogFile]) -> None:
+        """Forget files that are dropped, atomically for threads that read."""
+        at = self.files.index(dropped[0])
+        assert self.files[at : at + len(dropped)] == dropped
+        self.files[at : at + len(dropped)] = []
 
 
 class LogReader:

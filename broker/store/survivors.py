@@ -13,6 +13,7 @@ from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
 from broker.store.disk import DamagedStore
+from broker.store.files import SUM_MASK, LogFile, entry_hash, file_holding
 from broker.store.layout import (
     GROUP,
     PACKET_ID_HELD,
@@ -27,10 +28,12 @@ from broker.store.layout import (
 )
 from broker.store.reading import group_members
 from broker.store.recovery import Replay
+from broker.store.segments import SegmentLog
 
 _U16: Final[i64] = 0xFFFF
 _U32: Final[i64] = 0xFFFFFFFF
 _ALL: Final = (1 << 63) - 1
+_NO_ENTRY: Final = (0, 0)
 
 
 class LiveMessages:
@@ -104,6 +107,22 @@ class LiveMessages:
         holder: i64 = self._queues[at]
         return holder == queue if holder >= 0 else queue in self._shared[position]
 
+    def count_live(self, files: list[LogFile]) -> None:
+        """Count the live messages in the figures of their files."""
+        at_file = 0
+        for at, position in enumerate(self._positions):
+            while files[at_file].last < position:
+                at_file += 1
+            file = files[at_file]
+            holder: i64 = self._queues[at]
+            if holder > 0:
+                file.live += 1
+                file.balance = (file.balance + entry_hash(holder, position)) & SUM_MASK
+            elif holder < 0:
+                for queue in self._shared[position]:
+                    file.live += 1
+                    file.balance = (file.balance + entry_hash(queue, position)) & SUM_MASK
+
     def next_holders(self) -> list[int]:
         """Return the queues that hold the next message. Each call advances by one message."""
         at: i64 = self._next
@@ -158,6 +177,14 @@ class Survivors(Replay):
         self.streams: dict[int, tuple[int, int]] = {}
         #: (virtual host, producer) -> last sequence number, and the position of its entry.
         self.sequences: dict[tuple[str, str], tuple[int, int]] = {}
+        #: (file, queue, position) of each PUBREC behind the files of a checkpoint.
+        self.late_pubrecs: list[tuple[str, int, int]] = []
+        self._files: list[LogFile] = []
+        self._first: i64 = 0
+
+    def file(self, files: list[LogFile]) -> None:
+        self._files = files
+        self._first = files[-1].first
 
     def batch(self) -> None:
         self.unknown_holders += self.unconfirmed_holders
@@ -184,26 +211,65 @@ class Survivors(Replay):
                 elif queue > self.newest_number:
                     self.unconfirmed_holders += 1
             self.copies.add(position, queues, size)
+        elif kind in (SETTLED, PUBREC_RECEIVED):
+            settled: i64 = read_i64_be(data, start + 8)
+            if settled < self._first and self.copies.is_held(read_i64_be(data, start), settled):
+                self._need(settled)
+            if kind == PUBREC_RECEIVED:
+                self.pubrec_received.add((read_i64_be(data, start), settled))
+                return
+            self.copies.settle(read_i64_be(data, start), settled)
+            if self.pubrec_received:
+                self.pubrec_received.discard((read_i64_be(data, start), settled))
+        else:
+            previous = self._end(kind, data, start, end)
+            if 0 < previous < self._first:
+                self._need(previous)
+            self._begin(kind, position, data, start, end)
+
+    def late(
+        self, file: LogFile, last: i64, kind: i64, position: i64, data: bytes, start: i64, end: i64
+    ) -> None:
+        """Process a durable record behind the last position that a checkpoint covers.
+
+        It may settle or supersede entries that the checkpoint then omits.
+        """
+        if kind == GROUP:
+            for member in group_members(data, position, start, end):
+                self.late(file, last, member.kind, member.position, data, member.start, member.end)
         elif kind == SETTLED:
             self.copies.settle(read_i64_be(data, start), read_i64_be(data, start + 8))
-            if self.pubrec_received:
-                self.pubrec_received.discard(
-                    (read_i64_be(data, start), read_i64_be(data, start + 8))
-                )
         elif kind == PUBREC_RECEIVED:
-            self.pubrec_received.add((read_i64_be(data, start), read_i64_be(data, start + 8)))
-        elif kind == PACKET_ID_HELD:
+            if read_i64_be(data, start + 8) <= last:
+                self.late_pubrecs.append(
+                    (file.name, read_i64_be(data, start), read_i64_be(data, start + 8))
+                )
+        elif kind != STORED:
+            self._end(kind, data, start, end)
+
+    def _end(self, kind: i64, data: bytes, start: i64, end: i64) -> i64:
+        """Remove the last entry with the key of this one, and return its position, or 0."""
+        if kind in (PACKET_ID_HELD, PACKET_ID_RELEASED):
+            session: i64 = read_i64_be(data, start)
+            return self.held_packet_ids.get(session, {}).pop(_u16(data, start + 8), 0)
+        if kind == RETAINED:
+            return self.retained.pop(retained_key(data, start), 0)
+        if kind == STREAM_EXTENDED:
+            return self.streams.pop(read_i64_be(data, start), _NO_ENTRY)[1]
+        if kind == SEQUENCED:
+            return self.sequences.pop(producer_key(data, start, end), _NO_ENTRY)[1]
+        return 0
+
+    def _begin(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> None:
+        """Add an entry of which the last one for its key counts."""
+        if kind == PACKET_ID_HELD:
             session: i64 = read_i64_be(data, start)
             if session in self.holder_numbers:
                 self.held_packet_ids.setdefault(session, {})[_u16(data, start + 8)] = position
-        elif kind == PACKET_ID_RELEASED:
-            self.held_packet_ids.get(read_i64_be(data, start), {}).pop(_u16(data, start + 8), None)
         elif kind == RETAINED:
             names: i64 = start + 4 + _u16(data, start) + _u16(data, start + 2)
             if names < end:
                 self.retained[retained_key(data, start)] = position
-            else:
-                self.retained.pop(retained_key(data, start), None)
         elif kind == STREAM_EXTENDED:
             stream: i64 = read_i64_be(data, start)
             if stream in self.holder_numbers:
@@ -214,8 +280,28 @@ class Survivors(Replay):
             sequence: i64 = read_i64_be(data, start)
             if sequence >= 0:
                 self.sequences[producer_key(data, start, end)] = (sequence, position)
-            else:
-                self.sequences.pop(producer_key(data, start, end), None)
+
+    def _need(self, position: i64) -> None:
+        """Note that the current file has an entry about the one at an earlier position."""
+        other = file_holding(self._files, position)
+        if other is not None and position <= other.last:
+            needs = self._files[-1].needs
+            needs[other.name] = needs.get(other.name, 0) + 1
+
+    def count_live(self, log: SegmentLog) -> None:
+        """Count the live records in the figures of their files, after recovery."""
+        self.copies.count_live(log.files)
+        held = {session: dict(packet_ids) for session, packet_ids in self.held_packet_ids.items()}
+        streams = {stream: position for stream, (_, position) in self.streams.items()}
+        sequences = {producer: position for producer, (_, position) in self.sequences.items()}
+        log.liveness.recovered(held, streams, sequences)
+        for packet_ids in held.values():
+            log.count_live(packet_ids.values())
+        log.count_live(streams.values())
+        log.count_live(sequences.values())
+        log.count_live(self.retained.values())
+        for file in log.files:
+            file.counted = True
 
     def known_number(self) -> int:
         """Return the number up to which no definition is missing in the catalog.

@@ -45,7 +45,17 @@ class RetainedMessage:
     order in which they came: a new subscription gets those that came before it.
     """
 
-    __slots__ = ("content", "encoding", "exchange", "expires", "key", "qos", "serial", "size")
+    __slots__ = (
+        "content",
+        "encoding",
+        "exchange",
+        "expires",
+        "key",
+        "position",
+        "qos",
+        "serial",
+        "size",
+    )
 
     def __init__(self, key: str, message: Message, serial: i64) -> None:
         address = message.address
@@ -54,6 +64,8 @@ class RetainedMessage:
         self.content = message.content
         self.encoding = message.encoding
         self.serial: i64 = serial
+        #: The position of its entry in the store.
+        self.position: i64 = 0
         self.expires: i64 = message.expires
         self.size: i32 = i32(_size(message))
         self.qos: u8 = u8(message.qos)
@@ -129,7 +141,7 @@ class RetainedMessages:
         if not body:
             if known is not None:
                 self._remove(key, known)
-                self._store.append(RetainedSet(self._vhost, key, None), ticket)
+                self._store.append(RetainedSet(self._vhost, key, None, known.position), ticket)
             elif ticket is not None:
                 # Another publisher may have removed the message just before: wait for that change.
                 self._store.wait_for_all(ticket)
@@ -140,7 +152,7 @@ class RetainedMessages:
             self.refused += 1
             if known is not None:
                 self._remove(key, known)
-                self._store.append(RetainedSet(self._vhost, key, None), ticket)
+                self._store.append(RetainedSet(self._vhost, key, None, known.position), ticket)
             return False
         self._serial += 1
         held = RetainedMessage(key if known is None else known.key, message, self._serial)
@@ -148,7 +160,10 @@ class RetainedMessages:
         self._held[key] = held
         for grammar, index in self._topics.items():
             index.put(_topic(key, grammar), held)
-        self._store.append(RetainedSet(self._vhost, key, message.copy(message.qos, True)), ticket)
+        previous: i64 = 0 if known is None else known.position
+        held.position = self._store.append(
+            RetainedSet(self._vhost, key, message.copy(message.qos, True), previous), ticket
+        )
         if message.expires > 0:
             self._expiring[key] = held
             self._schedule_expiry()
@@ -172,7 +187,7 @@ class RetainedMessages:
         held = self._expiring.get(key)
         if held is not None and held.expires <= self._agenda.now:
             self._remove(key, held)
-            self._store.append(RetainedSet(self._vhost, key, None), None)
+            self._store.append(RetainedSet(self._vhost, key, None, held.position), None)
 
     def on_expiry_done(self) -> None:
         """Schedule the next search for expired messages: the last one is complete."""
@@ -183,15 +198,19 @@ class RetainedMessages:
         """Remove up to `most` retained messages. Return True if none are left."""
         for key, held in list(islice(self._held.items(), most)):
             self._remove(key, held)
-            self._store.append(RetainedSet(self._vhost, key, None), None)
+            self._store.append(RetainedSet(self._vhost, key, None, held.position), None)
         return not self._held
 
-    def restore(self, message: Message) -> None:
-        """Add a stored message when the broker starts. The limits hold for new messages only."""
+    def restore(self, message: Message, position: i64) -> None:
+        """Add the message stored at a position when the broker starts.
+
+        The limits hold for new messages only.
+        """
         self._serial += 1
         held = self._held[message.address.key] = RetainedMessage(
             message.address.key, message, self._serial
         )
+        held.position = position
         self.size += held.size
         if message.expires > 0:
             self._expiring[message.address.key] = held

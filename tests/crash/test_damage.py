@@ -196,7 +196,7 @@ def newer_catalog(directory: Path) -> None:
 def newer_log(directory: Path) -> None:
     path = first_segment(directory)
     data = bytearray(path.read_bytes())
-    head = data[:4] + b"\x00\x02" + data[6:12] + data[16:32]
+    head = data[:4] + b"\x00\x03" + data[6:12] + data[16:32]
     data[:32] = data[32:64] = head[:12] + crc32(head).to_bytes(4, "big") + head[12:]
     path.write_bytes(data)
 
@@ -227,7 +227,7 @@ def no_data_in_the_last_file(directory: Path) -> None:
         (of_something_else, "is not a catalog of Trellis: move it away"),
         (no_database, "is damaged (file is not a database): "),
         (newer_catalog, "has schema version 99, and this broker knows up to "),
-        (newer_log, "reads only 1; use the version that wrote it"),
+        (newer_log, "reads only formats 1 to 2; use the version that wrote it"),
     ],
 )
 def test_what_is_gone_foreign_or_newer_is_named_at_every_start(

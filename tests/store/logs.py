@@ -19,12 +19,14 @@ from broker.store.contract import (
     StoreEntry,
 )
 from broker.store.disk import Disk
+from broker.store.files import LogFile
 from broker.store.layout import ANNOTATION_MODULUS
 from broker.store.reading import Decoder
 from broker.store.records import Recorder
 from broker.store.recovery import Recovery, Replay
 from broker.store.segments import SegmentLog
 from broker.store.state import State
+from broker.store.survivors import Survivors
 
 DIRECTORY = "/data/log"
 QUEUES = (3, 4, 5)
@@ -63,11 +65,23 @@ def message(content: bytes, key: str = "key", qos: int = 1) -> Message:
 class EntryReplay(Replay):
     """A replay that decodes each record and passes its entry to a function."""
 
-    def __init__(self, decoder: Decoder, apply: Callable[[int, StoreEntry], None]) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        apply: Callable[[int, StoreEntry], None],
+        survivors: Survivors | None = None,
+    ) -> None:
         self._decoder = decoder
         self._apply = apply
+        self._survivors = survivors
+
+    def file(self, files: list[LogFile]) -> None:
+        if self._survivors is not None:
+            self._survivors.file(files)
 
     def record(self, kind: int, position: int, data: bytes, start: int, end: int) -> None:
+        if self._survivors is not None:
+            self._survivors.record(kind, position, data, start, end)
         self._apply(position, self._decoder.entry(kind, position, data, start, end))
 
 
@@ -80,7 +94,12 @@ class Log:
         self.state = State()
         self.log = SegmentLog(disk, directory, segment_size, salt)
         codecs = Codecs()
-        self.recovery: Recovery = self.log.open(EntryReplay(Decoder(codecs), self._recover))
+        survivors = Survivors({*QUEUES, 9})
+        self.recovery: Recovery = self.log.open(
+            EntryReplay(Decoder(codecs), self._recover, survivors)
+        )
+        survivors.count_live(self.log)
+        self._retained = dict(survivors.retained)
         self.recovered = digest(self.state)
         self.position = self.recovery.next - 1
         self.recorder = Recorder(codecs, self.log.seed)
@@ -99,6 +118,12 @@ class Log:
         first = self.position + 1
         for entry in entries:
             position = self.position + 1
+            members = entry.entries if isinstance(entry, EntryGroup) else [entry]
+            for at, member in enumerate(members):
+                if isinstance(member, RetainedSet):
+                    member.previous = self._retained.pop((member.vhost, member.key), 0)
+                    if member.message is not None:
+                        self._retained[member.vhost, member.key] = position + at
             self.state.apply(position, entry)
             self.recorder.add(position, entry)
             self.position += len(entry.entries) if isinstance(entry, EntryGroup) else 1

@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from broker.store.catalog import Catalog
+from broker.store.contract import RetainedSet
+from broker.store.disk import RealDisk
 from broker.store.findings import CUT, MISSING
-from broker.store.opening import CATALOG
+from broker.store.inspect import verify
+from broker.store.opening import CATALOG, LOG
 from tests.store.homes import Home
+from tests.store.logs import message
 
 
 def written(directory: Path, batches: int) -> None:
@@ -63,3 +68,23 @@ def test_it_is_said_once(tmp_path: Path, batches: int) -> None:
     home = Home(tmp_path)
     assert home.report.copies == 0 and home.vhost.queues["late"].depth == 0
     home.crash()
+
+
+def test_a_newest_segment_that_is_removed_whole_is_noticed(tmp_path: Path) -> None:
+    for number in range(3):
+        home = Home(tmp_path)
+        # No definition is written, so only the new segment is a reason to write to the catalog.
+        home.opened.store.append(RetainedSet("/", f"k{number}", message(b"kept"), 0), None)
+        home.opened.store.sync()
+        home.crash()
+    *_, newest = sorted((tmp_path / LOG).glob("*.log"))
+    newest.unlink()
+    catalog = Catalog(str(tmp_path / CATALOG))
+    written = catalog.log_position
+    catalog.close()
+    found = list(verify(RealDisk(), str(tmp_path / LOG), log_position=written))
+    [missing] = [finding for finding in found if finding.kind != "fine"]
+    assert missing.kind == "missing" and f"was written up to {written}" in missing.reason
+    again = Home(tmp_path)
+    assert [finding.kind for finding in again.opened.recovery.findings] == ["missing"]
+    again.crash()

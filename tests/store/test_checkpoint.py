@@ -258,19 +258,22 @@ def test_a_checkpoint_pays_when_half_of_the_full_files_is_dead() -> None:
         [position for position in log.state.messages if position <= checkpoint.last]
     )
     log.put(MessageSettled(3, 110), MessageSettled(3, 111))
-    assert (checkpoint.settled, checkpoint.settled_lately) == (0, 2)
+    assert checkpoint.settled == 2
 
 
-def test_settlements_in_the_file_that_is_written_do_not_count_yet() -> None:
+def test_settlements_in_the_file_that_is_written_count_as_soon_as_they_are_durable() -> None:
     log = Log(SimulatedDisk(), 20_000)
     for _ in range(40):
         log.put(MessageStored("/", message(b"x" * 1_000), [3]))
     sealed = log.log.sealed()
-    for position in range(1, 41):
-        log.put(MessageSettled(3, position))
+    log.add(*(MessageSettled(3, position) for position in range(1, 41)))
+    log.log.append(log.recorder.take())
     assert log.log.sealed() == sealed and not files_worth_checkpoint(log.log)
-    log.log.close()
-    assert files_worth_checkpoint(Log(log.log.disk, 20_000).log)
+    log.log.sync()
+    assert log.log.sealed() == sealed and files_worth_checkpoint(log.log)
+    log.checkpoint()
+    assert log.log.files[0].copies == 0, "the checkpoint omits what a later file settles"
+    assert Log(log.log.disk, 20_000).recovered == digest(log.state)
 
 
 def test_a_deleted_queue_counts_when_the_log_is_told() -> None:
@@ -279,7 +282,7 @@ def test_a_deleted_queue_counts_when_the_log_is_told() -> None:
         log.put(MessageStored("/", message(b"x" * 1_000), [3]))
     assert not files_worth_checkpoint(log.log)
     for position in range(1, 61):
-        log.log.settle(position)
+        log.log.settle(3, position)
     assert files_worth_checkpoint(log.log)
 
 
@@ -342,7 +345,7 @@ def test_damage_that_appears_later_stops_the_checkpoint_and_nothing_is_removed()
         log.put(MessageStored("/", message(b"x" * 100), [3]))
     first = log.log.files[0]
     for position in range(1, 9):
-        log.log.settle(position)
+        log.log.settle(3, position)
     assert files_worth_checkpoint(log.log)
     disk.names[first.path].now[100] ^= 1
     before = disk.contents()
@@ -378,7 +381,7 @@ def test_nothing_is_given_up_that_could_not_be_put_aside() -> None:
             finding.copy
         ) != refusing
         for position in range(1, 11):
-            again.log.settle(position)
+            again.log.settle(3, position)
         assert bool(files_worth_checkpoint(again.log)) != refusing
         disk.refuse = lambda operation, path: 0
 

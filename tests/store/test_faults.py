@@ -461,10 +461,14 @@ def test_dump_has_a_line_for_each_record_and_for_what_cannot_be_read() -> None:
 
 def test_repair_writes_damaged_files_anew_and_keeps_what_was_read() -> None:
     disk = SimulatedDisk()
-    log = filled(disk, 20)
+    log = Log(disk, 700)
+    log.put(MessageStored("/", message(b"stays" + b"x" * 100), [3]))
+    random = Random(0)
+    for _ in range(20):
+        log.put(*(random_entry(random, log) for _ in range(3)))
     log.checkpoint(3)
     for file in log.log.files[:-1]:
-        disk.names[file.path].now[150] ^= 1
+        disk.names[file.path].now[70] ^= 1
     del disk.names[log.log.files[2].path]
     wanted = Log(SimulatedDisk(disk.contents())).recovered
     found = list(repair(disk, DIRECTORY))

@@ -14,7 +14,9 @@ import pytest
 
 from broker.store.checkpoint import Checkpointing
 from broker.store.contract import MessageSettled, MessageStored
+from broker.store.dropping import dead_files, drop_dead_files, mark_gap
 from broker.store.files import CHECKPOINT, Head, LogFile
+from broker.store.segments import SegmentLog
 from broker.store.state import State
 from tests.store.logs import QUEUES, Digest, Log, digest, message, random_entry
 from tests.store.simulated import SimulatedDisk
@@ -79,6 +81,7 @@ class History:
         ]
 
 
+Drop = Callable[[SegmentLog], int]
 Stepper = Callable[[Log, list[LogFile]], Iterator[None]]
 
 
@@ -144,8 +147,10 @@ def overwritten(log: Log, files: list[LogFile]) -> Iterator[None]:
         yield
 
 
-def live_through(seed: int, stepper: Stepper, batches: int = 40) -> History:
-    """Use a log while checkpoints are made most of the time."""
+def live_through(
+    seed: int, stepper: Stepper, batches: int = 40, drop: Drop = drop_dead_files
+) -> History:
+    """Use a log while checkpoints are made most of the time, and drop dead files between them."""
     random, disk = Random(seed), SimulatedDisk()
     log, history = Log(disk, random.choice((400, 1_500))), History(disk)
     steps: Iterator[None] = iter(())
@@ -156,6 +161,9 @@ def live_through(seed: int, stepper: Stepper, batches: int = 40) -> History:
         history.writes(log)
         for _ in range(random.randrange(4)):
             if next(steps, steps) is steps:
+                if random.random() < 0.5:
+                    drop(log.log)
+                    continue
                 files = log.log.sealed()
                 if files and not files[-1].checkpoint:
                     steps = stepper(log, files)
@@ -229,6 +237,9 @@ def generations(seed: int, lives: int) -> None:
             history.writes(log)
             for _ in range(random.randrange(8)):
                 if next(steps, steps) is steps:
+                    if random.random() < 0.5:
+                        drop_dead_files(log.log)
+                        continue
                     files = log.log.sealed()
                     if files and not files[-1].checkpoint:
                         steps = right(log, files)
@@ -257,11 +268,11 @@ def test_a_log_survives_crash_after_crash_with_many_seeds(seed: int) -> None:
     generations(seed, 40)
 
 
-def complaints(stepper: Stepper, seeds: int) -> dict[str, int]:
+def complaints(stepper: Stepper, seeds: int, drop: Drop = drop_dead_files) -> dict[str, int]:
     """Return the violations of a design, with their numbers."""
     found: dict[str, int] = {}
     for seed in range(seeds):
-        history = live_through(seed, stepper)
+        history = live_through(seed, stepper, drop=drop)
         for events, log in crashes(history, seed, 3):
             for complaint in history.complaints(events, log.state):
                 found[complaint] = found.get(complaint, 0) + 1
@@ -274,6 +285,42 @@ def test_stragglers_moved_to_the_end_come_back_after_they_were_settled() -> None
 
 def test_a_checkpoint_written_over_the_last_one_loses_what_was_confirmed() -> None:
     assert complaints(overwritten, 3).get("confirmed and lost", 0) > 10
+
+
+def never(log: Log, files: list[LogFile]) -> Iterator[None]:
+    """No checkpoints: only dead files are dropped."""
+    return iter(())
+
+
+def drop_early(log: SegmentLog) -> int:
+    """WRONG: drop dead files although they settle messages of files that stay."""
+    for file in log.files:
+        file.needs.clear()
+    return drop_dead_files(log)
+
+
+def drop_in_the_middle_of_nowhere(log: SegmentLog) -> int:
+    """WRONG: remove the files before it is durable that they are dropped."""
+    dropped = 0
+    for run in dead_files(log):
+        for file in run:
+            log.disk.remove(file.path)
+            dropped += int(file.size)
+        mark_gap(log, run)
+        log.forget(run)
+    return dropped
+
+
+def test_a_file_that_is_dropped_before_the_messages_it_settles_brings_them_back() -> None:
+    assert complaints(never, 30, drop_early).get("settled and back", 0) > 10
+
+
+def test_files_that_are_removed_before_they_are_marked_bring_messages_back() -> None:
+    assert complaints(never, 60, drop_in_the_middle_of_nowhere).get("settled and back", 0) > 0
+
+
+def test_the_same_search_finds_nothing_wrong_with_drops_as_they_are() -> None:
+    assert complaints(never, 10) == {}
 
 
 def test_the_same_search_finds_nothing_wrong_with_checkpoints_as_they_are() -> None:

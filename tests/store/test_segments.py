@@ -320,10 +320,11 @@ def test_a_newer_format_is_refused_with_a_clear_line() -> None:
     [path] = disk.names
     data = disk.contents()[path]
     head = bytearray(data[:32])
-    head[5] = 2
+    head[5] = 3
     head[12:16] = crc32(head[16:], crc32(head[:12])).to_bytes(4, "big")
     with pytest.raises(
-        TooNew, match=r"log format is 2, and this version of Trellis reads only 1; use the version"
+        TooNew,
+        match=r"log format is 3, and this version of Trellis reads only formats 1 to 2; use the",
     ):
         Log(SimulatedDisk({path: bytes(head) * 2 + data[DATA_START:]}))
     record = bytearray(data[DATA_START:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import pamqp.body
 import pamqp.commands as spec
 import pytest
 
+from broker.store.checkpoint import Checkpointing
 from tests.clients import marshal, mqtt_publish, publication
 from tests.top.conftest import Start
-from tests.top.disks import HandledDisk
+from tests.top.disks import PATIENCE, HandledDisk
 from tests.top.running import Amqp0, Running
 from trellis.server import store_writer as storing
 from trellis.server.store_writer import DurableStoreWriter
@@ -200,7 +202,7 @@ async def test_checkpoints_give_space_back_while_messages_flow(
         while read < 20:
             read += isinstance(await reader.frame(), pamqp.body.ContentBody)
         assert written < 100 << 20, "there are no checkpoints"
-    await running.until(lambda: of(running)._checkpointing is None)
+    await running.until(lambda: of(running)._work is None)
     assert of(running).durable.log.size < written / 2
     await running.stop()
     files = os.listdir(tmp_path / "log")
@@ -222,10 +224,12 @@ async def test_a_stop_does_not_wait_for_a_checkpoint(
     running = await start(**at(tmp_path, **SMALL))
     client = await confirming(running)
     reader = await running.amqp()
+    await reader.queue("stays", durable=True)
     number = 0
-    while of(running)._checkpointing is None:
+    while not isinstance(of(running)._work, Checkpointing):
         await publish(client, *[bytes(8_000)] * 20)
-        number += 20
+        await publish(client, b"live", queue="stays")
+        number += 21
         await confirmed(client, number)
         await reader.call(spec.Queue.Purge(queue="q"), spec.Queue.PurgeOk)
     await publish(client, b"last")
@@ -236,6 +240,63 @@ async def test_a_stop_does_not_wait_for_a_checkpoint(
     assert not [name for name in os.listdir(tmp_path / "log") if name.endswith(".tmp")]
     again = await start(**at(tmp_path, **SMALL))
     assert await bodies(await again.amqp(), "q", 1) == [b"last"]
+
+
+async def test_an_idle_broker_gives_space_back_and_after_a_restart_too(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storing, "LOOK_SECONDS", 0.01)
+    running = await start(**at(tmp_path, **SMALL))
+    client = await confirming(running)
+    await publish(client, *[bytes(8_000)] * 200)
+    await confirmed(client, 200)
+    log = of(running).durable.log
+    assert log.size > 1_600_000
+    await client.call(spec.Queue.Purge(queue="q"), spec.Queue.PurgeOk)
+    await running.until(lambda: of(running).dropped_bytes > 1_000_000)
+    await running.until(lambda: log.size < 2 * SMALL["segment"])
+    await publish(client, *[bytes(8_000)] * 200)
+    await confirmed(client, 400)
+    await client.call(spec.Queue.Purge(queue="q"), spec.Queue.PurgeOk)
+    await running.stop()
+    again = await start(**at(tmp_path, **SMALL))
+    await again.until(lambda: of(again).durable.log.size < 500)
+    assert await (await again.amqp()).call(
+        spec.Queue.Declare(queue="q", passive=True), spec.Queue.DeclareOk
+    )
+
+
+async def test_publishers_wait_for_a_checkpoint_of_a_log_that_is_too_large_and_go_on(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storing, "LOG_SLACK", 0)
+    disk, go_on = HandledDisk(), threading.Event()
+
+    def refuse(operation: str, path: str) -> int:
+        if operation == "create" and path.endswith(".tmp"):
+            assert go_on.wait(PATIENCE), "the test did not let the checkpoint go on"
+        return 0
+
+    disk.refuse = refuse
+    running = await start(disk=disk, **at(tmp_path, **SMALL))
+    client, reader = await confirming(running), await running.amqp()
+    await reader.queue("stays", durable=True)
+    queues = running.node.broker.vhosts["/"].queues
+    number = 0
+    while not of(running).log_throttled:
+        await publish(client, *[bytes(8_000)] * 20)
+        await publish(client, b"live", queue="stays")
+        number += 21
+        await running.until(lambda: of(running).log_throttled or queues["q"].depth == 20)
+        await reader.call(spec.Queue.Purge(queue="q"), spec.Queue.PurgeOk)
+    assert of(running).backlogged
+    await publish(client, *[b"waits"] * 100)
+    for _ in range(20):
+        await heard(reader)  # Others are heard meanwhile.
+    go_on.set()
+    await confirmed(client, number + 100)
+    await running.until(lambda: not of(running).log_throttled)
+    assert of(running).checkpoints > 0 and not of(running).backlogged
 
 
 async def test_a_full_disk_holds_back_confirms_until_there_is_room(

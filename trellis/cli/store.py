@@ -98,10 +98,10 @@ def verify(arguments: argparse.Namespace) -> int:
     with _store(arguments) as (directory, log):
         from broker.store.disk import RealDisk
 
-        definitions = list(_definitions(directory))
+        definitions, log_position = _read_catalog(directory)
         print(f"fine: {_catalog(directory)}: {len(definitions)} definitions")
         check = inspect.EntryCheck()
-        for finding in inspect.verify(RealDisk(), log, check=check):
+        for finding in inspect.verify(RealDisk(), log, 0, check, log_position):
             damaged += _is_damage(finding)
             print(finding)
         for finding in streams.verify(
@@ -210,11 +210,19 @@ def _streams(directory: Path) -> str:
 
 def _definitions(directory: Path) -> Iterator[tuple[int, Defined]]:
     """Yield each definition in the catalog after its number. Raises StoreError."""
+    yield from _read_catalog(directory)[0]
+
+
+def _read_catalog(directory: Path) -> tuple[list[tuple[int, Defined]], int]:
+    """Return the definitions with their numbers, and the log's position at the last write.
+
+    Raise StoreError.
+    """
     from broker.store.catalog import Catalog
 
     catalog = Catalog(str(_catalog(directory)))
     try:
-        yield from catalog.load()
+        return list(catalog.load()), catalog.log_position
     finally:
         catalog.close()
 

@@ -689,6 +689,16 @@ def _store(page: MetricsPage, store_writer: StoreWriter) -> None:
             "Total number of checkpoints made.",
             store_writer.checkpoints,
         )
+        page.counter(
+            "trellis_store_log_dropped_bytes",
+            "Total size of the dead files of the store's log that were dropped unread, in bytes.",
+            store_writer.dropped_bytes,
+        )
+        page.gauge(
+            "trellis_store_log_throttled",
+            "1 while publishers wait until a checkpoint has made the store's log smaller, else 0.",
+            1 if store_writer.log_throttled else 0,
+        )
 
 
 def _fates(

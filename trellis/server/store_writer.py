@@ -24,7 +24,9 @@ from broker.store.catalog import CatalogUnwritten
 from broker.store.checkpoint import Checkpointing, begin_checkpoint
 from broker.store.contract import Store, WriteBatch
 from broker.store.disk import StoreError, WriteFailed
+from broker.store.dropping import dead_files, dead_size, drop_dead_files
 from broker.store.durable import DurableStore
+from broker.store.segments import SegmentLog
 from trellis import logs
 
 #: Seconds before a write that found the disk full is retried.
@@ -35,6 +37,14 @@ BACKLOG_BYTES: Final = 64 << 20
 LAZY_SECONDS: Final = 0.01
 #: Total size in bytes up to which entries that no client waits for may wait.
 LAZY_BYTES: Final = 1 << 20
+#: The writer looks for dead files of the log, and for a worthwhile checkpoint, once in this number
+#: of seconds and of bytes written. So the log of an idle broker shrinks too.
+LOOK_SECONDS: Final = 1.0
+LOOK_BYTES: Final = 16 << 20
+#: While a checkpoint is made, publishers are throttled if the log is larger than LOG_FACTOR times
+#: its live records and LOG_SLACK bytes: so it is bounded at every speed.
+LOG_FACTOR: Final = 3
+LOG_SLACK: Final = 256 << 20
 #: Seconds between two steps of a checkpoint, in which the event loop runs.
 CHECKPOINT_PAUSE: Final = 0.0005
 #: Most seconds that a checkpoint works without a pause. Its slices grow up to this limit while the
@@ -85,6 +95,8 @@ class DurableStoreWriter(StoreWriter):
         self.full_disk_failures = 0
         #: Number of checkpoints made.
         self.checkpoints = 0
+        #: Size of the dead files that were dropped, in bytes.
+        self.dropped_bytes = 0
         #: Text of the error while the disk is full; "" while it is not.
         self.blocked_reason = ""
         self.durable = store
@@ -95,10 +107,19 @@ class DurableStoreWriter(StoreWriter):
         self._timer: asyncio.TimerHandle | None = None
         self._broken = ""
         self._write_queue: SimpleQueue[WriteBatch | Checkpointing | None] = SimpleQueue()
-        self._checkpoint_queue: SimpleQueue[Checkpointing | None] = SimpleQueue()
-        self._checkpointing: Checkpointing | None = None
+        #: Checkpoints to make, and logs whose dead files are to be dropped.
+        self._checkpoint_queue: SimpleQueue[Checkpointing | SegmentLog | None] = SimpleQueue()
+        #: The work of the thread for checkpoints; None while it has none.
+        self._work: Checkpointing | SegmentLog | None = None
+        #: True if dropping dead files frees more than the checkpoint in progress would.
+        self._superseded = False
+        #: True while publishers wait for a checkpoint, because the log is too large.
+        self.log_throttled = False
         self._closing = False
-        self._sealed_segments = 0
+        #: State of the log at the last look, and its size in bytes written at the last second.
+        self._looked = (0, 0)
+        self._ticked = -1
+        self._clock = loop.call_later(LOOK_SECONDS, self._tick)
         self._threads = [
             threading.Thread(target=self._run_writes, name="store", daemon=True),
             threading.Thread(target=self._run_checkpoints, name="checkpoint", daemon=True),
@@ -127,7 +148,7 @@ class DurableStoreWriter(StoreWriter):
 
     @property
     def backlogged(self) -> bool:
-        return self.durable.unwritten_bytes > BACKLOG_BYTES
+        return self.log_throttled or self.durable.unwritten_bytes > BACKLOG_BYTES
 
     def set_clocks(self, now: int, wall: float) -> None:
         self.durable.set_clocks(now, wall)
@@ -147,7 +168,10 @@ class DurableStoreWriter(StoreWriter):
             self.sync()
         else:
             self._idle.set()
-        self._checkpoint_if_worthwhile()
+        log = self.durable.log
+        rolls, written = self._looked
+        if log.rolls != rolls or log.written - written >= LOOK_BYTES:
+            self._look()
 
     def _handle_failure(self, batch: WriteBatch, error: Exception) -> None:
         full = (
@@ -165,6 +189,7 @@ class DurableStoreWriter(StoreWriter):
                     note="no message is confirmed until the disk has free space; retrying",
                 )
                 self._idle.set()
+            self._drop_dead_files()
             self._loop.call_later(RETRY_SECONDS, self._write_queue.put, batch)
             return
         self._broken = str(error) or repr(error)
@@ -172,23 +197,59 @@ class DurableStoreWriter(StoreWriter):
         self._idle.set()
         self._failed(self._broken)
 
-    def _checkpoint_if_worthwhile(self) -> None:
-        """Begin a checkpoint if there are new full segments and it would free enough space."""
-        log = self.durable.log
-        sealed = len(log.files)
-        if sealed == self._sealed_segments or self._checkpointing is not None:
-            return
-        self._sealed_segments = sealed
-        self._checkpointing = begin_checkpoint(log, self.durable.holder_numbers)
-        if self._checkpointing is not None:
-            self._checkpoint_queue.put(self._checkpointing)
+    # -- in the event loop: space for the log
 
-    def _checkpointed(self, error: Exception | None) -> None:
-        checkpointing, self._checkpointing = self._checkpointing, None
-        if checkpointing is not None and checkpointing.completed:
+    def _tick(self) -> None:
+        """Look once in LOOK_SECONDS: settlements of a log that no longer grows free space too."""
+        written = int(self.durable.log.written)
+        idle, self._ticked = written == self._ticked, written
+        self._look(idle)
+        if not self._broken:
+            self._clock = self._loop.call_later(LOOK_SECONDS, self._tick)
+
+    def _look(self, idle: bool = False) -> None:
+        """Drop dead files if there are any; else begin a checkpoint if it frees enough."""
+        log = self.durable.log
+        self._looked = (log.rolls, int(log.written))
+        if self._work is None and not self._drop_dead_files() and not self.blocked_reason:
+            checkpointing = begin_checkpoint(log, self.durable.holder_numbers, idle)
+            if checkpointing is not None:
+                self._begin(checkpointing)
+        elif isinstance(self._work, Checkpointing):
+            self._superseded = 4 * dead_size(log) >= self._work.bytes_total
+        self._limit_log()
+
+    def _drop_dead_files(self) -> bool:
+        """Begin to drop dead files, which needs no space on the disk; False if there are none."""
+        log = self.durable.log
+        if self._work is not None or self._closing or not dead_files(log):
+            return False
+        self._begin(log)
+        return True
+
+    def _begin(self, work: Checkpointing | SegmentLog) -> None:
+        self._work = work
+        self._superseded = False
+        self._checkpoint_queue.put(work)
+
+    def _limit_log(self) -> None:
+        """Throttle publishers while the log is too large and space is being freed."""
+        log, before = self.durable.log, self.log_throttled
+        self.log_throttled = (
+            self._work is not None and log.size > LOG_FACTOR * log.live_size + LOG_SLACK
+        )
+        if before and not self.log_throttled:
+            self.wake()
+
+    def _freed(self, error: Exception | None) -> None:
+        """Continue after dead files were dropped or a checkpoint was made."""
+        work, self._work = self._work, None
+        if isinstance(work, Checkpointing) and work.completed:
             self.checkpoints += 1
-            self._sealed_segments = 0
-        if error is not None:
+        if error is None:
+            self._look()
+        else:
+            self._limit_log()
             logs.error(
                 "checkpoint_failed", reason=str(error), note="the log grows until one succeeds"
             )
@@ -209,26 +270,38 @@ class DurableStoreWriter(StoreWriter):
 
     def _run_checkpoints(self) -> None:
         while True:
-            checkpointing = self._checkpoint_queue.get()
-            if checkpointing is None:
+            work = self._checkpoint_queue.get()
+            if work is None:
                 return
             error: Exception | None = None
             try:
-                while not self._closing and self._advance(checkpointing):
-                    time.sleep(CHECKPOINT_PAUSE)
-                checkpointing.cancel()  # Finished steps are kept.
+                if isinstance(work, Checkpointing):
+                    self._make(work)
+                else:
+                    self.dropped_bytes += drop_dead_files(work)
             except Exception as failure:  # noqa: BLE001  every failure is passed to the loop
                 error = failure
-            self._call(self._checkpointed, error)
+            self._call(self._freed, error)
+
+    def _make(self, checkpointing: Checkpointing) -> None:
+        while (
+            not self._closing
+            and not (self._superseded and checkpointing.can_cancel)
+            and self._advance(checkpointing)
+        ):
+            time.sleep(CHECKPOINT_PAUSE)
+        checkpointing.cancel()  # Finished steps are kept.
 
     def _advance(self, checkpointing: Checkpointing) -> bool:
         """Do one slice of a checkpoint. Return False when the checkpoint is complete.
 
         Let S be the total size of the files that the checkpoint replaces. A slice is a single step
         while the log is no larger than 2 S. A larger log makes a slice last 1 ms for each S above
-        2 S, up to CHECKPOINT_SLICE_MAX.
+        2 S, up to CHECKPOINT_SLICE_MAX. While publishers wait for the checkpoint, it lasts that long.
         """
         grown = 2 * self.durable.log.size / checkpointing.bytes_total
+        if self.log_throttled:
+            grown = 1_000.0
         until = time.monotonic() + min(max(grown - 2, 0) / 1_000, CHECKPOINT_SLICE_MAX)
         while checkpointing.step():
             if time.monotonic() >= until:
@@ -249,6 +322,7 @@ class DurableStoreWriter(StoreWriter):
         Entries that cannot be written were never confirmed. An unfinished checkpoint is cancelled.
         """
         self._closing = True
+        self._clock.cancel()
         self._write_batch()
         if self._busy and not self._broken and not self.blocked_reason:
             self._idle.clear()

@@ -10,9 +10,11 @@ from broker.definitions.restore import restore_broker
 from broker.store.checkpoint import Checkpointing, files_worth_checkpoint
 from broker.store.contract import Defined, Undefined
 from broker.store.disk import StoreError, WriteFailed
+from broker.store.dropping import drop_dead_files
 from broker.store.durable import DurableBatch
 from broker.store.files import LogFile
 from broker.store.opening import OpenedStore, open_store
+from broker.store.segments import SegmentLog
 from broker.store.state import State, StoredMessage
 from tests.clients import World
 from tests.store.simulated import SimulatedDisk
@@ -61,6 +63,7 @@ class Faults:
 
 
 Design = Callable[["Life", list[LogFile]], Iterator[None]]
+Drop = Callable[[SegmentLog], int]
 
 
 def checkpoint(life: Life, files: list[LogFile]) -> Iterator[None]:
@@ -75,7 +78,8 @@ def checkpoint(life: Life, files: list[LogFile]) -> Iterator[None]:
 class Life(World):
     """A broker on a simulated disk and a catalog.
 
-    `design` makes its checkpoints. If `hasty` is True, the broker confirms before it writes.
+    `design` makes its checkpoints, `drop` drops dead files. If `hasty`, it confirms before it
+    writes.
     """
 
     def __init__(
@@ -89,11 +93,13 @@ class Life(World):
         kind: type[WatchedStore] = WatchedStore,
         design: Design = checkpoint,
         hasty: bool = False,
+        drop: Drop = drop_dead_files,
         segment_size: int = 2_000,
         window: int = 8,
     ) -> None:
         self.disk, self.faults, self.journal = disk, faults, journal
-        self.design, self.hasty = design, hasty
+        self.design, self.hasty, self.drop = design, hasty, drop
+        self.dropped = 0
         self.unreadable: list[str] = []
         self._flying: DurableBatch | None = None
         self._wrote = False
@@ -188,9 +194,18 @@ class Life(World):
         self.work()
 
     def compact(self, random: Random) -> None:
-        """Take a step of a checkpoint, or begin one; sometimes begin one that saves no space."""
+        """Take a step of a checkpoint, or drop dead files, or begin a checkpoint.
+
+        At times, it is one of files that are not worth it yet.
+        """
         if self._steps is None:
             log = self.durable_store.log
+            if random.random() < 0.7:
+                try:
+                    self.dropped += self.drop(log)
+                except StoreError:
+                    pass
+                return
             files = files_worth_checkpoint(log)
             sealed = log.sealed()
             if not files and sealed and not log.poisoned and random.random() < 0.3:

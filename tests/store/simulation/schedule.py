@@ -11,6 +11,7 @@ from typing import Any
 import pamqp.commands as spec
 
 from broker.queues.queue import Queue
+from broker.store.dropping import drop_dead_files
 from broker.store.findings import CUT
 from broker.store.opening import OpenedStore
 from tests.store.simulated import SimulatedDisk
@@ -19,7 +20,7 @@ from tests.store.simulation.clients import Client, named
 from tests.store.simulation.definitions import Definitions
 from tests.store.simulation.journal import Journal, WatchedStore
 from tests.store.simulation.ledger import DAMAGE, FATES, LOST, OLD, Ledger
-from tests.store.simulation.life import Crash, Design, Faults, Life, checkpoint
+from tests.store.simulation.life import Crash, Design, Drop, Faults, Life, checkpoint
 from tests.store.simulation.mqtt import MqttPublisher, Subscriber
 from tests.store.simulation.streams import BINDINGS as STREAM_BINDINGS
 from tests.store.simulation.streams import FAN, PASSING, STREAMS, Streams
@@ -61,8 +62,8 @@ MATCHES = {
 class Simulation:
     """A simulation of one seed. `run` returns the violations that the checks found, by kind.
 
-    With `streams`, streams take part, and the same seed gives another sequence of steps. `kind`,
-    `design` and `hasty` select a wrong design, which the checks must catch.
+    With `streams` it is another history of the same seed. `kind`, `design`, `drop` and `hasty`
+    select a wrong design.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Simulation:
         steps: int = 400,
         loud: bool = False,
         streams: bool = False,
+        drop: Drop = drop_dead_files,
     ) -> None:
         self.seed = seed
         self.random = random = Random(seed)
@@ -82,7 +84,9 @@ class Simulation:
         self.lives = 0
         self._loud = loud
         self._kind, self._hasty, self._steps = kind, hasty, steps
-        self._design = design
+        self._design, self._drop = design, drop
+        #: Size of the files that were dropped.
+        self.dropped = 0
         self._disk = SimulatedDisk()
         self._now, self._wall = 1_000, 1_700_000_000.0
         self._number = 0
@@ -218,6 +222,7 @@ class Simulation:
             self._kind,
             self._design,
             self._hasty,
+            self._drop,
             self._segment,
             self._window,
         )
@@ -351,6 +356,7 @@ class Simulation:
     def _restart(self, crash: bool, calm: bool = False) -> None:
         """Stop or crash the broker, and start it again; perhaps crash it during the start."""
         life, random = self.life, self.random
+        self.dropped += life.dropped
         if not crash:
             life.faults.full = life.faults.rotten = False
             try:

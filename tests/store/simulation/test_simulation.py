@@ -11,13 +11,15 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.store.simulation.ledger import AGAIN, BACK, LOST, STRAY, TWICE
+from tests.store.simulation.ledger import AGAIN, BACK, DAMAGE, LOST, STRAY, TWICE
 from tests.store.simulation.schedule import Simulation
 from tests.store.simulation.wrong import (
     LogFirst,
     SequenceApart,
     TwoRecords,
     WithoutSerials,
+    drop_unmarked,
+    drop_without_needs,
     in_place,
     moved_forward,
 )
@@ -79,6 +81,16 @@ def test_a_seed_is_one_history(streams: bool) -> None:
             lambda seed: Simulation(seed, design=in_place),
             {LOST},
             id="a checkpoint written over the last one",
+        ),
+        pytest.param(
+            lambda seed: Simulation(seed, drop=drop_without_needs),
+            {BACK, TWICE},
+            id="a file is dropped before the messages that it settles",
+        ),
+        pytest.param(
+            lambda seed: Simulation(seed, drop=drop_unmarked),
+            {DAMAGE},
+            id="files are dropped without a mark",
         ),
         pytest.param(
             lambda seed: Simulation(seed, hasty=True), {LOST}, id="confirms before the sync"

@@ -17,8 +17,9 @@ from broker.store.contract import (
     WriteBatch,
 )
 from broker.store.disk import File, StoreError
+from broker.store.dropping import dead_files, drop_dead_files
 from broker.store.files import LogFile
-from broker.store.segments import LogReader
+from broker.store.segments import LogReader, SegmentLog
 from tests.store.simulated import SimulatedDisk
 from tests.store.simulation.journal import WatchedStore
 from tests.store.simulation.life import Crash, Life
@@ -60,6 +61,27 @@ def in_place(life: Life, files: list[LogFile]) -> Iterator[None]:
 
 def _copy(disk: SimulatedDisk, path: str) -> File:
     return SimulatedDisk({path: bytes(disk.names[path].now)}).open(path, False)
+
+
+def drop_without_needs(log: SegmentLog) -> int:
+    """Drop dead files although they settle messages of files that stay."""
+    for file in log.files:
+        file.needs.clear()
+    return drop_dead_files(log)
+
+
+def drop_unmarked(log: SegmentLog) -> int:
+    """Drop dead files, and write nothing about it."""
+    runs = dead_files(log)
+    for run in runs:
+        log.files[log.files.index(run[-1]) + 1].previous_last = run[0].previous_last
+        log.forget(run)
+    files = [file for run in runs for file in run]
+    for file in files:
+        log.disk.remove(file.path)
+    if files:
+        log.disk.sync_directory(log.directory)
+    return sum(int(file.size) for file in files)
 
 
 class WithoutSerials(WatchedStore):

@@ -1,0 +1,100 @@
+"""Dropping of dead files: gives back the disk space of files in which nothing is live, unread.
+
+    1. write into the head of the segment behind them that the files before it were dropped
+    2. sync that segment: from now on, recovery ignores the files
+    3. remove the files, in any order
+
+The head exists twice, and each copy is synced before the other is written. Nothing here needs free
+space on the disk. A file that settles messages of an earlier one is dropped with it or after it,
+never before: else the messages would come back.
+
+The newest file is never dropped: it holds the last position.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from broker.store.disk import StoreError, WriteFailed
+from broker.store.files import HEAD_SIZE, SEGMENT, Head, LogFile, os_error_text
+from broker.store.segments import SegmentLog
+
+
+def dead_files(log: SegmentLog) -> list[list[LogFile]]:
+    """Return the files that can be dropped, as runs of neighbours, in their order."""
+    if log.poisoned or log.no_checkpoint_reason:
+        return []
+    files = list(log.files)
+    present = {file.name for file in files}
+    runs: list[list[LogFile]] = []
+    run: list[LogFile] = []
+    for file, following in pairwise(files):
+        if (
+            file.is_dead
+            and file is not log.active
+            and following.previous_last == file.last
+            and not any(name in present for name in list(file.needs))
+        ):
+            if not run:
+                runs.append(run)
+            run.append(file)
+            # The files that need only this one can go as well.
+            present.discard(file.name)
+        else:
+            run = []
+    return runs
+
+
+def dead_size(log: SegmentLog) -> int:
+    """Return the total size of the files that can be dropped, in bytes."""
+    return sum(int(file.size) for run in dead_files(log) for file in run)
+
+
+def drop_dead_files(log: SegmentLog) -> int:
+    """Drop all dead files, and return their total size in bytes. May block.
+
+    No checkpoint may be in progress. Raise StoreError; what was not dropped is dropped by a later
+    call.
+    """
+    size = 0
+    for run in dead_files(log):
+        mark_gap(log, run)
+        log.forget(run)
+        for file in run:
+            file.close_scan()
+            try:
+                log.disk.remove(file.path)
+            except OSError as error:
+                raise StoreError(os_error_text(file.path, "remove", error)) from error
+            size += int(file.size)
+        try:
+            log.disk.sync_directory(log.directory)
+        except OSError as error:
+            log.poison(os_error_text(log.directory, "sync", error))
+    return size
+
+
+def mark_gap(log: SegmentLog, run: list[LogFile]) -> None:
+    """Make it durable that these files are dropped."""
+    at = log.files.index(run[-1])
+    following = log.files[at + 1]
+    before = log.files[at - len(run)] if at >= len(run) else None
+    last = 0 if before is None else int(before.last)
+    head = Head(SEGMENT, log.salt, following.first, last, True).encode()
+    try:
+        file = log.disk.open(following.path, True)
+    except OSError as error:
+        raise StoreError(os_error_text(following.path, "open", error)) from error
+    for start in (0, int(HEAD_SIZE)):
+        try:
+            file.write(start, head[start : start + int(HEAD_SIZE)])
+        except OSError as error:
+            raise WriteFailed(
+                os_error_text(following.path, "write", error), error.errno or 0
+            ) from error
+        try:
+            file.sync()
+        except OSError as error:
+            log.poison(os_error_text(following.path, "sync", error))
+    file.close()
+    following.previous_last = last

@@ -1,0 +1,160 @@
+"""Liveness of the log's files: which of them no longer hold a live entry, without reading them.
+
+An entry is live while recovery needs it: a message while a queue holds it, and the last entry about
+a packet identifier, a retained message, a stream or a producer.
+
+    live, balance   number of live entries in a file, and the sum of their `entry_hash`. Each
+                    settlement subtracts what the message added. If both are 0, each entry was
+                    settled exactly once. If an entry was ever settled twice, they do not agree:
+                    then the file is not dead until a checkpoint has read it.
+    needs           the other files about whose entries a file has entries. While such a file is
+                    there, this one must stay: without its settlements, messages would come back.
+
+Only durable entries count: a crash must not bring back the message of a file that is gone.
+"""
+
+from __future__ import annotations
+
+from librt.strings import read_i64_be
+from mypy_extensions import i64
+
+from broker.store.contract import (
+    PacketIdHeld,
+    PacketIdReleased,
+    RetainedSet,
+    Sequenced,
+    StoreEntry,
+    StreamExtended,
+)
+from broker.store.files import SUM_MASK, LogFile, entry_hash, file_holding
+from broker.store.records import Records
+
+
+class Liveness:
+    """The figures about live entries of a log, and the positions of the last entry for each key."""
+
+    def __init__(self) -> None:
+        #: Odd while figures change: a reader of several figures looks before and afterwards.
+        self.changes: i64 = 0
+        #: Session -> packet identifier -> position of the entry that holds it.
+        self._held: dict[int, dict[int, int]] = {}
+        #: Stream -> position of the last entry about its end.
+        self._streams: dict[int, int] = {}
+        #: (virtual host, producer) -> position of the entry with its last sequence number.
+        self._sequences: dict[tuple[str, str], int] = {}
+
+    def recovered(
+        self,
+        held: dict[int, dict[int, int]],
+        streams: dict[int, int],
+        sequences: dict[tuple[str, str], int],
+    ) -> None:
+        """Take over the positions that recovery found."""
+        self._held, self._streams, self._sequences = held, streams, sequences
+
+    def count(self, files: list[LogFile], file: LogFile, records: Records) -> None:
+        """Count the records of a batch, which is durable in `file`, the last one. Hot path.
+
+        `changes` must be odd.
+        """
+        file.live += records.copies
+        file.balance = (file.balance + records.balance) & SUM_MASK
+        found: LogFile | None = None
+        needed: i64 = 0
+        data = records.settled.getvalue()
+        at: i64 = 0
+        while at < len(data):
+            queue: i64 = read_i64_be(data, at)
+            position: i64 = read_i64_be(data, at + 8)
+            at += 16
+            if found is None or position < found.first or position > found.last:
+                _need(file, found, needed)
+                needed = 0
+                found = _covering(files, position)
+            if found is not None:
+                needed += 1
+                found.settled += 1
+                found.live -= 1
+                found.balance = (found.balance - entry_hash(queue, position)) & SUM_MASK
+        _need(file, found, needed)
+        data = records.stepped.getvalue()
+        at = 8
+        while at < len(data):
+            _need(file, _covering(files, read_i64_be(data, at)), 1)
+            at += 16
+        for position_, entry in records.keyed:
+            self._count_keyed(files, file, position_, entry)
+
+    def settle(self, files: list[LogFile], queue: i64, position: i64) -> None:
+        """Count a message as settled of which no settlement is written."""
+        self.changes += 1
+        file = _covering(files, position)
+        if file is not None:
+            file.settled += 1
+            file.live -= 1
+            file.balance = (file.balance - entry_hash(queue, position)) & SUM_MASK
+        self.changes += 1
+
+    def remove_holder(self, files: list[LogFile], number: int) -> None:
+        """Count the entries about a removed session or stream, whose removal is durable."""
+        self.changes += 1
+        for position in self._held.pop(number, {}).values():
+            _end(files, position)
+        _end(files, self._streams.pop(number, 0))
+        self.changes += 1
+
+    def _count_keyed(
+        self, files: list[LogFile], file: LogFile, position: i64, entry: StoreEntry
+    ) -> None:
+        previous: i64 = 0
+        lasts = True
+        if isinstance(entry, PacketIdHeld):
+            held = self._held.setdefault(entry.session, {})
+            previous = held.get(entry.packet_id, 0)
+            held[entry.packet_id] = position
+        elif isinstance(entry, PacketIdReleased):
+            held = self._held.get(entry.session, {})
+            previous = held.pop(entry.packet_id, 0)
+            lasts = False
+            if previous and not held:
+                del self._held[entry.session]
+        elif isinstance(entry, RetainedSet):
+            previous = entry.previous
+            lasts = entry.message is not None
+        elif isinstance(entry, StreamExtended):
+            previous = self._streams.get(entry.stream, 0)
+            self._streams[entry.stream] = position
+        elif isinstance(entry, Sequenced):
+            key = (entry.vhost, entry.producer)
+            previous = self._sequences.pop(key, 0)
+            lasts = entry.sequence >= 0
+            if lasts:
+                self._sequences[key] = position
+        if lasts:
+            file.live += 1
+            file.balance = (file.balance + entry_hash(0, position)) & SUM_MASK
+        if previous < 0:
+            file.counted = False
+        elif previous > 0:
+            _need(file, _end(files, previous), 1)
+
+
+def _end(files: list[LogFile], position: i64) -> LogFile | None:
+    """Count the entry at a position as no longer live, and return its file."""
+    file = _covering(files, position)
+    if file is not None:
+        file.live -= 1
+        file.balance = (file.balance - entry_hash(0, position)) & SUM_MASK
+    return file
+
+
+def _covering(files: list[LogFile], position: i64) -> LogFile | None:
+    """Return the file that covers a position; None if it is gone."""
+    file = file_holding(files, position)
+    return file if file is not None and position <= file.last else None
+
+
+def _need(file: LogFile, other: LogFile | None, entries: i64) -> None:
+    """Note that a file has a number of entries about entries of another one."""
+    if other is not None and other is not file and entries > 0:
+        file.needs[other.name] = file.needs.get(other.name, 0) + int(entries)

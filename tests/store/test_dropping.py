@@ -1,0 +1,346 @@
+"""Dead files are dropped without being read, and the log stays small at every speed.
+
+The speed is counted: between two looks of the store writer, a number of bytes is written.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from random import Random
+
+import pytest
+
+from broker.store.checkpoint import Checkpointing, begin_checkpoint
+from broker.store.contract import (
+    EntryGroup,
+    MessageSettled,
+    MessageStored,
+    PacketIdHeld,
+    PacketIdReleased,
+    PubrecReceived,
+    RetainedSet,
+    Sequenced,
+    StoreEntry,
+    StreamExtended,
+)
+from broker.store.disk import Poisoned, StoreError
+from broker.store.dropping import dead_files, dead_size, drop_dead_files
+from tests.store.logs import DIRECTORY, QUEUES, Log, digest, message, random_entry
+from tests.store.simulated import SimulatedDisk
+
+EXIST = {*QUEUES, 9}
+SEGMENT = 20_000
+
+
+def figures(log: Log) -> list[tuple[str, int, int]]:
+    return [(file.name, int(file.live), int(file.balance)) for file in log.log.files]
+
+
+def once(random: Random, log: Log) -> StoreEntry:
+    """Return a random entry that settles each message once, as the broker does."""
+    while True:
+        entry = random_entry(random, log)
+        members = entry.entries if isinstance(entry, EntryGroup) else [entry]
+        settled = [(one.queue, one.position) for one in members if isinstance(one, MessageSettled)]
+        if len(settled) == len(set(settled)):
+            return entry
+
+
+@pytest.mark.parametrize("first", range(0, 300, 50))
+def test_the_figures_are_those_that_recovery_counts(first: int) -> None:
+    for seed in range(first, first + 50):
+        check_figures(Random(seed))
+
+
+def check_figures(random: Random) -> None:
+    log = Log(SimulatedDisk(), random.choice((300, 1_000)))
+    checkpointing: Checkpointing | None = None
+    for _ in range(random.randrange(5, 50)):
+        for _ in range(random.randrange(1, 4)):
+            log.add(once(random, log))
+        log.write()
+        sealed = log.log.sealed()
+        if checkpointing is not None:
+            for _ in range(random.randrange(6)):
+                if checkpointing is not None and not checkpointing.step():
+                    checkpointing = None
+        elif random.random() < 0.5:
+            drop_dead_files(log.log)
+        elif sealed and not sealed[-1].checkpoint:
+            first = 2 if sealed[0].checkpoint else 1
+            checkpointing = Checkpointing(
+                log.log, sealed[: random.randrange(first, len(sealed) + 1)], EXIST
+            )
+    if checkpointing is not None:
+        checkpointing.run()
+    again = Log(SimulatedDisk(log.log.disk.contents()))  # type: ignore[attr-defined]
+    assert again.recovered == digest(log.state) and not again.recovery.findings
+    assert figures(again) == figures(log)
+    # Recovery knows the least: what a file still needs.
+    for known, least in zip(log.log.files, again.log.files, strict=True):
+        assert known.needs.keys() >= least.needs.keys()
+    drop_dead_files(again.log)
+    last = Log(SimulatedDisk(log.log.disk.contents()))  # type: ignore[attr-defined]
+    assert last.recovered == digest(log.state)
+
+
+class Speed:
+    """A log that is looked at as the store writer does, once for each `stride` bytes written.
+
+    Each look drops dead files, or makes a checkpoint in one go. `read` counts the bytes read from
+    the disk, and `largest` the bytes of the log beyond three times its live records.
+    """
+
+    def __init__(self, stride: int = SEGMENT // 4) -> None:
+        self.stride = stride
+        self.reads = self.largest = self.checkpoints = 0
+        self._looked = 0
+        self.disk = SimulatedDisk()
+        self.disk.refuse = self._ask
+        self.log = Log(self.disk, SEGMENT)
+
+    def _ask(self, operation: str, path: str) -> int:
+        self.reads += operation == "read"
+        return 0
+
+    def put(self, *entries: StoreEntry) -> int:
+        first = self.log.put(*entries)
+        if self.log.log.written - self._looked >= self.stride:
+            self._looked = int(self.log.log.written)
+            self.look()
+        self.largest = max(self.largest, self.log.log.size - 3 * self.live)
+        return first
+
+    def look(self, idle: bool = False) -> None:
+        log = self.log.log
+        if not drop_dead_files(log):
+            checkpointing = begin_checkpoint(log, EXIST, idle)
+            if checkpointing is not None:
+                checkpointing.run()
+                self.checkpoints += checkpointing.completed
+                drop_dead_files(log)
+
+    @property
+    def live(self) -> int:
+        """Size of the live messages and retained messages in bytes."""
+        state = self.log.state
+        return sum(len(one.message.content) for one in state.messages.values()) + sum(
+            len(one.content) for one in state.retained.values()
+        )
+
+    def settle_all(self) -> None:
+        for position, live in list(self.log.state.messages.items()):
+            for queue in list(live.queues):
+                self.log.add(MessageSettled(queue, position))
+        self.log.write()
+
+
+#: Segments that may stand beside three times the live records: 256 MiB are four.
+SLACK = 4 * SEGMENT
+
+
+@pytest.mark.parametrize("lag", [0, 1, 20, 150])
+@pytest.mark.parametrize(
+    "kind", ["settled", "fanout", "qos 2 out", "qos 2 in", "group", "numbered"]
+)
+def test_the_log_of_a_run_at_full_speed_stays_small_and_is_not_read(kind: str, lag: int) -> None:
+    speed = Speed()
+    held: list[list[StoreEntry]] = []
+    for number in range(3_000):
+        stored = MessageStored("/", message(b"x" * 100), [3, 4] if kind == "fanout" else [3])
+        if kind == "qos 2 in":
+            packet_id = number % 65_535 + 1
+            position = speed.put(stored, PacketIdHeld(9, packet_id))
+        elif kind == "numbered":
+            position = speed.put(EntryGroup([stored, Sequenced("/", "p", number)]))
+        elif kind == "group":
+            position = speed.put(EntryGroup([stored, StreamExtended(5, number)]))
+        else:
+            position = speed.put(stored)
+        held.append([MessageSettled(queue, position) for queue in stored.queues])
+        if kind == "qos 2 out":
+            held[-1].insert(0, PubrecReceived(3, position))
+        if kind == "qos 2 in":
+            held[-1].append(PacketIdReleased(9, packet_id))
+        if len(held) > lag:
+            speed.put(*held.pop(0))
+    assert speed.largest < SLACK
+    assert speed.reads == speed.checkpoints == 0, "dead files are dropped, and not read"
+    check_end(speed)
+
+
+def check_end(speed: Speed) -> None:
+    """Check that an idle log shrinks, with messages and without, also after a restart."""
+    assert Log(SimulatedDisk(speed.disk.contents())).recovered == digest(speed.log.state)
+    speed.settle_all()
+    for _ in range(3):
+        speed.look(idle=True)
+    assert speed.log.log.size < 2 * SEGMENT
+    speed.log.log.close()
+    speed.log = again = Log(speed.disk, SEGMENT)
+    assert again.recovered == digest(again.state) and not again.recovery.findings
+    for _ in range(3):
+        speed.look(idle=True)
+    # At most 150 packet identifiers are live.
+    assert speed.log.log.size < SEGMENT // 3
+    assert Log(speed.disk, SEGMENT).recovered == digest(again.state)
+
+
+@pytest.mark.parametrize("lag", [0, 20, 150, 500])
+@pytest.mark.parametrize("kind", ["message", "retained", "packet identifier"])
+def test_one_old_live_entry_does_not_hold_the_files_behind_it(kind: str, lag: int) -> None:
+    speed = Speed()
+    if kind == "message":
+        speed.put(MessageStored("/", message(b"old"), [5]))
+    elif kind == "retained":
+        speed.put(RetainedSet("/", "k", message(b"old")))
+    else:
+        speed.put(PacketIdHeld(9, 7))
+    held: list[int] = []
+    for _ in range(5_000):
+        held.append(speed.put(MessageStored("/", message(b"x" * 100), [3])))
+        if len(held) > lag:
+            speed.put(MessageSettled(3, held.pop(0)))
+    assert speed.largest < SLACK
+    # After the first checkpoint, the files behind it are dropped, unless messages that it copied
+    # are settled later.
+    assert speed.checkpoints <= (1 if lag <= 150 else 25)
+    assert speed.reads <= (10 if lag <= 150 else 250)
+    check_end(speed)
+
+
+def test_a_queue_with_a_backlog_does_not_make_the_log_grow_beyond_it() -> None:
+    random = Random(1)
+    speed = Speed()
+    held: list[int] = []
+    for number in range(6_000):
+        held.append(speed.put(MessageStored("/", message(b"x" * random.choice((50, 500))), [3])))
+        if len(held) > (2_000 if number < 4_000 else 10):
+            for _ in range(1 if number < 4_000 else 3):
+                speed.put(MessageSettled(3, held.pop(0)))
+    assert speed.largest < SLACK
+    check_end(speed)
+
+
+def test_retained_messages_at_full_speed() -> None:
+    speed = Speed()
+    for number in range(5_000):
+        speed.put(RetainedSet("/", f"k{number % 5}", message(b"x" * 100)))
+        if number % 7 == 0:
+            speed.put(RetainedSet("/", f"k{number % 3}", None))
+    assert speed.largest < SLACK and speed.checkpoints == 0
+    check_end(speed)
+
+
+def test_a_file_stays_while_a_message_that_it_settles_is_there() -> None:
+    disk = SimulatedDisk()
+    log = Log(disk, 1_000)
+    log.put(MessageStored("/", message(b"stays"), [4]), MessageStored("/", message(b"x"), [3]))
+    log.put(MessageStored("/", message(b"y" * 900), [3]))
+    log.put(MessageSettled(3, 2), MessageSettled(3, 3))
+    log.put(MessageStored("/", message(b"z" * 900), [3]))
+    log.put(MessageSettled(3, 6))
+    first, second, third, fourth, _ = log.log.files
+    dead_size_before = dead_size(log.log)
+    assert not first.is_dead and second.is_dead and third.is_dead
+    assert third.needs.keys() == {first.name, second.name}
+    # The second file can go, the third settles a message of the first.
+    assert dead_files(log.log) == [[second], [fourth]]
+    assert drop_dead_files(log.log) == dead_size_before == second.size + fourth.size
+    assert second.path not in disk.names and not dead_files(log.log)
+    again = Log(SimulatedDisk(disk.contents()), 1_000)
+    assert again.recovered == digest(log.state) and not again.recovery.findings
+    assert again.log.files[1].needs.keys() == {first.name}
+    log.put(MessageSettled(4, 1))
+    assert dead_files(log.log) == [[first, third]]
+    drop_dead_files(log.log)
+    assert Log(disk).recovered == digest(log.state)
+
+
+def test_a_settlement_counts_when_it_is_durable() -> None:
+    log = Log(SimulatedDisk(), 300)
+    for _ in range(3):
+        log.put(MessageStored("/", message(b"x" * 300), [3]))
+    log.add(MessageSettled(3, 1))
+    log.log.append(log.recorder.take())
+    assert not dead_files(log.log)
+    log.log.sync()
+    assert dead_size(log.log) > 0
+
+
+def test_a_message_that_is_settled_twice_hides_no_live_one() -> None:
+    log = Log(SimulatedDisk(), 700)
+    log.put(MessageStored("/", message(b"x" * 300), [3]), MessageStored("/", message(b"y"), [3]))
+    log.put(MessageStored("/", message(b"x" * 700), [3]))
+    log.put(MessageSettled(3, 1), MessageSettled(3, 1), MessageSettled(3, 3))
+    log.put(MessageStored("/", message(b"x" * 700), [3]))
+    assert log.log.files[0].live == 0 and not log.log.files[0].is_dead
+    drop_dead_files(log.log)
+    assert Log(log.log.disk).recovered == digest(log.state)
+
+
+@pytest.mark.parametrize("operation", ["open", "write", "sync", "remove", "syncdir"])
+@pytest.mark.parametrize("nth", range(3))
+def test_a_drop_that_fails_loses_nothing(operation: str, nth: int) -> None:
+    disk = SimulatedDisk()
+    log = Log(disk, 1_000)
+    for number in range(12):
+        kept = log.put(MessageStored("/", message(b"x" * 600), [3]))
+        if number != 4:
+            log.put(MessageSettled(3, kept))
+    assert len(dead_files(log.log)) == 2
+    left = [nth]
+
+    def refuse(asked: str, path: str) -> int:
+        if asked == operation:
+            left[0] -= 1
+            return 5 if left[0] < 0 else 0
+        return 0
+
+    disk.refuse = refuse
+    if operation == "sync" or (operation == "syncdir" and nth < 2):
+        with pytest.raises(Poisoned):
+            drop_dead_files(log.log)
+    else:
+        with suppress(StoreError):
+            drop_dead_files(log.log)
+    disk.refuse = lambda operation, path: 0
+    for chance in (0.0, 0.5, 1.0):
+        again = Log(disk.crashed(Random(nth), chance), 1_000)
+        assert again.recovered == digest(log.state) and not again.recovery.findings
+    if not log.log.poisoned:
+        drop_dead_files(log.log)
+        assert Log(disk, 1_000).recovered == digest(log.state)
+        assert not dead_files(log.log)
+
+
+def test_a_file_that_is_removed_by_hand_is_missing_all_the_same() -> None:
+    disk = SimulatedDisk()
+    log = Log(disk, 1_000)
+    for number in range(12):
+        kept = log.put(MessageStored("/", message(b"x" * 600), [3]))
+        if number != 4:
+            log.put(MessageSettled(3, kept))
+    drop_dead_files(log.log)
+    for file in log.log.files[:-1]:
+        contents = disk.contents()
+        del contents[file.path]
+        assert "missing" in [one.kind for one in Log(SimulatedDisk(contents)).recovery.findings]
+
+
+def test_dropped_files_that_are_still_there_are_removed_at_the_next_start() -> None:
+    disk = SimulatedDisk()
+    log = Log(disk, 1_000)
+    for number in range(12):
+        kept = log.put(MessageStored("/", message(b"x" * 600), [3]))
+        if number != 4:
+            log.put(MessageSettled(3, kept))
+    before = disk.contents()
+    drop_dead_files(log.log)
+    after = disk.contents()
+    assert before.keys() > after.keys()
+    again = Log(SimulatedDisk({**before, **after}), 1_000)
+    assert again.recovered == digest(log.state) and not again.recovery.findings
+    assert {f"{DIRECTORY}/{name}" for name in again.recovery.removed} == (
+        before.keys() - after.keys()
+    )
