@@ -100,8 +100,8 @@ def verify(
     """Yield a finding for each file and for each problem, without changing anything.
 
     `check` receives all records. `log_position` is the position up to which the log was written
-    when the catalog was: a log that ends before has lost its end. `salt` is used only if no file has
-    an intact head. Raise StoreError.
+    when the catalog was: a log that ends before has lost its end. `salt` is used only if no file
+    has an intact head. Raise StoreError.
     """
     recoverer = Recoverer(disk, directory, salt, check or EntryCheck(), changes_files=False)
     yield from _recover(recoverer)

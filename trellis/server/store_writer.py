@@ -297,7 +297,7 @@ class DurableStoreWriter(StoreWriter):
 
         Let S be the total size of the files that the checkpoint replaces. A slice is a single step
         while the log is no larger than 2 S. A larger log makes a slice last 1 ms for each S above
-        2 S, up to CHECKPOINT_SLICE_MAX. While publishers wait for the checkpoint, it lasts that long.
+        2 S, up to CHECKPOINT_SLICE_MAX. That is also its length while publishers wait.
         """
         grown = 2 * self.durable.log.size / checkpointing.bytes_total
         if self.log_throttled:
