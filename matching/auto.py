@@ -64,6 +64,8 @@ class Auto(Shapes[S]):
         self._leaving: Trie[S] | None = None
         self._moving = False
         self._iterated = False
+        #: The number of times that the patterns began to move to the other structure.
+        self.turns = 0
 
     def subscribe(self, pattern: str, subscriber: S) -> bool:
         if self._leaving is not None and self._leaving.has_pattern(pattern):
@@ -96,9 +98,15 @@ class Auto(Shapes[S]):
         return self._tally.distinct(found) if self._tally.shared else found
 
     def searches(self, topic: str, found: list[S]) -> list[Search[S]]:
-        # Patterns may move during a pause, and must not escape a search by that. They move from the
-        # trie that is emptied to the tables and to the other trie, or from the tables to that
-        # trie. So every place is searched before those to which its patterns move.
+        return [AutoSearch(self, topic, found)]
+
+    def parts(self, topic: str, found: list[S]) -> list[Search[S]]:
+        """Return a search for each place that holds patterns, to be completed in this order.
+
+        Patterns may move during a pause: from the trie that is emptied to the tables and to the
+        other trie, or from the tables to that trie. Every place is searched before those to which
+        its patterns move, so none is missed, unless the direction changes (`turns`).
+        """
         leaving, tables = self._leaving, TablesSearch(self, topic, found)
         return [
             *([] if leaving is None else leaving.searches(topic, found)),
@@ -158,9 +166,11 @@ class Auto(Shapes[S]):
             if 2 * patterns <= self._compact_above:
                 self._compact = False
                 self._moving = True
+                self.turns += 1
         elif patterns > self._compact_above:
             assert self._leaving is None
             self._compact = self._moving = True
+            self.turns += 1
             self._leaving = self._fallback
             self._fallback = Trie(self.grammar, self._tally)
         if self._moving:
@@ -205,3 +215,37 @@ class TablesSearch(Search[S]):
         self._tables.probe_tables(self._topic, self.found)
         self.done = True
         return steps - LIMIT
+
+
+class AutoSearch(Search[S]):
+    """The lookup in all places of an `Auto`, one after the other.
+
+    If the direction in which patterns move changes meanwhile, the lookup begins anew. That takes
+    more changes than fit into a few turns of an event loop.
+    """
+
+    __slots__ = ("_matcher", "_parts", "_topic", "_turns")
+
+    def __init__(self, matcher: Auto[S], topic: str, found: list[S]) -> None:
+        super().__init__(found)
+        self._matcher = matcher
+        self._topic = topic
+        self._begin()
+
+    def _begin(self) -> None:
+        self._turns = self._matcher.turns
+        self._parts = self._matcher.parts(self._topic, self.found)
+        self._parts.reverse()
+
+    def advance(self, steps: int) -> int:
+        while steps > 0:
+            if self._turns != self._matcher.turns:
+                self._begin()
+            if not self._parts:
+                self.done = True
+                return steps
+            part = self._parts[-1]
+            steps = part.advance(steps)
+            if part.done:
+                self._parts.pop()
+        return steps
