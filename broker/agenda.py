@@ -1,8 +1,14 @@
-"""Deferred work of a broker: queue drains, dead letters, wills, expiry, work in slices.
+"""Deferred work of a broker: queue drains, wills, and bulk work in slices.
 
 While a protocol front end delivers a message, it must not call back into the core. It leaves a Task
 on the agenda instead. The server calls `turn` once per turn of its event loop, before it sends the
 bytes that the outlets collected. It calls `advance` to set the clocks, at `deadline` at the latest.
+
+There are two classes of work, so that one queue's mass of work does not delay other queues:
+
+    deliveries    queue drains and all that a client waits for: first in each turn, in order
+    bulk work     expiry, dead letters, removal of bindings, policies, purges: behind them, one
+                  slice of each task in turn (round robin)
 """
 
 from __future__ import annotations
@@ -14,9 +20,11 @@ from typing import Final
 from mypy_extensions import i64
 
 #: Number of tasks that run in one turn; the others wait for the next turn, so that tasks which add
-#: each other (a cycle of dead letters) cannot block the event loop. One dead letter takes some 10
-#: us.
+#: each other cannot block the event loop.
 TURN_TASKS: Final[i64] = 500
+#: Number of slices of bulk work that run in one turn, at most one of each task. A slice takes up to
+#: 2 ms, so the turn also ends when its time is over, but not before the first slice.
+TURN_SLICES: Final[i64] = 8
 
 
 def _no_clock() -> float:
@@ -36,6 +44,13 @@ class Task:
         raise NotImplementedError
 
 
+class BulkTask(Task):
+    """A piece of bulk work. `run` does one slice of it, and adds the task again if work is left.
+
+    If the task waits for a timer, it joins the bulk work when the timer runs out.
+    """
+
+
 class Agenda:
     """The deferred work of a broker, and its clocks `now` and `wall`, which only `advance` sets.
 
@@ -52,6 +67,11 @@ class Agenda:
         self.share = 1.0
         self._tasks: list[Task] = []
         self._next_turn: list[Task] = []
+        self._bulk: list[Task] = []
+        #: The bulk tasks that got a slice in this turn and have work left.
+        self._next_bulk: list[Task] = []
+        #: The bulk task that runs now.
+        self._slicing: Task | None = None
         self._timers: list[tuple[int, int, Task]] = []
         self._timers_added = 0
 
@@ -70,6 +90,18 @@ class Agenda:
             self.wake()
         self._next_turn.append(task)
 
+    def add_bulk(self, task: Task) -> None:
+        """Run the task once behind the deliveries of a turn, after the bulk tasks that wait.
+
+        A task that adds itself while it runs gets its next slice in the next turn.
+        """
+        if task is self._slicing:
+            self._next_bulk.append(task)
+            return
+        if not self._bulk:
+            self.wake()
+        self._bulk.append(task)
+
     def at(self, when: i64, task: Task) -> None:
         """Run the task once the clock reaches `when` ms.
 
@@ -81,7 +113,7 @@ class Agenda:
     @property
     def idle(self) -> bool:
         """True if no task waits for a turn."""
-        return not self._tasks and not self._next_turn
+        return not self._tasks and not self._next_turn and not self._bulk
 
     @property
     def deadline(self) -> int:
@@ -89,22 +121,30 @@ class Agenda:
         return self._timers[0][0] if self._timers else 0
 
     def advance(self, now: int, wall: float) -> None:
-        """Set `now` and `wall`, and add each task whose timer has run out, as `add` does."""
+        """Set `now` and `wall`, and add each task whose timer has run out.
+
+        It is added as `add` does, a BulkTask as `add_bulk` does.
+        """
         self.now = now
         self.wall = wall
         while self._timers and self._timers[0][0] <= now:
-            self.add(heapq.heappop(self._timers)[2])
+            task = heapq.heappop(self._timers)[2]
+            if isinstance(task, BulkTask):
+                self.add_bulk(task)
+            else:
+                self.add(task)
 
     def turn(self) -> None:
         """Run the tasks, and the tasks that they add, up to TURN_TASKS tasks and `share` seconds.
 
-        If a task raises an exception, this turn ends with it; the other tasks run in the next turn.
+        Then run bulk tasks: one slice in any case, more while the time is not over. If a task
+        raises an exception, this turn ends with it; the other tasks run in the next turn.
         """
         tasks = self._tasks
         if self._next_turn:
             tasks += self._next_turn
             self._next_turn = []
-        if not tasks:
+        if not tasks and not self._bulk:
             return
         done: i64 = 0
         end = self.clock() + self.share
@@ -114,7 +154,26 @@ class Agenda:
                 tasks[done - 1].run()
                 if self.clock() > end:
                     break
+            if self._bulk:
+                self._run_bulk(end)
         finally:
             del tasks[:done]
-            if self._tasks or self._next_turn:
+            if self._tasks or self._next_turn or self._bulk:
                 self.wake()
+
+    def _run_bulk(self, end: float) -> None:
+        """Run one slice of each bulk task, up to TURN_SLICES slices and the time `end`."""
+        tasks = self._bulk
+        done: i64 = 0
+        try:
+            while done < len(tasks) and done < TURN_SLICES:
+                done += 1
+                self._slicing = tasks[done - 1]
+                tasks[done - 1].run()
+                if self.clock() > end:
+                    break
+        finally:
+            self._slicing = None
+            del tasks[:done]
+            tasks += self._next_bulk
+            self._next_bulk = []

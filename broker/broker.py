@@ -8,7 +8,7 @@ from typing import Final
 
 from broker.access.identity import Authenticator
 from broker.access.users import Users
-from broker.agenda import Agenda, Task
+from broker.agenda import Agenda, BulkTask
 from broker.alarms import Alarms
 from broker.errors import PreconditionFailed
 from broker.limits import BrokerLimits
@@ -109,7 +109,7 @@ class Broker:
         return ""
 
 
-class VirtualHostRemoval(Task):
+class VirtualHostRemoval(BulkTask):
     """The removal of a virtual host's contents, some objects in each turn."""
 
     def __init__(self, broker: Broker, vhost: VirtualHost) -> None:

@@ -18,7 +18,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.agenda import Agenda, Task
+from broker.agenda import Agenda, BulkTask
 from broker.messages.message import ALWAYS
 from broker.routing.plan import Plan
 
@@ -174,7 +174,7 @@ def _make_stale(plan: Plan) -> None:
     plan.slow_path_mask = ALWAYS
 
 
-class PlanRelease(Task):
+class PlanRelease(BulkTask):
     """The release of retired plans, some in each turn: there may be as many plans as topics."""
 
     def __init__(self, agenda: Agenda, plans: list[Plan]) -> None:
@@ -188,4 +188,4 @@ class PlanRelease(Task):
             left -= 1
             plans.pop().release()
         if plans:
-            self._agenda.later(self)
+            self._agenda.add_bulk(self)

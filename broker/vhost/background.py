@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from broker.agenda import Agenda, Task
+from broker.agenda import Agenda, BulkTask
 from broker.queues.destination import Destination
 from broker.queues.queue import Queue
 from broker.routing.binding import Binding
@@ -50,7 +50,7 @@ class BindingRemover(Protocol):
         """
 
 
-class PolicyUpdate(Task):
+class PolicyUpdate(BulkTask):
     """A task that applies the present policies to queues and exchanges, some in each turn."""
 
     def __init__(
@@ -75,10 +75,10 @@ class PolicyUpdate(Task):
             declarations.apply_policies(self._queues.pop())
         declarations.retire_plans()
         if self._queues:
-            self._agenda.later(self)
+            self._agenda.add_bulk(self)
 
 
-class BindingRemoval(Task):
+class BindingRemoval(BulkTask):
     """A task that removes the bindings of deleted objects from one exchange, in slices."""
 
     def __init__(
@@ -101,10 +101,10 @@ class BindingRemoval(Task):
                 self._destinations.pop()
             left -= max(1, removed)
         if self._destinations:
-            self._agenda.later(self)
+            self._agenda.add_bulk(self)
 
 
-class TopologySnapshot(Task):
+class TopologySnapshot(BulkTask):
     """A task that writes a snapshot to `$topology`: exchanges, then queues, then bindings.
 
     Changes during the snapshot are written as they happen. So a binding that is removed before its
@@ -158,7 +158,7 @@ class TopologySnapshot(Task):
             ):
                 topology.bound(source.name, binding, isinstance(binding.destination, Subscriber))
         if self._exchanges or self._queue_names or self._bindings or self._sources:
-            self._agenda.later(self)
+            self._agenda.add_bulk(self)
         else:
             topology.complete()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.agenda import TURN_TASKS, Agenda, Task
+from broker.agenda import TURN_SLICES, TURN_TASKS, Agenda, BulkTask, Task
 
 
 class Note(Task):
@@ -87,3 +87,79 @@ def test_timers_run_in_the_order_of_their_times_when_the_clock_advances() -> Non
     agenda.turn()
     assert notes == ["early", "early too", "late"]
     assert (agenda.deadline, agenda.wall) == (0, 7.0)
+
+
+class Slices(BulkTask):
+    """Bulk work of some slices, which notes its name for each."""
+
+    def __init__(self, notes: list[str], name: str, agenda: Agenda, slices: int) -> None:
+        self._notes, self._name, self._agenda, self._left = notes, name, agenda, slices
+
+    def run(self) -> None:
+        self._notes.append(self._name)
+        self._left -= 1
+        if self._left:
+            self._agenda.add_bulk(self)
+        if self._name == "bad":
+            raise RuntimeError(self._name)
+
+
+def test_bulk_tasks_take_turns_behind_all_other_tasks() -> None:
+    agenda, notes = Agenda(), list[str]()
+    agenda.add_bulk(Slices(notes, "x", agenda, 3))
+    agenda.add_bulk(Slices(notes, "y", agenda, 2))
+    agenda.add(Note(notes, "a"))
+    agenda.turn()
+    assert notes == ["a", "x", "y"] and not agenda.idle
+    agenda.later(Note(notes, "b"))
+    agenda.turn()
+    assert notes == ["a", "x", "y", "b", "x", "y"]
+    agenda.turn()
+    assert notes[6:] == ["x"] and agenda.idle
+
+
+def test_a_turn_without_time_left_runs_one_slice_and_the_next_turn_another_task() -> None:
+    agenda, notes = Agenda(), list[str]()
+    times = iter(range(1_000_000))
+    agenda.clock, agenda.share = lambda: float(next(times)), 0.5
+    wakes: list[int] = []
+    agenda.wake = lambda: wakes.append(1)
+    for name in "xy":
+        agenda.add_bulk(Slices(notes, name, agenda, 2))
+    for turn in range(4):
+        agenda.add(Note(notes, "a"))
+        agenda.add(Note(notes, "b"))
+        before = len(wakes)
+        agenda.turn()
+        assert turn == 3 or len(wakes) > before
+    assert [name for name in notes if name in "xy"] == ["x", "y", "x", "y"]
+
+
+def test_a_turn_runs_a_bounded_number_of_slices() -> None:
+    agenda, notes = Agenda(), list[str]()
+    for number in range(TURN_SLICES + 3):
+        agenda.add_bulk(Slices(notes, str(number), agenda, 1))
+    agenda.turn()
+    assert len(notes) == TURN_SLICES
+    agenda.turn()
+    assert notes == [str(number) for number in range(TURN_SLICES + 3)] and agenda.idle
+
+
+def test_a_bulk_task_that_fails_does_not_prevent_the_others_or_its_own_next_slice() -> None:
+    agenda, notes = Agenda(), list[str]()
+    agenda.add_bulk(Slices(notes, "bad", agenda, 2))
+    agenda.add_bulk(Slices(notes, "good", agenda, 1))
+    with pytest.raises(RuntimeError):
+        agenda.turn()
+    with pytest.raises(RuntimeError):
+        agenda.turn()
+    assert notes == ["bad", "good", "bad"] and agenda.idle
+
+
+def test_the_timer_of_a_bulk_task_adds_it_to_the_bulk_work() -> None:
+    agenda, notes = Agenda(), list[str]()
+    agenda.at(10, Slices(notes, "x", agenda, 1))
+    agenda.at(10, Note(notes, "a"))
+    agenda.advance(10, 0.0)
+    agenda.turn()
+    assert notes == ["a", "x"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.agenda import Task
+from broker.agenda import BulkTask
 from broker.queues.queue import Queue
 from broker.vhost.vhost import VirtualHost
 
@@ -39,7 +39,7 @@ class ExclusiveQueues:
         ExclusiveQueueRemoval(vhost, owner, names).run()
 
 
-class ExclusiveQueueRemoval(Task):
+class ExclusiveQueueRemoval(BulkTask):
     """A task that deletes the exclusive queues of an ended connection, CLEARED queues in a turn."""
 
     def __init__(self, vhost: VirtualHost, owner: object, names: list[str]) -> None:
@@ -57,4 +57,4 @@ class ExclusiveQueueRemoval(Task):
                 vhost.delete_queue(queue)
         del self._names[-CLEARED:]
         if self._names:
-            vhost.agenda.later(self)
+            vhost.agenda.add_bulk(self)
