@@ -309,3 +309,8 @@ def _highest_first(consumer: Consumer) -> int:
 def newest_first(returned: ReturnedMessage) -> int:
     """Return a sort key that puts the message with the lowest sequence number last."""
     return -int(returned.sequence)
+
+
+def oldest_first(returned: ReturnedMessage) -> int:
+    """Return a sort key that puts the message with the lowest sequence number first."""
+    return int(returned.sequence)

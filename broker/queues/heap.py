@@ -15,14 +15,13 @@ from typing import ClassVar
 
 from mypy_extensions import i64
 
-from broker.agenda import Agenda
+from broker.agenda import Agenda, BulkTask
 from broker.messages.message import Message
 from broker.queues.arguments import QueueArguments
-from broker.queues.consumer import ReturnedMessage
-from broker.queues.fifo import Fifo
+from broker.queues.consumer import Delivery, ReturnedMessage
 from broker.queues.limited import DeadLetterHost, LimitedQueue
 from broker.queues.paged_tail import read_stored
-from broker.queues.queue import PurgeTask
+from broker.queues.queue import MESSAGES_PER_SLICE
 from broker.store.contract import Store
 
 
@@ -83,5 +82,25 @@ class HeapQueue(LimitedQueue):
     def purge(self) -> int:
         heap, self._heap = self._heap, []
         purged = super().purge()
-        PurgeTask(self, Fifo(), [entry[2] for entry in heap], None).run()
+        HeapPurge(self, heap).run()
         return purged
+
+    def put_back(self, delivery: Delivery) -> None:
+        self._insert(ReturnedMessage(delivery.message, delivery.sequence, delivery.attempts))
+        self._count_bytes(delivery.message)
+
+
+class HeapPurge(BulkTask):
+    """A task that releases the purged messages of a heap in the store, some in each turn."""
+
+    def __init__(self, queue: HeapQueue, heap: list[tuple[int, int, ReturnedMessage]]) -> None:
+        self._queue = queue
+        self._heap = heap
+
+    def run(self) -> None:
+        left: i64 = MESSAGES_PER_SLICE
+        while left > 0 and self._heap:
+            left -= 1
+            self._queue.release(self._heap.pop()[2].message)
+        if self._heap:
+            self._queue.agenda.add_bulk(self)

@@ -26,7 +26,7 @@ from broker.messages.message import Message, amend
 from broker.queues.arguments import UNLIMITED, QueueArguments
 from broker.queues.consumer import Consumer, Delivery, ReturnedMessage
 from broker.queues.paged_tail import read_stored
-from broker.queues.queue import MESSAGES_PER_SLICE, Queue
+from broker.queues.queue import DISCARDS_PER_DRAIN, MESSAGES_PER_SLICE, Queue
 from broker.store.contract import EXPIRY_EPOCH, EXPIRY_SECONDS_MAX, Store
 
 #: The reason for which a message of this fate becomes a dead letter, as `x-death` and the metrics
@@ -46,6 +46,10 @@ class DeadLetterHost:
     def dead_letter(self, queue: LimitedQueue, message: Message, reason: str) -> None:
         """Publish the message, which `queue` discarded, to the dead letter exchange of `queue`."""
         raise NotImplementedError
+
+    def is_behind(self, queue: LimitedQueue) -> bool:
+        """True if many messages of `queue` wait to be published: it should discard no more now."""
+        return False
 
     def publish_delayed(self, queue: LimitedQueue, message: Message) -> None:
         """Publish a message of a delayed exchange, whose delay in `queue` is over."""
@@ -102,7 +106,8 @@ class LimitedQueue(Queue):
 
         If the queue limits its size in bytes, the bodies of the waiting messages in memory are
         counted again; those in the tail (on disk) are not. Messages over a limit are dropped from
-        the head, unless the queue refuses new messages instead (`x-overflow: reject-publish`).
+        the head in slices, unless the queue refuses new messages instead (`x-overflow:
+        reject-publish`).
         """
         self.arguments = arguments
         self.waiting_bytes = 0
@@ -111,11 +116,13 @@ class LimitedQueue(Queue):
                 self._count_bytes(message)
         self.touch()
         if not arguments.reject_publish:
-            self._trim()
+            self._trim(0)
 
     def messages_in_memory(self) -> list[Message]:
         """Return the waiting messages, except those in the tail."""
-        return [returned.message for returned in self._returned] + self._waiting.items()
+        return [
+            returned.message for returned in self._returned + self._returned_later
+        ] + self._waiting.items()
 
     def accepts(self, message: Message) -> bool:
         """True if the queue takes the message, possibly by dropping the oldest message.
@@ -158,7 +165,7 @@ class LimitedQueue(Queue):
         self.enqueue(message)
         if self.depth > before:
             self._count_bytes(message)
-            if self._trim() or 0 < message.expires <= self.agenda.now:
+            if self._trim(self._put_drops()) or 0 < message.expires <= self.agenda.now:
                 # With TTL 0 and no ready consumer, the message has expired already; and dropping
                 # messages may have left an expired one at the head. Do not wait for the timer.
                 self.expire(MESSAGES_PER_SLICE)
@@ -178,7 +185,7 @@ class LimitedQueue(Queue):
         if not self.dead:
             self._count_bytes(delivery.message)
             if not self.arguments.reject_publish:
-                self._trim()
+                self._trim(self._put_drops())
 
     def reinsert(self, delivery: Delivery) -> None:
         """Put a returned message back to its old place in the queue."""
@@ -189,18 +196,38 @@ class LimitedQueue(Queue):
         if self.arguments.max_bytes != UNLIMITED:
             self.waiting_bytes += message.encoding.size(message.content)
 
-    def _trim(self) -> bool:
+    def _trim(self, limit: i64) -> bool:
         """Drop messages from the head while the queue is over its limits.
 
-        Return True if a message was dropped.
+        At most `limit` are dropped now and the rest as bulk work. Return True if a message was
+        dropped.
         """
         arguments = self.arguments
         before: i64 = self.depth
         while self.depth > 0 and (
             self.depth > arguments.max_length or self.waiting_bytes > arguments.max_bytes
         ):
+            if limit == 0:
+                self._schedule_upkeep()
+                break
+            limit -= 1
             self.drop_head(OVER_LIMIT)
         return self.depth < before
+
+    def _put_drops(self) -> i64:
+        """Return how many messages `_trim` may drop at once because a message was put.
+
+        While bulk work drops messages, two: the queue does not grow, and no turn gets long.
+        """
+        return 2 if self._upkeep_waits() else MESSAGES_PER_SLICE
+
+    def keep_up(self) -> None:
+        if self._host is not None and self._host.is_behind(self):
+            self._schedule_upkeep()
+            return
+        if not self.arguments.reject_publish:
+            self._trim(MESSAGES_PER_SLICE)
+        super().keep_up()
 
     def restore(self, positions: array[int], sequence: i64) -> None:
         super().restore(positions, sequence)
@@ -216,14 +243,20 @@ class LimitedQueue(Queue):
         """Drain the queue: deliver while messages wait and a consumer is ready."""
         self._drain_scheduled = False
         now: i64 = self.agenda.now
+        discards: i64 = DISCARDS_PER_DRAIN
         while self.depth > 0:
             consumer = self.pick()
             if consumer is None:
                 self._schedule_expiry(self._head().expires)
                 return
+            if discards < DISCARDS_PER_DRAIN and self.head_expired:
+                if discards == 0 or self._host is not None and self._host.is_behind(self):
+                    self._drain_as_bulk_work()
+                    return
             returned = self._pop_head()
             if 0 < returned.message.expires <= now:
                 self.discard(returned.message, EXPIRED)
+                discards -= 1
             elif returned.attempts > 0:
                 consumer.redeliver(self._with_delivery_count(returned).delivery_to(consumer))
             else:
@@ -237,6 +270,10 @@ class LimitedQueue(Queue):
                 ReturnedMessage(delivery.message, delivery.sequence, delivery.attempts)
             ).delivery_to(consumer)
         return delivery
+
+    def put_back(self, delivery: Delivery) -> None:
+        super().put_back(delivery)
+        self._count_bytes(delivery.message)
 
     def _pop_head(self) -> ReturnedMessage:
         returned = self._remove_head()

@@ -17,7 +17,10 @@ A durable queue with more than `store.window` messages drops its newest messages
 reads them from the store when their turn comes: `put --> waiting --> tail --> (store) --> waiting`.
 While the queue has a tail, every new message goes there.
 
-A purge discards all waiting messages at once, and releases them in the store in slices.
+Mass work is bulk work of the agenda: a purge discards all waiting messages at once, and releases
+them in the store in slices; expired messages, and messages above a limit that was lowered, leave
+the queue in slices (QueueUpkeep). A drain that meets DISCARDS_PER_DRAIN expired messages continues
+as bulk work.
 
 Every copy of a message that is put into a queue ends with exactly one fate:
 `copies == sum of fates + depth + unacked`.
@@ -31,7 +34,7 @@ from typing import ClassVar, Final
 
 from mypy_extensions import i64
 
-from broker.agenda import Agenda, Task
+from broker.agenda import Agenda, BulkTask
 from broker.messages.fates import EXPIRED, OVER_LIMIT, PURGED, REJECTED, UNREADABLE, UNREPRESENTABLE
 from broker.messages.message import Message
 from broker.queues.arguments import UNLIMITED
@@ -42,14 +45,17 @@ from broker.queues.consumer import (
     MessageSource,
     ReturnedMessage,
     newest_first,
+    oldest_first,
 )
 from broker.queues.fifo import Fifo
 from broker.queues.paged_tail import PagedTail
 from broker.store.contract import Store
 
-#: Messages of a queue that are released after a purge in one turn, or discarded because they have
-#: expired.
+#: Messages of a queue that one slice of bulk work releases after a purge, or discards because they
+#: have expired or the queue is above a limit.
 MESSAGES_PER_SLICE: Final[i64] = 2_000
+#: Expired messages that a drain discards before it continues as bulk work.
+DISCARDS_PER_DRAIN: Final[i64] = 500
 
 _NOTHING: Final[Fifo[Message]] = Fifo()
 _NO_RETURNED: Final[list[ReturnedMessage]] = []
@@ -80,6 +86,9 @@ class Queue(MessageSource):
         self.replacement: Queue | None = None
         self._waiting = _NOTHING
         self._returned = _NO_RETURNED
+        #: Returned messages with higher sequence numbers than all in `_returned`, the lowest first.
+        #: None while `_returned` is empty.
+        self._returned_later = _NO_RETURNED
         self._tail: PagedTail | None = None
         #: Number of messages in the tail.
         self._paged: i64 = 0
@@ -89,7 +98,7 @@ class Queue(MessageSource):
         self._sequence: i64 = 0
         self._drain_scheduled = False
         self._expiry_due: i64 = 0
-        self._expiry_task: MessageExpiry | None = None
+        self._upkeep: QueueUpkeep | None = None
 
     @property
     def max_length(self) -> int:
@@ -192,9 +201,27 @@ class Queue(MessageSource):
         self.schedule_drain()
 
     def _insert_returned(self, returned: ReturnedMessage) -> None:
-        if self._returned is _NO_RETURNED:
-            self._returned = []
-        insort(self._returned, returned, key=newest_first)
+        """Insert a message by its sequence number; one step for ascending and for descending ones.
+
+        A channel that closes may return hundreds of thousands of messages.
+        """
+        known, later = self._returned, self._returned_later
+        if not known:
+            self._returned = [returned]
+        elif returned.sequence < known[0].sequence:
+            insort(known, returned, key=newest_first)
+        else:
+            if later is _NO_RETURNED:
+                later = self._returned_later = []
+            insort(later, returned, key=oldest_first)
+
+    def _pop_returned(self) -> ReturnedMessage:
+        """Remove and return the returned message with the lowest sequence number."""
+        returned = self._returned.pop()
+        if not self._returned and self._returned_later:
+            self._returned, self._returned_later = self._returned_later, _NO_RETURNED
+            self._returned.reverse()
+        return returned
 
     # -- after a restart
 
@@ -250,6 +277,7 @@ class Queue(MessageSource):
         """
         self._drain_scheduled = False
         now: i64 = self.agenda.now
+        discards: i64 = DISCARDS_PER_DRAIN
         while self.depth > self._paged:
             consumer = self.pick()
             if consumer is None:
@@ -257,22 +285,34 @@ class Queue(MessageSource):
                 return
             self.depth -= 1
             if self._returned:
-                returned = self._returned.pop()
-                if 0 < returned.message.expires <= now:
-                    self.discard(returned.message, EXPIRED)
-                else:
-                    consumer.redeliver(returned.delivery_to(consumer))
-                continue
-            message = self._waiting.pop()
-            self._sequence += 1
-            if 0 < message.expires <= now:
-                self.discard(message, EXPIRED)
+                returned = self._pop_returned()
+                if not 0 < returned.message.expires <= now:
+                    if returned.attempts > 0:
+                        consumer.redeliver(returned.delivery_to(consumer))
+                    else:
+                        consumer.deliver(returned.message, returned.sequence)
+                    continue
+                message = returned.message
             else:
-                consumer.deliver(message, self._sequence)
+                message = self._waiting.pop()
+                self._sequence += 1
+                if not 0 < message.expires <= now:
+                    consumer.deliver(message, self._sequence)
+                    continue
+            self.discard(message, EXPIRED)
+            discards -= 1
+            if discards == 0:
+                self._drain_as_bulk_work()
+                return
         if self._paged > 0:
             self._read_tail()
             self._drain_scheduled = True
             self.agenda.later(self)
+
+    def _drain_as_bulk_work(self) -> None:
+        """Continue a drain behind the deliveries of other queues, because it discards too much."""
+        self._drain_scheduled = True
+        self.agenda.add_bulk(self)
 
     def _read_tail(self) -> None:
         """Read the next messages of the tail, unless some that were not delivered are in memory."""
@@ -298,10 +338,11 @@ class Queue(MessageSource):
     def take(self, consumer: Consumer) -> Delivery | None:
         """Remove and return the next message for a client that polls (basic.get).
 
-        Return None if no message waits.
+        Return None if no message waits, or if expired ones wait first to be discarded as bulk work
+        (`head_expired`).
         """
-        self.expire(UNLIMITED)
-        if self.depth == 0:
+        self.expire(MESSAGES_PER_SLICE)
+        if self.depth == 0 or self.head_expired:
             return None
         delivery = self._pop_head().delivery_to(consumer)
         if self.depth > 0:
@@ -309,11 +350,29 @@ class Queue(MessageSource):
             self._schedule_expiry(self._head().expires)
         return delivery
 
+    def put_back(self, delivery: Delivery) -> None:
+        """Return a message that `take` gave to a client which cannot receive it, uncounted.
+
+        Of several messages, the last one must be put back first.
+        """
+        self._insert_returned(
+            ReturnedMessage(delivery.message, delivery.sequence, delivery.attempts)
+        )
+        self.depth += 1
+        expires: i64 = delivery.message.expires
+        if expires > 0:
+            self._schedule_expiry(expires)
+
+    @property
+    def head_expired(self) -> bool:
+        """True if the first message has expired, and waits to be discarded."""
+        return self.depth > 0 and 0 < self._head().expires <= self.agenda.now
+
     def _pop_head(self) -> ReturnedMessage:
         """Remove the head of the queue and return it."""
         self.depth -= 1
         if self._returned:
-            returned = self._returned.pop()
+            returned = self._pop_returned()
         else:
             self._sequence += 1
             returned = ReturnedMessage(self._waiting.pop(), self._sequence, 0)
@@ -390,26 +449,44 @@ class Queue(MessageSource):
         """
 
     def expire(self, limit: i64) -> None:
-        """Discard expired messages from the head, at most `limit` now and the rest in later turns.
+        """Discard expired messages from the head, at most `limit` now and the rest as bulk work.
 
-        An expired message behind one that has not expired stays until it is at the head.
+        None now, unless `limit` is UNLIMITED, if bulk work waits already. An expired message behind
+        one that has not expired stays until it is at the head.
         """
+        if limit != UNLIMITED and self._upkeep_waits():
+            return
         while self.depth > 0:
             expires: i64 = self._head().expires
             if expires == 0 or expires > self.agenda.now:
                 self._schedule_expiry(expires)
                 return
             if limit == 0:
-                if self._expiry_task is not None:
-                    self.agenda.later(self._expiry_task)
+                self._schedule_upkeep()
                 return
             limit -= 1
             self.drop_head(EXPIRED)
 
-    def on_expiry_timer(self) -> None:
-        """Discard expired messages: the time that `_schedule_expiry` chose has come."""
-        self._expiry_due = 0
+    def keep_up(self) -> None:
+        """Do one slice of the queue's bulk work: discard expired messages.
+
+        Called by QueueUpkeep, also when the time comes that `_schedule_expiry` chose.
+        """
+        if self._expiry_due <= self.agenda.now:
+            self._expiry_due = 0
         self.expire(MESSAGES_PER_SLICE)
+
+    def _schedule_upkeep(self) -> None:
+        """Call `keep_up` behind the deliveries of a turn."""
+        if self._upkeep is None:
+            self._upkeep = QueueUpkeep(self)
+        if not self._upkeep.waits:
+            self._upkeep.waits = True
+            self.agenda.add_bulk(self._upkeep)
+
+    def _upkeep_waits(self) -> bool:
+        """True if `keep_up` is going to be called to discard more messages."""
+        return self._upkeep is not None and self._upkeep.waits
 
     def _schedule_expiry(self, expires: i64) -> None:
         """Schedule a call of `expire` for the time `expires` (ms), unless an earlier call is
@@ -417,9 +494,9 @@ class Queue(MessageSource):
         """
         if expires > 0 and (self._expiry_due == 0 or expires < self._expiry_due):
             self._expiry_due = expires
-            if self._expiry_task is None:
-                self._expiry_task = MessageExpiry(self)
-            self.agenda.at(expires, self._expiry_task)
+            if self._upkeep is None:
+                self._upkeep = QueueUpkeep(self)
+            self.agenda.at(expires, self._upkeep)
 
     def drop_head(self, fate: i64) -> None:
         """Discard the first message of the queue, with this fate."""
@@ -436,6 +513,7 @@ class Queue(MessageSource):
         self.acknowledged, self.auto_acknowledged = old.acknowledged, old.auto_acknowledged
         self.consumers, self.standby = old.consumers, old.standby
         self._fates, self._waiting, self._returned = old._fates, old._waiting, old._returned
+        self._returned_later = old._returned_later
         self._tail, self._paged, self._sequence = old._tail, old._paged, old._sequence
         self._set_overflow_depth()
         for consumer in self.consumers + self.standby:
@@ -444,6 +522,7 @@ class Queue(MessageSource):
         old.replacement = self
         old.consumers, old.standby, old.depth, old._paged = NO_CONSUMERS, NO_CONSUMERS, 0, 0
         old._waiting, old._returned, old._tail = _NOTHING, _NO_RETURNED, None
+        old._returned_later = _NO_RETURNED
         if self.depth > 0:
             self._schedule_expiry(self._head().expires)
             self.schedule_drain()
@@ -459,9 +538,11 @@ class Queue(MessageSource):
             # The sequence numbers of later messages follow those of the purged ones.
             self._sequence += self._waiting.size + self._paged
             self.depth = self._paged = 0
-            emptying = PurgeTask(self, self._waiting, self._returned, self._tail)
+            emptying = PurgeTask(
+                self, self._waiting, [self._returned, self._returned_later], self._tail
+            )
             self._waiting = _NOTHING
-            self._returned = _NO_RETURNED
+            self._returned = self._returned_later = _NO_RETURNED
             self._tail = None
             self._set_overflow_depth()
             emptying.run()
@@ -474,8 +555,8 @@ class Queue(MessageSource):
         """
         self.dead = True
         purged = self.purge()
-        if self._expiry_task is not None:
-            self._expiry_task.queue = None
+        if self._upkeep is not None:
+            self._upkeep.queue = None
         if self.unacked:
             self.count(PURGED, int(self.unacked))
         self.unacked = 0
@@ -491,14 +572,14 @@ class Queue(MessageSource):
         return message
 
 
-class PurgeTask(Task):
+class PurgeTask(BulkTask):
     """A task that releases purged messages in the store, some in each turn."""
 
     def __init__(
         self,
         queue: Queue,
         waiting: Fifo[Message],
-        returned: list[ReturnedMessage],
+        returned: list[list[ReturnedMessage]],
         tail: PagedTail | None,
     ) -> None:
         self._queue = queue
@@ -508,9 +589,10 @@ class PurgeTask(Task):
 
     def run(self) -> None:
         left: i64 = MESSAGES_PER_SLICE
-        while left > 0 and self._returned:
-            self._queue.release(self._returned.pop().message)
-            left -= 1
+        for returned in self._returned:
+            while left > 0 and returned:
+                self._queue.release(returned.pop().message)
+                left -= 1
         while left > 0 and self._waiting.size > 0:
             self._queue.release(self._waiting.pop())
             left -= 1
@@ -521,18 +603,21 @@ class PurgeTask(Task):
                 if position > 0:
                     self._queue.release_position(position)
         if left <= 0:
-            self._queue.agenda.later(self)
+            self._queue.agenda.add_bulk(self)
 
 
-class MessageExpiry(Task):
-    """A timer task that discards the expired messages of one queue.
+class QueueUpkeep(BulkTask):
+    """The bulk work of one queue, and its timer: see `Queue.keep_up`.
 
     `queue` is None once the queue is deleted, so that a pending timer does not keep it in memory.
     """
 
     def __init__(self, queue: Queue) -> None:
         self.queue: Queue | None = queue
+        #: True if messages are left for the next slice.
+        self.waits = False
 
     def run(self) -> None:
+        self.waits = False
         if self.queue is not None:
-            self.queue.on_expiry_timer()
+            self.queue.keep_up()

@@ -220,8 +220,10 @@ class SubscriptionGroup(Subscriber):
                     delivery.message = _not_stored(delivery.message)
         waiting: list[Message] = []
         taker = self.members[0].session.absent_consumer() if self.members else None
+        inbox.expire(UNLIMITED)
         while taker is not None and (taken := inbox.take(taker)) is not None:
             waiting.append(_not_stored(taken.message))
+            inbox.expire(UNLIMITED)
         for message in waiting:
             inbox.put(message)
         inbox.durable = True

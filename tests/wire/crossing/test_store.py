@@ -247,7 +247,7 @@ def kept(world: World, vhost: VirtualHost) -> dict[int, list[int]]:
     hands = outstanding(world)
     for queue in queues:
         waiting = [message for message in queue._waiting._items if message is not None]
-        returned = [delivery.message for delivery in queue._returned]
+        returned = [delivery.message for delivery in queue._returned + queue._returned_later]
         held = [delivery.message for delivery in hands if delivery.consumer.queue is queue]
         assert len(waiting) + len(returned) == queue.depth
         assert len(held) == queue.unacked
