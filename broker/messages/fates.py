@@ -24,7 +24,8 @@ DENIED: Final[i64] = 3
 #: The message is larger than the limit of its front end.
 TOO_LARGE: Final[i64] = 4
 #: The message is part of a dead letter cycle: each queue to which it would go has discarded it
-#: before, and no consumer has rejected it since.
+#: before, and no consumer has rejected it since. Or queues that dead-letter to each other would
+#: make more than COPIES_MAX (x_death.py) copies of it.
 LOOPED: Final[i64] = 5
 #: The publisher numbers its messages, and published this sequence number before.
 REPEATED: Final[i64] = 6

@@ -81,8 +81,8 @@ class PlainEncoding(Encoding):
 class AmendedEncoding(Encoding):
     """An encoding with changed headers and properties around an unchanged content.
 
-    A dead letter has one, and so has a copy without its `BCC` header. A change to None removes the
-    header or property.
+    A copy without its `BCC` header has one, and so has a dead letter until a PropertyCodec encodes
+    its properties. A change to None removes the header or property.
     """
 
     def __init__(self, source: Encoding, headers: Properties, changed: Properties) -> None:
@@ -117,6 +117,21 @@ def amend(encoding: Encoding, headers: Properties, changed: Properties) -> Amend
             encoding.source, {**encoding.headers, **headers}, {**encoding.changed, **changed}
         )
     return AmendedEncoding(encoding, headers, changed)
+
+
+class PropertyCodec:
+    """Encoder of the properties of dead letters, set by a front end.
+
+    A queue may hold millions of dead letters; as bytes, their properties take a fifth of the memory
+    that dicts take.
+    """
+
+    def encoded(self, encoding: AmendedEncoding, content: bytes, qos: i64) -> Encoding:
+        """Return an encoding with the same properties and body, which holds them as bytes.
+
+        `content` and `qos` are those of the message. Without a front end, return `encoding`.
+        """
+        return encoding
 
 
 def _changed(properties: Properties, changes: Properties) -> Properties:

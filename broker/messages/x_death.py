@@ -3,6 +3,11 @@
 They have the format of RabbitMQ 4. `x-death` is a list, the last death first:
 
     [{queue, reason, count, exchange, routing-keys, time, original-expiration}, ...]
+
+A dead letter that goes to several queues with dead letter exchanges of their own may multiply:
+through nine queues that dead-letter to each other, one message would become 986,409. So the last
+death has a further field, `copies`: the number of copies of the message that all its deaths since
+the last rejection made, if that is more than one. `count_copies` sets it, up to COPIES_MAX.
 """
 
 from __future__ import annotations
@@ -13,6 +18,10 @@ from typing import Final
 
 #: Largest count of a death. A higher count starts again at 1: publishers may write any number.
 COUNT_MAX: Final = 1 << 32
+
+#: Largest number of copies that one copy of a message becomes, because queues dead-letter it to
+#: several queues.
+COPIES_MAX: Final = 100
 
 Death = dict[str, object]
 
@@ -76,6 +85,28 @@ def count_death(
     if expiration is not None:
         death["original-expiration"] = expiration
     deaths.insert(0, death)
+
+
+def copies_of(deaths: Sequence[Death], reason: str) -> int:
+    """Return how many copies of a message its deaths have made, before it dies for `reason`.
+
+    A consumer that rejects a message decides itself if it goes on, so the copies count anew then.
+    """
+    copies = deaths[0].get("copies") if deaths and reason != "rejected" else 1
+    return copies if isinstance(copies, int) and 0 < copies <= COPIES_MAX else 1
+
+
+def count_copies(deaths: list[Death], before: int, queues: int) -> bool:
+    """Count in the last death the copies of a dead letter that goes to `queues` queues.
+
+    Only queues with a dead letter exchange count. `before` is the result of `copies_of`. Return
+    False if the message would become more than COPIES_MAX copies.
+    """
+    copies = before * max(1, queues)
+    deaths[0].pop("copies", None)
+    if copies > 1:
+        deaths[0]["copies"] = copies
+    return queues <= 1 or copies <= COPIES_MAX
 
 
 def death_headers(

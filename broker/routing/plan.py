@@ -12,7 +12,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.errors import AccessRefused, BrokerError
-from broker.messages.fates import DENIED, REFUSED, ROUTED, UNROUTABLE
+from broker.messages.fates import DENIED, LOOPED, REFUSED, ROUTED, UNROUTABLE
 from broker.messages.message import (
     ALWAYS,
     AT_LEAST_ONCE,
@@ -181,6 +181,13 @@ def refused(refusal: BrokerError) -> Plan:
     plan.refusal = refusal
     plan.fate = DENIED if isinstance(refusal, AccessRefused) else REFUSED
     plan.slow_path_mask = ALWAYS
+    return plan
+
+
+def looped() -> Plan:
+    """Return a plan without destinations, for a message that is part of a dead letter cycle."""
+    plan = Plan([], 0, False)
+    plan.fate = LOOPED
     return plan
 
 

@@ -13,7 +13,7 @@ from typing import Final, final
 from librt.strings import BytesWriter, read_i32_le, write_i64_le
 from mypy_extensions import i64, mypyc_attr
 
-from broker.messages.message import Address, Message
+from broker.messages.message import Address, Message, PropertyCodec
 from broker.stream.arrow import BatchBuilder
 from broker.stream.columns import BodyColumn, NumberColumn, SparseColumn, TextColumn, equal_ends
 
@@ -115,9 +115,13 @@ class PacketParser:
 
 
 class RowCodecs:
-    """The header codec and the packet parser of a broker, set by its front ends."""
+    """The codecs of a broker, set by its front ends.
+
+    The header codec and the packet parser are for streams, the property codec for dead letters.
+    """
 
     def __init__(self) -> None:
+        self.property_codec = PropertyCodec()
         self.header_codec = HeaderCodec()
         self.packet_parser = PacketParser()
 

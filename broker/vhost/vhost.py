@@ -29,6 +29,8 @@ from broker.messages.message import (
     AT_LEAST_ONCE,
     AT_MOST_ONCE,
     EXACTLY_ONCE,
+    AmendedEncoding,
+    Encoding,
     Message,
     Properties,
     amend,
@@ -51,7 +53,14 @@ from broker.routing.route import CcRoute, Route
 from broker.routing.subscriber import Subscriber
 from broker.store.contract import MessageStored, Store, Ticket
 from broker.stream.streams import Streams
-from broker.vhost.dead_letters import DeadLetter, DelayedPublish, PublishWill
+from broker.vhost.dead_letters import (
+    MOVES_MAX,
+    DeadLetters,
+    DelayedPublications,
+    PublishWill,
+    QueueMoves,
+    SharedAddresses,
+)
 from broker.vhost.declarations import Declarations
 from broker.vhost.retained import RetainedMessages
 from broker.vhost.totals import VirtualHostTotals
@@ -92,6 +101,10 @@ class VirtualHost(DeadLetterHost):
         self.alarmed = False
         #: Dead letters by reason.
         self.dead_letters: dict[str, int] = {}
+        #: The queues with messages that wait to be published again, and the jobs that do it.
+        self.moves: dict[LimitedQueue, QueueMoves] = {}
+        self.addresses = SharedAddresses()
+        self._codecs = (streams or Streams(store)).codecs
         declarations = Declarations(name, agenda, store, limits, streams or Streams(store), self)
         self.declarations = declarations
         self.bindings = declarations.bindings
@@ -488,6 +501,10 @@ class VirtualHost(DeadLetterHost):
         """Make the message the retained message of its topic; an empty payload removes it."""
         self.retained.keep(message, ticket)
 
+    def encoded(self, encoding: AmendedEncoding, content: bytes, qos: i64) -> Encoding:
+        """Return an encoding that holds the properties of a dead letter in little memory."""
+        return self._codecs.property_codec.encoded(encoding, content, qos)
+
     def publish_will(
         self,
         context: PublishContext,
@@ -513,11 +530,19 @@ class VirtualHost(DeadLetterHost):
             self.delete_queue(queue)
 
     def publish_delayed(self, queue: LimitedQueue, message: Message) -> None:
-        self.agenda.add(DelayedPublish(self, queue, message))
+        moves = self.moves.get(queue) or DelayedPublications(self, queue)
+        moves.add(message)
 
     def dead_letter(self, queue: LimitedQueue, message: Message, reason: str) -> None:
         self.dead_letters[reason] = self.dead_letters.get(reason, 0) + 1
-        self.agenda.add(DeadLetter(self, queue, message, reason))
+        moves = self.moves.get(queue)
+        if not isinstance(moves, DeadLetters):
+            moves = DeadLetters(self, queue)
+        moves.add_for(message, reason)
+
+    def is_behind(self, queue: LimitedQueue) -> bool:
+        moves = self.moves.get(queue)
+        return moves is not None and moves.waiting >= MOVES_MAX
 
 
 def _new_route(context: PublishContext, exchange: str, key: str, plan: Plan | None) -> Route | None:

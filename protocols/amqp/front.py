@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.broker import Broker
+from protocols.amqp.codec.contents import AmqpPropertyCodec
 from protocols.amqp.codec.journal_codec import AmqpHeaderCodec
 from protocols.amqp.connection.connection import AmqpConnection
 from protocols.amqp.options import AmqpOptions
@@ -17,6 +18,7 @@ class AmqpFront(Front):
         super().__init__("amqp091", broker)
         self.options = options or AmqpOptions()
         broker.streams.codecs.header_codec = AmqpHeaderCodec()
+        broker.streams.codecs.property_codec = AmqpPropertyCodec()
 
     def connect(self, peer: Peer) -> Connection:
         return AmqpConnection(self, peer, self.options)

@@ -15,7 +15,6 @@ from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
 from broker.messages.message import (
-    AT_LEAST_ONCE,
     HEADERS,
     PERSISTENCE,
     PLAIN,
@@ -25,6 +24,7 @@ from broker.messages.message import (
     Encoding,
     Message,
     Properties,
+    PropertyCodec,
 )
 from broker.routing.deduplication import PRODUCER
 from protocols.amqp.codec.frames import BODY, FRAME_END, HEADER, OVERHEAD
@@ -80,6 +80,42 @@ class Frames(Encoding):
         """Return the content header: class, weight, body size, property flags and properties."""
         end: i64 = 7 + i64(read_i32_be(content, 3))
         return content[7:end]
+
+
+class EncodedProperties(Encoding):
+    """The encoding of a dead letter: new flags and properties (`header`) of an unchanged content.
+
+    `source` is the encoding in which the message was published.
+    """
+
+    __slots__ = ("header", "source")
+
+    def __init__(self, source: Encoding, header: bytes) -> None:
+        self.source = source
+        self.header = header
+
+    def body(self, content: bytes) -> bytes:
+        return self.source.body(content)
+
+    def properties(self, content: bytes) -> Properties:
+        return read_properties(self.header)
+
+    def size(self, content: bytes) -> i64:
+        return self.source.size(content)
+
+    def priority(self, content: bytes) -> i64:
+        return self.source.priority(content)
+
+
+class AmqpPropertyCodec(PropertyCodec):
+    """The codec that encodes the properties of dead letters of any protocol as AMQP's."""
+
+    def encoded(self, encoding: AmendedEncoding, content: bytes, qos: i64) -> Encoding:
+        source = encoding.source
+        header = written_properties(encoding, content, qos)
+        return EncodedProperties(
+            source.source if isinstance(source, EncodedProperties) else source, header
+        )
 
 
 #: Largest number of cached encodings. Above it, each request for a further encoding makes a new
@@ -237,37 +273,34 @@ def content_for(message: Message, frames: Frames) -> bytes:
         if source.channel == frames.channel:
             return message.content
         return message.cache_recoded(frames, _renumber(message.content, frames.channel))
-    if isinstance(source, Frames):
-        header = source.header(message.content)
-    elif isinstance(source, AmendedEncoding):
-        return message.cache_recoded(
-            frames,
-            _fitting(amended_content(source, message.content, frames, message.qos), frames),
-        )
-    elif source is PLAIN:
-        header = b"\x10\x00\x02" if message.qos else b"\x10\x00\x01"
-    else:
-        header = write_properties({"delivery_mode": 2 if message.qos else 1} | message.properties)
-    return message.cache_recoded(frames, _fitting(_split(header, message.body, frames), frames))
+    properties = written_properties(source, message.content, message.qos)
+    fits = FIXED_HEADER - 2 + len(properties) <= frames.frame_max - OVERHEAD
+    return message.cache_recoded(frames, _split(properties, message.body, frames) if fits else b"")
 
 
-def _fitting(content: bytes, frames: Frames) -> bytes:
-    return content if i64(read_i32_be(content, 3)) <= frames.frame_max - OVERHEAD else b""
-
-
-def amended_content(
-    encoding: AmendedEncoding, content: bytes, frames: Frames, qos: i64 = AT_LEAST_ONCE
-) -> bytes:
-    """Return, in frames, a content whose properties the broker has changed.
+def encoded_content(encoding: Encoding, content: bytes, frames: Frames, qos: i64) -> bytes:
+    """Return a content of any encoding in frames.
 
     `qos` determines the delivery_mode if the message was not published through AMQP.
     """
-    source = encoding.source
-    if isinstance(source, Frames):
-        header = amended(source.header(content), encoding.headers, encoding.changed)
-    else:
-        header = write_properties({"delivery_mode": 2 if qos else 1} | encoding.properties(content))
-    return _split(header, encoding.body(content), frames)
+    return _split(written_properties(encoding, content, qos), encoding.body(content), frames)
+
+
+def written_properties(encoding: Encoding, content: bytes, qos: i64) -> bytes:
+    """Return the flags and properties of a content of any encoding; see `encoded_content`."""
+    if isinstance(encoding, Frames):
+        return encoding.header(content)
+    if isinstance(encoding, EncodedProperties):
+        return encoding.header
+    if isinstance(encoding, AmendedEncoding):
+        source = encoding.source
+        if isinstance(source, (Frames, EncodedProperties)):
+            return amended(
+                written_properties(source, content, qos), encoding.headers, encoding.changed
+            )
+    elif encoding is PLAIN:
+        return b"\x10\x00\x02" if qos else b"\x10\x00\x01"
+    return write_properties({"delivery_mode": 2 if qos else 1} | encoding.properties(content))
 
 
 def _split(flags_and_properties: bytes, body: bytes, frames: Frames) -> bytes:

@@ -11,11 +11,11 @@ from typing import Final
 from librt.strings import read_i16_be, read_i32_be
 from mypy_extensions import i64
 
-from broker.messages.message import PLAIN, AmendedEncoding, Message
+from broker.messages.message import PLAIN, Message
 from broker.store.values import dump
 from broker.stream.rows import PROPERTY_COLUMNS, HeaderCodec
-from protocols.amqp.codec.contents import Frames
-from protocols.amqp.codec.properties import LAYOUT, amended, write_properties
+from protocols.amqp.codec.contents import Frames, written_properties
+from protocols.amqp.codec.properties import LAYOUT
 from protocols.amqp.codec.tables import read_table
 
 #: Class id and weight at the start of a content header.
@@ -64,14 +64,7 @@ class AmqpHeaderCodec(HeaderCodec):
         if encoding is PLAIN:
             return self._plain_header(len(content), 2 if message.qos else 1)
         size = int(encoding.size(content)).to_bytes(8, "big")
-        mode = {"delivery_mode": 2 if message.qos else 1}
-        if isinstance(encoding, AmendedEncoding) and isinstance(encoding.source, Frames):
-            return (
-                _BASIC
-                + size
-                + amended(encoding.source.header(content), encoding.headers, encoding.changed)
-            )
-        return _BASIC + size + write_properties(mode | encoding.properties(content))
+        return _BASIC + size + written_properties(encoding, content, message.qos)
 
     def _plain_header(self, size: i64, mode: i64) -> bytes:
         header = self._plain.get(int(size << 2 | mode))

@@ -8,9 +8,14 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from broker.messages.message import AmendedEncoding, Encoding
+from broker.messages.message import AT_LEAST_ONCE, AmendedEncoding, Encoding
 from broker.store.codecs import Codec, Codecs
-from protocols.amqp.codec.contents import Frames, amended_content, frames_of
+from protocols.amqp.codec.contents import (
+    EncodedProperties,
+    Frames,
+    encoded_content,
+    frames_of,
+)
 
 TAG: Final = 1
 _PARAMETERS: Final = struct.Struct(">HI")
@@ -22,8 +27,8 @@ class FrameCodec(Codec):
     """The codec in the store for AMQP contents, and for dead letters of any protocol."""
 
     def dump(self, encoding: Encoding, content: bytes) -> tuple[int, bytes, bytes]:
-        if isinstance(encoding, AmendedEncoding):
-            content = amended_content(encoding, content, _DEAD_LETTER)
+        if isinstance(encoding, (AmendedEncoding, EncodedProperties)):
+            content = encoded_content(encoding, content, _DEAD_LETTER, AT_LEAST_ONCE)
             encoding = _DEAD_LETTER
         assert isinstance(encoding, Frames)
         return TAG, _PARAMETERS.pack(encoding.channel, encoding.frame_max), content
@@ -38,4 +43,4 @@ class FrameCodec(Codec):
 
 def register(codecs: Codecs) -> None:
     """Register the codec for AMQP contents in a store."""
-    codecs.register(FrameCodec(), [Frames, AmendedEncoding], [TAG])
+    codecs.register(FrameCodec(), [Frames, AmendedEncoding, EncodedProperties], [TAG])
