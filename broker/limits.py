@@ -11,6 +11,9 @@ class BrokerLimits:
         self.message = 16 << 20
         #: Largest size of all bodies of one AMQP transaction in bytes.
         self.transaction = 256 << 20
+        #: Largest number of parts of one AMQP transaction: copies of its messages, and settlements.
+        #: A commit carries out all of them in one turn.
+        self.transaction_parts = 20_000
         #: Number of routes that one PublishContext caches, and of plans that a virtual host caches.
         self.routes = 65_536
         #: Number of PublishContexts of a virtual host above which unused ones are removed.

@@ -245,8 +245,7 @@ class Connection(Outlet):
             self._input.append(data[used:] if used > 0 else data)
             if self.stalled:
                 self._check_login_input()
-        if len(self.out) > 0 and not self.dirty:
-            self.touch()
+        self.wake_for_output()
 
     def _check_login_input(self) -> None:
         """Abort a connection whose client sends over LOGIN_INPUT_MAX bytes before it is logged in.

@@ -116,6 +116,25 @@ class Window:
                 self._trim()
         return delivery
 
+    def numbers(self, after: i64, last: i64, limit: i64) -> list[i64]:
+        """Return the numbers of outstanding deliveries above `after` and up to `last`, ascending.
+
+        At most `limit` numbers are returned.
+        """
+        found: list[i64] = []
+        for straggler in self._stragglers:
+            if straggler > last or len(found) >= limit:
+                return found
+            if straggler > after:
+                found.append(i64(straggler))
+        at: i64 = max(self.first, after + 1) - self.base
+        end: i64 = min(last + 1 - self.base, len(self._items))
+        while at < end and len(found) < limit:
+            if self._items[at] is not None:
+                found.append(self.base + at)
+            at += 1
+        return found
+
     def take_up_to(self, number: i64) -> list[Delivery]:
         """Remove and return all deliveries up to this number, inclusive, oldest first."""
         taken: list[Delivery] = []

@@ -311,6 +311,11 @@ class ResolvedTargets:
         self._journals = journals
         self._publisher = publisher
 
+    @property
+    def copies(self) -> int:
+        """The number of copies that the message makes."""
+        return len(self._targets)
+
     def plan(self) -> Plan:
         """Return a plan of the destinations that still exist.
 

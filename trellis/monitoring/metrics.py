@@ -392,6 +392,12 @@ def _queues(page: MetricsPage, node: BrokerNode, totals: list[VirtualHostTotals]
             f"Total number of messages dead-lettered, reason {reason}.",
             sum(vhost.dead_letters.get(reason, 0) for vhost in vhosts),
         )
+    page.gauge(
+        "trellis_dead_letters_waiting",
+        "Number of messages that left a queue, as dead letters or because their delay is over, and "
+        "wait to be published again.",
+        sum(moves.waiting for vhost in vhosts for moves in vhost.moves.values()),
+    )
 
 
 def _streams(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> None:

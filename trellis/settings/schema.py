@@ -173,6 +173,15 @@ class Limits(Section, frozen=True, kw_only=True):
     message: Annotated[
         int, option("largest message body", ge=1, le=512 * MIB, unit="bytes", fills=BrokerLimits)
     ] = BROKER.message
+    transaction_parts: Annotated[
+        int,
+        option(
+            "copies of messages and settlements of one AMQP transaction; a commit carries out all "
+            "of them in one turn",
+            ge=1,
+            fills=BrokerLimits,
+        ),
+    ] = BROKER.transaction_parts
     connections: Annotated[
         int, option("client connections; 0 is 90 % of the file descriptor limit", ge=0)
     ] = 0

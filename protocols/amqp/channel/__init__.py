@@ -4,6 +4,8 @@ Reading order:
 
     connection_interface   what a channel uses of its connection
     consumer               writes messages of a queue as basic.deliver
+    settlement             settling many deliveries with one method, in slices
+    fetching               basic.get
     receiver               consumers of a channel, delivery tags, settlements
     streaming              consumers of streams
     confirms               publisher confirms, in the order of publishing

@@ -94,7 +94,9 @@ class Channel:
         if self.publisher.confirms is not None:
             raise AmqpError(406, "cannot switch from confirm to tx mode")
         if not self.transactional:
-            transaction = Transaction(self.vhost.limits.transaction)
+            transaction = Transaction(
+                self.vhost.limits.transaction, self.vhost.limits.transaction_parts
+            )
             self.publisher.transaction = self.receiver.transaction = transaction
             self.connection.require_slow_path()
 

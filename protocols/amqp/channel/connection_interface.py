@@ -32,6 +32,8 @@ class ConnectionInterface(Connection):
         self.context: PublishContext | None = None
         #: Size of the largest frame, in bytes.
         self.frame_max: i64 = LOGIN_INPUT_MAX
+        #: The work of the present method beyond its usual cost, in units of BUDGET.
+        self.extra_cost: i64 = 0
         #: Queues that only this connection may use, and that are deleted with it.
         self.exclusive_queues = ExclusiveQueues()
 

@@ -16,14 +16,15 @@ from mypy_extensions import i64
 
 from broker.access.identity import Identity
 from broker.errors import AccessRefused
-from broker.queues.consumer import CreditPool, Delivery
+from broker.queues.consumer import CreditPool
 from broker.queues.queue import Queue
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.consumer import AmqpConsumer, ConsumerOwner, reject, requeue, settle
+from protocols.amqp.channel.fetching import Fetch
+from protocols.amqp.channel.settlement import Settlement
 from protocols.amqp.channel.transaction import ACKED, REJECTED, REQUEUED, Transaction
-from protocols.amqp.codec.contents import DIRECT, Frames, content_for
-from protocols.amqp.codec.frames import got
+from protocols.amqp.codec.contents import DIRECT, Frames
 from protocols.amqp.errors import AmqpError
 from protocols.tally import FrontCounters
 from protocols.window import Window
@@ -54,6 +55,8 @@ class ChannelReceiver(ConsumerOwner):
         self.replies: Queue | None = None
         #: None unless the channel is in transaction mode.
         self.transaction: Transaction | None = None
+        #: The last settlement of many deliveries. While it goes on, the connection is stalled.
+        self._settlement: Settlement | None = None
         self._vhost = vhost
         self._connection = connection
         self._number: i64 = number
@@ -176,48 +179,9 @@ class ChannelReceiver(ConsumerOwner):
             consumer.queue.schedule_drain()
 
     def get(self, queue: Queue, no_ack: bool) -> None:
-        """Answer basic.get with get-ok and a content, or with get-empty."""
-        delivery = queue.take(self._consumer(queue, "", no_ack, 0))
-        if delivery is None:
-            self._tally.get_empty += 1
-            self._connection.send(self._number, spec.Basic.GetEmpty())
-            self._connection.touch()
-            return
-        message = delivery.message
-        content = (
-            message.content
-            if message.encoding is self._frames
-            else content_for(message, self._frames)
-        )
-        if not content:
-            # The properties do not fit into a frame of this client: it gets the next message.
-            queue.unacked += 1
-            queue.unrepresentable(message)
-            self.get(queue, no_ack)
-            return
-        number: i64
-        if no_ack:
-            self._tally.get_auto += 1
-            number = self.unacked.skip()
-            queue.auto_acknowledge(message)
-        else:
-            self._tally.get_manual += 1
-            queue.unacked += 1
-            delivery.consumer.pool = None
-            number = self.unacked.add(delivery)
-        if delivery.attempts > 0:
-            self._tally.redelivered += 1
-        self._connection.out.write(
-            got(
-                self._number,
-                number,
-                delivery.attempts > 0,
-                message.address.short_strings,
-                queue.depth,
-            )
-        )
-        self._connection.write_content(content)
-        self._connection.touch()
+        """Answer basic.get with get-ok and a content, or with get-empty. Raises AmqpError."""
+        consumer = self._consumer(queue, "", no_ack, 0)
+        Fetch(self._connection, consumer, queue, self.unacked, self._frames, self._number).start()
 
     # -- settling
 
@@ -227,9 +191,7 @@ class ChannelReceiver(ConsumerOwner):
             self._settle_at_commit(self.transaction, number, multiple, ACKED)
             return
         if multiple:
-            for delivery in self._take_many(number):
-                self._tally.acknowledged += 1
-                settle(delivery)
+            self._settle_many(number, ACKED)
             return
         one = self.unacked.take(number)
         if one is None:
@@ -237,17 +199,18 @@ class ChannelReceiver(ConsumerOwner):
         self._tally.acknowledged += 1
         settle(one)
 
-    def _take_many(self, number: i64) -> list[Delivery]:
-        """Remove and return all outstanding deliveries up to a delivery tag; all for tag 0.
+    def _settle_many(self, number: i64, how: int) -> None:
+        """Settle all outstanding deliveries up to a delivery tag, all for tag 0, in slices.
 
         Raises AmqpError if the tag is unknown.
         """
-        if number == 0:
-            return self.unacked.take_all()
-        taken = self.unacked.take_up_to(number) if number < self.unacked.next else []
-        if not taken:
+        last: i64 = number if number else self.unacked.next - 1
+        if number and (
+            number < 0 or number >= self.unacked.next or not self.unacked.numbers(0, number, 1)
+        ):
             raise _unknown(number)
-        return taken
+        self._settlement = Settlement(self._connection, self.unacked, last, how)
+        self._settlement.start()
 
     def nack(self, number: i64, multiple: bool, requeued: bool) -> None:
         """Handle basic.nack and basic.reject: requeue or reject deliveries.
@@ -259,43 +222,33 @@ class ChannelReceiver(ConsumerOwner):
                 self.transaction, number, multiple, REQUEUED if requeued else REJECTED
             )
             return
+        how = REQUEUED if requeued else REJECTED
         if multiple:
-            taken = self._take_many(number)
-        else:
-            one = self.unacked.take(number)
-            if one is None:
-                raise _unknown(number)
-            taken = [one]
-        if requeued:
-            # The newest message first: each one then goes before those requeued already, to the
-            # head of the queue's returned messages, which takes one step.
-            for delivery in reversed(taken):
-                requeue(delivery)
+            self._settle_many(number, how)
             return
-        for delivery in taken:
-            reject(delivery)
+        one = self.unacked.take(number)
+        if one is None:
+            raise _unknown(number)
+        if requeued:
+            requeue(one)
+        else:
+            reject(one)
 
     def recover(self) -> None:
         """Requeue all outstanding deliveries, in order, except those settled in a transaction."""
-        transaction = self.transaction
-        if transaction is not None and transaction.settlements:
-            self._requeue(
-                [
-                    number
-                    for number, _ in self.unacked.outstanding()
-                    if number not in transaction.settlements
-                ]
-            )
-            return
-        for delivery in reversed(self.unacked.take_all()):
-            requeue(delivery)
+        self._settlement = self._recovery()
+        self._settlement.start()
 
-    def _requeue(self, numbers: list[i64]) -> None:
-        """Requeue the deliveries with these delivery tags, which must be in ascending order."""
-        for number in reversed(numbers):
-            delivery = self.unacked.take(number)
-            if delivery is not None:
-                requeue(delivery)
+    def _recovery(self) -> Settlement:
+        """Return the settlement that requeues all outstanding deliveries."""
+        transaction = self.transaction
+        return Settlement(
+            self._connection,
+            self.unacked,
+            self.unacked.next - 1,
+            REQUEUED,
+            transaction.settlements if transaction is not None else None,
+        )
 
     def settle_committed(self, settlements: dict[int, int]) -> None:
         """Carry out the settlements of a transaction that is being committed."""
@@ -311,7 +264,10 @@ class ChannelReceiver(ConsumerOwner):
                 settle(delivery)
             else:
                 reject(delivery)
-        self._requeue(sorted(requeued))
+        for number in sorted(requeued):
+            delivery = self.unacked.take(number)
+            assert delivery is not None
+            requeue(delivery)
 
     def _settle_at_commit(
         self, transaction: Transaction, number: i64, multiple: bool, how: int
@@ -325,17 +281,22 @@ class ChannelReceiver(ConsumerOwner):
         if not multiple:
             if number in settlements or self.unacked.get(number) is None:
                 raise _unknown(number)
-            settlements[number] = how
+            transaction.settle(number, how)
             return
+        last: i64 = number if number else self.unacked.next - 1
         numbers = [
             one
-            for one, _ in self.unacked.outstanding()
-            if (number == 0 or one <= number) and one not in settlements
+            for one in self.unacked.numbers(
+                transaction.settled_up_to, last, transaction.room + len(settlements) + 1
+            )
+            if one not in settlements
         ]
         if number and (not numbers or number >= self.unacked.next):
             raise _unknown(number)
+        transaction.check_parts(len(numbers))
         for one in numbers:
             settlements[one] = how
+        transaction.settled_up_to = max(transaction.settled_up_to, last)
 
     def on_closed(self) -> None:
         """End all consumers and requeue all outstanding deliveries: the channel has ended."""
@@ -344,7 +305,10 @@ class ChannelReceiver(ConsumerOwner):
         # All consumers are unsubscribed first, so that no requeued message comes back to them.
         for consumer in self.consumers.values():
             consumer.queue.unsubscribe(consumer)
-        self.recover()
+        if self._settlement is not None and not self._settlement.finished:
+            self._settlement.requeue_rest()
+        else:
+            self._recovery().start_at_close()
         for tag in tags:
             self.cancel(tag)
 

@@ -202,8 +202,11 @@ class AmqpConnection(ConnectionInterface):
                     channel.receiver.ack(
                         read_i64_be(data, position + 11), data[position + 19] & 1 == 1
                     )
-                    budget -= 1
+                    budget -= 1 + self.extra_cost
+                    self.extra_cost = 0
                     position = end
+                    if self.stalled:
+                        break
                     continue
             if confirming is not None:
                 confirming.confirm()
@@ -220,7 +223,8 @@ class AmqpConnection(ConnectionInterface):
             context = self.context
             number = -1
             known = self.current_method >= _PUBLISH and self.current_method >> 16 == BASIC
-            budget -= COLD if known else DECLARED
+            budget -= (COLD if known else DECLARED) + self.extra_cost
+            self.extra_cost = 0
         if confirming is not None:
             confirming.confirm()
         return position

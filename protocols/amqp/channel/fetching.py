@@ -1,0 +1,128 @@
+"""Answering basic.get: take the first message that fits into the client's frames.
+
+A content header is one frame. A message whose properties do not fit into a frame of this client
+stays in the queue, for clients with a larger frame_max, and the client gets the next message.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pamqp.commands as spec
+from mypy_extensions import i64
+
+from broker.agenda import BulkTask
+from broker.queues.consumer import Delivery
+from broker.queues.queue import Queue
+from protocols.amqp.channel.connection_interface import ConnectionInterface
+from protocols.amqp.channel.consumer import AmqpConsumer
+from protocols.amqp.codec.contents import Frames, content_for
+from protocols.amqp.codec.frames import got
+from protocols.amqp.errors import AmqpError
+from protocols.window import Window
+
+#: Number of messages that one basic.get passes over because their properties do not fit.
+PASSED_MAX: Final = 100
+#: Class and method id of basic.get.
+_GET: Final[i64] = 60 << 16 | 70
+
+
+class Fetch(BulkTask):
+    """One basic.get. It waits, with its connection, while the queue discards expired messages.
+
+    `consumer` stands for the client; it is not subscribed to the queue.
+    """
+
+    def __init__(
+        self,
+        connection: ConnectionInterface,
+        consumer: AmqpConsumer,
+        queue: Queue,
+        unacked: Window,
+        frames: Frames,
+        number: i64,
+    ) -> None:
+        self._connection = connection
+        self._consumer = consumer
+        self._queue = queue
+        self._unacked = unacked
+        self._frames = frames
+        #: Channel number.
+        self._number: i64 = number
+
+    def start(self) -> None:
+        """Answer, or stall the connection until the answer. Raises AmqpError."""
+        if not self._answer():
+            self._connection.stall()
+            self._connection.agenda.add_bulk(self)
+
+    def run(self) -> None:
+        connection = self._connection
+        if connection.finished:
+            return
+        try:
+            if not self._answer():
+                connection.agenda.add_bulk(self)
+                return
+        except AmqpError as error:
+            connection.close_channel(self._number, error, _GET)
+        connection.resume_input()
+
+    def _answer(self) -> bool:
+        """Send get-ok with a content, or get-empty; return False if expired messages come first.
+
+        Raises AmqpError if too many messages do not fit into the client's frames.
+        """
+        queue = self._queue
+        passed: list[Delivery] = []
+        content = b""
+        delivery = queue.take(self._consumer)
+        while delivery is not None:
+            content = content_for(delivery.message, self._frames)
+            if content:
+                break
+            passed.append(delivery)
+            if len(passed) == PASSED_MAX:
+                break
+            delivery = queue.take(self._consumer)
+        waits = delivery is None and queue.head_expired
+        for too_large in reversed(passed):
+            queue.put_back(too_large)
+        self._connection.extra_cost += len(passed)
+        if waits:
+            return False
+        if delivery is None:
+            self._connection.front.tally.get_empty += 1
+            self._connection.send(self._number, spec.Basic.GetEmpty())
+        elif content:
+            self._send(delivery, content)
+        else:
+            raise AmqpError(
+                406,
+                f"the first {PASSED_MAX} messages of queue '{queue.name}' in vhost '{queue.vhost}' "
+                f"have properties that do not fit into frame_max {self._frames.frame_max}: "
+                "connect with a larger frame_max",
+            )
+        self._connection.wake_for_output()
+        return True
+
+    def _send(self, delivery: Delivery, content: bytes) -> None:
+        """Send get-ok with a content, and hold the delivery unless it is settled with that."""
+        queue, tally = self._queue, self._connection.front.tally
+        number: i64
+        if self._consumer.no_ack:
+            tally.get_auto += 1
+            number = self._unacked.skip()
+            queue.auto_acknowledge(delivery.message)
+        else:
+            tally.get_manual += 1
+            queue.unacked += 1
+            self._consumer.pool = None
+            number = self._unacked.add(delivery)
+        if delivery.attempts > 0:
+            tally.redelivered += 1
+        address = delivery.message.address.short_strings
+        self._connection.out.write(
+            got(self._number, number, delivery.attempts > 0, address, queue.depth)
+        )
+        self._connection.write_content(content)

@@ -1,0 +1,101 @@
+"""Settling many deliveries with one method: basic.ack or basic.nack with `multiple`, and recover.
+
+A client may hold hundreds of thousands of deliveries. They are settled in slices, oldest first, as
+bulk work of the agenda. Meanwhile the connection is stalled, so its later methods wait; other
+clients are served. A channel that closes meanwhile leaves the settlement to go on; the deliveries
+that are left then are requeued behind it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.agenda import BulkTask
+from protocols.amqp.channel.connection_interface import ConnectionInterface
+from protocols.amqp.channel.consumer import reject, requeue, settle
+from protocols.amqp.channel.transaction import ACKED, REQUEUED
+from protocols.window import Window
+
+#: Deliveries that are settled in one slice.
+SETTLED_PER_SLICE: Final[i64] = 1_000
+
+
+class Settlement(BulkTask):
+    """The settlement of all outstanding deliveries of a channel up to a delivery tag.
+
+    `how` is ACKED, REJECTED or REQUEUED. Deliveries with a tag in `kept` stay outstanding.
+    """
+
+    def __init__(
+        self,
+        connection: ConnectionInterface,
+        unacked: Window,
+        last: i64,
+        how: int,
+        kept: dict[int, int] | None = None,
+    ) -> None:
+        #: True once no delivery is left.
+        self.finished = False
+        self._connection = connection
+        self._unacked = unacked
+        self._last: i64 = last
+        self._how = how
+        self._kept = kept
+        #: All deliveries up to this tag are settled or kept.
+        self._done: i64 = 0
+        #: True if the rest of the channel's deliveries is requeued afterwards.
+        self._requeues_rest = False
+        self._stalls = False
+
+    def start(self) -> None:
+        """Settle the first slice. If deliveries are left, stall the connection."""
+        self._settle_slice()
+        if not self.finished:
+            self._stalls = True
+            self._connection.stall()
+            self._connection.agenda.add_bulk(self)
+
+    def start_at_close(self) -> None:
+        """Settle the first slice, and the others later: the channel has closed."""
+        self._settle_slice()
+        if not self.finished:
+            self._connection.agenda.add_bulk(self)
+
+    def requeue_rest(self) -> None:
+        """Requeue the deliveries that are outstanding afterwards: the channel has closed."""
+        self._requeues_rest = True
+
+    def run(self) -> None:
+        self._settle_slice()
+        if not self.finished:
+            self._connection.agenda.add_bulk(self)
+        elif self._stalls and not self._connection.finished:
+            self._connection.resume_input()
+
+    def _settle_slice(self) -> None:
+        """Settle the next deliveries, and set `finished` if there are no more."""
+        how, kept = self._how, self._kept
+        numbers = self._unacked.numbers(self._done, self._last, SETTLED_PER_SLICE)
+        for number in numbers:
+            if kept is not None and number in kept:
+                continue
+            delivery = self._unacked.take(number)
+            assert delivery is not None
+            if how == ACKED:
+                self._connection.front.tally.acknowledged += 1
+                settle(delivery)
+            elif how == REQUEUED:
+                requeue(delivery)
+            else:
+                reject(delivery)
+        self._connection.extra_cost += len(numbers)
+        if len(numbers) >= SETTLED_PER_SLICE:
+            self._done = numbers[-1]
+        elif self._requeues_rest:
+            self._requeues_rest = False
+            self._how, self._kept = REQUEUED, None
+            self._done, self._last = 0, self._unacked.next - 1
+        else:
+            self.finished = True
