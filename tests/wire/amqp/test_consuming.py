@@ -547,6 +547,7 @@ def test_very_many_messages_go_back_in_order() -> None:
     client.connection.receive_data(
         marshal(1, B.Nack(0, multiple=True, requeue=True)) + marshal(1, B.Get(queue="q"))
     )
+    client.world.settle(client.connection)
     [back] = deliveries(client.read())
     assert (back.number, back.body, state(client)) == (20_001, b"0", (19_999, 1))
 

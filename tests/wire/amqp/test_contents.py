@@ -433,5 +433,8 @@ def test_basic_get_passes_over_properties_that_do_not_fit() -> None:
     assert [
         one.body for one in deliveries(reader.send(spec.Basic.Get(queue="q", no_ack=True)))
     ] == [b"b"]
-    assert world.copies() == {"not_representable": 1, "auto_acknowledged": 1}
+    assert deliveries(reader.send(spec.Basic.Get(queue="q"))) == []
+    assert world.copies() == {"auto_acknowledged": 1}
+    [other] = deliveries(publisher.send(spec.Basic.Get(queue="q")))
+    assert (other.body, other.redelivered) == (b"a", False)
     world.fates()
