@@ -245,7 +245,8 @@ class Connection(Outlet):
             self._input.append(data[used:] if used > 0 else data)
             if self.stalled:
                 self._check_login_input()
-        self.wake_for_output()
+        if (len(self.out) > 0 or self._parts_size > 0) and not self.dirty:
+            self.touch()
 
     def _check_login_input(self) -> None:
         """Abort a connection whose client sends over LOGIN_INPUT_MAX bytes before it is logged in.

@@ -57,14 +57,6 @@ class Outlet:
             self.dirty = True
             self.wake()
 
-    def wake_for_output(self) -> None:
-        """Call `wake` if bytes were written since the last `parts_to_send`.
-
-        Connections call this after each chunk of input, so a reply need not call `touch`.
-        """
-        if not self.dirty and (len(self.out) > 0 or self._parts_size > 0):
-            self.touch()
-
     def attach(self, data: bytes) -> None:
         """Append bytes to the output without copying them."""
         out = self.out

@@ -103,7 +103,7 @@ class Fetch(BulkTask):
                 f"have properties that do not fit into frame_max {self._frames.frame_max}: "
                 "connect with a larger frame_max",
             )
-        self._connection.wake_for_output()
+        self._connection.touch()
         return True
 
     def _send(self, delivery: Delivery, content: bytes) -> None:
