@@ -11,12 +11,21 @@ the broker from storing it twice, the producer numbers its messages in two heade
 The broker remembers the last sequence number of each producer. A message with a number that is not
 larger is confirmed and dropped. The store keeps the last number in one group with the message, so
 after a crash both are there, or neither is.
+
+A queue that is full may refuse a message. Its number must then be the producer's next one: if a
+larger number were accepted, the repeated message would count as published and be lost. So larger
+numbers of this producer are refused, too, until the refused number is accepted. A producer that
+does not publish the refused number again within REFUSAL_MS has given that message up. This applies
+to publishers that hear of the refusal: with confirms, or with QoS 1 or 2.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import i64
+
+from broker.agenda import Agenda
 from broker.errors import PreconditionFailed
 from broker.eviction import evict_oldest
 from broker.messages.message import Properties
@@ -27,6 +36,8 @@ SEQUENCE: Final = "x-trellis-sequence"
 #: Number of producers that a virtual host remembers. If there are more, the producer that published
 #: longest ago is evicted.
 PRODUCERS_MAX: Final = 100_000
+#: Time in ms for which a refused sequence number is remembered, since it was refused last.
+REFUSAL_MS: Final = 3_600_000
 #: Size in bytes of the longest producer name.
 NAME_MAX: Final = 255
 #: Decimal digits of the largest sequence number, 2**63 - 1.
@@ -69,18 +80,56 @@ def numbered(headers: Properties) -> NumberedPublication | None:
     return NumberedPublication(producer, sequence)
 
 
-class Producers:
-    """The last sequence numbers of the producers of one virtual host."""
+class Refusal:
+    """The sequence number that a producer must publish next, and when the broker forgets it.
 
-    def __init__(self, vhost: str, store: Store) -> None:
+    `expires` is in ms of the agenda's clock.
+    """
+
+    __slots__ = ("expires", "sequence")
+
+    def __init__(self, sequence: int, expires: i64) -> None:
+        self.sequence = sequence
+        self.expires: i64 = expires
+
+
+class Producers:
+    """The last and the refused sequence numbers of the producers of one virtual host."""
+
+    def __init__(self, vhost: str, store: Store, agenda: Agenda) -> None:
         #: Last sequence numbers by producer name; the producer that published last is at the end.
         self.last: dict[str, int] = {}
+        #: The refused numbers by producer name; at most PRODUCERS_MAX, the latest refusal is at the
+        #: end. Not stored: after a restart, a producer repeats all unconfirmed messages in order.
+        self.refused: dict[str, Refusal] = {}
         self._vhost = vhost
         self._store = store
+        self._agenda = agenda
 
     def is_repeat(self, publication: NumberedPublication) -> bool:
         """True if the producer has published this sequence number, or a higher one, before."""
         return publication.sequence <= self.last.get(publication.producer, -1)
+
+    def is_held_back(self, publication: NumberedPublication) -> bool:
+        """True if the producer must first publish a lower sequence number, which was refused."""
+        refusal = self.refused.get(publication.producer)
+        if refusal is None or publication.sequence <= refusal.sequence:
+            return False
+        if refusal.expires > self._agenda.now:
+            return True
+        del self.refused[publication.producer]
+        return False
+
+    def refuse(self, publication: NumberedPublication) -> None:
+        """Remember a refused sequence number, unless a lower one of the producer is remembered."""
+        refused, producer = self.refused, publication.producer
+        known = refused.pop(producer, None)
+        sequence = (
+            publication.sequence if known is None else min(known.sequence, publication.sequence)
+        )
+        refused[producer] = Refusal(sequence, self._agenda.now + REFUSAL_MS)
+        if len(refused) > PRODUCERS_MAX:
+            evict_oldest(refused)
 
     def record(self, publication: NumberedPublication, ticket: Ticket | None) -> None:
         """Remember and store the sequence number of a message that is published.
@@ -89,6 +138,9 @@ class Producers:
         group with the message.
         """
         last, producer = self.last, publication.producer
+        refusal = self.refused.get(producer)
+        if refusal is not None and refusal.sequence <= publication.sequence:
+            del self.refused[producer]
         last.pop(producer, None)
         last[producer] = publication.sequence
         self._store.append(Sequenced(self._vhost, producer, publication.sequence), ticket)

@@ -94,7 +94,7 @@ class VirtualHost(DeadLetterHost):
         self.retained = RetainedMessages(
             name, agenda, store, limits.retained, limits.retained_bytes
         )
-        self.producers = Producers(name, store)
+        self.producers = Producers(name, store, agenda)
         #: True once the deletion of the virtual host has begun: no client can connect to it then.
         self.closing = False
         #: True while an alarm for memory or disk is on: publishers are blocked.
@@ -444,17 +444,23 @@ class VirtualHost(DeadLetterHost):
         """Publish a message of a producer that numbers its messages, and return the fate.
 
         A repeated message is not published again. Its ticket waits until all changes so far, and so
-        the first publication, are durable.
+        the first publication, are durable. Without a ticket, the publisher hears of no refusal, and
+        its later messages are not held back.
         """
         if self.producers.is_repeat(publication):
             context.count_fate(REPEATED)
             self.reply_when_all_durable(ticket)
             return REPEATED
+        if ticket is not None and self.producers.is_held_back(publication):
+            context.count_fate(REFUSED)
+            return REFUSED
         self.store.begin()
         try:
             fate = self.publish(context, route, plan, message, ticket)
             if fate != REFUSED:
                 self.producers.record(publication, ticket)
+            elif ticket is not None:
+                self.producers.refuse(publication)
         finally:
             self.store.commit()
         return fate

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.routing.deduplication import PRODUCERS_MAX, REFUSAL_MS, NumberedPublication
 from broker.store.checkpoint import Checkpointing
 from tests.clients import Amqp, World
 from tests.store.homes import Home
@@ -245,4 +246,163 @@ def test_a_second_time_over_mqtt_is_answered_when_the_first_one_is_durable(tmp_p
     assert [row["body"] for row in rows_of(stream(home.broker, "s"))] == [b"1"] and home.queue(
         "q"
     ).depth == 1
+    home.crash()
+
+
+# -- refused messages
+
+
+def full(world: World, room: int = 1) -> Amqp:
+    """Return a publisher with confirms, and declare a queue that refuses more than `room`."""
+    client = world.amqp()
+    client.queue("full", durable=True, x_max_length=room, x_overflow="reject-publish")
+    client.send(spec.Confirm.Select())
+    return client
+
+
+def offer(client: Amqp, sequence: int, producer: str = "p") -> str:
+    """Publish a numbered message to the queue, and return the name of the broker's answer."""
+    headers = {"x-trellis-producer": producer, "x-trellis-sequence": sequence}
+    [answer] = client.publish("", "full", b"%d" % sequence, delivery_mode=2, headers=headers)
+    return str(answer.name)
+
+
+def drained(client: Amqp) -> list[bytes]:
+    """Take all messages out of the queue."""
+    bodies: list[bytes] = []
+    while got := client.bodies(client.send(spec.Basic.Get(queue="full", no_ack=True))):
+        bodies += got
+    return bodies
+
+
+ACK, NACK = "Basic.Ack", "Basic.Nack"
+
+
+def test_numbers_behind_a_refused_one_are_refused_until_it_is_accepted() -> None:
+    world = World()
+    client = full(world)
+    assert [offer(client, 0), offer(client, 1)] == [ACK, NACK]
+    assert drained(client) == [b"0"]
+    assert [offer(client, 2), offer(client, 3)] == [NACK, NACK]
+    assert offer(client, 2, "other") == ACK and drained(client) == [b"2"]
+    assert [offer(client, 0), offer(client, 1)] == [ACK, ACK] and drained(client) == [b"1"]
+    for sequence in (2, 3, 4):
+        assert offer(client, sequence) == ACK and drained(client) == [b"%d" % sequence]
+    assert world.fates() == {"routed": 6, "refused": 3, "repeated": 1}
+
+
+def test_a_refused_number_that_is_refused_again_stays_the_next_one() -> None:
+    world = World()
+    client = full(world)
+    assert [offer(client, sequence) for sequence in (0, 1, 1, 2, 1)] == [
+        ACK,
+        NACK,
+        NACK,
+        NACK,
+        NACK,
+    ]
+    assert drained(client) == [b"0"] and [offer(client, 2), offer(client, 1)] == [NACK, ACK]
+    assert offer(client, 2) == NACK and drained(client) == [b"1"]
+    assert offer(client, 2) == ACK and drained(client) == [b"2"]
+
+
+def test_a_refused_number_that_its_producer_gives_up_holds_it_back_for_a_while() -> None:
+    world = World()
+    client = full(world)
+    assert [offer(client, 0), offer(client, 1)] == [ACK, NACK]
+    drained(client)
+    world.sleep(REFUSAL_MS - 1)
+    assert offer(client, 2) == NACK
+    world.sleep(1)
+    assert offer(client, 2) == ACK and world.vhost.producers.refused == {}
+
+
+def test_a_publisher_that_hears_no_answer_is_not_held_back() -> None:
+    world = World()
+    full(world)
+    silent = world.amqp()
+    writer = Client5(world, "w")
+    silent.send(spec.Queue.Bind(queue="full", exchange="amq.topic", routing_key="full"))
+    for sequence in (0, 1):
+        headers = {"x-trellis-producer": "p", "x-trellis-sequence": sequence}
+        silent.publish("", "full", b"%d" % sequence, headers=headers)
+    assert drained(silent) == [b"0"]
+    headers = {"x-trellis-producer": "p", "x-trellis-sequence": 2}
+    silent.publish("", "full", b"2", headers=headers)
+    assert drained(silent) == [b"2"]
+    for sequence in (3, 4):
+        writer.send(publish5("full", b"%d" % sequence, 0, **numbers(sequence)))
+    assert drained(silent) == [b"3"]
+    writer.send(publish5("full", b"5", 0, **numbers(5)))
+    assert drained(silent) == [b"5"]
+
+
+def test_an_mqtt_5_producer_is_held_back_too() -> None:
+    world = World()
+    client = full(world)
+    client.send(spec.Queue.Bind(queue="full", exchange="amq.topic", routing_key="full"))
+    writer = Client5(world, "w")
+
+    def told(sequence: int) -> int:
+        [answer] = writer.send(publish5("full", b"%d" % sequence, 1, 1, **numbers(sequence)))
+        return int(answer.reason_code)
+
+    assert [told(0), told(1)] == [0, 0x97] and drained(client) == [b"0"]
+    assert [told(2), told(1), told(2)] == [0x97, 0, 0x97] and drained(client) == [b"1"]
+    assert told(2) == 0 and drained(client) == [b"2"]
+
+
+def test_the_refused_numbers_that_are_remembered_have_a_bound() -> None:
+    producers = World().vhost.producers
+    for number in range(PRODUCERS_MAX + 5):
+        producers.refuse(NumberedPublication(f"p{number}", 7))
+    assert len(producers.refused) == PRODUCERS_MAX and "p4" not in producers.refused
+    assert producers.is_held_back(NumberedPublication("p5", 8))
+    assert not producers.is_held_back(NumberedPublication("p5", 7))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.just("publish"), st.integers(1, 6)),
+            st.tuples(st.just("drain"), st.integers(1, 4)),
+            st.tuples(st.just("crash"), st.just(0)),
+        ),
+        max_size=25,
+    )
+)
+def test_a_producer_that_repeats_what_was_refused_is_heard_once_and_in_order(
+    tmp_path_factory: Any, steps: list[tuple[str, int]]
+) -> None:
+    """A window of messages is in flight. What the broker refuses or does not answer is published
+    again in ascending order, over a queue that is full at any moment.
+    """
+    directory: Path = tmp_path_factory.mktemp("d")
+    home = Home(directory)
+    client = full(home, 2)
+    heard: list[bytes] = []
+    open_numbers: list[int] = []
+    first = 0
+
+    def publish_window() -> list[int]:
+        return [one for one in open_numbers if offer(client, one) != ACK]
+
+    for step, count in steps:
+        if step == "publish":
+            open_numbers += range(first, first + count)
+            first += count
+            open_numbers = publish_window()
+        elif step == "drain":
+            for _ in range(count):
+                heard += client.bodies(client.send(spec.Basic.Get(queue="full", no_ack=True)))
+        else:
+            home.crash()
+            home = Home(directory)
+            client = full(home, 2)
+    while open_numbers:
+        heard += drained(client)
+        open_numbers = publish_window()
+    heard += drained(client)
+    assert heard == [b"%d" % number for number in range(first)]
     home.crash()

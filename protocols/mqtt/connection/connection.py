@@ -161,7 +161,8 @@ class MqttConnection(SessionConnection):
             if publication is None:
                 fate = vhost.publish(context, route, plan, message, ticket)
             else:
-                fate = vhost.publish_once(context, route, plan, message, ticket, publication)
+                heard = ticket if message.qos else None  # With QoS 0, no answer is sent.
+                fate = vhost.publish_once(context, route, plan, message, heard, publication)
         except BrokerError:
             fate = plan.fate
         if vhost.alarmed:
