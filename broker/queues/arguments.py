@@ -73,6 +73,15 @@ _STREAM_ARGUMENTS: Final = (
     "x-max-length-bytes",
     _SINGLE_ACTIVE_CONSUMER,
 )
+#: The declared arguments, beside the type and the priorities, with which a queue counts as limited
+#: in the seed of a consistent-hash binding.
+_LIMITING: Final = (
+    "x-message-ttl",
+    "x-expires",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-dead-letter-exchange",
+)
 _COMPARED: Final = (
     *_NUMBERS,
     *_STRINGS,
@@ -164,6 +173,23 @@ class QueueArguments:
     def ranked(self) -> bool:
         """True if the queue delivers messages of higher priority first."""
         return self.max_priority > 0
+
+    @property
+    def hash_kind(self) -> str:
+        """The `Destination.hash_kind` of the queue, for the seed of a consistent-hash binding.
+
+        It depends on the declared arguments only. They never change, but a policy may come and go,
+        and would move messages between queues.
+        """
+        declared = self.arguments
+        if self.stream:
+            return "StreamQueue"
+        if self.ranked:
+            return "RankedQueue"
+        limited = _delivery_limit(declared, EMPTY, self.quorum) >= 0 or any(
+            argument in declared for argument in _LIMITING
+        )
+        return "LimitedQueue" if limited or self.quorum else "Queue"
 
     @property
     def needs_only_plain_queue(self) -> bool:

@@ -19,7 +19,7 @@ class Destination(Task):
 
     #: The word for this class of destination in the seed of a consistent-hash binding. The seed
     #: decides which messages a binding receives, so this word never changes, not even when the
-    #: class is renamed.
+    #: class is renamed. For queues, `QueueArguments.hash_kind` has the word.
     hash_kind: ClassVar[str] = "Destination"
 
     def __init__(self, name: str) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import heapq
 from abc import abstractmethod
 from array import array
-from typing import ClassVar
 
 from mypy_extensions import i64
 
@@ -27,8 +26,6 @@ from broker.store.contract import Store
 
 class HeapQueue(LimitedQueue):
     """A queue whose waiting messages are ordered by a rank; all of them stay in memory."""
-
-    hash_kind: ClassVar[str] = "RankedQueue"
 
     def __init__(
         self,

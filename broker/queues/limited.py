@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from typing import ClassVar, Final
+from typing import Final
 
 from mypy_extensions import i64
 
@@ -62,8 +62,6 @@ class DeadLetterHost:
 
 class LimitedQueue(Queue):
     """A queue that applies its arguments and the arguments of its policy."""
-
-    hash_kind: ClassVar[str] = "LimitedQueue"
 
     def __init__(
         self,

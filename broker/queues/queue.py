@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import insort
-from typing import ClassVar, Final
+from typing import Final
 
 from mypy_extensions import i64
 
@@ -67,8 +67,6 @@ class Queue(MessageSource):
     `LimitedQueue` adds the limits of the queue arguments, so that a plain queue does not pay for
     them. Only `max_length` is here, because session inboxes need it.
     """
-
-    hash_kind: ClassVar[str] = "Queue"
 
     def __init__(self, vhost: str, name: str, agenda: Agenda, store: Store, durable: bool) -> None:
         super().__init__(vhost, name, agenda, store, durable)

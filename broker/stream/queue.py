@@ -9,7 +9,7 @@ rows are never requeued.
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
 from librt.strings import write_i32_le
 from mypy_extensions import i32, i64
@@ -70,8 +70,6 @@ class StreamQueue(Queue):
 
     `depth` is the number of rows, including those that are not durable yet.
     """
-
-    hash_kind: ClassVar[str] = "StreamQueue"
 
     def __init__(
         self,

@@ -10,7 +10,8 @@ bindings, so it is the same after a restart. (D. G. Thaler, C. V. Ravishankar: U
 mappings to increase hit rates, 1998.)
 
 The seed is a hash of the `hash_kind` and the name of the destination and the identity of the
-binding. It contains no class name, so renaming a class does not move messages to other queues.
+binding. All three are stable: a policy, a restart or a renamed class moves no messages to other
+queues.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from mypy_extensions import i64
 
 from broker.errors import PreconditionFailed
 from broker.messages.message import Properties
+from broker.queues.queue import Queue
 from broker.routing.binding import Binding
 from broker.routing.exchanges.base import Exchange, ExchangeOptions
 
@@ -40,10 +42,12 @@ class HashShare:
     def __init__(self, binding: Binding) -> None:
         self.binding = binding
         self.weight = float(binding.key)
+        destination = binding.destination
+        kind = destination.hash_kind
+        if isinstance(destination, Queue):
+            kind = destination.arguments.hash_kind
         self.seed: i64 = zlib.crc32(
-            f"{binding.destination.hash_kind} {binding.destination.name} {binding.identity}".encode(
-                "utf-8", "surrogateescape"
-            )
+            f"{kind} {destination.name} {binding.identity}".encode("utf-8", "surrogateescape")
         )
 
 
@@ -109,12 +113,15 @@ class ConsistentHashExchange(Exchange):
         return [] if best is None else [best]
 
     def _key_hash(self, key: str, properties: Properties) -> i64:
-        """Return a 32-bit hash of the routing key, or of the chosen header or property."""
+        """Return a 32-bit hash of the routing key, or of the chosen header or property.
+
+        `ascii` and not `repr`, because each release of Python can print other characters.
+        """
         if self._header is not None:
             headers = properties.get("headers")
-            key = repr(headers.get(self._header)) if isinstance(headers, dict) else "None"
+            key = ascii(headers.get(self._header)) if isinstance(headers, dict) else "None"
         elif self._property is not None:
-            key = repr(properties.get(self._property))
+            key = ascii(properties.get(self._property))
         return zlib.crc32(key.encode("utf-8", "surrogateescape"))
 
 

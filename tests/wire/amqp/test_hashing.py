@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pamqp.commands as spec
@@ -10,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.queues.destination import Destination
+from broker.queues.policies import Policy
 from broker.routing.binding import Binding
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.routing.exchanges.consistent_hash import ConsistentHashExchange, HashShare
 from tests.clients import World
+from tests.store.homes import Home
 from tests.wire.amqp.speech import names, read, refusal
 from tests.wire.mqtt5.client import Client5, wish
 
@@ -221,3 +224,85 @@ def test_without_bindings_a_message_is_unroutable_and_goes_to_the_alternate() ->
     assert read(client, "q") == [b"x"]
     client.send(X.Declare(exchange="y", exchange_type="x-consistent-hash"))
     assert names(client.publish("y", "k", b"x", mandatory=True))[0] == "Basic.Return"
+
+
+# -- seeds are stable properties
+
+
+#: Twelve keys, and the queue that each one goes to since the first release.
+TWELVE = [
+    "stream",
+    "limited",
+    "priority",
+    "stream",
+    "limited",
+    "limited",
+    "limited",
+    "limited",
+    "stream",
+    "stream",
+    "limited",
+    "plain",
+]
+
+
+def taken(home: Home) -> list[str]:
+    exchange = home.vhost.exchanges["x"]
+    return [exchange.match(key, {})[0].destination.name for key in KEYS[:400]]
+
+
+def policed(home: Home, **definition: object) -> None:
+    """Set a policy for all queues, or remove it."""
+    vhost = home.vhost
+    if definition:
+        policy = Policy("/", "p", "", "queues", 0, definition)
+        vhost.declarations.set_policy(policy, None)
+    else:
+        vhost.declarations.clear_policy("p", None)
+    home.settle()
+
+
+def test_policies_and_restarts_move_no_key(tmp_path: Path) -> None:
+    home = Home(tmp_path / "d")
+    client = home.amqp()
+    client.send(X.Declare(exchange="x", exchange_type="x-consistent-hash", durable=True))
+    client.queue("plain", "x", "1", durable=True)
+    client.queue("limited", "x", "2", durable=True, x_max_length=10)
+    client.queue("priority", "x", "1", durable=True, x_max_priority=5)
+    client.queue("stream", "x", "1", durable=True, x_queue_type="stream")
+    before = taken(home)
+    assert before[:12] == TWELVE
+    for definition in ({"max-length": 7}, {"message-ttl": 60_000}, {}):
+        policed(home, **definition)
+        assert taken(home) == before, definition
+        home.crash()
+        home = Home(tmp_path / "d")
+        assert taken(home) == before, definition
+        # A binding that is made while the policy applies has the same seed.
+        [binding] = [one for one in home.vhost.exchanges["x"] if one.destination.name == "plain"]
+        home.vhost.unbind("x", binding, None)
+        home.vhost.bind("x", Binding("1", home.queue("plain")), None)
+        assert taken(home) == before, definition
+    home.crash()
+
+
+def test_a_policy_that_declared_arguments_depend_on_changes_no_seed() -> None:
+    world = World()
+    world.vhost.declarations.set_policy(
+        Policy("/", "p", "", "queues", 0, {"dead-letter-exchange": "amq.fanout"}), None
+    )
+    plain = world.vhost.declare_queue("q", True, {"x-dead-letter-routing-key": "k"})
+    assert HashShare(Binding("2", plain)).seed == 477167897
+
+
+def test_a_header_hashes_alike_whatever_characters_a_python_can_print() -> None:
+    """Python 3.11 cannot print the first character, of Unicode 15, and Python 3.12 can."""
+    options = ExchangeOptions(arguments={"hash-header": "h"})
+    exchange = ConsistentHashExchange("x", options)
+    for number in range(64):
+        exchange.bind(Binding("1", Destination(f"q{number}")))
+    found = [
+        exchange.match("", {"headers": {"h": value}})[0].destination.name
+        for value in ("\U0001fae8", "\u00e4", "a", 7, b"\xff")
+    ]
+    assert found == ["q1", "q44", "q61", "q25", "q58"]
