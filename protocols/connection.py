@@ -334,6 +334,15 @@ class Connection(Outlet):
         """
         raise NotImplementedError
 
+    def excuse(self, pause: int) -> None:
+        """Set the clocks that judge the client back by `pause` ms: the broker did not read.
+
+        The process was stopped, for example. What the client sent meanwhile is not read yet.
+        """
+        self.last_input_at = min(self.agenda.now, self.last_input_at + pause)
+        if self.deadline > 0:
+            self.deadline += pause
+
     def set_expiry(self, identity: Identity | None) -> None:
         """Set `expires`, the time at which the credentials of this identity expire."""
         expires = 0.0 if identity is None else identity.expires

@@ -146,6 +146,11 @@ class LayeredLink(Link):
         elif self._header_until <= now:
             self.abort()
 
+    def excuse(self, pause: int) -> None:
+        """Allow the client `pause` ms more, for its PROXY header too."""
+        self._header_until += pause
+        super().excuse(pause)
+
     def close(self) -> None:
         """Close the connection in an orderly way; abort a link that awaits a PROXY header."""
         if self._header is None:

@@ -249,8 +249,17 @@ class Link(TurnLink):
         if 0 < connection.expires <= now:
             connection.expires = 0
             connection.reauthorize()
+        if not self._reading:
+            connection.last_input_at = now  # The client is not silent: its input is not read.
         if 0 < connection.deadline <= now and not connection.finished:
             connection.advance(now)
+
+    def excuse(self, pause: int) -> None:
+        """Allow the client `pause` ms more, because the broker did not read for this time."""
+        if self._linger_until:
+            self._linger_until += pause
+        if self._connection is not None:
+            self._connection.excuse(pause)
 
     # -- the four ways to end, as in the table above
 

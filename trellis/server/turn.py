@@ -40,6 +40,12 @@ LOGIN_SECONDS: Final = 0.0005
 DEADLINE_INTERVAL: Final = 0.5
 #: Links whose deadlines are checked in one turn.
 DEADLINE_SLICE: Final = 2_000
+#: A check that comes this many seconds late follows a pause: the process was stopped (SIGSTOP, a
+#: suspended machine), or a turn took long. Nothing was read meanwhile.
+PAUSE_SECONDS: Final = 0.1
+#: Turns between the end of a pause and the check of deadlines. Input that lies in the sockets is
+#: read in the first one, and the turns after it handle the rest.
+READ_TURNS: Final = 3
 
 
 class TurnLink:
@@ -62,6 +68,10 @@ class TurnLink:
 
     def advance(self, now: int) -> None:
         """Handle deadlines that have passed at time `now`, in ms."""
+        raise NotImplementedError
+
+    def excuse(self, pause: int) -> None:
+        """Allow the client `pause` ms more, because the broker did not read for this time."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -269,14 +279,33 @@ class LoopTurn:
         self.schedule()
 
     async def check_deadlines(self) -> None:
-        """Check the deadlines of all links every DEADLINE_INTERVAL, for ever."""
+        """Check the deadlines of all links every DEADLINE_INTERVAL, for ever.
+
+        After a pause, the clocks of the links are set back by its length, and input that came
+        meanwhile is read first. So a client that was alive is not disconnected.
+        """
         while True:
+            due = self._loop.time() + DEADLINE_INTERVAL
             await asyncio.sleep(DEADLINE_INTERVAL)
             links = list(self.links)
             for at in range(0, len(links), DEADLINE_SLICE):
+                pause = self._loop.time() - due
+                if pause > PAUSE_SECONDS:
+                    await self._excuse(links, int(pause * 1000) + 1)
                 self._advance_links(links[at : at + DEADLINE_SLICE])
+                due = self._loop.time()
                 await asyncio.sleep(0)
             del links  # Closed links are freed now, not after the next check.
+
+    async def _excuse(self, links: list[TurnLink], pause: int) -> None:
+        """Set the clocks of all links back by `pause` ms, and let input be read."""
+        self.update_clock()
+        for at in range(0, len(links), DEADLINE_SLICE):
+            for link in links[at : at + DEADLINE_SLICE]:
+                link.excuse(pause)
+            await asyncio.sleep(0)
+        for _ in range(READ_TURNS):
+            await asyncio.sleep(0)
 
     def _advance_links(self, links: list[TurnLink]) -> None:
         self.update_clock()

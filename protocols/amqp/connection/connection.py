@@ -517,6 +517,12 @@ class AmqpConnection(ConnectionInterface):
             self.deadline = now + interval // 2
         self.touch()
 
+    def excuse(self, pause: int) -> None:
+        """Set the clocks that judge the client back by `pause` ms, and send a heartbeat soon."""
+        super().excuse(pause)
+        if self.state == states.RUNNING and self.deadline > 0:
+            self.deadline = self.agenda.now
+
     @property
     def published(self) -> int:
         return 0 if self.context is None else int(self.context.received)
