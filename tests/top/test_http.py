@@ -6,6 +6,8 @@ import asyncio
 import base64
 import json
 import os
+import socket
+import struct
 import sys
 from typing import Any, Final
 
@@ -416,3 +418,28 @@ async def test_commands_ask_a_broker(running: Running) -> None:
     assert code == 1
     assert "answered 503: not ready: starting or stopping" in err
     await session.leave()
+
+
+@pytest.mark.parametrize("listener", ["metrics", "http"])
+async def test_clients_that_reset_their_connections_cause_no_traceback(
+    running: Running, listener: str
+) -> None:
+    """The `running` fixture fails if an exception reaches the event loop, or an error is logged."""
+    whole = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+    server = running.http.servers[listener]
+    for said in (b"", whole[:9], whole, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x00\n\r\n\r\n"):
+        for turns in range(12):
+            sock = socket.socket()
+            sock.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(
+                sock, ("127.0.0.1", running.port(listener))
+            )
+            if said:
+                await asyncio.get_running_loop().sock_sendall(sock, said)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.close()  # The kernel sends RST.
+    await running.until(lambda: not server._serving)
+    status, _ = await running.get("metrics", "/healthz")
+    assert status == 200

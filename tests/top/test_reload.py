@@ -9,7 +9,7 @@ import socket
 import ssl
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pamqp.commands as spec
 import pytest
@@ -20,6 +20,7 @@ from tests.broker import BrokerProcess
 from tests.clients import connect_packet
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, PATIENCE, Mqtt0, Running, settings
+from trellis.settings import Settings
 
 
 @pytest.fixture
@@ -117,6 +118,19 @@ async def test_what_is_wrong_changes_nothing_and_is_told(
     client = Mqtt0(await running.tls("mqtts", authority.client()))
     assert await client.connect("still") == 0
     await client.leave()
+
+
+async def test_an_unexpected_error_is_logged_at_once_and_the_next_reload_works(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = await start()
+    await running.reload(cast(Settings, None))
+    (said,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert said.getMessage().startswith('reload_failed traceback="Traceback ')
+    assert "AttributeError" in said.getMessage()
+    caplog.clear()
+    await running.reload(settings(users=[KNOWN | {"name": "new"}]))
+    assert await code(running, "new/known") == 0
 
 
 async def test_the_log_level_is_read_again(start: Start) -> None:

@@ -42,6 +42,8 @@ from trellis.settings.schema import Jwt
 METHOD: Final = "JWT"
 #: Size of the largest token that is read, in bytes.
 MAX_TOKEN: Final = 16 << 10
+#: Latest time at which a token may expire, in seconds since 1970: the end of the year 9999.
+MAX_EXPIRES: Final = 253_402_300_799
 #: Most keys that are read from the file of keys.
 MAX_KEYS: Final = 64
 #: Most scopes that are read from a token.
@@ -193,6 +195,8 @@ class Tokens:
             raise ValueError(f"the claim '{self._settings.user}' names no user")
         if not isinstance(expires, int | float) or isinstance(expires, bool):
             raise ValueError("the claim 'exp' is not a number of seconds")
+        if not 0 <= expires <= MAX_EXPIRES:
+            raise ValueError(f"the claim 'exp' is not from 0 to {MAX_EXPIRES} (the year 9999)")
         words = (
             scopes.split()
             if isinstance(scopes, str)

@@ -146,7 +146,9 @@ class HttpServer:
         self._awaiting_request[task] = None
         try:
             await self._exchange(reader, writer, task)
-        except (OSError, h11.ProtocolError) as error:
+        except (OSError, h11.ProtocolError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not writer.is_closing():
+                raise  # uvloop raises RuntimeError for a transport that the client has reset.
             self._counters.closed["timeout" if isinstance(error, TimeoutError) else "lost"] += 1
             writer.transport.abort()
         except asyncio.CancelledError:

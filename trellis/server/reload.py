@@ -8,6 +8,7 @@ permissions, unless their user no longer exists.
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -88,6 +89,12 @@ class SettingsReload:
                     "reload_refused",
                     error=error,
                     note="nothing changed; the previous settings stay in force",
+                )
+            except Exception:  # noqa: BLE001  (or it would be reported at the broker's end only)
+                logs.error(
+                    "reload_failed",
+                    traceback=traceback.format_exc(),
+                    note="some settings may be applied; correct them, and send SIGHUP again",
                 )
 
     def _prepare(self) -> tuple[Settings, list[Account] | None, MatchingProfile | None]:
