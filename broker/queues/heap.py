@@ -56,6 +56,7 @@ class HeapQueue(LimitedQueue):
                 message.expires = latest
             self._insert(ReturnedMessage(message, self._sequence, 0))
             self._count_bytes(message)
+        self._trim_restored()
 
     def _insert(self, returned: ReturnedMessage) -> None:
         """Add a message to the heap, and schedule the expiry of the first one."""

@@ -200,11 +200,8 @@ class LimitedQueue(Queue):
         At most `limit` are dropped now and the rest as bulk work. Return True if a message was
         dropped.
         """
-        arguments = self.arguments
         before: i64 = self.depth
-        while self.depth > 0 and (
-            self.depth > arguments.max_length or self.waiting_bytes > arguments.max_bytes
-        ):
+        while self._over_limit():
             if limit == 0:
                 self._schedule_upkeep()
                 break
@@ -227,6 +224,13 @@ class LimitedQueue(Queue):
             self._trim(MESSAGES_PER_SLICE)
         super().keep_up()
 
+    def _over_limit(self) -> bool:
+        """True if more messages wait, or more bytes, than the arguments allow."""
+        arguments = self.arguments
+        return self.depth > 0 and (
+            self.depth > arguments.max_length or self.waiting_bytes > arguments.max_bytes
+        )
+
     def restore(self, positions: array[int], sequence: i64) -> None:
         super().restore(positions, sequence)
         # This reads all messages; the queue's limit in bytes bounds how much that is.
@@ -234,6 +238,15 @@ class LimitedQueue(Queue):
             for message in read_stored(self.store, self.number, positions, False):
                 if message is not None:
                     self._count_bytes(message)
+        self._trim_restored()
+
+    def _trim_restored(self) -> None:
+        """Have messages dropped if more are restored than the queue may hold.
+
+        Messages that consumers had not acknowledged wait again after a restart.
+        """
+        if self._over_limit() and not self.arguments.reject_publish:
+            self._schedule_upkeep()
 
     # -- out
 
