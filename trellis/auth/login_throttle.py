@@ -3,16 +3,23 @@
     failures before a login   0 to 4   5     6     7    ...   one is forgiven every FORGIVEN_SECONDS
     wait in seconds           none     0.1   0.2   0.4  ...   up to ADDRESS_WAIT_MAX, USER_WAIT_MAX
 
+A guesser gains nothing by many connections: the logins of one client address stand in a line
+(LoginLine). While none has failed, FREE_FAILURES of them are checked at a time; each failure takes
+one place away, down to one. The wait of a login begins when it is its turn.
+
 Failures are counted by client address and by user name. The limit for a user name is lower, since
 other clients can cause that wait. Credentials that were verified recently never wait. Loopback
-addresses are not counted, since all programs of this machine share them. Both tables are bounded;
-the entry with the oldest failure is evicted.
+addresses are not counted, since all programs of this machine share them; there, the logins of one
+user name stand in a line. Both tables are bounded; the entry with the oldest failure is evicted.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from typing import Final
 
+from broker.access.identity import Credentials, Identity, Verdict
 from broker.eviction import evict_oldest
 
 #: Number of failures after which the next login must wait.
@@ -26,6 +33,9 @@ FIRST_WAIT: Final = 0.1
 ADDRESS_WAIT_MAX: Final = 5.0
 #: Longest wait in seconds, for failures of one user name.
 USER_WAIT_MAX: Final = 2.0
+#: Seconds after which a login that still waits for its turn is answered as busy: its client has
+#: given up by then, and logins behind it need not wait for its check.
+LINE_SECONDS: Final = 10.0
 #: Largest number of addresses, and of user names, whose failures are counted.
 MAX_KEYS: Final = 10_000
 #: Characters of a user name that are compared: longer names that begin alike share their failures.
@@ -42,18 +52,19 @@ class LoginFailures:
     def __len__(self) -> int:
         return len(self._failures)
 
-    def _count(self, key: str, now: float) -> float:
+    def count(self, key: str, now: float) -> float:
+        """Return the number of failures of a key that are not forgiven."""
         count, last = self._failures.get(key, (0.0, now))
         return max(0.0, count - (now - last) / FORGIVEN_SECONDS)
 
     def wait(self, key: str, now: float) -> float:
         """Return the seconds that the next login with this key must wait."""
-        over = round(self._count(key, now)) - FREE_FAILURES
+        over = round(self.count(key, now)) - FREE_FAILURES
         return 0.0 if over < 0 else min(self._wait_max, FIRST_WAIT * 2 ** min(over, 20))
 
     def add(self, key: str, now: float) -> None:
         """Count a login failure for a key."""
-        count = self._count(key, now) + 1
+        count = self.count(key, now) + 1
         self._failures.pop(key, None)
         if len(self._failures) >= MAX_KEYS:
             evict_oldest(self._failures)
@@ -62,6 +73,58 @@ class LoginFailures:
     def remove(self, key: str) -> None:
         """Forget the failures of a key."""
         self._failures.pop(key, None)
+
+
+class PendingLogin:
+    """A login whose password is not checked yet, with the function that gets the verdict.
+
+    `digest` identifies the credentials. `identity` is the user if the password fits the hash, and
+    None if there is no such user. `expires` is the time at which the login no longer waits for its
+    turn.
+    """
+
+    __slots__ = (
+        "answer",
+        "credentials",
+        "digest",
+        "expires",
+        "identity",
+        "line",
+        "password_hash",
+    )
+
+    def __init__(
+        self,
+        digest: bytes,
+        identity: Identity | None,
+        password_hash: str,
+        credentials: Credentials,
+        answer: Callable[[Verdict], None],
+        expires: float,
+    ) -> None:
+        self.digest = digest
+        self.identity = identity
+        self.password_hash = password_hash
+        self.credentials = credentials
+        self.answer = answer
+        self.expires = expires
+        #: The line in which the login has a place; None if it shares the check of another login.
+        self.line: LoginLine | None = None
+
+
+class LoginLine:
+    """The logins of one client address in their order; on loopback, those of one user name."""
+
+    __slots__ = ("address", "running", "user", "waiting")
+
+    def __init__(self, address: str, user: str) -> None:
+        self.address = address
+        #: The user name if the address is a loopback address, else "".
+        self.user = user
+        #: Number of logins whose turn it is: they are delayed or checked.
+        self.running = 0
+        #: Logins that wait for their turn.
+        self.waiting: deque[PendingLogin] = deque()
 
 
 class LoginThrottle:
@@ -81,6 +144,15 @@ class LoginThrottle:
         )
         self.throttled += seconds > 0
         return seconds
+
+    def places(self, line: LoginLine, now: float) -> int:
+        """Return how many logins of a line are checked at a time: fewer after failures."""
+        failures = (
+            self.users.count(line.user, now)
+            if line.user
+            else self.addresses.count(line.address, now)
+        )
+        return max(1, FREE_FAILURES - round(failures))
 
     def on_failure(self, user: str, address: str, local: bool, now: float) -> None:
         """Count a failed login."""
