@@ -25,10 +25,16 @@ from trellis.server.listener_context import ListenerContext
 from trellis.server.node import BrokerNode
 from trellis.server.rate_limited_link import RateLimitedLink
 from trellis.server.reload import Read, SettingsReload
+from trellis.server.turn import TurnLink
 from trellis.settings import Settings, SettingsError
 
 #: Seconds between two checks, during a stop, whether all clients have disconnected.
 POLL_SECONDS: Final = 0.02
+#: Seconds after which a stop names the clients that it waits for; and the most that it names.
+NAMED_AFTER_SECONDS: Final = 1.0
+NAMED_MAX: Final = 10
+#: Seconds in which a client must answer or disconnect during a stop, once it was sent everything.
+ANSWER_SECONDS: Final = 3.0
 #: Exit codes: a clean stop, a store that cannot be written any more, and a start that failed for a
 #: reason that the operator can correct.
 DONE, FAILED, MISCONFIGURED = 0, 1, 2
@@ -210,6 +216,8 @@ class App:
     async def _shut_down(self, node: BrokerNode, bound: dict[str, BoundListener]) -> None:
         """Close all links, and wait for their clients up to `shutdown.grace`.
 
+        A client that was sent everything, and does not answer within ANSWER_SECONDS, is aborted.
+
         The HTTP listeners stay open until the end, for metrics and health.
         """
         logs.info(
@@ -219,20 +227,42 @@ class App:
         for name in bound.keys() - set(HTTP_LISTENERS):
             bound[name].close()
         links = node.turn.links
-        end = asyncio.get_running_loop().time() + self.settings.shutdown.grace
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        aborted = 0
+        named = False
         while links:
             for link in list(links):
                 # Repeated, since a link that was just accepted appears a little later.
                 link.close()
             await asyncio.sleep(POLL_SECONDS)
-            if self._skip_grace or asyncio.get_running_loop().time() >= end:
+            waited = loop.time() - began
+            if self._skip_grace or waited >= self.settings.shutdown.grace:
                 break
-        left = len(links)
+            if links and not named and waited >= NAMED_AFTER_SECONDS:
+                named = True
+                _log_waiting(list(links))
+            if waited >= ANSWER_SECONDS:
+                silent = [link for link in links if link.unsent == 0]
+                aborted += len(silent)
+                for link in silent:
+                    link.abort()
+        aborted += len(links)
         for link in list(links):
             link.abort()
         await asyncio.sleep(0)
         node.turn.report_closed()
-        logs.info("stopped", aborted=left)
+        logs.info("stopped", aborted=aborted)
+
+
+def _log_waiting(links: list[TurnLink]) -> None:
+    """Log which clients a stop waits for."""
+    logs.info(
+        "stop_waits",
+        connections=len(links),
+        clients=",".join(link.label for link in links[:NAMED_MAX]),
+        note=f"clients that do not answer within {ANSWER_SECONDS:g} s are aborted",
+    )
 
 
 def link_factory(context: ListenerContext) -> Callable[[], asyncio.Protocol]:

@@ -17,7 +17,7 @@ from tests.broker import BrokerProcess
 from tests.clients import marshal
 from tests.top.conftest import Start
 from tests.top.running import PATIENCE, Amqp0, Mqtt0, Socket, parsed
-from trellis.app import POLL_SECONDS
+from trellis.app import ANSWER_SECONDS, POLL_SECONDS
 
 #: The broker under test runs in another process, so one event loop for the test is enough.
 in_another_process: Final = pytest.mark.asyncio(loop_factories=["asyncio"])
@@ -105,6 +105,22 @@ async def test_clients_that_do_not_answer_are_not_waited_for_beyond_the_grace() 
         for client in deaf:
             await client.read_to_end()
         half.close()
+
+
+@pytest.mark.alone
+@in_another_process
+async def test_clients_that_ignore_the_close_are_named_and_not_waited_for() -> None:
+    with broker(grace=PATIENCE) as process:
+        deaf = [(await amqp(process)).socket, (await mqtt(process)).socket]
+        began = time.monotonic()
+        process.process.send_signal(signal.SIGTERM)
+        assert await ended(process) == 0
+        assert time.monotonic() - began < ANSWER_SECONDS + 1.5  # 1.5 s for the end of Python.
+        [said] = [line for line in process.log.splitlines() if " stop_waits " in line]
+        assert "connections=2" in said and "clients=amqp" in said and ":guest" in said
+        assert "stopped aborted=2" in process.log
+        for client in deaf:
+            client.close()
 
 
 @in_another_process

@@ -274,6 +274,18 @@ class Link(TurnLink):
         if self._transport is not None:
             self._transport.abort()
 
+    @property
+    def unsent(self) -> int:
+        return 0 if self._connection is None else self._connection.unsent
+
+    @property
+    def label(self) -> str:
+        connection = self._connection
+        if connection is None:
+            return ""
+        user = connection.describe()["user"]
+        return f"{connection.front.name}:{connection.peer}" + (f":{user}" if user else "")
+
     def reject(self, transport: asyncio.Transport) -> None:
         """Abort a transport that gets no connection. Admission has counted the reason."""
         transport.abort()

@@ -82,6 +82,16 @@ class TurnLink:
         """Close the transport at once; unsent output is lost."""
         raise NotImplementedError
 
+    @property
+    def unsent(self) -> int:
+        """Size of the output that the client's kernel has not accepted yet, in bytes."""
+        raise NotImplementedError
+
+    @property
+    def label(self) -> str:
+        """Protocol, address and user of the client, for the log."""
+        raise NotImplementedError
+
 
 class LoopTurn:
     """The work that the broker does once per turn of the event loop, after the turn's input."""
