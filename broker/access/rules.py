@@ -34,6 +34,7 @@ from mypy_extensions import i64
 from broker.access.identity import READ_ALL, READ_NONE, READ_SOME, Identity, pattern_of
 from broker.errors import PreconditionFailed
 from broker.eviction import evict_oldest
+from broker.patterns import bounded_pattern
 from matching.grammar import MQTT, InvalidPattern
 
 _ACTIONS: Final = {"publish": (True, False), "subscribe": (False, True), "all": (True, True)}
@@ -216,11 +217,9 @@ class UserPermissions:
         about = f"of user '{user}' in vhost '{vhost}'"
         for pattern in (*permission, *(one for pair in (topics or {}).values() for one in pair)):
             try:
-                pattern_of(_substitute(pattern, user, vhost, ""))
-            except (re.error, RecursionError, OverflowError) as error:
-                raise PreconditionFailed(
-                    f"permission {about}: '{pattern}' is not a regular expression: {error}"
-                ) from None
+                bounded_pattern(_substitute(pattern, user, vhost, ""), re.DOTALL)
+            except PreconditionFailed as error:
+                raise PreconditionFailed(f"permission {about}: {error}") from None
         if len(rules) > RULES_MAX:
             raise PreconditionFailed(
                 f"rules {about}: there are {len(rules)}; the limit is {RULES_MAX}"

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from broker.errors import PreconditionFailed
+from broker.patterns import NAME_MAX, bounded_pattern
 from broker.queues.arguments import BY_POLICY, EMPTY, QueueArguments
 
 ALTERNATE: Final = "alternate-exchange"
@@ -49,11 +50,9 @@ class Policy:
     ) -> None:
         thing = f"policy '{name}' in vhost '{vhost}'"
         try:
-            self._pattern = re.compile(pattern, re.DOTALL)
-        except (re.error, RecursionError, OverflowError) as error:
-            raise PreconditionFailed(
-                f"{thing}: the pattern '{pattern}' is not a regular expression: {error}"
-            ) from None
+            self._pattern = bounded_pattern(pattern, re.DOTALL)
+        except PreconditionFailed as error:
+            raise PreconditionFailed(f"{thing}: {error}") from None
         if apply_to not in APPLY_TO:
             raise PreconditionFailed(
                 f"{thing}: 'apply-to' is '{apply_to}', not one of {', '.join(APPLY_TO)}"
@@ -90,7 +89,7 @@ class Policy:
 
     def applies_to(self, name: str, kinds: tuple[str, ...]) -> bool:
         """True if the pattern matches the name and `apply-to` is one of `kinds`."""
-        return self.apply_to in kinds and self._pattern.search(name) is not None
+        return self.apply_to in kinds and self._pattern.search(name[:NAME_MAX]) is not None
 
     @property
     def row(self) -> dict[str, object]:

@@ -14,6 +14,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from broker.errors import PreconditionFailed
+from broker.patterns import NAME_MAX, bounded_pattern
 from trellis.http.management.answers import (
     SLICE_ROWS,
     ApiRefusal,
@@ -143,9 +145,10 @@ def _filter(name: str, regex: bool) -> Callable[[str], object] | None:
         lower = name.lower()
         return lambda text: lower in text.lower()
     try:
-        return re.compile(name, re.IGNORECASE).search
-    except (re.error, RecursionError, OverflowError) as error:
-        raise bad_request(f"name is not a valid regular expression ({error})") from None
+        search = bounded_pattern(name, re.IGNORECASE | re.DOTALL).search
+    except PreconditionFailed as error:
+        raise bad_request(f"name: {error}") from None
+    return lambda text: search(text[:NAME_MAX])
 
 
 def _number(query: Mapping[str, str], name: str, default: int) -> int:

@@ -1,0 +1,126 @@
+"""Regular expressions of operators, which must not stall the event loop.
+
+Python's `re` backtracks: a short pattern such as `(a+)+$` takes exponential time for some names. So
+a pattern is parsed first, and refused if a name of NAME_MAX characters could make it try more than
+PATHS_MAX ways to match. The bound is computed from the parse tree and is never too low.
+"""
+
+from __future__ import annotations
+
+import re
+from math import comb
+from typing import Any, Final
+
+from broker.errors import PreconditionFailed
+
+#: Characters of a name that are compared with a pattern.
+NAME_MAX: Final = 255
+#: Ways to match that one comparison may try: a part of a millisecond.
+PATHS_MAX: Final = 50_000
+#: Length of the longest pattern, in characters.
+PATTERN_MAX: Final = 1_000
+
+_parser: Final[Any] = re._parser  # type: ignore[attr-defined]
+_ANCHORS: Final = ("AT_BEGINNING", "AT_BEGINNING_STRING")
+
+
+class _Cost:
+    """The ways in which a part of a pattern can match a name.
+
+    `free` repetitions choose their length independently, `factor` is the number of other ways.
+    `fixed` is True if all matches have one length.
+    """
+
+    def __init__(self, free: int, factor: int, fixed: bool) -> None:
+        self.free = free
+        self.factor = min(factor, PATHS_MAX + 1)
+        self.fixed = fixed
+
+    @property
+    def ways(self) -> int:
+        """Upper bound of the number of ways: the lengths of all repetitions sum up to the name."""
+        free = min(self.free, 8)
+        return min(self.factor * comb(NAME_MAX + free, free), PATHS_MAX + 1)
+
+
+def bounded_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
+    """Compile a regular expression. Raise PreconditionFailed if it is invalid or may be slow."""
+    if len(text) > PATTERN_MAX:
+        raise PreconditionFailed(
+            f"the regular expression has {len(text)} characters, more than {PATTERN_MAX}"
+        )
+    try:
+        tree = _parser.parse(text, flags)
+        compiled = re.compile(text, flags)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise PreconditionFailed(
+            f"the pattern '{text}' is not a regular expression: {error}"
+        ) from None
+    items = list(tree)
+    anchors = _ANCHORS if compiled.flags & re.MULTILINE == 0 else _ANCHORS[1:]
+    anchored = bool(items) and items[0][0].name == "AT" and items[0][1].name in anchors
+    # Nothing can fail after a repetition of all characters at the end.
+    while items and (_is_end(items[-1]) or _takes_all(items[-1], compiled.flags)):
+        items.pop()
+    cost = _sequence(items)
+    if _Cost(cost.free + (not anchored), cost.factor, True).ways > PATHS_MAX:
+        raise PreconditionFailed(
+            f"the pattern '{text}' can take long to match: use fewer repetitions (* + {{m,n}}), "
+            "none within a repetition, and begin with ^"
+        )
+    return compiled
+
+
+def _is_end(item: Any) -> bool:
+    """True for `$` and the end of the name."""
+    return item[0].name == "AT" and item[1].name in ("AT_END", "AT_END_STRING")
+
+
+def _takes_all(item: Any, flags: int) -> bool:
+    """True for `.*` where the dot matches all characters."""
+    kind, value = item
+    if kind.name != "MAX_REPEAT" or value[0] != 0 or value[1] < NAME_MAX:
+        return False
+    return bool(flags & re.DOTALL) and [part[0].name for part in value[2]] == ["ANY"]
+
+
+def _sequence(items: Any) -> _Cost:
+    free, factor, fixed = 0, 1, True
+    for item in items:
+        cost = _item(item)
+        free += cost.free
+        factor *= cost.factor
+        fixed = fixed and cost.fixed
+    return _Cost(free, factor, fixed)
+
+
+def _item(item: Any) -> _Cost:
+    """Return the cost of one node of a parse tree."""
+    kind, value = item[0].name, item[1]
+    if kind in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+        return _repetition(int(value[0]), int(value[1]), _sequence(value[2]))
+    if kind == "BRANCH":
+        costs = [_sequence(branch) for branch in value[1]]
+        free = max(cost.free for cost in costs)
+        return _Cost(free, sum(cost.factor for cost in costs), False)
+    if kind == "SUBPATTERN":
+        return _sequence(value[3])
+    if kind in ("ASSERT", "ASSERT_NOT"):
+        return _sequence(value[1])
+    if kind == "ATOMIC_GROUP":
+        return _sequence(value)
+    if kind == "GROUPREF_EXISTS":
+        cost = _sequence([*value[1], *(value[2] or ())])
+        return _Cost(cost.free, cost.factor, False)
+    return _Cost(0, 1, kind != "GROUPREF")
+
+
+def _repetition(least: int, most: int, inner: _Cost) -> _Cost:
+    """Return the cost of a repetition. One of parts with several ways has exponentially many."""
+    if inner.free == 0 and inner.factor == 1 and inner.fixed:
+        return _Cost(int(most > least), 1, most == least)
+    most = min(most, NAME_MAX)
+    factor = inner.ways ** min(most, 16) * (most - least + 1) if most > 0 else 1
+    if most > 16 and inner.ways > 1:
+        factor = PATHS_MAX + 1
+    return _Cost(0, factor, False)

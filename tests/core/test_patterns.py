@@ -1,0 +1,95 @@
+"""Regular expressions of operators: the usual ones are accepted, the slow ones are refused."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.errors import PreconditionFailed
+from broker.patterns import NAME_MAX, PATTERN_MAX, bounded_pattern
+
+USUAL = [
+    "",
+    ".*",
+    "^.*$",
+    "^$",
+    "orders",
+    "^orders$",
+    r"^orders\..*",
+    r"^orders\..*\.v[0-9]+$",
+    r"^(?!amq\.).*",
+    r"^(amq\.default|events)$",
+    "^(ha|two|three)[.-].*",
+    r".*\.dlq",
+    ".*foo.*",
+    "(?i)^ha",
+    "^[a-z]{1,20}-[0-9]{4}$",
+    "^amq.gen.*",
+    r"^\w+$",
+    "^(a|b)?c",
+    "^(federate|shard)\\.",
+    "^(abc)*$",
+]
+SLOW = [
+    "(a+)+$",
+    "(a*)*b",
+    "(a|a)*b",
+    "(a|aa)+$",
+    "(.*)*x",
+    "^(([a-z])+.)+[A-Z]([a-z])+$",
+    ".*a.*b.*c",
+    r"a*a*.*\b",
+    "(?m)^a*b*c",
+    "a?" * 30 + "a" * 30,
+    "(?:(?:a?){20}){20}b",
+    "(?=(a+)+$)x",
+    r"(a+)\1+\1+b",
+    "x" * (PATTERN_MAX + 1),
+    "(",
+    "a{2,1}",
+]
+
+
+@pytest.mark.parametrize("text", USUAL)
+def test_a_usual_pattern_is_accepted_and_means_what_it_meant(text: str) -> None:
+    compiled = bounded_pattern(text, re.DOTALL)
+    for name in ("orders.1.v2", "amq.gen-x", "", "events", "a" * NAME_MAX):
+        assert bool(compiled.search(name)) == bool(re.search(text, name, re.DOTALL))
+
+
+@pytest.mark.parametrize("text", SLOW)
+def test_a_slow_or_invalid_pattern_is_refused(text: str) -> None:
+    with pytest.raises(PreconditionFailed):
+        bounded_pattern(text, re.DOTALL)
+
+
+PIECES = st.sampled_from([*"ab.", "[ab]", "a|b", "", "ab", "^", "$", r"\b"])
+PATTERNS = st.recursive(
+    PIECES,
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map("".join),
+        st.tuples(inner, st.sampled_from(["*", "+", "?", "{0,9}", "*?", "{2}"])).map(
+            lambda parts: f"(?:{parts[0]}){parts[1]}"
+        ),
+        inner.map(lambda text: f"(?!{text})"),
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(PATTERNS, st.sampled_from(["a", "ab", "b", "aab"]), st.sampled_from(["", "c"]))
+def test_no_accepted_pattern_is_slow(text: str, unit: str, end: str) -> None:
+    try:
+        compiled = bounded_pattern(text, re.DOTALL)
+    except PreconditionFailed:
+        return
+    name = (unit * NAME_MAX)[: NAME_MAX - len(end)] + end
+    began = time.thread_time()
+    compiled.search(name)
+    # Far above the bound in steps, and far below the hours of an exponential pattern.
+    assert time.thread_time() - began < 0.5
