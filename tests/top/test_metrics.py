@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final, cast
 
 import pamqp.body
 import pamqp.commands as spec
 import pytest
+from prometheus_client import CollectorRegistry, Metric, generate_latest
 
 from tests.clients import marshal, mqtt_publish, publication
 from tests.test_packaging import metrics_used
 from tests.top.conftest import Start
 from tests.top.running import Amqp0, Running, Scrape
+from trellis.monitoring.metrics import NAMED_SLICE, MetricsPage
 
 #: RabbitMQ's names that stock dashboards read (operations.md). With {protocol}:
 _BY_PROTOCOL: Final = (
@@ -314,3 +317,38 @@ async def test_any_name_makes_a_page_that_can_be_read(running: Running, name: st
     page = await running.scrape("/metrics/per-object")
     assert page.value("rabbitmq_queue_consumers", vhost="/", queue=name) == 0
     assert ("rabbitmq_queue_consumers", (("queue", name), ("vhost", "/"))) in page.samples
+
+
+class Reference:
+    """The page as prometheus_client's own collector."""
+
+    def __init__(self, page: MetricsPage) -> None:
+        self._page = page
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._page.families.values():
+            metric = Metric(family.name, family.text, family.kind)
+            for labels, value in family.samples:
+                suffix = "_total" if family.kind == "counter" else ""
+                metric.add_sample(family.name + suffix, labels, value)
+            yield metric
+
+
+async def test_a_page_is_rendered_in_slices_as_prometheus_client_does() -> None:
+    page = MetricsPage()
+    for number in range(10 * NAMED_SLICE):
+        page.gauge("a_gauge", 'A "text" \\ with\nlines.', number / 3, vhost="/", queue=f"q{number}")
+        page.counter(
+            "a_count", "Odd names.", 10.0**number if number < 300 else 1, queue='"\n\\\u00e4'
+        )
+    page.gauge("plain", "No labels.", 5)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(cast(Any, Reference(page)))
+    expected = generate_latest(registry)
+    turns = 0
+    rendering = asyncio.create_task(page.render())
+    while not rendering.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert rendering.result() == expected
+    assert turns >= 20 and not any(family.samples for family in page.families.values())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from trellis.http.routes import HttpRouter
 from trellis.http.server import Request, Response
 from trellis.monitoring import metrics
@@ -31,8 +29,7 @@ def metrics_routes(node: BrokerNode, counters: HttpCounters) -> HttpRouter:
         return await rendered(await metrics.per_object_metrics(node))
 
     async def rendered(page: metrics.MetricsPage) -> Response:
-        body = await asyncio.get_running_loop().run_in_executor(None, page.render)
-        return Response(200, body, metrics.CONTENT_TYPE)
+        return Response(200, await page.render(), metrics.CONTENT_TYPE)
 
     router = HttpRouter()
     for path, handler in (
