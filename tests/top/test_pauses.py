@@ -124,10 +124,8 @@ def test_the_clocks_of_a_connection_are_set_back_and_not_into_the_future() -> No
     assert endless.deadline == 0
 
 
-@pytest.mark.long
-@pytest.mark.asyncio(loop_factories=["asyncio"])
-async def test_clients_that_talk_to_a_stopped_process_stay_connected() -> None:
-    process = BrokerProcess()
+async def talk_through_a_pause(process: BrokerProcess) -> None:
+    """Stop the process for longer than the limits of its clients, which go on talking."""
     clients = [await mqtt(process.mqtt.port, f"c{n}", 1, "guest") for n in range(400)]
     talkers = [(client, PINGREQ, PINGRESP) for client in clients]
     for _ in range(100):
@@ -150,4 +148,14 @@ async def test_clients_that_talk_to_a_stopped_process_stay_connected() -> None:
         assert set(await client.read()) <= set(answer), "the broker ended the connection"
         await client.send(PINGREQ if answer == PINGRESP else HEARTBEAT_FRAME)
         client.close()
-    process.stop()
+
+
+@pytest.mark.long
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_clients_that_talk_to_a_stopped_process_stay_connected() -> None:
+    process = BrokerProcess()
+    try:
+        await talk_through_a_pause(process)
+        process.stop()
+    finally:
+        process.kill()
