@@ -208,6 +208,10 @@ class Connection(Outlet):
         """Size of the output in this object and in the transport that is not sent yet, in bytes."""
         return int(len(self.out) + self._parts_size) + self.transport_backlog()
 
+    def memory_bytes(self) -> int:
+        """Return the estimated memory of unsent output, kept input and unacknowledged messages."""
+        return self.unsent + int(self._input_size)
+
     # -- input
 
     def receive_data(self, data: bytes) -> None:

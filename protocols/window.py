@@ -11,10 +11,13 @@ one message that is never settled does not make the list grow for ever.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 from mypy_extensions import i64
 
+from broker.messages.memory import SAMPLES, estimate
+from broker.messages.message import Message
 from broker.queues.consumer import Delivery
 
 #: Number of settled entries at the start of the list from which on they may be removed together.
@@ -163,6 +166,21 @@ class Window:
         return found + [
             (self.base + at, item) for at, item in enumerate(self._items) if item is not None
         ]
+
+    def memory_bytes(self) -> i64:
+        """Return the estimated memory of the outstanding deliveries, in bytes."""
+        found: list[Message] = [
+            item.message for item in islice(self._stragglers.values(), int(SAMPLES))
+        ]
+        items = self._items
+        stride: i64 = max(1, self.span() // SAMPLES)
+        at: i64 = self.head
+        while at < len(items):
+            item = items[at]
+            if item is not None:
+                found.append(item.message)
+            at += stride
+        return estimate(found, self.count)
 
     def _take_straggler(self, number: i64) -> Delivery | None:
         delivery = self._stragglers.pop(number, None)

@@ -141,6 +141,8 @@ class App:
                     await self._serve(node, http, bound)
                 finally:
                     await node.store_writer.close()
+                    if node.reserve is not None:
+                        node.reserve.close()
                     node.gc_policy.close()
                     http.close()
                     node.broker.authenticator.close()

@@ -8,14 +8,24 @@ import sys
 from pathlib import Path
 from typing import Final
 
-_STATM: Final = Path("/proc/self/statm")
+_STATM: Final = "/proc/self/statm"
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+#: File systems on which writing into allocated space may find the disk full.
+_COPY_ON_WRITE: Final = ("btrfs", "zfs", "bcachefs", "nilfs2")
 _FDS: Final = Path("/proc/self/fd") if Path("/proc/self/fd").exists() else Path("/dev/fd")
+
+#: Descriptor of _STATM; -1 before the first use.
+_statm = -1
 
 
 def resident_bytes() -> int:
     """Return the resident memory in bytes; on systems without /proc, its peak so far."""
+    global _statm
     try:
-        return int(_STATM.read_text().split()[1]) * resource.getpagesize()
+        if _statm < 0:
+            # It stays open, so that memory is known when no descriptor is left.
+            _statm = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
+        return int(os.pread(_statm, 200, 0).split()[1]) * resource.getpagesize()
     except OSError:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
@@ -50,6 +60,24 @@ def raise_descriptor_limit() -> int:
         except (OSError, ValueError):
             pass  # macOS has a lower limit that it does not report.
     return 1 << 20 if soft == resource.RLIM_INFINITY else soft
+
+
+def copies_on_write(path: Path) -> bool:
+    """True if the file system of a directory cannot promise space to a file, or is unknown."""
+    try:
+        lines = _MOUNTS.read_text().splitlines()
+        resolved = path.resolve()
+    except OSError:
+        return True
+    best, kind = -1, ""
+    for line in lines:
+        fields, _, rest = line.partition(" - ")
+        # Spaces in paths are written as \\040.
+        mount = Path(fields.split()[4].encode().decode("unicode_escape"))
+        depth = len(mount.parts)
+        if depth >= best and resolved.is_relative_to(mount):
+            best, kind = depth, rest.split()[0]
+    return not kind or kind in _COPY_ON_WRITE
 
 
 def free_disk_bytes(path: Path) -> int:

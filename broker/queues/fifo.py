@@ -52,6 +52,19 @@ class Fifo(Generic[T]):
         assert item is not None
         return item
 
+    def sample(self, most: i64) -> list[T]:
+        """Return about `most` items, evenly spaced, or all items if there are fewer."""
+        items = self._items
+        found: list[T] = []
+        stride: i64 = max(1, (len(items) - self._head) // most)
+        at: i64 = self._head
+        while at < len(items):
+            item = items[at]
+            if item is not None:
+                found.append(item)
+            at += stride
+        return found
+
     def items(self) -> list[T]:
         """Return all items, the first one first."""
         return [item for item in self._items[self._head :] if item is not None]

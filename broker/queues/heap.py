@@ -15,6 +15,7 @@ from array import array
 from mypy_extensions import i64
 
 from broker.agenda import Agenda, BulkTask
+from broker.messages.memory import SAMPLES, estimate
 from broker.messages.message import Message
 from broker.queues.arguments import QueueArguments
 from broker.queues.consumer import Delivery, ReturnedMessage
@@ -76,6 +77,11 @@ class HeapQueue(LimitedQueue):
 
     def messages_in_memory(self) -> list[Message]:
         return [entry[2].message for entry in self._heap]
+
+    def memory_bytes(self) -> i64:
+        heap = self._heap
+        stride = max(1, len(heap) // int(SAMPLES))
+        return estimate([entry[2].message for entry in heap[::stride]], len(heap))
 
     def purge(self) -> int:
         heap, self._heap = self._heap, []

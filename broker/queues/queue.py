@@ -36,6 +36,7 @@ from mypy_extensions import i64
 
 from broker.agenda import Agenda, BulkTask
 from broker.messages.fates import EXPIRED, OVER_LIMIT, PURGED, REJECTED, UNREADABLE, UNREPRESENTABLE
+from broker.messages.memory import SAMPLES, estimate
 from broker.messages.message import Message
 from broker.queues.arguments import UNLIMITED
 from broker.queues.consumer import (
@@ -524,6 +525,14 @@ class Queue(MessageSource):
         if self.depth > 0:
             self._schedule_expiry(self._head().expires)
             self.schedule_drain()
+
+    def memory_bytes(self) -> i64:
+        """Return the estimated memory of the waiting messages, except those in the tail."""
+        returned = self._returned
+        stride = max(1, len(returned) // int(SAMPLES))
+        return estimate(self._waiting.sample(SAMPLES), self._waiting.size) + estimate(
+            [one.message for one in returned[::stride]], len(returned)
+        )
 
     def purge(self) -> int:
         """Purge the queue: discard all waiting messages, and return how many.

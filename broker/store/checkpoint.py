@@ -142,6 +142,15 @@ def files_worth_checkpoint(log: SegmentLog) -> list[LogFile]:
     )
 
 
+def live_estimate(log: SegmentLog) -> int:
+    """Return the estimated size of a checkpoint of all full files, in bytes.
+
+    If half of a checkpoint is unexpectedly larger, the disk may be full before it is finished. Then
+    it is cancelled, and its file removed.
+    """
+    return sum(int(file.size) - file.reclaimable for file in log.sealed())
+
+
 def _many_small(log: SegmentLog, sealed: list[LogFile]) -> bool:
     return (
         len(sealed) > FILES_MAX

@@ -310,6 +310,11 @@ class WriteBatch:
         for share in self.stream_writes:
             share.write()
 
+    @property
+    def size(self) -> int:
+        """The approximate size of the batch in memory, in bytes."""
+        return 0
+
     def write(self) -> None:
         """Make the batch durable.
 

@@ -10,12 +10,18 @@ SQLite accesses the files of the catalog itself.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import sys
 from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
+
+#: Errors of a full disk, and all errors after which a write is retried: those of a full disk, and
+#: those of a shortage of file descriptors in this process or in the whole system.
+DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+TRANSIENT: Final = (*DISK_FULL, errno.EMFILE, errno.ENFILE)
 
 #: Size of the largest single write in bytes.
 _WRITE_MAX: Final[i64] = 1 << 26
@@ -119,6 +125,13 @@ class Disk:
 
     def free(self, directory: str) -> i64:
         """Return the free space for a directory, in bytes."""
+        raise NotImplementedError
+
+    def allocate(self, path: str, size: i64) -> None:
+        """Make a file that does not exist yet, with `size` bytes of the disk behind it.
+
+        After an error, there is no file.
+        """
         raise NotImplementedError
 
 
@@ -239,6 +252,16 @@ class RealDisk(Disk):
     def free(self, directory: str) -> i64:
         status = os.statvfs(directory)
         return status.f_bavail * status.f_frsize
+
+    def allocate(self, path: str, size: i64) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+        except OSError:
+            os.unlink(path)
+            raise
+        finally:
+            os.close(descriptor)
 
 
 def _sync(descriptor: int) -> None:

@@ -66,7 +66,6 @@ class DurableBatch(WriteBatch):
 
     @property
     def size(self) -> int:
-        """The approximate size of the batch in memory, in bytes."""
         return int(self.records.size) + self.stream_bytes
 
     def write(self) -> None:

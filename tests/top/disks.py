@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -94,3 +95,33 @@ class HandledDisk(Disk):
 
     def free(self, directory: str) -> int:
         return int(self._disk.free(directory))
+
+    def allocate(self, path: str, size: int) -> None:
+        self.ask("allocate", path)
+        self._disk.allocate(path, size)
+
+
+class SmallDisk(HandledDisk):
+    """A disk of `capacity` bytes. The files below `directory` and `ballast` bytes fill it."""
+
+    def __init__(self, directory: str, capacity: int) -> None:
+        super().__init__()
+        self.capacity = capacity
+        #: Bytes that other programs have written.
+        self.ballast = 0
+        self._directory = directory
+        self.refuse = self._refuse
+
+    def free(self, directory: str) -> int:
+        used = self.ballast
+        for path, _, names in os.walk(self._directory):
+            for name in names:
+                try:
+                    used += os.stat(os.path.join(path, name)).st_size
+                except FileNotFoundError:
+                    continue
+        return max(0, self.capacity - used)
+
+    def _refuse(self, operation: str, path: str) -> int:
+        full = operation in ("write", "create", "allocate") and self.free(path) == 0
+        return errno.ENOSPC if full else 0

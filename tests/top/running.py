@@ -42,6 +42,7 @@ _OURS: Final[dict[str, dict[str, Any]]] = {
     },
     "limits": {"handshake": PATIENCE},
     "data": {"dir": ":memory:"},
+    "store": {"reserve": False},
     "shutdown": {"grace": 0.05},
     "auth": {"guest": False},
 }

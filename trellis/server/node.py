@@ -28,8 +28,10 @@ from trellis.server.admission import Admission
 from trellis.server.alarms import AlarmWatch
 from trellis.server.certificates import Certificates
 from trellis.server.definitions_files import import_file
+from trellis.server.disk_reserve import CATALOG_BYTES, SEGMENTS, DiskReserve
 from trellis.server.gc_policy import GcPolicy
 from trellis.server.listener_context import ListenerContext
+from trellis.server.memory import MemoryAccount
 from trellis.server.recovery import open_directory, restore
 from trellis.server.store_writer import DurableStoreWriter, StoreWriter
 from trellis.server.turn import LoopTurn
@@ -61,11 +63,8 @@ class BrokerNode:
         self.directory = directory
         self.max_descriptors = raise_descriptor_limit()
         loop = asyncio.get_running_loop()
-        opened = (
-            None
-            if directory is None
-            else open_directory(disk or RealDisk(), directory, settings.store)
-        )
+        disk = disk or RealDisk()
+        opened = None if directory is None else open_directory(disk, directory, settings.store)
         authenticator = _authenticator(settings, accounts)
         #: The authenticator for tokens; None if the settings have no keys.
         self.tokens = TokenAuthenticator(settings.jwt, authenticator) if settings.jwt.keys else None
@@ -76,10 +75,20 @@ class BrokerNode:
             fill(BrokerLimits(), settings),
             settings.node.name,
         )
+        #: Space on the disk that is kept for settlements; None if nothing is stored on disk.
+        self.reserve = (
+            None
+            if directory is None
+            else DiskReserve(
+                disk,
+                directory,
+                SEGMENTS * settings.store.segment + CATALOG_BYTES if settings.store.reserve else 0,
+            )
+        )
         self.store_writer = (
             StoreWriter(self.broker.store)
             if opened is None
-            else DurableStoreWriter(opened.store, loop, failed)
+            else DurableStoreWriter(opened.store, loop, failed, self.reserve)
         )
         self.turn = LoopTurn(loop, self.broker, self.store_writer)
         self.amqp = AmqpFront(self.broker, fill(AmqpOptions(trellis.__version__), settings))
@@ -125,7 +134,12 @@ class BrokerNode:
         self.broker.users.changed.append(self.review)
         self.mqtt.reauthorize()
         self.alarm_watch = AlarmWatch(
-            self.broker.alarms, settings.limits.memory, settings.limits.disk_free, directory
+            self.broker.alarms,
+            settings.limits.memory,
+            settings.limits.disk_free,
+            self.reserve,
+            MemoryAccount(self.broker, self.amqp, self.mqtt, self.store_writer),
+            self.store_writer,
         )
 
     def use_profile(self, matching_profile: profile.MatchingProfile | None, serving: bool) -> None:

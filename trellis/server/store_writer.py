@@ -13,21 +13,21 @@ until a retry succeeds. After any other failure the content of the disk is unkno
 from __future__ import annotations
 
 import asyncio
-import errno
 import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
 
-from broker.store.catalog import CatalogUnwritten
-from broker.store.checkpoint import Checkpointing, begin_checkpoint
+from broker.store.catalog import CatalogFull, CatalogUnwritten
+from broker.store.checkpoint import Checkpointing, begin_checkpoint, live_estimate
 from broker.store.contract import Store, WriteBatch
-from broker.store.disk import StoreError, WriteFailed
+from broker.store.disk import DISK_FULL, TRANSIENT, StoreError, WriteFailed
 from broker.store.dropping import dead_files, dead_size, drop_dead_files
 from broker.store.durable import DurableStore
 from broker.store.segments import SegmentLog
 from trellis import logs
+from trellis.server.disk_reserve import DiskReserve
 
 #: Seconds before a write that found the disk full is retried.
 RETRY_SECONDS: Final = 1.0
@@ -54,7 +54,7 @@ CHECKPOINT_SLICE_MAX: Final = 0.005
 
 
 def _do_nothing() -> None:
-    """Do nothing: the default of `StoreWriter.wake`."""
+    """Do nothing: the default of `StoreWriter.wake` and `StoreWriter.wrote_much`."""
 
 
 class StoreWriter:
@@ -64,10 +64,20 @@ class StoreWriter:
         self.store = store
         #: Called before clients are told that their entries are durable.
         self.wake: Callable[[], None] = _do_nothing
+        #: Called when LOOK_BYTES were written or the disk is full: the free space has changed.
+        self.wrote_much: Callable[[], None] = _do_nothing
 
     def sync(self) -> None:
         """Have the appended entries written, at once or up to LAZY_SECONDS later."""
         self.store.sync()
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """The size of all entries and rows that are not durable yet, in bytes."""
+        return 0
+
+    def on_free_space(self, free: int, short: bool) -> None:
+        """Take the free space of the disk in bytes; `short` is True while the disk alarm is on."""
 
     @property
     def backlogged(self) -> bool:
@@ -85,9 +95,16 @@ class DurableStoreWriter(StoreWriter):
     """The writer of a durable store: one thread for batches, one for checkpoints."""
 
     def __init__(
-        self, store: DurableStore, loop: asyncio.AbstractEventLoop, failed: Callable[[str], None]
+        self,
+        store: DurableStore,
+        loop: asyncio.AbstractEventLoop,
+        failed: Callable[[str], None],
+        reserve: DiskReserve | None = None,
     ) -> None:
-        """Start the threads; `failed` is called with the reason if the store cannot be written."""
+        """Start the threads; `failed` is called with the reason if the store cannot be written.
+
+        `reserve` is given up when the disk is full.
+        """
         super().__init__(store)
         #: Number of batches written.
         self.batches = 0
@@ -102,6 +119,10 @@ class DurableStoreWriter(StoreWriter):
         self.durable = store
         self._loop = loop
         self._failed = failed
+        self._reserve = reserve
+        #: Free bytes of the disk at the last look; None before it.
+        self._free: int | None = None
+        self._written_bytes = 0
         self._busy = False
         self._idle = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -147,6 +168,18 @@ class DurableStoreWriter(StoreWriter):
             self._write_queue.put(self.durable.take())
 
     @property
+    def unwritten_bytes(self) -> int:
+        return self.durable.unwritten_bytes
+
+    def on_free_space(self, free: int, short: bool) -> None:
+        self._free = free
+        if short:
+            # A checkpoint that found too little to free may have begun before the messages that are
+            # dead now were settled.
+            self.durable.log.check_reclaimable = 0
+            self._look()
+
+    @property
     def backlogged(self) -> bool:
         return self.log_throttled or self.durable.unwritten_bytes > BACKLOG_BYTES
 
@@ -159,11 +192,15 @@ class DurableStoreWriter(StoreWriter):
             return
         if self.blocked_reason:
             self.blocked_reason = ""
-            logs.info("store_unblocked", note="the disk has free space again; confirms resume")
+            logs.info("store_unblocked", note="the store can be written again; confirms resume")
         self.batches += 1
         self._busy = False
         self.wake()
+        self._written_bytes += batch.size
         self.durable.written(batch)
+        if self._written_bytes >= LOOK_BYTES:
+            self._written_bytes = 0
+            self.wrote_much()
         if self.durable.unbatched:
             self.sync()
         else:
@@ -174,19 +211,17 @@ class DurableStoreWriter(StoreWriter):
             self._look()
 
     def _handle_failure(self, batch: WriteBatch, error: Exception) -> None:
-        full = (
-            isinstance(error, CatalogUnwritten)
-            or isinstance(error, WriteFailed)
-            and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        )
-        if full:
+        if isinstance(error, CatalogUnwritten) or (
+            isinstance(error, WriteFailed) and error.errno in TRANSIENT
+        ):
             self.full_disk_failures += 1
+            self.wrote_much()
             if not self.blocked_reason:
                 self.blocked_reason = str(error)
                 logs.error(
                     "store_blocked",
                     reason=str(error),
-                    note="no message is confirmed until the disk has free space; retrying",
+                    note="no message is confirmed until a retry succeeds",
                 )
                 self._idle.set()
             self._drop_dead_files()
@@ -211,13 +246,19 @@ class DurableStoreWriter(StoreWriter):
         """Drop dead files if there are any; else begin a checkpoint if it frees enough."""
         log = self.durable.log
         self._looked = (log.rolls, int(log.written))
-        if self._work is None and not self._drop_dead_files() and not self.blocked_reason:
+        if self._work is None and not self._drop_dead_files() and self._has_room():
             checkpointing = begin_checkpoint(log, self.durable.holder_numbers, idle)
             if checkpointing is not None:
                 self._begin(checkpointing)
         elif isinstance(self._work, Checkpointing):
             self._superseded = 4 * dead_size(log) >= self._work.bytes_total
         self._limit_log()
+
+    def _has_room(self) -> bool:
+        """True if a checkpoint seems to fit on the disk."""
+        return not self.blocked_reason and (
+            self._free is None or self._free >= live_estimate(self.durable.log)
+        )
 
     def _drop_dead_files(self) -> bool:
         """Begin to drop dead files, which needs no space on the disk; False if there are none."""
@@ -263,10 +304,21 @@ class DurableStoreWriter(StoreWriter):
                 return
             error: Exception | None = None
             try:
-                batch.write()
+                self._write(batch)
             except Exception as failure:  # noqa: BLE001  every failure is passed to the loop
                 error = failure
             self._call(self._written, batch, error)
+
+    def _write(self, batch: WriteBatch) -> None:
+        """Write a batch; if the disk is full, give up the reserve and write it into that room."""
+        try:
+            batch.write()
+        except (WriteFailed, CatalogFull) as error:
+            full = isinstance(error, CatalogFull) or error.errno in DISK_FULL
+            if not full or self._reserve is None or not self._reserve.give_up():
+                raise
+            self._call(self.wrote_much)
+            batch.write()
 
     def _run_checkpoints(self) -> None:
         while True:

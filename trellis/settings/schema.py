@@ -112,6 +112,13 @@ class StoreSettings(Section, frozen=True, kw_only=True):
     segment: Annotated[
         int, option("size of a log file", ge=64 * KIB, le=4 * 1024 * MIB, unit="bytes")
     ] = 64 * MIB
+    reserve: Annotated[
+        bool,
+        option(
+            "keep a file of two log files' size on the disk, which is given up when the disk is "
+            "full, so that consumers can still settle messages"
+        ),
+    ] = True
 
 
 class StreamSettings(Section, frozen=True, kw_only=True):

@@ -106,6 +106,12 @@ class AmqpConnection(ConnectionInterface):
         #: Position in the input behind the frame that is being handled.
         self._cursor: i64 = 0
 
+    def memory_bytes(self) -> int:
+        size = super().memory_bytes()
+        for channel in self.channels.open.values():
+            size += int(channel.receiver.unacked.memory_bytes())
+        return size
+
     # -- frames
 
     def consume(self, data: bytes) -> i64:

@@ -1,0 +1,322 @@
+"""Alarms of a running broker: what raises them, and that each ends by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pamqp.body
+import pamqp.commands as spec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.clients import marshal, publication
+from tests.top.conftest import Start
+from tests.top.disks import SmallDisk
+from tests.top.running import Amqp0, Running
+from trellis import process
+from trellis.server import alarms, disk_reserve, heap
+from trellis.server import store_writer as storing
+from trellis.server.heap import HeapTrimmer
+from trellis.server.memory import MemoryEstimate
+from trellis.server.store_writer import DurableStoreWriter
+
+MB = 1 << 20
+#: The smallest segments that settings allow.
+SMALL = {"segment": 65_536}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+glibc = pytest.mark.skipif(
+    not hasattr(__import__("ctypes").CDLL(None), "mallinfo2"), reason="needs glibc 2.33 or later"
+)
+
+
+@glibc
+def test_freed_memory_is_given_back_after_enough_was_freed_and_not_too_often() -> None:
+    clock = Clock()
+    trimmer = HeapTrimmer(clock)
+    trimmer.trim()
+    clock.now += heap.TRIM_INTERVAL
+    blocks = [bytes(20_000) for _ in range(16_000)]  # Below glibc's limit for blocks of their own.
+    stays = bytes(20_000)  # The end of the heap, so that freeing alone gives nothing back.
+    full = process.resident_bytes()
+    assert not trimmer.trim_if_worthwhile()
+    blocks.clear()
+    assert process.resident_bytes() > full - 40 * MB
+    assert trimmer.trim_if_worthwhile()
+    assert process.resident_bytes() < full - 200 * MB
+    blocks = [bytes(20_000) for _ in range(16_000)]
+    assert not trimmer.trim_if_worthwhile()
+    blocks.clear()
+    assert not trimmer.trim_if_worthwhile(), "it is too soon"
+    clock.now += heap.TRIM_INTERVAL
+    assert trimmer.trim_if_worthwhile()
+    clock.now += heap.TRIM_INTERVAL
+    assert not trimmer.trim_if_worthwhile(), "nothing was freed"
+    assert trimmer.trims == 3 and len(stays)
+
+
+@given(st.lists(st.tuples(st.integers(-400, 400), st.integers(-50, 50)), max_size=60))
+def test_the_estimate_follows_what_is_held_although_freed_memory_stays(
+    steps: list[tuple[int, int]],
+) -> None:
+    """Held memory changes, and so does memory that is not counted; RSS is the highest sum so far.
+
+    The estimate is never below what is really held while nothing was freed uncounted, and it falls
+    with the counted memory.
+    """
+    held, uncounted = 600, 300
+    resident = held + uncounted
+    estimate = MemoryEstimate()
+    assert estimate.update(resident, held) == resident
+    for change, growth in steps:
+        held = max(0, held + change)
+        uncounted += abs(growth)
+        resident = max(resident, held + uncounted)
+        used = estimate.update(resident, held)
+        assert used <= resident
+        # Growth that fits into freed memory is invisible; all other growth is found.
+        assert used >= min(held + 300, resident)
+        if resident == held + uncounted:
+            assert used <= resident
+    assert estimate.update(resident, 0) <= 300 + sum(abs(growth) for _, growth in steps)
+
+
+def test_the_estimate_begins_anew_once_memory_was_below_the_limit() -> None:
+    estimate = MemoryEstimate()
+    estimate.update(1_000, 100)
+    assert estimate.update(1_000, 0) == 900
+    estimate.end()
+    assert not estimate.begun
+    estimate.update(1_000, 900)
+    assert estimate.update(1_000, 0) == 100
+
+
+async def _body_count(client: Amqp0, count: int) -> None:
+    while count:
+        count -= isinstance(await client.frame(), pamqp.body.ContentBody)
+
+
+async def test_the_memory_alarm_ends_when_the_queue_is_empty_although_freed_memory_stays(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RSS stays above the limit, as if the heap could not be trimmed."""
+    resident = 1_000 * MB
+    monkeypatch.setattr(process, "resident_bytes", lambda: resident)
+    monkeypatch.setattr(alarms, "CHECK_INTERVAL", 0.01)
+    monkeypatch.setattr("trellis.server.memory.COUNT_PAUSE", 0)
+    running = await start()
+    watch, on = running.node.alarm_watch, running.node.broker.alarms.on
+    publisher, reader = await running.amqp(), await running.amqp()
+    await publisher.queue("q")
+    body = bytes(64_000)
+    count = 2_000
+    await publisher.socket.send(publication("", "q", body) * count)
+    await running.until(lambda: running.node.broker.vhosts["/"].queues["q"].depth == count)
+    held = await watch.account.count()
+    assert count * len(body) < held < 1.1 * count * len(body)
+    watch.memory_limit = resident - 20 * MB
+    await running.until(lambda: "memory" in on)
+    await publisher.socket.send(publication("", "q", b"waits") * 2)
+    await running.until(lambda: len(running.node.broker.alarms.waiting) == 1)
+
+    await reader.socket.send(marshal(1, spec.Basic.Consume(queue="q", consumer_tag="c")))
+    await _body_count(reader, count)
+    # Messages that a consumer holds without acknowledging them are still held.
+    assert await watch.account.count() > count * len(body)
+    assert "memory" in on
+    await reader.socket.send(marshal(1, spec.Basic.Ack(count, True)))
+    await running.until(lambda: "memory" not in on)
+    await _body_count(reader, 2)
+    assert await watch.account.count() < 10 * MB
+
+    # Memory that is used again raises the alarm again.
+    await publisher.queue("p")
+    sending = asyncio.create_task(publisher.socket.send(publication("", "p", body) * count))
+    await running.until(lambda: "memory" in on)
+    await reader.call(spec.Queue.Purge(queue="p"), spec.Queue.PurgeOk)
+    await sending  # The publisher goes on.
+    await running.until(lambda: "memory" not in on)
+    resident = 1 * MB
+
+
+async def _durable(running: Running, queue: str = "q") -> Amqp0:
+    client = await running.amqp()
+    await client.queue(queue, durable=True)
+    await client.call(spec.Confirm.Select(), spec.Confirm.SelectOk)
+    return client
+
+
+async def _publish(client: Amqp0, publications: bytes, count: int, times: int) -> None:
+    """Publish `count` messages `times` times, and wait for the confirms each time.
+
+    So no batch of the store is large, nor a segment of its log.
+    """
+    for number in range(1, times + 1):
+        await client.socket.send(publications)
+        while (await client.expect(spec.Basic.Ack)).delivery_tag < count * number:
+            pass
+
+
+async def test_a_full_disk_takes_the_reserve_for_settlements_and_makes_it_again(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Publishers fill the disk; a consumer settles messages in the room of the reserve."""
+    monkeypatch.setattr(storing, "RETRY_SECONDS", 0.005)
+    monkeypatch.setattr(alarms, "CHECK_INTERVAL", 0.01)
+    disk = SmallDisk(str(tmp_path), 64 * MB)
+    running = await start(
+        disk=disk,
+        data={"dir": str(tmp_path)},
+        store={"segment": 1 * MB, "reserve": True},
+        limits={"disk_free": 0},
+    )
+    reserve, on = running.node.reserve, running.node.broker.alarms.on
+    assert reserve is not None and reserve.size >= 2 * MB
+    assert os.stat(tmp_path / "reserve").st_blocks * 512 >= reserve.size
+    publisher, reader = await _durable(running), await running.amqp()
+    body, count = bytes(50_000), 200
+    await _publish(publisher, publication("", "q", body, delivery_mode=2) * 5, 5, count // 5)
+    disk.ballast = disk.free("")
+    assert "disk" not in on
+    await publisher.socket.send(publication("", "q", body, delivery_mode=2))
+    last = (await publisher.expect(spec.Basic.Ack)).delivery_tag
+    assert last == count + 1, "it is confirmed, for it is in the room of the reserve"
+    assert "reserve" not in os.listdir(tmp_path) and reserve.missing
+    await running.until(lambda: "disk" in on)
+    await publisher.socket.send(publication("", "q", b"waits", delivery_mode=2) * 2)
+    await running.until(lambda: len(running.node.broker.alarms.waiting) == 1)
+
+    # Messages can still be read and settled, and the broker itself frees the space of dead ones.
+    await reader.call(spec.Basic.Qos(0, 10), spec.Basic.QosOk)
+    await reader.socket.send(marshal(1, spec.Basic.Consume(queue="q", consumer_tag="c")))
+    await _body_count(reader, 10)
+    await reader.socket.send(marshal(1, spec.Basic.Ack(10, True)))
+    await running.until(lambda: running.node.store_writer.unwritten_bytes == 0)
+    operator = await running.amqp()
+    await operator.call(spec.Queue.Delete(queue="q"), spec.Queue.DeleteOk)
+    await running.until(lambda: "disk" not in on)
+    assert not reserve.missing and "reserve" in os.listdir(tmp_path)
+    last = 0
+    while last < count + 3:
+        last = (await publisher.expect(spec.Basic.Ack)).delivery_tag
+    writer = running.node.store_writer
+    assert isinstance(writer, DurableStoreWriter) and writer.blocked_reason == ""
+    assert reserve.given_up == 1
+    await running.stop()
+    assert "reserve" not in os.listdir(tmp_path), "a stopped broker needs no reserve"
+
+
+async def test_the_disk_is_looked_at_when_much_was_written(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alarms, "CHECK_INTERVAL", 1_000.0)
+    monkeypatch.setattr(storing, "LOOK_BYTES", 1 * MB)
+    disk = SmallDisk(str(tmp_path), 64 * MB)
+    running = await start(
+        disk=disk, data={"dir": str(tmp_path)}, limits={"disk_free": 60 * MB}, store=SMALL
+    )
+    on = running.node.broker.alarms.on
+    client = await _durable(running)
+    body = bytes(100_000)
+    assert "disk" not in on
+    published = 0
+    while "disk" not in on:
+        assert published < 600, "the disk was not looked at"
+        published += 5
+        await client.socket.send(publication("", "q", body, delivery_mode=2) * 5)
+        while (await client.expect(spec.Basic.Ack)).delivery_tag < published:
+            pass
+    assert running.node.alarm_watch.disk_free > 56 * MB
+    await client.socket.send(publication("", "q", body, delivery_mode=2) * 2)
+    await running.until(lambda: len(running.node.broker.alarms.waiting) == 1)
+    # Messages of a deleted queue give their space back although no message is published any more.
+    monkeypatch.setattr(alarms, "CHECK_INTERVAL", 0.01)
+    running.node.store_writer.wrote_much()
+    reader = await running.amqp()
+    await reader.call(spec.Queue.Delete(queue="q"), spec.Queue.DeleteOk)
+    await running.until(lambda: "disk" not in on)
+    while (await client.expect(spec.Basic.Ack)).delivery_tag < published + 2:
+        pass
+
+
+async def test_where_space_cannot_be_promised_the_reserve_is_a_threshold(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "copies_on_write", lambda path: True)
+    running = await start(
+        data={"dir": str(tmp_path)},
+        store={"segment": 1 * MB, "reserve": True},
+        limits={"disk_free": 1},
+    )
+    assert running.node.alarm_watch.disk_limit == 2 * MB + disk_reserve.CATALOG_BYTES
+    assert "reserve" not in os.listdir(tmp_path)
+    assert running.node.reserve is not None and not running.node.reserve.missing
+
+
+def test_the_file_system_of_a_directory_is_the_one_of_its_closest_mount_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = tmp_path / "mountinfo"
+    monkeypatch.setattr(process, "_MOUNTS", mounts)
+    line = "1 0 0:1 / {} rw shared:1 - {} none rw\n"
+    mounts.write_text(
+        line.format("/", "ext4") + line.format("/srv", "btrfs") + line.format(r"/srv/a\040b", "xfs")
+    )
+    assert not process.copies_on_write(Path("/var"))
+    assert process.copies_on_write(Path("/srv/x"))
+    assert not process.copies_on_write(Path("/srv/a b/c"))
+    mounts.unlink()
+    assert process.copies_on_write(Path("/var")), "it is unknown"
+
+
+async def test_no_checkpoint_is_begun_that_does_not_fit(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alarms, "CHECK_INTERVAL", 0.01)
+    disk = SmallDisk(str(tmp_path), 64 * MB)
+    running = await start(
+        disk=disk, data={"dir": str(tmp_path)}, limits={"disk_free": 1 * MB}, store=SMALL
+    )
+    on = running.node.broker.alarms.on
+    client = await _durable(running)
+    await client.queue("stays", durable=True)
+    body = bytes(10_000)
+    # Every file has live and dead messages, so only a checkpoint gives space back.
+    both = publication("", "q", body, delivery_mode=2) * 4 + publication(
+        "", "stays", body, delivery_mode=2
+    )
+    await _publish(client, both, 5, 40)
+    created: list[str] = []
+    small = disk.refuse
+
+    def refuse(operation: str, path: str) -> int:
+        if operation == "create" and path.endswith(".tmp"):
+            created.append(path)
+        return small(operation, path)
+
+    disk.refuse = refuse
+    disk.ballast = disk.free("") - 100_000
+    await running.until(lambda: "disk" in on)
+    await client.call(spec.Queue.Delete(queue="q"), spec.Queue.DeleteOk)
+    seen = running.node.turn.turns
+    await running.until(
+        lambda: running.node.turn.turns > seen and running.node.alarm_watch.disk_free > 0
+    )
+    for _ in range(20):
+        running.node.store_writer.wrote_much()
+        await asyncio.sleep(0.01)
+    assert not created
+    disk.ballast -= 600_000
+    await running.until(lambda: bool(created))
+    await running.until(lambda: "disk" not in on)

@@ -1,0 +1,114 @@
+"""The disk reserve: a file that keeps space for settlements and checkpoints when the disk is full.
+
+    start         the file is allocated, if twice its size is free
+    disk full     the writer thread removes the file, and writes its batch into the room
+    while missing the disk alarm is on: publishers are blocked, consumers settle messages
+    later         the file is allocated again once twice its size is free
+
+A file system that copies on write, such as btrfs or ZFS, cannot promise space to a file. There the
+size of the reserve is a threshold for the disk alarm instead.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Final
+
+from broker.store.disk import Disk
+from trellis import logs, process
+
+#: Name of the file in the data directory.
+NAME: Final = "reserve"
+#: Number of log segments that the reserve has room for.
+SEGMENTS: Final = 2
+#: Room for the write-ahead log of the catalog, in bytes.
+CATALOG_BYTES: Final = 4 << 20
+
+
+class DiskReserve:
+    """The reserve of a data directory, of `size` bytes; 0 means none. May be used by any thread."""
+
+    def __init__(self, disk: Disk, directory: Path, size: int) -> None:
+        self._disk = disk
+        self._directory = str(directory)
+        self._path = f"{directory}/{NAME}"
+        self._lock = threading.Lock()
+        self._made = False
+        #: Free bytes below which the disk alarm is on, because there can be no file.
+        self.threshold = size if size and process.copies_on_write(directory) else 0
+        self.size = 0 if self.threshold else size
+        #: Number of times that the reserve was given up.
+        self.given_up = 0
+        #: True once a look has failed to make the reserve, so that only the first one is logged.
+        self._refused = False
+        try:
+            disk.remove(self._path)  # Its size may be another one today, or it may have a hole.
+        except OSError:
+            pass
+        self.look()
+
+    @property
+    def missing(self) -> bool:
+        """True while the reserve, which was given up, could not be made again."""
+        return self.given_up > 0 and self.size > 0 and not self._made
+
+    def look(self) -> int:
+        """Make the reserve if it is missing and there is room. Return the free bytes of the disk.
+
+        May block. Returns 0 if the free space cannot be determined.
+        """
+        with self._lock:
+            try:
+                free = int(self._disk.free(self._directory))
+                if self.size and not self._made and free >= 2 * self.size:
+                    self._make()
+                    free = int(self._disk.free(self._directory))
+            except OSError as error:
+                if not self._refused:
+                    logs.warning("reserve_refused", path=self._path, error=error.strerror)
+                    self._refused = True
+                return self._free()
+            return free
+
+    def _free(self) -> int:
+        try:
+            return int(self._disk.free(self._directory))
+        except OSError:
+            return 0
+
+    def _make(self) -> None:
+        self._disk.allocate(self._path, self.size)
+        self._made = True
+        self._refused = False
+        if self.given_up:
+            logs.info("reserve_made", bytes=self.size, note="the disk has space again")
+
+    def give_up(self) -> bool:
+        """Remove the file, because the disk is full. Return True if that made room. May block."""
+        with self._lock:
+            if not self._made:
+                return False
+            try:
+                self._disk.remove(self._path)
+            except OSError as error:
+                logs.error("reserve_stuck", path=self._path, error=error.strerror)
+                return False
+            self._made = False
+            self.given_up += 1
+        logs.warning(
+            "reserve_given_up",
+            bytes=self.size,
+            note="the disk is full; publishers are blocked until it has space for a new reserve",
+        )
+        return True
+
+    def close(self) -> None:
+        """Remove the file: a stopped broker keeps no space for itself."""
+        with self._lock:
+            if self._made:
+                self._made = False
+                try:
+                    self._disk.remove(self._path)
+                except OSError:
+                    pass  # The next start removes it.

@@ -1,0 +1,97 @@
+"""Accounting of the broker's memory: which part of it messages, output and bindings take.
+
+The memory in use that the operating system reports (RSS) is no measure of what the broker still
+holds: an emptied queue leaves freed memory that the process keeps. The memory alarm therefore ends
+by an estimate:
+
+    estimate = min(RSS, accounted + unaccounted)
+
+`accounted` is counted by MemoryAccount. `unaccounted` is the rest of RSS when RSS has passed the
+limit: objects that are not counted, and freed memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import islice
+from typing import Final
+
+from broker.broker import Broker
+from protocols.amqp.front import AmqpFront
+from protocols.mqtt.front import MqttFront
+from trellis.server.store_writer import StoreWriter
+
+#: Queues, exchanges, sessions or connections that are counted in one turn of the event loop.
+COUNT_SLICE: Final = 100
+#: A count that took long is used for this many times its duration.
+COUNT_PAUSE: Final = 20
+
+
+class MemoryAccount:
+    """A count of the memory that the broker's objects take, made in slices."""
+
+    def __init__(
+        self, broker: Broker, amqp: AmqpFront, mqtt: MqttFront, store_writer: StoreWriter
+    ) -> None:
+        self._broker = broker
+        self._store_writer = store_writer
+        self._amqp = amqp
+        self._mqtt = mqtt
+        #: The last result in bytes; 0 before the first count.
+        self.accounted = 0
+        self._next_count = 0.0
+
+    async def count(self) -> int:
+        """Count the memory of messages, unsent output, unread input and bindings, in bytes."""
+        began = asyncio.get_running_loop().time()
+        if began < self._next_count:
+            return self.accounted
+        total = self._store_writer.unwritten_bytes
+        measured: list[Callable[[], int]] = []
+        for vhost in list(self._broker.vhosts.values()):
+            total += vhost.retained.size
+            for objects in (vhost.queues, vhost.replies, vhost.delays, vhost.inboxes):
+                measured += [queue.memory_bytes for queue in objects.values()]
+            measured += [exchange.memory_bytes for exchange in vhost.exchanges.values()]
+        for front in (self._amqp, self._mqtt):
+            measured += [connection.memory_bytes for connection in front.connections]
+        measured += [session.in_flight.memory_bytes for session in self._mqtt.sessions.all()]
+        steps = iter(measured)
+        while some := list(islice(steps, COUNT_SLICE)):
+            total += sum(int(memory()) for memory in some)
+            await asyncio.sleep(0)
+        self.accounted = total
+        ended = asyncio.get_running_loop().time()
+        self._next_count = ended + COUNT_PAUSE * (ended - began)
+        return total
+
+
+class MemoryEstimate:
+    """The estimate of memory in use while RSS is above the limit, as described above."""
+
+    def __init__(self) -> None:
+        self._unaccounted = 0
+        #: The largest RSS since it has passed the limit, and what was accounted then.
+        self._peak: tuple[int, int] | None = None
+
+    def end(self) -> None:
+        """Forget what is unaccounted, because RSS is below the limit."""
+        self._peak = None
+
+    @property
+    def begun(self) -> bool:
+        """True if RSS has passed the limit, and has not fallen below it since."""
+        return self._peak is not None
+
+    def update(self, resident: int, accounted: int) -> int:
+        """Return the estimated memory in use, from RSS and the accounted memory, in bytes."""
+        if self._peak is None:
+            self._unaccounted = max(0, resident - accounted)
+            self._peak = resident, accounted
+        elif resident > self._peak[0]:
+            # Growth of RSS that growth of the accounted memory does not explain is unaccounted.
+            grown = resident - self._peak[0] - max(0, accounted - self._peak[1])
+            self._unaccounted += max(0, grown)
+            self._peak = resident, max(accounted, self._peak[1])
+        return min(resident, accounted + self._unaccounted)
