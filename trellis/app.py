@@ -141,8 +141,7 @@ class App:
                     await self._serve(node, http, bound)
                 finally:
                     await node.store_writer.close()
-                    if node.reserve is not None:
-                        node.reserve.close()
+                    node.close()
                     node.gc_policy.close()
                     http.close()
                     node.broker.authenticator.close()

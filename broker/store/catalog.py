@@ -84,7 +84,10 @@ class CatalogError(StoreError):
 
 
 class CatalogUnwritten(CatalogError):
-    """A failed write, because another process holds a lock. The write can be repeated."""
+    """A failed write: another process holds a lock, or no file descriptor is left.
+
+    The write can be repeated.
+    """
 
 
 class CatalogFull(CatalogUnwritten):
@@ -351,6 +354,11 @@ class Catalog:
         code: int = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_FULL:
             return CatalogFull(f"cannot write the catalog {self.path}: the disk is full")
+        if code == sqlite3.SQLITE_CANTOPEN:
+            return CatalogUnwritten(
+                f"cannot write the catalog {self.path}: a file of it cannot be opened ({error}); "
+                "raise the limit of file descriptors if they have run out"
+            )
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return CatalogUnwritten(
                 f"cannot write the catalog {self.path}: another process has locked it ({error})"

@@ -127,6 +127,12 @@ class Disk:
         """Return the free space for a directory, in bytes."""
         raise NotImplementedError
 
+    def keep_spares(self) -> None:
+        """Open spare file descriptors again, as far as there are descriptors."""
+
+    def close_spares(self) -> None:
+        """Close the spare file descriptors for good, because the broker ends."""
+
     def allocate(self, path: str, size: i64) -> None:
         """Make a file that does not exist yet, with `size` bytes of the disk behind it.
 
@@ -218,16 +224,60 @@ class RealFile(File):
 
 
 class RealDisk(Disk):
-    """The file system of the operating system."""
+    """The file system of the operating system.
+
+    `spares` file descriptors are kept open. When a file is to be opened and no descriptor is left,
+    a spare one is closed for it, so that clients cannot use up the descriptors of the store.
+    """
+
+    def __init__(self, spares: int = 0) -> None:
+        self._spares_max = spares
+        self._spares: list[int] = []
+        self.keep_spares()
+
+    def keep_spares(self) -> None:
+        while len(self._spares) < self._spares_max:
+            try:
+                self._spares.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+            except OSError:
+                return
+
+    def _give_spare(self, error: OSError) -> bool:
+        """Close a spare descriptor if descriptors have run out; True if there was one."""
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            return False
+        try:
+            os.close(self._spares.pop())
+        except IndexError:
+            return False
+        return True
+
+    def _open(self, path: str, flags: int, mode: int = 0o600) -> int:
+        while True:
+            try:
+                return os.open(path, flags | os.O_CLOEXEC, mode)
+            except OSError as error:
+                if not self._give_spare(error):
+                    raise
+
+    def close_spares(self) -> None:
+        self._spares_max = 0
+        while self._spares:
+            os.close(self._spares.pop())
 
     def open(self, path: str, writable: bool) -> File:
-        return RealFile(os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC))
+        return RealFile(self._open(path, os.O_RDWR if writable else os.O_RDONLY))
 
     def create(self, path: str) -> File:
-        return RealFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        return RealFile(self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
 
     def list(self, directory: str) -> list[str]:
-        return sorted(os.listdir(directory))
+        while True:
+            try:
+                return sorted(os.listdir(directory))
+            except OSError as error:
+                if not self._give_spare(error):
+                    raise
 
     def make_directory(self, path: str) -> None:
         if not os.path.isdir(path):
@@ -243,7 +293,7 @@ class RealDisk(Disk):
         os.rmdir(path)
 
     def sync_directory(self, path: str) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = self._open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
@@ -254,7 +304,7 @@ class RealDisk(Disk):
         return status.f_bavail * status.f_frsize
 
     def allocate(self, path: str, size: i64) -> None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        descriptor = self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             os.posix_fallocate(descriptor, 0, size)
         except OSError:

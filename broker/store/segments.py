@@ -19,7 +19,15 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.store.disk import DamagedStore, Disk, File, Poisoned, StoreError, WriteFailed
+from broker.store.disk import (
+    TRANSIENT,
+    DamagedStore,
+    Disk,
+    File,
+    Poisoned,
+    StoreError,
+    WriteFailed,
+)
 from broker.store.files import (
     DATA_START,
     SEGMENT,
@@ -40,8 +48,8 @@ from broker.store.recovery import Recoverer, Recovery, Replay, ignore_progress
 
 #: Size at which a segment is full, in bytes.
 SEGMENT_SIZE: Final = 64 << 20
-#: Sealed files that stay open for reading.
-_OPEN_MAX: Final = 64
+#: Default for the number of sealed files that stay open for reading.
+OPEN_MAX: Final = 64
 #: Bytes read at once for a record by position: first, and when reading on from there.
 _FIRST_READ_SIZE: Final[i64] = 8_192
 _NEXT_READ_SIZE: Final[i64] = 65_536
@@ -88,6 +96,8 @@ class SegmentLog:
         self._handle: File | None = None
         self._unsynced = False
         self._appended: Records | None = None
+        #: Number of sealed files that stay open for reading.
+        self.open_max = OPEN_MAX
         self._open_files: list[LogFile] = []
 
     @property
@@ -264,17 +274,15 @@ class SegmentLog:
         try:
             handle.write(0, head.encode())
         except OSError as error:
-            reason = os_error_text(file.path, "write", error)
-            try:
-                self.disk.remove(file.path)
-            except OSError as failure:
-                self.poison(f"{reason}, and cannot remove it: {failure.strerror or failure}")
-            raise WriteFailed(reason, error.errno or 0) from error
+            self._discard(file.path, os_error_text(file.path, "write", error), error)
         try:
             handle.sync()
             self.disk.sync_directory(self.directory)
         except OSError as error:
-            self.poison(os_error_text(file.path, "sync", error))
+            reason = os_error_text(file.path, "sync", error)
+            if error.errno in TRANSIENT:  # The directory could not be opened.
+                self._discard(file.path, reason, error)
+            self.poison(reason)
         file.attach(handle)
         if self._active is not None:
             self._active.close_scan()
@@ -284,6 +292,14 @@ class SegmentLog:
         self.synced_size = DATA_START
         self._active, self._handle = file, handle
         return file, handle
+
+    def _discard(self, path: str, reason: str, error: OSError) -> None:
+        """Remove a new segment that could not be made, and raise WriteFailed."""
+        try:
+            self.disk.remove(path)
+        except OSError as failure:
+            self.poison(f"{reason}, and cannot remove it: {failure.strerror or failure}")
+        raise WriteFailed(reason, error.errno or 0) from error
 
     # -- reading
 
@@ -305,7 +321,7 @@ class SegmentLog:
         """Return a file of the log, open for reading; if too many are open, close the oldest."""
         if not file.is_open:
             self._open_files.append(file)
-            if len(self._open_files) > _OPEN_MAX:
+            if len(self._open_files) > self.open_max:
                 oldest = self._open_files.pop(0)
                 if oldest is not self._active:
                     oldest.close_scan()

@@ -11,7 +11,6 @@ never confirmed to a publisher.
 
 from __future__ import annotations
 
-import errno
 from bisect import bisect_right
 from typing import Final
 from urllib.parse import quote
@@ -20,9 +19,10 @@ from zlib import crc32
 from mypy_extensions import i64
 
 from broker.store.contract import StreamWrite
-from broker.store.disk import Disk, File, Poisoned, WriteFailed
+from broker.store.disk import TRANSIENT, Disk, File, Poisoned, WriteFailed
 from broker.store.files import os_error_text
 from broker.stream.arrow import END_OF_STREAM, SCHEMA_SIZE, encode_schema
+from broker.stream.open_files import FileUser, OpenFiles
 from broker.stream.rows import BatchSink, CapturedRows, EncodedBatch, RowCodecs, RowWriter
 from broker.stream.segments import SUFFIXES, Segment, parse_segment, segment_name
 
@@ -65,13 +65,15 @@ class WrittenBatch:
         segment.add_batch(self.base, self.count, self.place, self.size, self.first_at, self.last_at)
 
 
-class SegmentWriter:
+class SegmentWriter(FileUser):
     """The appender of one stream: writes batches to its active segment, and begins the next one.
 
     Used by the store's writer thread only.
     """
 
-    def __init__(self, disk: Disk, root: str, vhost: str, name: str, number: int) -> None:
+    def __init__(
+        self, disk: Disk, root: str, vhost: str, name: str, number: int, writing: OpenFiles
+    ) -> None:
         self.disk = disk
         self.directory = f"{root}/{directory_name(vhost)}/{directory_name(name)}"
         self.number = number
@@ -87,6 +89,28 @@ class SegmentWriter:
         self._written: Segment | None = None
         self._file: File | None = None
         self._unsynced = False
+        self._writing = writing
+
+    def close_idle(self) -> bool:
+        if self._unsynced:
+            return False  # A failure to write what the kernel holds shows in a sync of this file.
+        self._file = None
+        return True
+
+    def _open_file(self) -> File | None:
+        """Return the active segment's file, opened again if it was closed; None without a segment.
+
+        Raise WriteFailed.
+        """
+        segment = self._segment
+        if segment is not None and self._file is None:
+            try:
+                self._file = self.disk.open(segment.path, True)
+            except OSError as error:
+                raise WriteFailed(
+                    os_error_text(segment.path, "open", error), error.errno or 0
+                ) from error
+        return self._file
 
     def append(self, encoded: EncodedBatch) -> WrittenBatch:
         """Write a batch to the end of the stream.
@@ -94,7 +118,7 @@ class SegmentWriter:
         Raise WriteFailed if the batch can be appended again later, Poisoned if it cannot.
         """
         self._check()
-        segment, written, file = self._segment, self._written, self._file
+        segment, written, file = self._segment, self._written, self._open_file()
         if (
             segment is None
             or written is None
@@ -102,6 +126,7 @@ class SegmentWriter:
             or (written.end > written.base and written.size + len(encoded.data) > self.segment_size)
         ):
             segment, written, file = self._roll(encoded.base)
+        self._writing.use(self)
         place: i64 = written.size
         self._unsynced = True
         try:
@@ -131,7 +156,7 @@ class SegmentWriter:
 
     def finish(self) -> None:
         """Finish the active segment, and write its index. Raise StoreError."""
-        segment, written, file = self._segment, self._written, self._file
+        segment, written, file = self._segment, self._written, self._open_file()
         self._segment = self._written = self._file = None
         if segment is None or written is None or file is None or self.poisoned:
             return
@@ -143,7 +168,7 @@ class SegmentWriter:
         except OSError as error:
             # All rows are durable. The next start finds the end of the segment, and makes the
             # index.
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in TRANSIENT:
                 self._poison(os_error_text(segment.path, "finish", error))
 
     def _poison(self, reason: str) -> None:
@@ -171,22 +196,28 @@ class SegmentWriter:
         try:
             file.write(0, encode_schema(self.number, self.epoch, int(base)))
         except OSError as error:
-            reason = os_error_text(path, "write", error)
-            try:
-                self.disk.remove(path)
-            except OSError as failure:
-                self._poison(f"{reason}, and cannot remove it: {failure.strerror or failure}")
-            raise WriteFailed(reason, error.errno or 0) from error
+            self._discard(path, os_error_text(path, "write", error), error)
         try:
             file.sync()
             self.disk.sync_directory(self.directory)
         except OSError as error:
-            self._poison(os_error_text(path, "sync", error))
+            reason = os_error_text(path, "sync", error)
+            if error.errno in TRANSIENT:  # The directory could not be opened.
+                self._discard(path, reason, error)
+            self._poison(reason)
         self._segment, self._written = (
             Segment(self.disk, path, self.epoch, int(base)) for _ in range(2)
         )
         self._file = file
         return self._segment, self._written, file
+
+    def _discard(self, path: str, reason: str, error: OSError) -> None:
+        """Remove a new segment that could not be made, and raise WriteFailed."""
+        try:
+            self.disk.remove(path)
+        except OSError as failure:
+            self._poison(f"{reason}, and cannot remove it: {failure.strerror or failure}")
+        raise WriteFailed(reason, error.errno or 0) from error
 
     def _begin_epoch(self) -> None:
         """Make the directory, and choose an epoch above all epochs in it.
@@ -292,7 +323,15 @@ class Archive:
     """
 
     def __init__(
-        self, disk: Disk, root: str, vhost: str, name: str, number: int, codecs: RowCodecs
+        self,
+        disk: Disk,
+        root: str,
+        vhost: str,
+        name: str,
+        number: int,
+        codecs: RowCodecs,
+        writing: OpenFiles | None = None,
+        reading: OpenFiles | None = None,
     ) -> None:
         self.disk = disk
         self.name = name
@@ -301,7 +340,9 @@ class Archive:
         self.segments: list[Segment] = []
         #: The durable end: the offset of the last durable row + 1.
         self.end: i64 = 0
-        self.segment_writer = SegmentWriter(disk, root, vhost, name, number)
+        #: The open files for reading of this stream and of the streams that share it.
+        self.reading = reading or OpenFiles()
+        self.segment_writer = SegmentWriter(disk, root, vhost, name, number, writing or OpenFiles())
         self.row_writer = RowWriter(vhost, codecs)
         #: Number of rows, and size of the segments in bytes.
         self.rows: i64 = 0

@@ -46,7 +46,7 @@ class StreamPages:
         """Drop all pages and close the files. Called when the stream has no reader any more."""
         self._pages = []
         for segment in self._archive.segments:
-            segment.close()
+            self._close(segment)
 
     def drop(self, segments: list[Segment]) -> None:
         """Drop the pages of removed segments."""
@@ -73,8 +73,12 @@ class StreamPages:
         page = self._read(segment, place, offset)
         pages.insert(0, page)
         if len(pages) > PAGES_MAX:
-            pages.pop().segment.close()
+            self._close(pages.pop().segment)
         return page
+
+    def _close(self, segment: Segment) -> None:
+        segment.close()
+        self._archive.reading.forget(segment)
 
     def _read(self, segment: Segment, place: i64, offset: i64) -> StreamPage:
         """Return a page of the batches from the row at `offset` on.
@@ -83,6 +87,7 @@ class StreamPages:
         """
         page = StreamPage(segment)
         size: i64 = PAGE_SIZE
+        self._archive.reading.use(segment)
         while True:
             self.reads += 1
             asked: i64 = min(size, segment.size - place)

@@ -25,6 +25,7 @@ from mypy_extensions import i64
 from broker.store.disk import Disk, File, TooNew
 from broker.store.files import open_for_reading
 from broker.stream.arrow import SCHEMA_SIZE
+from broker.stream.open_files import FileUser
 
 #: Least distance between two batches in the index, in bytes.
 INDEX_STRIDE: Final[i64] = 64 << 10
@@ -50,7 +51,7 @@ def parse_segment(name: str) -> tuple[int, int] | None:
     return None if match is None else (int(match[1]), int(match[2]))
 
 
-class Segment:
+class Segment(FileUser):
     """A segment: a file with the rows from offset `base` up to, but not including, `end`.
 
     `size` is the size of its durable part in bytes.
@@ -117,6 +118,10 @@ class Segment:
     def close(self) -> None:
         """Drop the reference to the open file, which is closed with its last reference."""
         self._file = None
+
+    def close_idle(self) -> bool:
+        self.close()
+        return True
 
     # -- index
 

@@ -10,6 +10,7 @@ from broker.store.contract import Store
 from broker.store.findings import Finding
 from broker.stream.archive import Archive
 from broker.stream.leftover import remove_deleted_streams
+from broker.stream.open_files import OpenFiles
 from broker.stream.queue import StreamQueue
 from broker.stream.recovery import StreamRecovery
 from broker.stream.rows import RowCodecs
@@ -21,6 +22,9 @@ class Streams:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.codecs = RowCodecs()
+        #: The open files of all streams, for the writer's thread and for readers.
+        self.writing = OpenFiles()
+        self.reading = OpenFiles()
         #: Number of rows delivered to readers of streams that are deleted now.
         self.served: i64 = 0
         #: Damaged, missing or removed files that were found at the start of the broker.
@@ -29,7 +33,16 @@ class Streams:
     def make(self, vhost: str, name: str, agenda: Agenda, terms: QueueArguments) -> StreamQueue:
         """Return a new stream, which has no number yet."""
         store = self._store
-        archive = Archive(store.stream_disk, store.stream_root, vhost, name, 0, self.codecs)
+        archive = Archive(
+            store.stream_disk,
+            store.stream_root,
+            vhost,
+            name,
+            0,
+            self.codecs,
+            self.writing,
+            self.reading,
+        )
         return StreamQueue(vhost, name, agenda, store, terms, archive)
 
     def assign_number(self, queue: StreamQueue, number: int, known: bool) -> None:

@@ -24,8 +24,9 @@ MAX_REQUEST_HEAD: Final = 16 << 10
 MAX_BODY: Final = 64 << 20
 #: Bytes of a response that are sent in one turn of the event loop.
 CHUNK_SIZE: Final = 1 << 16
-#: Largest number of open connections. A further one replaces the connection that has waited longest
-#: without a complete request head; if there is none, the further one is closed.
+#: Default for the largest number of open connections of a server. A further one replaces the
+#: connection that has waited longest without a complete request head; if there is none, the further
+#: one is closed.
 MAX_CONNECTIONS: Final = 64
 
 
@@ -113,8 +114,15 @@ class HttpServer:
     long again. Sending a range of a segment may take longer.
     """
 
-    def __init__(self, routes: RouteTable, limit: float, counters: HttpListenerCounters) -> None:
+    def __init__(
+        self,
+        routes: RouteTable,
+        limit: float,
+        counters: HttpListenerCounters,
+        max_connections: int = MAX_CONNECTIONS,
+    ) -> None:
         self._routes = routes
+        self._max_connections = max_connections
         self._seconds = limit
         #: Tasks of the open connections.
         self._serving: set[asyncio.Task[None]] = set()
@@ -136,7 +144,7 @@ class HttpServer:
             await asyncio.wait(self._serving)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._serving) >= MAX_CONNECTIONS and not self._make_room():
+        if len(self._serving) >= self._max_connections and not self._make_room():
             self._counters.closed["too_many"] += 1
             writer.transport.abort()
             return

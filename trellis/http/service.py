@@ -28,7 +28,12 @@ class HttpService:
     def open(self, listener: str) -> HttpServer:
         """Create and return the server of an HTTP listener, `metrics` or `http`."""
         counters = self._counters.listeners[listener] = HttpListenerCounters()
-        server = HttpServer(self._routes(listener), self._node.settings.limits.handshake, counters)
+        server = HttpServer(
+            self._routes(listener),
+            self._node.settings.limits.handshake,
+            counters,
+            self._node.descriptors.http,
+        )
         self.servers[listener] = server
         return server
 

@@ -56,8 +56,10 @@ class DiskReserve:
     def look(self) -> int:
         """Make the reserve if it is missing and there is room. Return the free bytes of the disk.
 
-        May block. Returns 0 if the free space cannot be determined.
+        Open spare file descriptors again too. May block. Returns 0 if the free space cannot be
+        determined.
         """
+        self._disk.keep_spares()
         with self._lock:
             try:
                 free = int(self._disk.free(self._directory))

@@ -27,6 +27,8 @@ BACKLOG: Final = 4_096
 ACCEPTS_PER_TURN: Final = 2
 #: Seconds without accepting after file descriptors or memory have run out.
 PAUSE: Final = 1.0
+#: Least number of seconds between two log lines about pauses of one socket.
+LOG_INTERVAL: Final = 60.0
 #: Attempts to find a port that is free on every address, for port 0.
 TRIES: Final = 20
 
@@ -80,6 +82,8 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
         self._connecting: set[asyncio.Task[None]] = set()
+        #: Time of the last log line about a pause.
+        self._pause_logged = -LOG_INTERVAL
         self._listen()
 
     def _listen(self) -> None:
@@ -109,12 +113,16 @@ class Acceptor:
     def _pause_accepting(self, error: OSError) -> None:
         """Pause accepting: file descriptors or memory are exhausted. Clients wait in the kernel."""
         self._admission.count_refusal("descriptors")
-        logs.warning(
-            "accept_paused",
-            seconds=PAUSE,
-            error=error.strerror,
-            note="raise the descriptor limit or lower limits.connections",
-        )
+        now = self._loop.time()
+        if now - self._pause_logged >= LOG_INTERVAL:
+            self._pause_logged = now
+            logs.warning(
+                "accept_paused",
+                seconds=PAUSE,
+                error=error.strerror,
+                note="raise the descriptor limit or lower limits.connections; further pauses of "
+                "this socket are counted and logged once a minute",
+            )
         self._loop.remove_reader(self._sock)
         self._pause = self._loop.call_later(PAUSE, self._listen)
 

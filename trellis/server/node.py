@@ -19,6 +19,7 @@ from protocols.amqp.front import AmqpFront
 from protocols.amqp.options import AmqpOptions
 from protocols.mqtt.front import MqttFront
 from protocols.mqtt.options import MqttOptions
+from trellis import logs
 from trellis.auth.authenticate import Accounts
 from trellis.auth.jwt import TokenAuthenticator
 from trellis.auth.rates import PublishRates
@@ -28,6 +29,7 @@ from trellis.server.admission import Admission
 from trellis.server.alarms import AlarmWatch
 from trellis.server.certificates import Certificates
 from trellis.server.definitions_files import import_file
+from trellis.server.descriptors import DescriptorShares
 from trellis.server.disk_reserve import CATALOG_BYTES, SEGMENTS, DiskReserve
 from trellis.server.gc_policy import GcPolicy
 from trellis.server.listener_context import ListenerContext
@@ -36,9 +38,6 @@ from trellis.server.recovery import open_directory, restore
 from trellis.server.store_writer import DurableStoreWriter, StoreWriter
 from trellis.server.turn import LoopTurn
 from trellis.settings import Settings, SettingsError, fill
-
-#: Part of the file descriptor limit that connections may use.
-CONNECTION_SHARE = 0.9
 
 
 class BrokerNode:
@@ -62,8 +61,9 @@ class BrokerNode:
         self.certificates = Certificates(settings)
         self.directory = directory
         self.max_descriptors = raise_descriptor_limit()
+        self.descriptors = DescriptorShares(self.max_descriptors)
         loop = asyncio.get_running_loop()
-        disk = disk or RealDisk()
+        self.disk = disk = disk or RealDisk(0 if directory is None else self.descriptors.spares)
         opened = None if directory is None else open_directory(disk, directory, settings.store)
         authenticator = _authenticator(settings, accounts)
         #: The authenticator for tokens; None if the settings have no keys.
@@ -93,9 +93,13 @@ class BrokerNode:
         self.turn = LoopTurn(loop, self.broker, self.store_writer)
         self.amqp = AmqpFront(self.broker, fill(AmqpOptions(trellis.__version__), settings))
         self.mqtt = MqttFront(self.broker, fill(MqttOptions(trellis.__version__), settings))
-        connections = settings.limits.connections or int(CONNECTION_SHARE * self.max_descriptors)
+        if opened is not None:
+            opened.store.log.open_max = self.descriptors.log_files
+        for files in (self.broker.streams.writing, self.broker.streams.reading):
+            files.most = self.descriptors.stream_files
+        self.descriptors.reserve_open()
         self.admission = Admission(
-            connections,
+            self._max_connections(),
             settings.limits.unauthenticated_per_address,
             settings.limits.address_connections,
         )
@@ -142,6 +146,19 @@ class BrokerNode:
             self.store_writer,
         )
 
+    def _max_connections(self) -> int:
+        """Return the setting `limits.connections`, or less if descriptors are too few for it."""
+        wanted, possible = self.settings.limits.connections, self.descriptors.clients
+        if wanted > possible:
+            logs.warning(
+                "connections_limited",
+                connections=possible,
+                wanted=wanted,
+                descriptors=self.max_descriptors,
+                note="raise the descriptor limit (ulimit -n) to allow limits.connections",
+            )
+        return min(wanted or possible, possible)
+
     def use_profile(self, matching_profile: profile.MatchingProfile | None, serving: bool) -> None:
         """Apply a matching profile; `serving` is True while clients are connected."""
         profile.apply(
@@ -151,6 +168,12 @@ class BrokerNode:
             self.settings.matcher.default,
             serving,
         )
+
+    def close(self) -> None:
+        """Give back the reserves of disk space and of file descriptors, because the broker ends."""
+        if self.reserve is not None:
+            self.reserve.close()
+        self.disk.close_spares()
 
     def review(self, user: str = "") -> None:
         """Renew the permissions of all connections and sessions, after any user has changed."""

@@ -177,7 +177,7 @@ class DurableStoreWriter(StoreWriter):
             # A checkpoint that found too little to free may have begun before the messages that are
             # dead now were settled.
             self.durable.log.check_reclaimable = 0
-            self._look()
+            self._look(True)
 
     @property
     def backlogged(self) -> bool:

@@ -190,7 +190,7 @@ class Limits(Section, frozen=True, kw_only=True):
         ),
     ] = BROKER.transaction_parts
     connections: Annotated[
-        int, option("client connections; 0 is 90 % of the file descriptor limit", ge=0)
+        int, option("client connections; 0 is as many as the file descriptor limit allows", ge=0)
     ] = 0
     unauthenticated_per_address: Annotated[
         int, option("connections of one IP address that have not logged in yet", ge=1)
