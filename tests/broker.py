@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from resource import RLIMIT_NOFILE, setrlimit
 from typing import Final, NamedTuple
 
 #: Flags with which any number of brokers run side by side and leave no files.
@@ -54,7 +55,8 @@ class BrokerProcess:
     The `flags` stand after the flags that every broker of the tests has, and override them.
     """
 
-    def __init__(self, *flags: str) -> None:
+    def __init__(self, *flags: str, descriptors: int = 0) -> None:
+        """Start the broker, with a hard limit of file descriptors unless that is 0."""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by kill)
         self.process = subprocess.Popen(
             command(*flags),
@@ -63,6 +65,9 @@ class BrokerProcess:
             stderr=self._stderr,
             text=True,
             env=environment(),
+            preexec_fn=(lambda: setrlimit(RLIMIT_NOFILE, (descriptors,) * 2))
+            if descriptors
+            else None,
         )
         assert self.process.stdout is not None
         ready = self.process.stdout.readline().split()

@@ -65,7 +65,22 @@ class WrittenBatch:
         segment.add_batch(self.base, self.count, self.place, self.size, self.first_at, self.last_at)
 
 
-class SegmentWriter(FileUser):
+class ActiveFile(FileUser):
+    """The file of an active segment, which is closed while other streams are written."""
+
+    def __init__(self) -> None:
+        self.file: File | None = None
+        #: True while something that was written is not synced.
+        self.unsynced = False
+
+    def close_idle(self) -> bool:
+        if self.unsynced:
+            return False  # A failure to write what the kernel holds shows in a sync of this file.
+        self.file = None
+        return True
+
+
+class SegmentWriter:
     """The appender of one stream: writes batches to its active segment, and begins the next one.
 
     Used by the store's writer thread only.
@@ -87,15 +102,8 @@ class SegmentWriter(FileUser):
         #: The active segment, and its figures including batches that are not durable yet.
         self._segment: Segment | None = None
         self._written: Segment | None = None
-        self._file: File | None = None
-        self._unsynced = False
+        self._active = ActiveFile()
         self._writing = writing
-
-    def close_idle(self) -> bool:
-        if self._unsynced:
-            return False  # A failure to write what the kernel holds shows in a sync of this file.
-        self._file = None
-        return True
 
     def _open_file(self) -> File | None:
         """Return the active segment's file, opened again if it was closed; None without a segment.
@@ -103,14 +111,14 @@ class SegmentWriter(FileUser):
         Raise WriteFailed.
         """
         segment = self._segment
-        if segment is not None and self._file is None:
+        if segment is not None and self._active.file is None:
             try:
-                self._file = self.disk.open(segment.path, True)
+                self._active.file = self.disk.open(segment.path, True)
             except OSError as error:
                 raise WriteFailed(
                     os_error_text(segment.path, "open", error), error.errno or 0
                 ) from error
-        return self._file
+        return self._active.file
 
     def append(self, encoded: EncodedBatch) -> WrittenBatch:
         """Write a batch to the end of the stream.
@@ -126,9 +134,9 @@ class SegmentWriter(FileUser):
             or (written.end > written.base and written.size + len(encoded.data) > self.segment_size)
         ):
             segment, written, file = self._roll(encoded.base)
-        self._writing.use(self)
+        self._writing.use(self._active)
         place: i64 = written.size
-        self._unsynced = True
+        self._active.unsynced = True
         try:
             file.write(place, memoryview(encoded.data))
         except OSError as error:
@@ -145,25 +153,29 @@ class SegmentWriter(FileUser):
     def sync(self) -> None:
         """Make everything appended durable. Raise Poisoned."""
         self._check()
-        file, segment = self._file, self._segment
-        if not self._unsynced or file is None or segment is None:
+        file, segment = self._active.file, self._segment
+        if not self._active.unsynced or file is None or segment is None:
             return
         try:
             file.sync()
         except OSError as error:
             self._poison(os_error_text(segment.path, "sync", error))
-        self._unsynced = False
+        self._active.unsynced = False
+
+    def forget(self) -> None:
+        """Keep no file open for a deleted stream. A batch that is being written may open one."""
+        self._writing.forget(self._active)
 
     def finish(self) -> None:
         """Finish the active segment, and write its index. Raise StoreError."""
         segment, written, file = self._segment, self._written, self._open_file()
-        self._segment = self._written = self._file = None
+        self._segment = self._written = self._active.file = None
         if segment is None or written is None or file is None or self.poisoned:
             return
         try:
             file.write(written.size, END_OF_STREAM)
             file.sync()
-            self._unsynced = False
+            self._active.unsynced = False
             write_index(self.disk, written)
         except OSError as error:
             # All rows are durable. The next start finds the end of the segment, and makes the
@@ -208,7 +220,7 @@ class SegmentWriter(FileUser):
         self._segment, self._written = (
             Segment(self.disk, path, self.epoch, int(base)) for _ in range(2)
         )
-        self._file = file
+        self._active.file = file
         return self._segment, self._written, file
 
     def _discard(self, path: str, reason: str, error: OSError) -> None:
@@ -341,8 +353,10 @@ class Archive:
         #: The durable end: the offset of the last durable row + 1.
         self.end: i64 = 0
         #: The open files for reading of this stream and of the streams that share it.
-        self.reading = reading or OpenFiles()
-        self.segment_writer = SegmentWriter(disk, root, vhost, name, number, writing or OpenFiles())
+        self.reading = OpenFiles() if reading is None else reading
+        self.segment_writer = SegmentWriter(
+            disk, root, vhost, name, number, OpenFiles() if writing is None else writing
+        )
         self.row_writer = RowWriter(vhost, codecs)
         #: Number of rows, and size of the segments in bytes.
         self.rows: i64 = 0

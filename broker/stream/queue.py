@@ -290,6 +290,7 @@ class StreamQueue(Queue):
             self._retention_check.queue = None
         self.readers = []
         purged = super().on_deleted()
+        self.archive.segment_writer.forget()
         self.pages.clear()
         self.discard_all()
         if self.pending_rows.idle:

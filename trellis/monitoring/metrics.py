@@ -589,6 +589,39 @@ def _process(page: MetricsPage, node: BrokerNode) -> None:
             for waiting in vhost.delays.values()
         ),
     )
+    watch = node.alarm_watch
+    page.gauge(
+        "trellis_memory_accounted_bytes",
+        "Estimated memory of messages, output, input and bindings when it was last counted, in "
+        "bytes. It is counted while resident memory is above the limit.",
+        watch.account.accounted,
+    )
+    page.counter(
+        "trellis_heap_trims",
+        "Total number of times that freed memory was given back to the operating system.",
+        watch.heap.trims,
+    )
+    page.counter(
+        "trellis_heap_trim_seconds",
+        "Total duration of giving back freed memory, in seconds. Large allocations wait meanwhile.",
+        watch.heap.trim_seconds,
+    )
+    page.gauge(
+        "trellis_heap_trim_longest_seconds",
+        "Longest duration of giving back freed memory, in seconds.",
+        watch.heap.longest_trim,
+    )
+    if node.reserve is not None:
+        page.gauge(
+            "trellis_disk_reserve_bytes",
+            "Size of the disk reserve in bytes; 0 while it is given up, or if there is none.",
+            node.reserve.held,
+        )
+        page.counter(
+            "trellis_disk_reserve_given_up",
+            "Total number of times that the disk reserve was given up because the disk was full.",
+            node.reserve.given_up,
+        )
     page.gauge(
         "trellis_blocked_connections",
         "Number of publishing connections blocked by an alarm.",
@@ -694,12 +727,13 @@ def _store(page: MetricsPage, store_writer: StoreWriter) -> None:
         )
         page.counter(
             "trellis_store_writes_refused",
-            "Total number of writes that found the disk full and were retried.",
+            "Total number of writes that found the disk full, or no file descriptor left, and "
+            "were retried.",
             store_writer.full_disk_failures,
         )
         page.gauge(
             "trellis_store_blocked",
-            "1 while the disk is full, else 0.",
+            "1 while writes of the store are retried, else 0.",
             1 if store_writer.blocked_reason else 0,
         )
         page.gauge(

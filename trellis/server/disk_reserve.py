@@ -53,6 +53,11 @@ class DiskReserve:
         """True while the reserve, which was given up, could not be made again."""
         return self.given_up > 0 and self.size > 0 and not self._made
 
+    @property
+    def held(self) -> int:
+        """The size of the file in bytes; 0 while there is none."""
+        return self.size if self._made else 0
+
     def look(self) -> int:
         """Make the reserve if it is missing and there is room. Return the free bytes of the disk.
 
