@@ -118,15 +118,15 @@ def test_spare_descriptors_open_files_when_none_is_left(tmp_path: Path) -> None:
     disk = RealDisk(3)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(name) for name in os.listdir("/proc/self/fd"))
-    held = []
+    held: list[int] = []
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, hard))
     try:
         while len(held) <= highest:
             try:
                 held.append(os.open(os.devnull, os.O_RDONLY))
-            except OSError as error:
-                assert error.errno == errno.EMFILE
+            except OSError:
                 break
+        assert 0 < len(held) <= highest
         one = disk.create(f"{tmp_path}/one")
         one.write(0, b"durable")
         disk.sync_directory(str(tmp_path))
