@@ -1,6 +1,6 @@
 """Measures whether the broker's memory grows under mixed churn, and falls after a backlog.
 
-    python benchmarks/churn.py
+    python benchmarks/mixed_churn.py
         --trellis COMMAND       the broker [.run/bin/trellis]
         --minutes MINUTES       duration of the churn [20]
         --backlog MB            size of the backlog [700]
@@ -133,6 +133,7 @@ class Churn:
 
 
 def main() -> int:
+    """Start a broker, run the churn, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--trellis", default=str(ROOT / ".run/bin/trellis"))
     parser.add_argument("--minutes", type=float, default=20.0)
