@@ -11,6 +11,7 @@ import os
 import signal
 from pathlib import Path
 from random import Random
+from resource import RLIMIT_NOFILE, setrlimit
 from typing import Any, Final
 
 import pamqp.commands as spec
@@ -38,6 +39,9 @@ FLAGS: Final = (
     "--shutdown-grace",
     "1",
 )
+#: Hard limit of file descriptors of a life with shortages, and the errors that it may log.
+DESCRIPTORS: Final = 128
+SHORTAGES: Final = ("store_blocked", "checkpoint_failed")
 #: The maximum number of messages that are confirmed in a life.
 WORK: Final = 1_000
 #: When the broker is killed: while it works, while it writes a checkpoint, while it recovers.
@@ -84,23 +88,36 @@ KEYS: Final = (
 class Broker:
     """A broker process that will be killed."""
 
-    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, log: Path, expected: tuple[str, ...]
+    ) -> None:
         self.process = process
         self._log = log
+        #: Events that may be logged as errors.
+        self._expected = expected
 
     @classmethod
-    async def start(cls, directory: Path, log: Path) -> Broker:
+    async def start(cls, directory: Path, log: Path, scarce: int = 0) -> Broker:
+        """Start a broker; `scarce` is the seed of its shortages, 0 for none."""
+        line = command("--data-dir", str(directory), *FLAGS)
+        if scarce:
+            # Python, -m, trellis, serve, flags
+            line = [line[0], "-m", "tests.crash.scarce", str(scarce), *line[4:]]
         stderr = os.open(log, os.O_WRONLY | os.O_CREAT)
         try:
             return cls(
                 await asyncio.create_subprocess_exec(
-                    *command("--data-dir", str(directory), *FLAGS),
+                    *line,
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=stderr,
                     env=environment(),
+                    preexec_fn=(lambda: setrlimit(RLIMIT_NOFILE, (DESCRIPTORS,) * 2))
+                    if scarce
+                    else None,
                 ),
                 log,
+                SHORTAGES if scarce else (),
             )
         finally:
             os.close(stderr)
@@ -130,7 +147,8 @@ class Broker:
         await self.process.wait()
         for line in self.log.splitlines():
             word = line.split()[1:2]
-            assert "Traceback" not in line and word != ["error"], self.log
+            expected = word == ["error"] and line.split()[2] in self._expected
+            assert "Traceback" not in line and (word != ["error"] or expected), self.log
             assert (
                 "recovery_finding" not in line
                 and "stream_finding" not in line
@@ -197,7 +215,9 @@ class Storm:
 
     async def start(self) -> Broker:
         self._lives += 1
-        return await Broker.start(self.directory, self._logs / f"life-{self._lives}.log")
+        # Every second life has shortages.
+        scarce = self._lives if self._lives % 2 == 0 else 0
+        return await Broker.start(self.directory, self._logs / f"life-{self._lives}.log", scarce)
 
     async def live(self, kind: str) -> None:
         """Run one life that ends with a kill."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pamqp.commands as spec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.stream.open_files import FileUser, OpenFiles
+from tests.clients import World
+from tests.streams.test_stream_queues import consume, declare
 
 
 class User(FileUser):
@@ -39,3 +42,32 @@ def test_the_files_used_last_stay_open(steps: list[tuple[int, bool]], most: int)
     for user in users:
         files.forget(user)
     assert len(files) == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=40), st.integers(1, 3))
+def test_rows_of_streams_whose_files_are_closed_meanwhile_are_all_there(
+    steps: list[tuple[int, bool]], most: int
+) -> None:
+    world = World()
+    streams = world.broker.streams
+    streams.writing.most = streams.reading.most = most
+    client = world.amqp()
+    published: list[list[bytes]] = [[] for _ in range(5)]
+    for number in range(5):
+        declare(client, f"s{number}", x_stream_max_segment_size_bytes=30_000)
+    for number, read in steps:
+        body = b"%d" % len(published[number]) + bytes(9_000)
+        client.publish("", f"s{number}", body)
+        published[number].append(body)
+        assert len(streams.writing) <= most
+        if read:
+            reader = world.amqp()
+            found = reader.bodies(consume(reader, name=f"s{number}"))
+            assert found == published[number]
+            assert len(streams.reading) <= most
+    for number in range(5):
+        reader = world.amqp()
+        assert reader.bodies(consume(reader, name=f"s{number}")) == published[number]
+        client.send(spec.Queue.Delete(queue=f"s{number}"))
+    world.fates()
+    assert len(streams.writing) == 0

@@ -1,0 +1,81 @@
+"""A broker that often runs out of disk space and descriptors.
+
+    python -m tests.crash.scarce SEED FLAG...       the flags of `trellis serve`
+
+In times of shortage, which come and go with the
+number of operations, the disk is full, or no new file can be made. The free space that the broker
+sees is small in these times, so the disk alarm is on. There is no shortage during a start.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+import threading
+from random import Random
+
+from broker.store.disk import Disk
+from tests.top.disks import HandledDisk
+from trellis import app
+from trellis.cli import main
+from trellis.server import alarms, store_writer
+from trellis.server.reload import Read
+from trellis.settings import Settings
+
+#: Most operations between two shortages, and most refused operations of one.
+CALM, SHORT = 800, 6
+#: Looks at the free space after which the broker has started.
+STARTED = 4
+
+
+class ScarceDisk(HandledDisk):
+    """A disk with times of shortage, all derived from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._random = Random(seed)
+        self._lock = threading.Lock()
+        self._calm = self._random.randrange(CALM)
+        self._short = 0
+        self._looks = 0
+        self._number = errno.ENOSPC
+        self.refuse = self._refuse
+
+    def _refuse(self, operation: str, path: str) -> int:
+        with self._lock:
+            if self._looks < STARTED:
+                return 0
+            if self._calm > 0:
+                self._calm -= 1
+                if self._calm == 0:
+                    self._short = self._random.randint(1, SHORT)
+                    self._number = self._random.choice((errno.ENOSPC, errno.EMFILE, errno.ENFILE))
+                return 0
+            full = self._number == errno.ENOSPC
+            if operation not in (("write", "allocate", "create") if full else ("create",)):
+                return 0
+            self._short -= 1
+            if self._short <= 0:
+                self._calm = self._random.randint(1, CALM)
+            return self._number
+
+    def free(self, directory: str) -> int:
+        self._looks += 1
+        return super().free(directory) if self._calm > 0 else 0
+
+
+def serve(seed: int, arguments: list[str]) -> int:
+    """Run `trellis serve` on a scarce disk."""
+    store_writer.RETRY_SECONDS = 0.01  # type: ignore[misc]
+    alarms.CHECK_INTERVAL = 0.02  # type: ignore[misc]
+    plain = app.run
+
+    def run(settings: Settings, read: Read | None = None, disk: Disk | None = None) -> int:
+        return plain(settings, read, ScarceDisk(seed))
+
+    app.run = run
+    return main(["serve", *arguments])
+
+
+if __name__ == "__main__":
+    sys.exit(serve(int(sys.argv[1]), sys.argv[2:]))
