@@ -23,7 +23,7 @@ from trellis.server.reload import Read
 from trellis.settings import Settings
 
 #: Most operations between two shortages, and most refused operations of one.
-CALM, SHORT = 800, 6
+CALM, SHORT = 60, 8
 #: Looks at the free space after which the broker has started.
 STARTED = 4
 

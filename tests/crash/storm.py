@@ -213,10 +213,10 @@ class Storm:
 
     # -- lives
 
-    async def start(self) -> Broker:
+    async def start(self, last: bool = False) -> Broker:
         self._lives += 1
-        # Every second life has shortages.
-        scarce = self._lives if self._lives % 2 == 0 else 0
+        # Every second life has shortages. The last one ends in order, with everything written.
+        scarce = self._lives if self._lives % 2 == 0 and not last else 0
         return await Broker.start(self.directory, self._logs / f"life-{self._lives}.log", scarce)
 
     async def live(self, kind: str) -> None:
@@ -318,7 +318,7 @@ class Storm:
 
     async def judge(self) -> None:
         """Start once more, let all clients finish, and compare the broker with the ledgers."""
-        broker = await self.start()
+        broker = await self.start(last=True)
         try:
             ports = await broker.ready()
             for changing in self.changing:
