@@ -18,10 +18,11 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
-#: Errors of a full disk, and all errors after which a write is retried: those of a full disk, and
-#: those of a shortage of file descriptors in this process or in the whole system.
+#: Errors of a full disk, and of a shortage of file descriptors in this process or in the system. A
+#: write that failed with one of them is retried.
 DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-TRANSIENT: Final = (*DISK_FULL, errno.EMFILE, errno.ENFILE)
+NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
+TRANSIENT: Final = (*DISK_FULL, *NO_DESCRIPTORS)
 
 #: Size of the largest single write in bytes.
 _WRITE_MAX: Final[i64] = 1 << 26
@@ -244,7 +245,7 @@ class RealDisk(Disk):
 
     def _give_spare(self, error: OSError) -> bool:
         """Close a spare descriptor if descriptors have run out; True if there was one."""
-        if error.errno not in (errno.EMFILE, errno.ENFILE):
+        if error.errno not in NO_DESCRIPTORS:
             return False
         try:
             os.close(self._spares.pop())

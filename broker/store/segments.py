@@ -20,7 +20,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.store.disk import (
-    TRANSIENT,
+    NO_DESCRIPTORS,
     DamagedStore,
     Disk,
     File,
@@ -280,7 +280,7 @@ class SegmentLog:
             self.disk.sync_directory(self.directory)
         except OSError as error:
             reason = os_error_text(file.path, "sync", error)
-            if error.errno in TRANSIENT:  # The directory could not be opened.
+            if error.errno in NO_DESCRIPTORS:  # The directory could not be opened to sync it.
                 self._discard(file.path, reason, error)
             self.poison(reason)
         file.attach(handle)

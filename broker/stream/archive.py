@@ -19,7 +19,7 @@ from zlib import crc32
 from mypy_extensions import i64
 
 from broker.store.contract import StreamWrite
-from broker.store.disk import TRANSIENT, Disk, File, Poisoned, WriteFailed
+from broker.store.disk import NO_DESCRIPTORS, TRANSIENT, Disk, File, Poisoned, WriteFailed
 from broker.store.files import os_error_text
 from broker.stream.arrow import END_OF_STREAM, SCHEMA_SIZE, encode_schema
 from broker.stream.open_files import FileUser, OpenFiles
@@ -214,7 +214,7 @@ class SegmentWriter:
             self.disk.sync_directory(self.directory)
         except OSError as error:
             reason = os_error_text(path, "sync", error)
-            if error.errno in TRANSIENT:  # The directory could not be opened.
+            if error.errno in NO_DESCRIPTORS:  # The directory could not be opened to sync it.
                 self._discard(path, reason, error)
             self._poison(reason)
         self._segment, self._written = (
