@@ -175,29 +175,35 @@ class QueueMoves(BulkTask):
     def run(self) -> None:
         left: i64 = STEPS_PER_SLICE
         try:
-            while left > 0:
-                message = self._messages.peek()
-                if message is None:
-                    break
-                slot = self._slot or SearchSlot()
-                pauses = False
-                try:
-                    amended = self._amended(message, slot)
-                    if amended is None:
-                        pauses = True
-                        break
-                    route, moved = amended
-                    self._move(message, route, moved)
-                    left -= _MESSAGE_STEPS + route.plan.weight
-                finally:
-                    self._slot = slot if pauses else None
-                    if not pauses:
-                        self._remove_first()
+            while left > 0 and self._messages.size > 0:
+                left -= self._move_first()
         finally:
             if self._messages.size > 0:
                 self._publisher.agenda.add_bulk(self)
             else:
                 del self._publisher.moves[self._queue]
+
+    def _move_first(self) -> i64:
+        """Move the first waiting message, and return how many steps that took.
+
+        If the search for its destinations pauses, the message stays and the slice ends.
+        """
+        message = self._messages.peek()
+        assert message is not None
+        slot = self._slot or SearchSlot()
+        pauses = False
+        try:
+            amended = self._amended(message, slot)
+            if amended is None:
+                pauses = True
+                return STEPS_PER_SLICE
+            route, moved = amended
+            self._move(message, route, moved)
+            return _MESSAGE_STEPS + route.plan.weight
+        finally:
+            self._slot = slot if pauses else None
+            if not pauses:
+                self._remove_first()
 
     def _remove_first(self) -> None:
         """Remove the first of the waiting messages."""
