@@ -23,8 +23,6 @@ from broker.messages.x_death import COPIES_MAX
 from broker.queues.policies import Policy
 from broker.routing.binding import Binding
 from broker.routing.plan_search import STEPS_PER_TURN
-from broker.store.contract import StoreEntry
-from broker.store.memory import MemoryStore
 from broker.vhost.dead_letters import MOVES_MAX
 from tests.clients import Amqp, World, marshal, mqtt_publish, publication, unmarshal
 from tests.wire.amqp.speech import deliveries, names, read, refusal
@@ -560,51 +558,3 @@ def test_a_returned_message_of_any_size_wakes_the_connection(size: int) -> None:
     client.connection.receive_data(publication("", "nowhere", b"x" * size, mandatory=True))
     assert wakes == [1]
     assert names(client.read())[0] == "Basic.Return"
-
-
-class FailingStore(MemoryStore):
-    """A store that can be told to fail."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fails = False
-
-    def append(self, entry: StoreEntry, ticket: Any) -> Any:
-        if self.fails:
-            raise RuntimeError("the store fails")
-        return super().append(entry, ticket)
-
-
-def test_an_exception_while_a_will_is_published_leaves_nothing_behind() -> None:
-    store = FailingStore()
-    world = World(store=store)
-    client = world.amqp()
-    client.queue("q", "amq.topic", "w", durable=True)
-    users = world.vhost.contexts.users
-    device = world.mqtt("d", will=("w", b"gone"), will_flags=0x28)
-    assert world.vhost.contexts.users == users + 1
-    store.fails = True
-    device.connection.on_closed()
-    with pytest.raises(RuntimeError):
-        world.broker.agenda.turn()
-    store.fails = False
-    world.settle()
-    assert world.vhost.publishing_session is None
-    assert world.vhost.contexts.users == users
-
-
-def test_an_exception_at_one_dead_letter_does_not_stop_those_behind_it() -> None:
-    store = FailingStore()
-    world = World(store=store)
-    client = world.amqp()
-    client.queue("graves", durable=True)
-    client.queue("q", x_dead_letter_exchange="", x_dead_letter_routing_key="graves")
-    fill(client, "q", 5, expiration="10", delivery_mode=2)
-    expire(world, 50)
-    store.fails = True
-    with pytest.raises(RuntimeError):
-        world.settle()
-    store.fails = False
-    world.settle()
-    assert read(client, "graves") == [b"1", b"2", b"3", b"4"]
-    assert not world.vhost.moves
