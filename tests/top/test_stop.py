@@ -119,7 +119,8 @@ async def test_clients_that_ignore_the_close_are_named_and_not_waited_for() -> N
         assert time.monotonic() - began < ANSWER_SECONDS + 1.5  # 1.5 s for the end of Python.
         [said] = [line for line in process.log.splitlines() if " stop_waits " in line]
         assert "connections=2" in said and "clients=amqp" in said and ":guest" in said
-        assert "stopped aborted=2" in process.log
+        # The MQTT client's link, which has sent its last bytes, may have ended after LINGER_MS.
+        assert "stopped aborted=1" in process.log or "stopped aborted=2" in process.log
         for client in deaf:
             client.close()
 
