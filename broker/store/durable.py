@@ -78,8 +78,7 @@ class DurableBatch(WriteBatch):
         if self.changes:
             self._catalog.write(self.changes, int(log.last))
             log.noted_rolls = log.rolls
-        elif log.noted_rolls != log.rolls and len(log.files) > 1:
-            # A log of a single file is noted with the next definition, as before its first file.
+        elif log.noted_rolls != log.rolls:
             self._note_segment()
         self._count_removed()
         remove_files(self._log.disk, self.garbage)

@@ -19,6 +19,16 @@ from tests.clients import World
 from trellis.server.recovery import codecs
 
 
+def restore(files: dict[Path, bytes]) -> None:
+    """Write back the files of a catalog, as they were before a batch.
+
+    The catalog is written after the log is synced, so a crash that tears the batch in the log has
+    not written it.
+    """
+    for path, data in files.items():
+        path.write_bytes(data)
+
+
 class Home(World):
     """A World on a data directory. A second Home on the directory finds the durable state."""
 

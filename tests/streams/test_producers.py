@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from broker.routing.deduplication import PRODUCERS_MAX, REFUSAL_MS, NumberedPublication
 from broker.store.checkpoint import Checkpointing
+from broker.store.opening import CATALOG
 from tests.clients import Amqp, World
-from tests.store.homes import Home
+from tests.store.homes import Home, restore
 from tests.streams.tables import rows_of, stream
 from tests.streams.test_stream_queues import declare, reason
 from tests.wire.mqtt5.client import Client5, wish
@@ -128,8 +129,10 @@ def test_wherever_the_end_comes_each_message_is_there_once(
         before = sum(path.stat().st_size for path in (directory / "log").glob("0*.log"))
         for sequence in range(done, done + count):
             publish(client, sequence)
+        catalog = {path: path.read_bytes() for path in directory.glob(f"{CATALOG}*")}
         home.store.take().write()
         home.crash()
+        restore(catalog)
         last = max((directory / "log").glob("0*.log"))
         written = sum(path.stat().st_size for path in (directory / "log").glob("0*.log")) - before
         whole = last.read_bytes()

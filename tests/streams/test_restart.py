@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.store.backup import back_up
+from broker.store.opening import CATALOG
 from broker.stream.arrow import SCHEMA_SIZE
 from broker.stream.template import BUFFERS, LENGTH
 from tests.clients import Amqp, World
-from tests.store.homes import Home
+from tests.store.homes import Home, restore
 from tests.streams.tables import rows_in, rows_of, stream
 from tests.streams.test_stream_queues import consume, declare, offsets, reason
 
@@ -81,8 +82,10 @@ def test_a_batch_of_which_the_log_knows_a_part_is_there_in_part(tmp_path: Path) 
     client.send(spec.Tx.Commit())
     home.amqp().publish("", "s", b"later")
     batch = home.store.take()
+    catalog = {path: path.read_bytes() for path in (tmp_path / "d").glob(f"{CATALOG}*")}
     batch.write()
     home.crash()
+    restore(catalog)
     [segment] = sorted((tmp_path / "d" / "log").glob("0*.log"))[-1:]
     data = segment.read_bytes()
     segment.write_bytes(data[:-40])  # The last record has the end of the stream.
