@@ -515,8 +515,9 @@ def consume(
     auto_ack: bool,
     durable: bool = False,
 ) -> None:
-    """Declare a queue, bind it with the arguments `wanted`, and start a consumer with the tag
-    `tag`.
+    """Declare a queue, bind it to the exchange, and start a consumer with the tag "tag".
+
+    `wanted` is the encoded table of the binding's arguments.
     """
     name = short(queue)
     place = short(exchange) + short("room.*.temp")

@@ -1,4 +1,4 @@
-"""Defines the two pattern grammars, and by `Grammar.matches` when a pattern matches a topic.
+"""The pattern grammars of AMQP and MQTT; `Grammar.matches` defines when a pattern matches.
 
                   separator   one word   any words   `$` topics hidden from a leading wildcard
     AMQP            .           *          #           no

@@ -339,9 +339,11 @@ class Connection(Outlet):
         raise NotImplementedError
 
     def excuse(self, pause: int) -> None:
-        """Set the clocks that judge the client back by `pause` ms: the broker did not read.
+        """Do not count a pause of the broker of `pause` ms against the client.
 
-        The process was stopped, for example. What the client sent meanwhile is not read yet.
+        The times of the client's last input and of its deadline move forward by the pause. The
+        broker has not read during the pause, for example because its process was stopped, so input
+        that arrived meanwhile may still be unread.
         """
         self.last_input_at = min(self.agenda.now, self.last_input_at + pause)
         if self.deadline > 0:

@@ -135,9 +135,11 @@ def make(
     proposed: DefinitionsFile | None = None,
     sources: Iterable[str] = (),
 ) -> str:
-    """Return the page for the rollup that `traffic` maintains, or for one computed from a journal.
+    """Return the HTML report on `parts`, the message counts by minute and topic (a rollup).
 
-    `sources` says where the bindings come from.
+    The rollup is the one that `trellis pipeline traffic` maintains, or is computed from a journal.
+    With `proposed` definitions, the report has a what-if section. `sources` says where the bindings
+    come from.
     """
     kept = parts.cache()
     try:

@@ -41,8 +41,9 @@ class Routed:
 
     A row is the index of a topic in the batch. `bindings` are pairs of a row and the number of a
     matching binding; `places` are pairs of a row and the index of a destination (a queue or an MQTT
-    session) in `BatchRouter.names`. Both are two columns without duplicate pairs. `unknown` is true
-    for the rows whose topic does not decide all destinations.
+    session) in `BatchRouter.names`. Each of the two is a pair of columns without duplicate rows.
+    `unknown` is true for the topics whose destinations depend on more than the topic; `places` may
+    lack some of these destinations.
     """
 
     def __init__(self, count: int) -> None:

@@ -129,7 +129,8 @@ class PropertyCodec:
     def encoded(self, encoding: AmendedEncoding, content: bytes, qos: i64) -> Encoding:
         """Return an encoding with the same properties and body, which holds them as bytes.
 
-        `content` and `qos` are those of the message. Without a front end, return `encoding`.
+        `content` and `qos` are those of the message. This default, used until a front end sets
+        its own codec, returns `encoding`.
         """
         return encoding
 

@@ -17,8 +17,9 @@ from broker.queues.queue import Queue
 class RelayFormat:
     """The wire format of a group of subscribers, which all can be sent the same encoded packet.
 
-    `apart` becomes part of `Plan.slow_path_mask`. Each of its bits stands for a kind of publishers
-    whose packets these subscribers cannot be sent unchanged, such as those of another MQTT level.
+    Each bit of `apart` stands for one kind of publisher, such as clients of another MQTT level,
+    whose packets must be encoded again for these subscribers. A plan adds the bits to its
+    `slow_path_mask`.
     """
 
     def __init__(self, apart: i64) -> None:

@@ -96,10 +96,11 @@ def begin_checkpoint(
 
     A Checkpointing measures how much is live, and ends early if too little space would be freed.
 
-    Unless the log is `idle`, a checkpoint has to free SLACK_SEGMENTS segments, and omits as many of
-    the newest files if something in them is live: most files die as a whole soon, and are dropped
-    without being read. A checkpoint that copies a message just before it is settled would keep the
-    file with the settlement, and all files behind that one.
+    Unless the log is `idle` or has many small files, a checkpoint must free at least SLACK_SEGMENTS
+    segments, and leaves out up to SLACK_SEGMENTS of the newest full files while they have live
+    records. Most files soon have no live record and are dropped without being read. If a checkpoint
+    copied a message just before it is settled, the file with the settlement could not be dropped,
+    nor could any later file.
     """
     sealed = log.sealed()
     many_small = _many_small(log, sealed)
@@ -336,7 +337,10 @@ class Checkpointing:
     # -- deciding
 
     def _begin_late(self) -> None:
-        """Begin to read the durable records behind the files, where they are about these."""
+        """Find the later files that have entries about the files of this checkpoint.
+
+        The next stage reads the durable part of these later files.
+        """
         log = self._log
         before = log.liveness.changes
         names = [file.name for file in self._files]

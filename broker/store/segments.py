@@ -208,9 +208,10 @@ class SegmentLog:
         self._appended = records
 
     def sync(self) -> None:
-        """Make everything appended durable. Raise Poisoned.
+        """Make all appended records durable. Raise Poisoned if this fails, or has failed before.
 
-        Only now do the entries count in the figures by which files are dropped.
+        Only now are the appended entries counted as live or settled. These counts decide which
+        files are dropped.
         """
         self._check()
         file, handle = self._active, self._handle

@@ -297,7 +297,10 @@ class RowWriter(StreamRows):
         return name
 
     def add_plain(self, name: RowName, body: bytes) -> None:
-        """Add a publication of the run that is being parsed. Hot path of the writer."""
+        """Add a row for a publication with QoS 0 and no properties. Hot path of the writer.
+
+        The publication is one of the PublishRun that is being parsed.
+        """
         size: i64 = len(body)
         header = self._header
         if size != self._size or header is not self._plain_header:

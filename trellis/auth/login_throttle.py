@@ -78,9 +78,9 @@ class LoginFailures:
 class PendingLogin:
     """A login whose password is not checked yet, with the function that gets the verdict.
 
-    `digest` identifies the credentials. `identity` is the user if the password fits the hash, and
-    None if there is no such user. `expires` is the time at which the login no longer waits for its
-    turn.
+    `digest` identifies the credentials. `identity` is the user of the given name, who is logged
+    in if the password fits `password_hash`; None if the name is unknown. `expires` is the time at
+    which the login no longer waits for its turn.
     """
 
     __slots__ = (

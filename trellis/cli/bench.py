@@ -62,7 +62,7 @@ def add(commands: Commands) -> None:
         metavar="PID,...",
         type=_pids,
         default=[],
-        help="process numbers of the broker: report their CPU time and memory",
+        help="process IDs (PIDs) of the broker, whose CPU time and memory are reported",
     )
     tool.add_argument(
         "--children", action="store_true", help="include all child processes of --pid"

@@ -524,7 +524,7 @@ class AmqpConnection(ConnectionInterface):
         self.touch()
 
     def excuse(self, pause: int) -> None:
-        """Set the clocks that judge the client back by `pause` ms, and send a heartbeat soon."""
+        """Do not count a pause of `pause` ms against the client, and send a heartbeat soon."""
         super().excuse(pause)
         if self.state == states.RUNNING and self.deadline > 0:
             self.deadline = self.agenda.now
