@@ -65,7 +65,7 @@ class DetachedClient(RoundTripClient):
 
     def __init__(self, target: BrokerTarget, name: str) -> None:
         self.sock = target.connect()
-        self.target, self.where, self._held = target, name, b""
+        self.target, self.where, self._unread = target, name, b""
         self.send(mqtt.packet(0x10, mqtt.string("MQTT") + b"\x04\x00\x00\x00" + mqtt.string(name)))
         self.read(4, "CONNACK")
         self.subscribe(f"site/{name}/+", 1)
