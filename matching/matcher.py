@@ -31,9 +31,9 @@ class Search(Generic[S]):
         self.done = False
 
     def advance(self, steps: int) -> int:
-        """Continue for about this many steps of some 100 ns; return how many are left at the end.
+        """Continue for about this many steps, and return how many are left.
 
-        The number may be negative: the last step may be longer than the others.
+        A visited node is one step. The returned number may be negative: the last step may be longer than the others.
         """
         raise NotImplementedError
 

@@ -6,7 +6,7 @@
        `------ alternate exchange, if nothing matched
 
 A search counts its steps: a binding, a routing key, or a node that a matcher visits is one step of
-some 100 to 300 ns. Most searches take a few steps. One client can make a search take millions of
+some 15 to 200 ns, compiled. Most searches take a few steps. One client can make a search take millions of
 them (exchanges bound to each other, thousands of routing keys in a CC header, patterns with many
 wildcards), so a search may pause. It does STEPS_PER_TURN steps in a turn of the event loop; then
 the publication waits, and its publisher with it, while other clients are served. The publisher
@@ -38,7 +38,7 @@ from matching.matcher import Search
 #: Size in bytes of the longest routing key that consumers of queues can receive: AMQP 0-9-1 writes
 #: its length into one byte.
 NAME_BYTES: Final = 255
-#: Steps that a search takes in one turn, which last up to 1 ms.
+#: Steps that a search takes in one turn. Compiled, nodes of a trie take 0.1 to 0.9 ms for them.
 STEPS_PER_TURN: Final[i64] = 4_096
 #: Steps of a search that must not pause.
 UNLIMITED: Final[i64] = 1 << 60

@@ -11,7 +11,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.agenda import Agenda, Task
-from broker.routing.plan_search import SearchSlot
+from broker.routing.plan_search import STEPS_PER_TURN, SearchSlot
 from broker.routing.publish_context import Prewarmer, PublishContext
 
 #: Number of names that are resolved in one turn; this takes about 0.5 ms.
@@ -52,6 +52,7 @@ class _PrewarmTask(Task):
 
     def run(self) -> None:
         context = self._context
+        slot = SearchSlot()
         end = min(self._at + NAMES_PER_SLICE, i64(len(self._names)))
         while self._at < end:
             name = self._names[self._at]
@@ -59,7 +60,10 @@ class _PrewarmTask(Task):
                 return  # The cache is full: more names would evict the first ones.
             if name.cache_key not in context.routes:
                 # A name whose search pauses is resolved by the first message that needs it.
-                context.resolve(name.cache_key, name.exchange, name.key, SearchSlot())
+                context.resolve(name.cache_key, name.exchange, name.key, slot)
+                slot.searches = None
             self._at += 1
+            if slot.spent > STEPS_PER_TURN:
+                break
         if self._at < len(self._names):
             self._agenda.later(self)

@@ -21,8 +21,9 @@ from matching.grammar import AMQP, DEFAULT, MQTT, swap
 from matching.matcher import Search
 from matching.visits import VisitBound
 
-#: A lookup that visits at most so many nodes is done at once, in up to 50 us.
-DIRECT_NODES: Final = 512
+#: A lookup that visits at most so many nodes is done at once: 4,094 nodes take some 70 us compiled,
+#: in a search 150 us.
+DIRECT_NODES: Final = 4_096
 #: Most lookups visit fewer nodes than the bound says, so that many nodes of it count as one step.
 NODES_PER_STEP: Final = 8
 #: The number of patterns of one destination that are not checked against the limit.
@@ -113,6 +114,12 @@ class TopicExchange(Exchange):
                 bound.remove(binding.key)
                 if not bound.nodes:
                     del self._bounds_by_destination[binding.destination]
+
+    def redirect(self, old: Destination, new: Destination) -> None:
+        super().redirect(old, new)
+        bound = self._bounds_by_destination.pop(old, None)
+        if bound is not None:
+            self._bounds_by_destination[new] = bound
 
     def match(self, key: str, properties: Properties) -> list[Binding]:
         return self._matcher.match(key)
