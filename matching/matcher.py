@@ -33,7 +33,8 @@ class Search(Generic[S]):
     def advance(self, steps: int) -> int:
         """Continue for about this many steps, and return how many are left.
 
-        A visited node is one step. The returned number may be negative: the last step may be longer than the others.
+        A visited node is one step. The returned number may be negative: the last step may be
+        longer than the others.
         """
         raise NotImplementedError
 

@@ -5,12 +5,12 @@
        `---------------------------------------------+         each exchange is walked once
        `------ alternate exchange, if nothing matched
 
-A search counts its steps: a binding, a routing key, or a node that a matcher visits is one step of
-some 15 to 200 ns, compiled. Most searches take a few steps. One client can make a search take millions of
-them (exchanges bound to each other, thousands of routing keys in a CC header, patterns with many
-wildcards), so a search may pause. It does STEPS_PER_TURN steps in a turn of the event loop; then
-the publication waits, and its publisher with it, while other clients are served. The publisher
-calls again in the next turn with the same SearchSlot, where the search waits.
+A search counts its steps. A binding, a routing key, or a node that a matcher visits is one step; it
+takes 15 to 200 ns, compiled. Most searches take a few steps. One client can make a search take
+millions of them (exchanges bound to each other, thousands of routing keys in a CC header, patterns
+with many wildcards), so a search may pause. It does STEPS_PER_TURN steps in a turn of the event
+loop; then the publication waits, and its publisher with it, while other clients are served. The
+publisher calls again in the next turn with the same SearchSlot, where the search waits.
 
 Bindings may change during a pause. Then the search begins anew, at most RESTARTS times. After that
 it only goes on: the destinations that it finds may lack a binding that was added meanwhile, so the
