@@ -23,7 +23,8 @@ test: .venv/installed node ## Run the test suite on the source, uncompiled
 	@.venv/bin/python -m pytest -q -m "alone and not long" $(ARGS) || [ $$? -eq 5 ]
 
 test-long: .venv/installed node browser ## Run the slow tests, then test-random
-	@.venv/bin/python -m pytest -m long -o faulthandler_timeout=900 $(ARGS)
+	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "long and not alone" -o faulthandler_timeout=900 $(ARGS)
+	@.venv/bin/python -m pytest -m "long and alone" -o faulthandler_timeout=900 $(ARGS) || [ $$? -eq 5 ]
 	@$(MAKE) --no-print-directory test-random
 
 test-random: export TRELLIS_PROPERTIES = long
