@@ -6,5 +6,6 @@ After each start, everything that the broker confirmed must be there.
     ledger      what was sent, confirmed and received; the verdict
     publishers, workers, sessions, streams, changes    the clients, each with a ledger
     storm       lives of a broker on one data directory
+    relay, exchanges, paho_lives    QoS 2 of paho-mqtt with all packets recorded; the verdict
     damage      a directory for the tests of damaged and missing files
 """

@@ -1,0 +1,125 @@
+"""The verdict on recorded QoS 2 exchanges: the publisher or the broker repeats a message.
+
+    publisher -- PUBLISH --> PUBREC <-- PUBREL --> PUBCOMP <-- broker     [MQTT-4.3.3], both sides
+    broker    -- PUBLISH --> PUBREC <-- PUBREL --> PUBCOMP <-- subscriber
+
+A publisher that sends a PUBLISH after its PUBREL starts a second exchange: the broker may have
+released the packet identifier, so it takes the message a second time, and delivers it again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from tests.crash.relay import PUBCOMP, PUBLISH, PUBREC, PUBREL, Recorded
+
+
+class Exchange:
+    """One QoS 2 exchange, from its PUBLISH to its PUBCOMP."""
+
+    def __init__(self, body: bytes, connection: int) -> None:
+        self.body = body
+        #: The connection of the last PUBLISH.
+        self.connection = connection
+        self.received = False
+        self.released = False
+
+
+class Exchanges:
+    """The exchanges of one publisher and one subscriber, and the faults in them."""
+
+    def __init__(self, publisher: str, subscriber: str) -> None:
+        self.publisher_faults: list[str] = []
+        self.broker_faults: list[str] = []
+        #: For each message: the number of exchanges that the publisher started.
+        self.published: Counter[bytes] = Counter()
+        #: For each message: the number of exchanges that the broker started.
+        self.delivered: Counter[bytes] = Counter()
+        self._publisher = publisher
+        self._subscriber = subscriber
+        #: Exchanges that are not complete, by packet identifier.
+        self._from_publisher: dict[int, Exchange] = {}
+        self._to_subscriber: dict[int, Exchange] = {}
+        #: All packets of each message, on both sides, for the report of a fault.
+        self._history: dict[bytes, list[Recorded]] = defaultdict(list)
+
+    @property
+    def complete(self) -> bool:
+        return not self._from_publisher and not self._to_subscriber
+
+    def take(self, packet: Recorded) -> None:
+        """Take the next packet of the record."""
+        if packet.client == self._publisher:
+            exchanges, fault = self._from_publisher, self._take_published(packet)
+        elif packet.client == self._subscriber:
+            exchanges, fault = self._to_subscriber, self._take_delivered(packet)
+        else:
+            return
+        exchange = exchanges.get(packet.packet_id)
+        body = packet.body or (exchange.body if exchange is not None else b"")
+        if body:
+            self._history[body].append(packet)
+        if fault:
+            by_publisher = packet.client == self._publisher and packet.from_client
+            (self.publisher_faults if by_publisher else self.broker_faults).append(
+                "\n    ".join([f"{fault}: {packet}", *map(str, self._history[body])])
+            )
+        if packet.kind == PUBCOMP and exchange is not None and exchange.released:
+            del exchanges[packet.packet_id]
+
+    def _take_published(self, packet: Recorded) -> str:
+        """Take a packet of the publisher's side. Return its fault, or an empty string."""
+        exchange = self._from_publisher.get(packet.packet_id)
+        if packet.kind == PUBLISH:
+            if exchange is None:
+                self._from_publisher[packet.packet_id] = Exchange(packet.body, packet.connection)
+                self.published[packet.body] += 1
+                return "published again" if self.published[packet.body] > 1 else ""
+            if exchange.body != packet.body:
+                return "packet identifier in use"
+            if exchange.released:
+                exchange.released = exchange.received = False
+                self.published[packet.body] += 1
+                return "PUBLISH after PUBREL"
+            return "" if packet.duplicate else "PUBLISH again without DUP"
+        if exchange is None:
+            return ""  # A repetition, whose end was lost with the broker.
+        if packet.kind == PUBREC:
+            exchange.received = True
+        elif packet.kind == PUBREL:
+            if not exchange.received:
+                return "PUBREL without PUBREC"
+            exchange.released = True
+        elif packet.kind == PUBCOMP and not exchange.released:
+            return "PUBCOMP without PUBREL"
+        return ""
+
+    def _take_delivered(self, packet: Recorded) -> str:
+        """Take a packet of the subscriber's side. Return its fault, or an empty string."""
+        exchange = self._to_subscriber.get(packet.packet_id)
+        if packet.kind == PUBLISH:
+            if exchange is None:
+                self._to_subscriber[packet.packet_id] = Exchange(packet.body, packet.connection)
+                self.delivered[packet.body] += 1
+                return (
+                    "delivered again"
+                    if self.delivered[packet.body] > self.published[packet.body]
+                    else ""
+                )
+            if exchange.body != packet.body:
+                return "packet identifier in use"
+            if exchange.released:
+                return "PUBLISH after PUBREL"
+            if exchange.connection == packet.connection:
+                return "PUBLISH again on the same connection"
+            exchange.connection = packet.connection
+            return "" if packet.duplicate else "PUBLISH again without DUP"
+        if exchange is None:
+            return ""
+        if packet.kind == PUBREC:
+            exchange.received = True
+        elif packet.kind == PUBREL:
+            if not exchange.received:
+                return "PUBREL without PUBREC"
+            exchange.released = True
+        return ""

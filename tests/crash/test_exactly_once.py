@@ -1,0 +1,173 @@
+"""Tests of QoS 2 between paho-mqtt clients whose broker is killed, with all packets recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from random import Random
+
+import paho.mqtt.client as paho
+import pytest
+
+from tests.crash.exchanges import Exchanges
+from tests.crash.paho_lives import PUBLISHER, SUBSCRIBER, CarefulClient, Lives
+from tests.crash.relay import PUBCOMP, PUBLISH, PUBREC, PUBREL, Recorded
+
+#: The number of times that a broker is killed; TRELLIS_CRASH_LIVES changes it.
+LIVES = 10
+
+
+def run(directory: Path, level: int, patient: bool, kind: type[paho.Client]) -> Lives:
+    """Kill a broker repeatedly; a failure names the seed and the file with all packets."""
+    seed = int(os.environ.get("TRELLIS_CRASH_SEED") or Random().randrange(1 << 32))
+    lives = Lives(directory / "data", seed, level, patient, kind)
+    try:
+        asyncio.run(lives.run(int(os.environ.get("TRELLIS_CRASH_LIVES") or LIVES)))
+        exchanges = lives.exchanges
+        assert exchanges.broker_faults == [], "\n".join(exchanges.broker_faults)
+        assert lives.received.keys() == set(lives.bodies)
+        for body, count in lives.received.items():
+            assert count == exchanges.delivered[body] <= exchanges.published[body], body[:40]
+    except Exception as error:
+        lives.write_record(directory / "packets.txt")
+        error.add_note(
+            f"seed {seed}; all packets are in {directory / 'packets.txt'}; "
+            f"repeat with TRELLIS_CRASH_SEED={seed}"
+        )
+        raise
+    return lives
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("level", [4, 5])
+def test_each_message_arrives_once_however_often_the_broker_is_killed(
+    level: int, tmp_path: Path
+) -> None:
+    lives = run(tmp_path, level, False, CarefulClient)
+    assert lives.exchanges.publisher_faults == []
+    assert len(lives.bodies) > 100 and set(lives.received.values()) == {1}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("patient", [True, False])
+@pytest.mark.parametrize("level", [4, 5])
+def test_only_a_publisher_that_publishes_again_causes_a_repetition(
+    level: int, patient: bool, tmp_path: Path
+) -> None:
+    """An unchanged paho client publishes some messages twice if connecting fails.
+
+    `patient`: connections wait for the broker instead of being refused.
+    """
+    lives = run(tmp_path, level, patient, paho.Client)
+    repeated = {body for body, count in lives.exchanges.published.items() if count > 1}
+    assert {body for body, count in lives.received.items() if count > 1} <= repeated
+    assert bool(repeated) <= bool(lives.exchanges.publisher_faults)
+
+
+# -- the verdict
+
+
+def record(*packets: tuple[str, int, int, bytes, bool], connection: int = 1) -> list[Recorded]:
+    """Return packets of these values: direction, kind, packet identifier, body and DUP."""
+    return [
+        Recorded(
+            0.0,
+            connection,
+            PUBLISHER if PUBLISHER in way else SUBSCRIBER,
+            way.endswith("> broker"),
+            kind,
+            packet_id,
+            duplicate,
+            body,
+        )
+        for way, kind, packet_id, body, duplicate in packets
+    ]
+
+
+UP, DOWN = f"{PUBLISHER} > broker", f"broker > {PUBLISHER}"
+OUT, BACK = f"broker > {SUBSCRIBER}", f"{SUBSCRIBER} > broker"
+
+
+def published(packet_id: int, body: bytes = b"x") -> list[Recorded]:
+    """Return the packets of a publisher up to its PUBREL."""
+    return record(
+        (UP, PUBLISH, packet_id, body, False),
+        (DOWN, PUBREC, packet_id, b"", False),
+        (UP, PUBREL, packet_id, b"", False),
+    )
+
+
+def delivered(packet_id: int, body: bytes = b"x") -> list[Recorded]:
+    """Return the packets of a whole delivery."""
+    return record(
+        (OUT, PUBLISH, packet_id, body, False),
+        (BACK, PUBREC, packet_id, b"", False),
+        (OUT, PUBREL, packet_id, b"", False),
+        (BACK, PUBCOMP, packet_id, b"", False),
+    )
+
+
+def faults(packets: list[Recorded]) -> tuple[list[str], list[str]]:
+    """Return the faults of the publisher and those of the broker, without the packets."""
+    exchanges = Exchanges(PUBLISHER, SUBSCRIBER)
+    for packet in packets:
+        exchanges.take(packet)
+    return tuple(  # type: ignore[return-value]
+        [fault.partition(":")[0] for fault in found]
+        for found in (exchanges.publisher_faults, exchanges.broker_faults)
+    )
+
+
+COMPLETED = record((DOWN, PUBCOMP, 7, b"", False))
+
+
+@pytest.mark.parametrize(
+    ("packets", "expected"),
+    [
+        (published(7) + delivered(1) + COMPLETED, ([], [])),
+        (published(7) + COMPLETED + delivered(1) + delivered(2), ([], ["delivered again"])),
+        (
+            published(7) + delivered(1) + published(7) + delivered(2),
+            (["PUBLISH after PUBREL"], []),
+        ),
+        (
+            published(7) + COMPLETED + delivered(1) + published(8) + delivered(2),
+            (["published again"], []),
+        ),
+        (
+            published(7)
+            + published(8, b"y")
+            + record((OUT, PUBLISH, 1, b"x", False), (OUT, PUBLISH, 1, b"y", False)),
+            ([], ["packet identifier in use"]),
+        ),
+        (
+            published(7) + delivered(1)[:3] + record((OUT, PUBLISH, 1, b"x", True), connection=2),
+            ([], ["PUBLISH after PUBREL"]),
+        ),
+        (
+            published(7) + delivered(1)[:2] + record((OUT, PUBLISH, 1, b"x", False), connection=2),
+            ([], ["PUBLISH again without DUP"]),
+        ),
+        (
+            published(7) + delivered(1)[:2] + record((OUT, PUBLISH, 1, b"x", True)),
+            ([], ["PUBLISH again on the same connection"]),
+        ),
+        (
+            published(7) + delivered(1)[:1] + record((OUT, PUBREL, 1, b"", False)),
+            ([], ["PUBREL without PUBREC"]),
+        ),
+        (published(7)[:2] + COMPLETED, ([], ["PUBCOMP without PUBREL"])),
+        (
+            published(7)[:1]
+            + record((UP, PUBLISH, 7, b"x", True), connection=2)
+            + published(7)[1:]
+            + delivered(1),
+            ([], []),
+        ),
+    ],
+)
+def test_the_verdict_names_the_side_that_repeats(
+    packets: list[Recorded], expected: tuple[list[str], list[str]]
+) -> None:
+    assert faults(packets) == expected
