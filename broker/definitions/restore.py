@@ -36,6 +36,8 @@ Definition = Mapping[str, object]
 #: host, and a permission needs its user. The numbers of definitions do not ensure this order,
 #: because a definition that was changed gets a new, higher number.
 _FIRST: Final = ("vhost", "policy", "user")
+#: The positions of an inbox without messages: shared, and never changed.
+_NO_POSITIONS: Final[array[int]] = array("q")
 _GRAMMARS: Final = {grammar.name: grammar for grammar in (AMQP, MQTT)}
 
 
@@ -64,6 +66,7 @@ class SessionRestorer:
     ) -> None:
         """Restore the messages that waited in a session's inbox, or were sent to its client.
 
+        An inbox without messages is restored too.
         `pubrec_received` are the positions of messages that the client has acknowledged with a
         PUBREC.
         """
@@ -167,12 +170,11 @@ class DefinitionsRestore:
                     queue.restore(positions, 1)
             for session in vhost.subscribers:
                 inbox = session.inbox
-                positions = held.pop(inbox.number, None)
-                if positions is not None:
-                    found += len(positions)
-                    self._sessions.restore_inbox(
-                        session, store, positions, pubrec_received.get(inbox.number, set())
-                    )
+                positions = held.pop(inbox.number, _NO_POSITIONS)
+                found += len(positions)
+                self._sessions.restore_inbox(
+                    session, store, positions, pubrec_received.get(inbox.number, set())
+                )
                 if inbox.number in survivors.held_packet_ids:
                     self._sessions.restore_received(
                         session, list(survivors.held_packet_ids[inbox.number])

@@ -108,6 +108,30 @@ def test_a_qos_2_publication_is_taken_once_across_a_restart(tmp_path: Path) -> N
     world.crash()
 
 
+def test_a_packet_identifier_that_a_client_may_hold_is_not_used_again(tmp_path: Path) -> None:
+    """A client holds the identifier of a QoS 2 message until its PUBREL, over any restarts.
+
+    The message expires after the crash that lost its PUBREC, so no PUBREL follows. If the numbers
+    began again, the client would drop the next message as a copy.
+    """
+    world = Home(tmp_path)
+    reader, writer = Client5(world, "r", **LASTS), Client5(world, "w", **LASTS)
+    reader.subscribe(wish("a", 2))
+    writer.send(publish("a", b"x", 2, 7, message_expiry_interval=10))
+    [first] = reader.read()
+    for wall in (1_700_000_020.0, 1_700_000_030.0):
+        world = again(world, wall=wall)
+        reader = Client5(world, "r", clean=False, **LASTS)
+        assert reader.greeting[1:] == []
+        world.turn()
+    assert world.copies() == {}, "the message expired in an earlier life"
+    Client5(world, "w", clean=False, **LASTS).send(publish("a", b"y", 2, 8))
+    [second] = reader.read()
+    assert (second.payload, second.duplicate) == (b"y", False)
+    assert second.packet_id != first.packet_id
+    world.crash()
+
+
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_group_has_its_members_and_messages_again(tmp_path: Path, qos: int) -> None:
     world = Home(tmp_path)

@@ -7,6 +7,9 @@ The client has the messages up to its last PUBREC: they are in flight. It may ha
 many as its receive maximum, and all up to the last gap: they are returned, so they come again with
 DUP. It has none of the rest. A message keeps its sequence number in the inbox, and so its packet
 identifier.
+
+The client may hold the packet identifier of a message that is gone: the message expired after the
+crash that lost its PUBREC. An inbox without messages therefore does not begin again at 1.
 """
 
 from __future__ import annotations
@@ -26,12 +29,17 @@ from protocols.mqtt.session.session import Session
 def restore_inbox(
     session: Session, store: DurableStore, positions: array[int], acknowledged: set[int]
 ) -> None:
-    """Restore the messages of a session's inbox.
+    """Restore the messages of a session's inbox, and the sequence number of the next one.
 
     `positions` are the positions of the messages in the store; `acknowledged` are the positions of
     those that the client has acknowledged by a PUBREC.
     """
     inbox = session.inbox
+    if not positions:
+        # Each stored message took a position of the store, so the numbers of earlier messages were
+        # lower, unless many messages of shared subscriptions were sent again.
+        inbox.restore(positions, store.position + 1)
+        return
     reader = store.log.reader()
     last = _sequence(store.read_stored(reader, positions[-1]), inbox.number, 0)
     reader = store.log.reader()
