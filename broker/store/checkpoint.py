@@ -41,6 +41,7 @@ from broker.store.files import (
     LogFile,
     entry_hash,
     os_error_text,
+    total_balance,
 )
 from broker.store.layout import (
     CLOSED,
@@ -355,10 +356,10 @@ class Checkpointing:
                 sources.append(file)
                 sizes.append(int(log.synced_size if file is log.active else file.size))
         live = sum(int(file.live) for file in self._files)
-        balance = sum(int(file.balance) for file in self._files)
+        balance = total_balance(self._files)
         if before % 2 or before != log.liveness.changes:
             return  # The writer was counting a batch: the next step tries again.
-        self._late_needs, self._late_live, self._late_balance = needs, live, balance & SUM_MASK
+        self._late_needs, self._late_live, self._late_balance = needs, live, balance
         self._sources, self._sizes = sources, sizes
         self.stage = LATE
 
@@ -554,7 +555,7 @@ class Checkpointing:
         if log.liveness.changes % 2:
             return  # The writer still counts a batch in the replaced files.
         live = sum(int(file.live) for file in self._files) - int(self._late_live)
-        balance = sum(int(file.balance) for file in self._files) - int(self._late_balance)
+        balance = total_balance(self._files) - self._late_balance
         checkpoint.live += live
         checkpoint.balance = (checkpoint.balance + balance) & SUM_MASK
         checkpoint.settled -= live

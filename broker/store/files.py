@@ -285,6 +285,17 @@ def entry_hash(holder: i64, position: i64) -> i64:
     return ((mixed & _U31) * 0x5BD1E995 ^ (mixed >> 31) * 0x27D4EB2F) & SUM_MASK
 
 
+def total_balance(files: list[LogFile]) -> i64:
+    """Return the sum of the balances of files, modulo SUM_MASK + 1.
+
+    Each addition is masked, because the plain sum of three balances does not fit into 64 bits.
+    """
+    total: i64 = 0
+    for file in files:
+        total = (total + file.balance) & SUM_MASK
+    return total
+
+
 #: Results of `FileScan.find_next_record`.
 FOUND: Final[i64] = 0
 NOTHING: Final[i64] = 1

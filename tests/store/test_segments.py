@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from broker.store.codecs import Codecs
 from broker.store.contract import EntryGroup, MessageSettled, MessageStored, StoreEntry
 from broker.store.disk import DamagedStore, DirectoryLocked, Lock, RealDisk, StoreError, TooNew
-from broker.store.files import DATA_START, read_head
+from broker.store.files import (
+    DATA_START,
+    SEGMENT,
+    SUM_MASK,
+    Head,
+    LogFile,
+    read_head,
+    total_balance,
+)
 from broker.store.layout import CLOSING_SIZE, SETTLED, STORED
 from broker.store.reading import Decoder
 from broker.store.recovery import Replay
@@ -387,3 +395,14 @@ def test_a_segment_in_which_nothing_was_written_before_the_crash_leaves_no_gap()
     assert [finding.kind for finding in log.recovery.findings] == ["cut"] and log.log.last == 1
     log.put(MessageStored("/", message(b"last"), [3]))
     assert not Log(disk).recovery.findings
+
+
+@given(st.lists(st.integers(SUM_MASK - 9, SUM_MASK), min_size=3, max_size=9))
+def test_the_balances_of_many_files_add_up_below_64_bits(balances: list[int]) -> None:
+    files = []
+    for number, balance in enumerate(balances, start=1):
+        file = LogFile(SimulatedDisk(), DIRECTORY, Head(SEGMENT, 7, number, 0))
+        file.balance = balance
+        files.append(file)
+    total = total_balance(files)
+    assert 0 <= total <= SUM_MASK and (total - sum(balances)) % (SUM_MASK + 1) == 0
