@@ -22,8 +22,9 @@ from broker.queues.queue import Queue
 from broker.routing.exchanges import Exchange, TopicExchange
 from broker.routing.plan import Plan, refused
 from broker.routing.plan_index import PlanIndex, PlanPlace
-from broker.routing.plan_search import PlanSearch, SearchScope, SearchSlot, live_destinations
+from broker.routing.plan_search import PlanSearch, SearchScope, SearchSlot
 from broker.routing.publish_context import PlanResolver
+from broker.routing.resolved_targets import ResolvedTargets
 from broker.routing.route import Route
 from broker.routing.subscriber import Subscriber
 from broker.routing.topology_stream import TOPOLOGY
@@ -293,38 +294,6 @@ class Planner(PlanResolver):
         if len(self._index) >= self._limits.routes:
             self.retire_all()
         self._index.add(identity, plan)
-        return plan
-
-
-class ResolvedTargets:
-    """The destinations of a message that a transaction publishes when it commits."""
-
-    def __init__(
-        self,
-        targets: list[tuple[Queue | Subscriber, int]],
-        unrepresentable: int,
-        journals: list[StreamQueue],
-        publisher: str,
-    ) -> None:
-        self._targets = targets
-        self._unrepresentable = unrepresentable
-        self._journals = journals
-        self._publisher = publisher
-
-    @property
-    def copies(self) -> int:
-        """The number of copies that the message makes."""
-        return len(self._targets)
-
-    def plan(self) -> Plan:
-        """Return a plan of the destinations that still exist.
-
-        Destinations that were bound since the message was resolved get no copy.
-        """
-        plan = Plan(live_destinations(self._targets), self._unrepresentable, False)
-        plan.add_journals(
-            [journal for journal in self._journals if not journal.dead], self._publisher
-        )
         return plan
 
 

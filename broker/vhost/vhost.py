@@ -47,8 +47,8 @@ from broker.routing.exchanges.base import ExchangeOptions
 from broker.routing.exchanges.delayed import delay_of
 from broker.routing.plan import Plan
 from broker.routing.plan_search import SearchSlot
-from broker.routing.planner import ResolvedTargets
 from broker.routing.publish_context import PublishContext
+from broker.routing.resolved_targets import ResolvedTargets
 from broker.routing.route import CcRoute, Route
 from broker.routing.subscriber import Subscriber
 from broker.store.contract import MessageStored, Store, Ticket

@@ -11,6 +11,7 @@ Reading order:
     confirms               publisher confirms, in the order of publishing
     publisher              publications that do not take the fast path
     transaction            publications and settlements until tx.commit
+    commit                 tx.commit, prepared in slices
     channel                the channel: a publisher side and a receiver side
     exclusive_queues       the queues that end with the connection
 """

@@ -16,6 +16,7 @@ from broker.access.identity import Identity
 from broker.routing.publish_context import PublishContext
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
+from protocols.amqp.channel.commit import Commit
 from protocols.amqp.channel.confirms import Confirms
 from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.publisher import ChannelPublisher
@@ -53,6 +54,8 @@ class Channel:
         #: The ticket of the present method. It counts what the method appends to the store; the
         #: reply to the method waits until that is durable.
         self.ticket: Ticket = connection.ticket()
+        #: The last commit. While it is carried out, the connection is stalled.
+        self._commit: Commit | None = None
         connection.front.tally.channels_opened += 1
 
     @property
@@ -103,22 +106,20 @@ class Channel:
     def commit(self) -> None:
         """Deliver the publications and carry out the settlements of the transaction (tx.commit).
 
-        They are one group of store records: after a crash, all of them have happened or none.
-        Raises AmqpError.
+        The reply is sent when that is done. Raises AmqpError.
         """
-        transaction, store = self._transaction(), self.vhost.store
-        publications, settlements = transaction.publications, transaction.settlements
+        transaction = self._transaction()
+        commit = self._commit = Commit(
+            self.connection,
+            self.publisher,
+            self.receiver,
+            self.vhost.store,
+            self.ticket,
+            transaction.publications,
+            transaction.settlements,
+        )
         transaction.clear()
-        before: i64 = store.position
-        store.begin()
-        try:
-            for publication in publications:
-                self.publisher.publish_committed(publication)
-            self.receiver.settle_committed(settlements)
-        finally:
-            store.commit()
-        if store.position > before or store.streams:
-            store.wait_for_next_batch(self.ticket)
+        commit.start()
 
     def rollback(self) -> None:
         """Drop the publications and settlements of the transaction (tx.rollback).
@@ -135,6 +136,9 @@ class Channel:
 
     def on_closed(self) -> None:
         """Release all that the channel holds: the channel or its connection has ended."""
+        if self._commit is not None:
+            self._commit.abandon()
+            self._commit = None
         self.receiver.on_closed()
         self.publisher.on_closed()
         self.connection.front.tally.channels_closed += 1

@@ -144,7 +144,9 @@ class ChannelPublisher:
             )
             if targets is None:
                 return SEARCHING
-            self.transaction.publish(route, targets, message, flags)
+            self.transaction.publish(
+                TransactedPublication(route, targets, message, flags, publication)
+            )
             return self._cost(route.plan)
         plan = self._vhost.plan_of(self.context, route, message, slot)
         if plan is None:
@@ -179,26 +181,16 @@ class ChannelPublisher:
         return route.plan.weight
 
     def publish_committed(self, publication: TransactedPublication) -> None:
-        """Deliver a publication of a transaction that is being committed. Raises AmqpError."""
-        old = publication.route
-        plan = publication.targets.plan()
-        route = CcRoute(
-            old.exchange, [old.key], old.blind if isinstance(old, CcRoute) else [], plan
+        """Deliver a prepared publication of a transaction that is being committed."""
+        route = publication.route
+        self._deliver(
+            route,
+            route.plan,
+            publication.message,
+            publication.flags,
+            None,
+            publication.number,
         )
-        message = publication.message
-        try:
-            self._deliver(
-                route,
-                plan,
-                message,
-                publication.flags,
-                None,
-                self._numbered(message, property_flags(message.content, 0)),
-            )
-        except BrokerError:
-            # The exchange was deleted after the publication. The message's fate is counted, and the
-            # other publications of the transaction are delivered.
-            pass
 
     def confirm(self) -> None:
         """Send the confirms that are ready: at the end of a chunk, and before any other reply."""

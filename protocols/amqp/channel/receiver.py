@@ -251,20 +251,20 @@ class ChannelReceiver(ConsumerOwner):
         )
 
     def settle_committed(self, settlements: dict[int, int]) -> None:
-        """Carry out the settlements of a transaction that is being committed."""
-        requeued: list[i64] = []
+        """Acknowledge and reject deliveries, as a transaction that is being committed says."""
         for number, how in settlements.items():
-            if how == REQUEUED:
-                requeued.append(number)
-                continue
-            delivery = self.unacked.take(number)
-            assert delivery is not None
-            if how == ACKED:
-                self._tally.acknowledged += 1
-                settle(delivery)
-            else:
-                reject(delivery)
-        for number in sorted(requeued):
+            if how != REQUEUED:
+                delivery = self.unacked.take(number)
+                assert delivery is not None
+                if how == ACKED:
+                    self._tally.acknowledged += 1
+                    settle(delivery)
+                else:
+                    reject(delivery)
+
+    def requeue_committed(self, numbers: list[int]) -> None:
+        """Requeue deliveries of a transaction that is being committed, the last number first."""
+        for number in reversed(numbers):
             delivery = self.unacked.take(number)
             assert delivery is not None
             requeue(delivery)

@@ -1,9 +1,8 @@
 """tx mode: the publications and settlements of a channel since its last commit.
 
 A publication is checked and routed when it arrives, as in RabbitMQ. The commit delivers it to those
-of its queues that still exist. A delivery that the client settles stays outstanding until the
-commit, so a rollback only clears the transaction. A commit is one group of store records: after a
-crash, all of its effects have happened or none.
+of its queues that still exist (commit.py). A delivery that the client settles stays outstanding
+until the commit, so a rollback only clears the transaction.
 """
 
 from __future__ import annotations
@@ -13,8 +12,9 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.messages.message import Message
-from broker.routing.planner import ResolvedTargets
-from broker.routing.route import Route
+from broker.routing.deduplication import NumberedPublication
+from broker.routing.resolved_targets import ResolvedTargets, TargetPlans
+from broker.routing.route import CcRoute, Route
 from protocols.amqp.errors import AmqpError
 
 #: Ways to settle a delivery at the commit.
@@ -26,13 +26,28 @@ REQUEUED: Final = 2
 class TransactedPublication:
     """A message that waits for the commit, with the targets found when it was published."""
 
+    __slots__ = ("flags", "message", "number", "route", "targets")
+
     def __init__(
-        self, route: Route, targets: ResolvedTargets, message: Message, flags: i64
+        self,
+        route: Route,
+        targets: ResolvedTargets,
+        message: Message,
+        flags: i64,
+        number: NumberedPublication | None,
     ) -> None:
         self.route = route
         self.targets = targets
         self.message = message
         self.flags: i64 = flags
+        #: Publisher and sequence number for deduplication; None if the message has none.
+        self.number = number
+
+    def prepare(self, plans: TargetPlans) -> None:
+        """Give the route the plan of those targets that exist now."""
+        old = self.route
+        blind = old.blind if isinstance(old, CcRoute) else []
+        self.route = CcRoute(old.exchange, [old.key], blind, plans.plan_of(self.targets))
 
 
 class Transaction:
@@ -54,14 +69,14 @@ class Transaction:
         self._parts_max = parts_max
         self._copies = 0
 
-    def publish(self, route: Route, targets: ResolvedTargets, message: Message, flags: i64) -> None:
+    def publish(self, publication: TransactedPublication) -> None:
         """Add a publication. Raises AmqpError if the transaction exceeds its limit."""
-        self._size += len(message.content)
+        self._size += len(publication.message.content)
         if self._size > self._limit:
             raise AmqpError(506, f"transaction above {self._limit} bytes: commit more often")
-        self._copies += max(1, targets.copies)
+        self._copies += max(1, publication.targets.copies)
         self.check_parts(0)
-        self.publications.append(TransactedPublication(route, targets, message, flags))
+        self.publications.append(publication)
 
     def settle(self, number: int, how: int) -> None:
         """Add a settlement. Raises AmqpError if the transaction exceeds its limit."""

@@ -369,9 +369,8 @@ def tx_select(channel: Channel, method: spec.Tx.Select) -> None:
 
 
 def tx_commit(channel: Channel, method: spec.Tx.Commit) -> None:
-    """Commit the transaction."""
+    """Commit the transaction; the channel replies when that is done."""
     channel.commit()
-    channel.reply(spec.Tx.CommitOk())
 
 
 def tx_rollback(channel: Channel, method: spec.Tx.Rollback) -> None:

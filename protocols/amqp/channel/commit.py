@@ -1,0 +1,160 @@
+"""Carrying out tx.commit: everything that has no effect in slices, then all effects in one turn.
+
+    prepare    slices   a plan for each publication, of those of its queues that still exist
+    apply      at once  all publications, acknowledgements and rejections: one group of store
+                        records, so that after a crash all of them have happened or none
+    finish     slices   requeue what the client has requeued, which is not stored; free the memory
+    reply               tx.commit-ok
+
+A small transaction needs one turn. While a larger one is carried out, the connection is stalled, so
+the client's later methods wait and other clients are served. A channel that closes before `apply`
+leaves no effect.
+
+A queue may be deleted, or be replaced because of a policy, between two slices. Then `prepare`
+begins anew, at most RESTARTS times. After that, `apply` prepares the publications to this queue.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pamqp.commands as spec
+from mypy_extensions import i64
+
+from broker.agenda import BulkTask
+from broker.routing.plan_search import RESTARTS
+from broker.routing.resolved_targets import TargetPlans
+from broker.store.contract import Store, Ticket
+from protocols.amqp.channel.connection_interface import ConnectionInterface
+from protocols.amqp.channel.publisher import ChannelPublisher
+from protocols.amqp.channel.receiver import ChannelReceiver
+from protocols.amqp.channel.transaction import REQUEUED, TransactedPublication
+from protocols.amqp.codec.frames import encode
+
+#: Publications and their copies that one slice prepares; publications that one slice frees;
+#: deliveries that one slice requeues. A slice takes up to 2 ms.
+PARTS_PER_SLICE: Final = 2_000
+
+
+class Commit(BulkTask):
+    """The commit of one transaction."""
+
+    def __init__(
+        self,
+        connection: ConnectionInterface,
+        publisher: ChannelPublisher,
+        receiver: ChannelReceiver,
+        store: Store,
+        ticket: Ticket,
+        publications: list[TransactedPublication],
+        settlements: dict[int, int],
+    ) -> None:
+        """Create the commit; tx.commit-ok waits for the ticket."""
+        self._connection = connection
+        self._publisher = publisher
+        self._receiver = receiver
+        self._store = store
+        self._ticket = ticket
+        self._publications = publications
+        self._settlements = settlements
+        self._plans = TargetPlans()
+        #: Number of publications that are prepared.
+        self._prepared: i64 = 0
+        self._restarts = 0
+        self._applied = False
+        #: Delivery tags that are still to be requeued, the lowest one last.
+        self._requeued: list[int] = []
+        #: True if the channel has closed: no reply is sent.
+        self._abandoned = False
+
+    def start(self) -> None:
+        """Carry out the commit; if it takes more than one slice, stall the connection."""
+        if self._advance():
+            self._reply()
+        else:
+            self._connection.stall()
+            self._connection.agenda.add_bulk(self)
+
+    def abandon(self) -> None:
+        """Do nothing more that has an effect: the channel has closed."""
+        self._abandoned = True
+        self._requeued = []
+
+    def run(self) -> None:
+        if self._abandoned and not self._applied:
+            self._applied = True
+            self._settlements = {}
+        if not self._advance():
+            self._connection.agenda.add_bulk(self)
+        elif not self._abandoned and not self._connection.finished:
+            if not self._ticket.outstanding:
+                self._connection.resume_input()
+            self._reply()
+
+    def _reply(self) -> None:
+        """Send tx.commit-ok once the changes of the transaction are durable."""
+        reply = encode(self._publisher.number, spec.Tx.CommitOk())
+        self._connection.reply_when_durable(self._ticket, reply)
+
+    def _advance(self) -> bool:
+        """Do one slice of the commit; return True if it is complete."""
+        if self._applied:
+            return self._finish()
+        if not self._prepare():
+            return False
+        if self._plans.has_dead:
+            if self._restarts < RESTARTS:
+                self._restarts += 1
+                self._prepared = 0
+                self._plans = TargetPlans()
+                return False
+            for publication in self._publications:
+                if publication.targets.has_dead:
+                    publication.prepare(self._plans)
+        self._apply()
+        if len(self._publications) + len(self._requeued) > PARTS_PER_SLICE:
+            return False
+        while not self._finish():
+            pass
+        return True
+
+    def _prepare(self) -> bool:
+        """Prepare the next publications; return True if all are prepared."""
+        left: i64 = PARTS_PER_SLICE
+        publications = self._publications
+        while self._prepared < len(publications):
+            if left <= 0:
+                return False
+            publication = publications[self._prepared]
+            publication.prepare(self._plans)
+            self._prepared += 1
+            left -= 1 + publication.targets.copies
+        return True
+
+    def _apply(self) -> None:
+        """Deliver the publications, and acknowledge and reject deliveries."""
+        self._applied = True
+        store = self._store
+        before: i64 = store.position
+        store.begin()
+        try:
+            for publication in self._publications:
+                self._publisher.publish_committed(publication)
+            self._receiver.settle_committed(self._settlements)
+        finally:
+            store.commit()
+        if store.position > before or store.streams:
+            store.wait_for_next_batch(self._ticket)
+        self._requeued = sorted(
+            (number for number, how in self._settlements.items() if how == REQUEUED), reverse=True
+        )
+        self._settlements = {}
+
+    def _finish(self) -> bool:
+        """Requeue the next deliveries, or free the next publications; return True at the end."""
+        if self._requeued:
+            self._receiver.requeue_committed(self._requeued[-PARTS_PER_SLICE:])
+            del self._requeued[-PARTS_PER_SLICE:]
+        else:
+            del self._publications[-PARTS_PER_SLICE:]
+        return not self._requeued and not self._publications
