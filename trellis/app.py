@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -55,6 +56,10 @@ def run(settings: Settings, read: Read | None = None, disk: Disk | None = None) 
     except (ListenError, SettingsError, StoreError) as error:
         print(f"trellis: {error}", file=sys.stderr)
         return MISCONFIGURED
+    finally:
+        # The end of the interpreter examines all objects for cycles, which takes seconds for
+        # millions of messages. The process ends, so nothing need be collected.
+        gc.freeze()
     if app.failure:
         print(
             f"trellis: stopped: cannot write to the data directory: {app.failure}", file=sys.stderr
