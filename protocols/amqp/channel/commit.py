@@ -86,10 +86,11 @@ class Commit(BulkTask):
             self._settlements = {}
         if not self._advance():
             self._connection.agenda.add_bulk(self)
-        elif not self._abandoned and not self._connection.finished:
-            if not self._ticket.outstanding:
+        elif not self._connection.finished:
+            if self._abandoned or not self._ticket.outstanding:
                 self._connection.resume_input()
-            self._reply()
+            if not self._abandoned:
+                self._reply()
 
     def _reply(self) -> None:
         """Send tx.commit-ok once the changes of the transaction are durable."""
