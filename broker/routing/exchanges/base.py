@@ -141,7 +141,14 @@ class Exchange(Destination):
         return 0 if some == 0 else BINDING_SIZE * (count * len(self.bindings) // some)
 
     def __iter__(self) -> Iterator[Binding]:
-        return iter([binding for mine in self.bindings.values() for binding in mine.values()])
+        return iter(self.all_bindings())
+
+    def all_bindings(self) -> list[Binding]:
+        """Return a new list of all bindings."""
+        found: list[Binding] = []
+        for mine in self.bindings.values():
+            found += mine.values()
+        return found
 
     def check(self, binding: Binding) -> None:
         """Raise PreconditionFailed if this type of exchange does not accept the binding."""

@@ -16,4 +16,4 @@ class FanoutExchange(Exchange):
     hash_kind: ClassVar[str] = "FanoutExchange"
 
     def match(self, key: str, properties: Properties) -> list[Binding]:
-        return list(self)
+        return self.all_bindings()
