@@ -58,8 +58,12 @@ class Settlement(BulkTask):
             self._connection.agenda.add_bulk(self)
 
     def start_at_close(self) -> None:
-        """Settle the first slice, and the others later: the channel has closed."""
-        self._settle_slice()
+        """Settle the first slice, and the others later: the channel has closed.
+
+        If the connection has ended with all its channels, they settle one slice together at once.
+        """
+        if self._connection.extra_cost < SETTLED_PER_SLICE:
+            self._settle_slice()
         if not self.finished:
             self._connection.agenda.add_bulk(self)
 
