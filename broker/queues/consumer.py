@@ -185,6 +185,14 @@ class MessageSource(Destination):
         raise NotImplementedError
 
     @abstractmethod
+    def return_unseen(self, delivery: Delivery) -> None:
+        """Put a message back that its consumer could not pass on to the client.
+
+        It does not count as delivered before.
+        """
+        raise NotImplementedError
+
+    @abstractmethod
     def release(self, message: Message) -> None:
         """Record in the store that this queue no longer needs the message."""
         raise NotImplementedError

@@ -362,6 +362,17 @@ class Queue(MessageSource):
         if expires > 0:
             self._schedule_expiry(expires)
 
+    def return_unseen(self, delivery: Delivery) -> None:
+        if self.dead:
+            if self.replacement is not None:
+                self.replacement.return_unseen(delivery)
+            else:
+                self.release(delivery.message)
+            return
+        self.unacked -= 1
+        self.put_back(delivery)
+        self.schedule_drain()
+
     @property
     def head_expired(self) -> bool:
         """True if the first message has expired, and waits to be discarded."""

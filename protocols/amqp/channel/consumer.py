@@ -12,6 +12,7 @@ from typing import Final
 from librt.strings import write_i32_be, write_i64_be
 from mypy_extensions import i32, i64, u8
 
+from broker.agenda import Task
 from broker.messages.message import Message
 from broker.messages.outlet import LARGE_BODY, Outlet
 from broker.queues.consumer import Consumer, CreditPool, Delivery, MessageSource
@@ -27,12 +28,20 @@ UNLIMITED: Final[i64] = 1 << 40
 _DELIVER: Final = b"\x00\x3c\x00\x3c"
 
 
-class ConsumerOwner:
+class ConsumerOwner(Task):
     """The receiver side of a channel, as its consumers call it."""
 
     @abstractmethod
     def queue_deleted(self, consumer: AmqpConsumer) -> None:
         """End the consumer: its queue is deleted."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def does_not_fit(self, delivery: Delivery) -> None:
+        """Close the channel at the end of this turn, and return the message to its queue.
+
+        Its properties do not fit into a frame of the client.
+        """
         raise NotImplementedError
 
 
@@ -76,24 +85,35 @@ class AmqpConsumer(Consumer):
     def deliver(self, message: Message, sequence: i64) -> None:
         """Write a message that is delivered for the first time. Hot path."""
         number: i64
+        content = message.content
+        if message.encoding is not self.frames:
+            content = content_for(message, self.frames)
+            if not content:
+                self._set_aside(Delivery(message, self, sequence))
+                return
         if self.no_ack:
             number = self._unacked.skip()
             self._tally.delivered_auto += 1
             self.queue.auto_acknowledge(message)
         else:
             number = self._hold(Delivery(message, self, sequence))
-        self._write(message, number, 0)
+        self._write(message, content, number, 0)
 
     def redeliver(self, delivery: Delivery) -> None:
         number: i64
+        message = delivery.message
+        content = content_for(message, self.frames)
+        if not content:
+            self._set_aside(delivery)
+            return
         self._tally.redelivered += 1
         if self.no_ack:
             number = self._unacked.skip()
             self._tally.delivered_auto += 1
-            self.queue.auto_acknowledge(delivery.message)
+            self.queue.auto_acknowledge(message)
         else:
             number = self._hold(delivery)
-        self._write(delivery.message, number, 1)
+        self._write(message, content, number, 1)
 
     def _hold(self, delivery: Delivery) -> i64:
         """Keep the delivery until it is settled; return its delivery tag."""
@@ -104,13 +124,13 @@ class AmqpConsumer(Consumer):
         self._tally.delivered_manual += 1
         return self._unacked.add(delivery)
 
-    def _write(self, message: Message, number: i64, redelivered: i64) -> None:
-        content = message.content
-        if message.encoding is not self.frames:
-            content = content_for(message, self.frames)
-            if not content:
-                self._skip_unrepresentable(number)
-                return
+    def _set_aside(self, delivery: Delivery) -> None:
+        """Take no more messages, because this one does not fit into a frame of the client."""
+        self.credit -= 2 * UNLIMITED
+        self.queue.unacked += 1
+        self._owner.does_not_fit(delivery)
+
+    def _write(self, message: Message, content: bytes, number: i64, redelivered: i64) -> None:
         outlet = self.outlet
         out = outlet.out
         method = self._method
@@ -129,14 +149,10 @@ class AmqpConsumer(Consumer):
         if not outlet.dirty:
             outlet.touch()
 
-    def _skip_unrepresentable(self, number: i64) -> None:
-        """Drop a delivery whose properties do not fit into a frame of this client.
-
-        The client does not see its delivery tag.
-        """
-        delivery = self._unacked.take(number)
-        if delivery is not None:
-            _release_credit(self).unrepresentable(delivery.message)
+    @property
+    def outstanding(self) -> int:
+        """Number of deliveries that the client has not settled yet."""
+        return 0 if self.no_ack else int((self.prefetch or UNLIMITED) - self.credit)
 
     def retune(self, prefetch: i64) -> None:
         """Change the prefetch count of a running consumer."""

@@ -11,12 +11,14 @@ outstanding when the channel closes are requeued.
 
 from __future__ import annotations
 
+from typing import Final
+
 import pamqp.commands as spec
 from mypy_extensions import i64
 
 from broker.access.identity import Identity
 from broker.errors import AccessRefused
-from broker.queues.consumer import CreditPool
+from broker.queues.consumer import CreditPool, Delivery
 from broker.queues.queue import Queue
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.connection_interface import ConnectionInterface
@@ -28,6 +30,11 @@ from protocols.amqp.codec.contents import DIRECT, Frames
 from protocols.amqp.errors import AmqpError
 from protocols.tally import FrontCounters
 from protocols.window import Window
+
+#: Number of cancelled consumers from which on those without deliveries are removed.
+_CANCELLED_LEAST: Final = 8
+#: Class and method id of basic.consume.
+_CONSUME: Final[i64] = 60 << 16 | 20
 
 
 class ChannelReceiver(ConsumerOwner):
@@ -45,6 +52,9 @@ class ChannelReceiver(ConsumerOwner):
         self.unacked = Window()
         #: Consumers by consumer tag.
         self.consumers: dict[str, AmqpConsumer] = {}
+        #: Cancelled consumers, among them all that have outstanding deliveries.
+        self._cancelled: list[AmqpConsumer] = []
+        self._cancelled_most = _CANCELLED_LEAST
         #: Prefetch count of consumers that start from now on; 0 for no limit.
         self.prefetch: i64 = 0
         #: Prefetch count that all consumers of the channel share; 0 for no limit.
@@ -55,6 +65,8 @@ class ChannelReceiver(ConsumerOwner):
         self.replies: Queue | None = None
         #: None unless the channel is in transaction mode.
         self.transaction: Transaction | None = None
+        #: Messages that consumers could not pass on, until the channel closes because of them.
+        self._set_aside: list[Delivery] = []
         #: The last settlement of many deliveries. While it goes on, the connection is stalled.
         self._settlement: Settlement | None = None
         self._vhost = vhost
@@ -110,6 +122,7 @@ class ChannelReceiver(ConsumerOwner):
         if consumer is None:
             return
         self._leave_pool(consumer)
+        self._keep_cancelled(consumer)
         queue = consumer.queue
         queue.unsubscribe(consumer)
         if self.replies is not None and queue is self.replies:
@@ -124,8 +137,20 @@ class ChannelReceiver(ConsumerOwner):
         """End a consumer whose queue is deleted; tell the client if it understands basic.cancel."""
         if self.consumers.pop(consumer.tag, None) is not None:
             self._leave_pool(consumer)
+            self._keep_cancelled(consumer)
             if self._cancel_notify:
                 self._send_cancel(consumer)
+
+    def _keep_cancelled(self, consumer: AmqpConsumer) -> None:
+        """Keep a cancelled consumer while its deliveries are outstanding.
+
+        The list is searched for consumers without deliveries each time its length has doubled.
+        """
+        if consumer.outstanding:
+            if len(self._cancelled) >= self._cancelled_most:
+                self._cancelled = [one for one in self._cancelled if one.outstanding]
+                self._cancelled_most = max(_CANCELLED_LEAST, 2 * len(self._cancelled))
+            self._cancelled.append(consumer)
 
     def reauthorize(self, identity: Identity) -> bool:
         """Cancel the consumers of queues that `identity` may not read any more.
@@ -160,15 +185,14 @@ class ChannelReceiver(ConsumerOwner):
         """
         self.shared_prefetch = prefetch
         pool = self.pool = CreditPool(prefetch) if prefetch else None
-        for _, delivery in self.unacked.outstanding():
-            holder = delivery.consumer
-            if isinstance(holder, AmqpConsumer) and holder.tag:  # basic.get has no tag.
+        self._cancelled = [consumer for consumer in self._cancelled if consumer.outstanding]
+        for holder in [*self.consumers.values(), *self._cancelled]:
+            if not holder.no_ack:
                 holder.pool = pool
                 if pool is not None:
-                    pool.credit -= 1
+                    pool.credit -= holder.outstanding
         for consumer in self.consumers.values():
             if not consumer.no_ack:
-                consumer.pool = pool
                 if pool is not None:
                     pool.consumers.append(consumer)
                 consumer.queue.schedule_drain()
@@ -182,6 +206,25 @@ class ChannelReceiver(ConsumerOwner):
         """Answer basic.get with get-ok and a content, or with get-empty. Raises AmqpError."""
         consumer = self._consumer(queue, "", no_ack, 0)
         Fetch(self._connection, consumer, queue, self.unacked, self._frames, self._number).start()
+
+    # -- messages that do not fit
+
+    def does_not_fit(self, delivery: Delivery) -> None:
+        self._set_aside.append(delivery)
+        if len(self._set_aside) == 1:
+            self._connection.agenda.add(self)
+
+    def run(self) -> None:
+        """Close the channel, because a consumer got a message that does not fit into its frames."""
+        if self._set_aside:
+            queue = self._set_aside[0].consumer.queue
+            error = AmqpError(
+                406,
+                f"a message of queue '{queue.name}' in vhost '{queue.vhost}' has properties that "
+                f"do not fit into frame_max {self._frames.frame_max}: "
+                "connect with a larger frame_max",
+            )
+            self._connection.close_channel(self._number, error, _CONSUME)
 
     # -- settling
 
@@ -305,6 +348,9 @@ class ChannelReceiver(ConsumerOwner):
         # All consumers are unsubscribed first, so that no requeued message comes back to them.
         for consumer in self.consumers.values():
             consumer.queue.unsubscribe(consumer)
+        set_aside, self._set_aside = self._set_aside, []
+        for delivery in set_aside:
+            delivery.consumer.queue.return_unseen(delivery)
         if self._settlement is not None and not self._settlement.finished:
             self._settlement.requeue_rest()
         else:

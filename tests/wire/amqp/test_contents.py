@@ -8,6 +8,7 @@ import pamqp.commands as spec
 import pytest
 
 from broker.limits import BrokerLimits
+from broker.queues.limited import LimitedQueue
 from tests.clients import Amqp, World, marshal, mqtt_publish, publication, unmarshal
 from tests.wire.amqp.speech import (
     BODY,
@@ -25,11 +26,16 @@ from tests.wire.amqp.speech import (
     open_channel,
     publish,
     read,
+    refusal,
     short,
     split,
 )
 
 Q, B, X = spec.Queue, spec.Basic, spec.Exchange
+DOES_NOT_FIT = (
+    "PRECONDITION_FAILED - a message of queue 'q' in vhost '/' has properties that do not fit into "
+    "frame_max 4096: connect with a larger frame_max"
+)
 SIZES = [0, 1, 2, 4_087, 4_088, 4_089, 8_176, 8_177, 16_384, 131_064, 131_065, 300_000]
 
 
@@ -403,24 +409,95 @@ def test_channels_that_end_take_their_unfinished_contents_with_them() -> None:
 # -- a header is one frame
 
 
-def test_a_consumer_gets_no_message_whose_properties_do_not_fit_into_its_frames() -> None:
+def test_a_consumer_gets_properties_up_to_the_size_of_its_frames() -> None:
     world = World()
     publisher, reader = world.amqp(), world.amqp(frame_max=4096)
-    publisher.queue("graves")
-    publisher.queue("q", x_dead_letter_exchange="", x_dead_letter_routing_key="graves")
-    reader.send(spec.Basic.Consume(queue="q", consumer_tag="t"))
+    publisher.queue("q")
+    reader.send(spec.Basic.Consume(queue="q", consumer_tag="t", no_ack=True))
     most = (
         4_096 - 8 - 14 - 4 - 2 - 5
     )  # A payload without fixed fields, the table's length, a name, a text's length.
-    for said, size in ((b"a", 10), (b"b", 5_000), (b"c", 4_000), (b"d", most + 1), (b"e", most)):
+    for said, size in ((b"a", 10), (b"b", 4_000), (b"c", most), (b"d", most + 1)):
         publisher.publish("", "q", said, headers={"h": "x" * size})
     data = reader.read_bytes()
     assert all(len(one.data) <= 4096 for one in split(data))
-    found = deliveries(unmarshal(data))
-    assert [one.body for one in found] == [b"a", b"c", b"e"]
-    reader.send(spec.Basic.Ack(0, multiple=True))
-    assert (world.queue("q").depth, world.queue("q").unacked) == (0, 0)
-    assert read(publisher, "graves") == [b"b", b"d"]
+    found = unmarshal(data)
+    assert [one.body for one in deliveries(found)] == [b"a", b"b", b"c"]
+    assert refusal(found[-1:])[:2] == ("channel", 406)
+    assert read(publisher, "q") == [b"d"]
+    world.fates()
+
+
+@pytest.mark.parametrize("no_ack", [False, True])
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"x_max_length_bytes": 10_000},
+        {"x_max_priority": 2},
+        {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "dead"},
+        {"x_queue_type": "quorum", "x_delivery_limit": 0, "durable": True},
+    ],
+)
+def test_a_message_that_does_not_fit_closes_the_channel_and_stays_for_other_consumers(
+    arguments: dict[str, Any], waits: bool, no_ack: bool
+) -> None:
+    world = World()
+    publisher, reader = world.amqp(), world.amqp(frame_max=4096)
+    publisher.queue("dead")
+    publisher.queue("q", **arguments)
+    consume = spec.Basic.Consume(queue="q", consumer_tag="t", no_ack=no_ack)
+
+    def publish() -> None:
+        for said, size in ((b"a", 10), (b"b", 5_000), (b"c", 10)):
+            publisher.publish("", "q", said, headers={"h": "x" * size}, delivery_mode=2)
+
+    if waits:
+        publish()
+        found = reader.send(consume)
+    else:
+        reader.send(consume)
+        publish()
+        found = reader.read()
+    assert [one.body for one in deliveries(found)] == [b"a"]
+    assert refusal(found[-1:]) == (
+        "channel",
+        406,
+        DOES_NOT_FIT,
+        60,
+        20,
+    )
+    queue = world.queue("q")
+    # A delivery that was not acknowledged is redelivered, or over its delivery limit of 0.
+    left = 2 if no_ack or "x_delivery_limit" in arguments else 3
+    assert (queue.depth, queue.unacked, queue.consumer_count) == (left, 0, 0)
+    # The client may go on with another channel; it meets the same message, once for each consumer.
+    reader.send(spec.Channel.CloseOk(), spec.Channel.Open())
+    assert world.broker.agenda.idle
+    larger = deliveries(publisher.send(spec.Basic.Consume(queue="q", consumer_tag="u")))
+    assert [(one.body, one.redelivered) for one in larger][-2:] == [(b"b", False), (b"c", False)]
+    assert len(larger) == left and world.queue("dead").depth == 0
+    publisher.send(spec.Basic.Ack(0, multiple=True))
+    if "x_max_length_bytes" in arguments:
+        assert isinstance(queue, LimitedQueue) and queue.waiting_bytes == 0
+    world.fates()
+
+
+def test_another_consumer_of_the_queue_gets_the_message_that_does_not_fit() -> None:
+    world = World()
+    publisher, small, large = world.amqp(), world.amqp(frame_max=4096), world.amqp()
+    publisher.queue("q")
+    for client in (small, large):
+        client.send(spec.Basic.Consume(queue="q", consumer_tag="t"))
+    publisher.publish("", "q", b"b", headers={"h": "x" * 5_000})
+    publisher.publish("", "q", b"c")
+    world.settle(small.connection, large.connection)
+    assert refusal(small.read())[:2] == ("channel", 406)
+    assert [(one.body, one.redelivered) for one in deliveries(large.read())] == [
+        (b"b", False),
+        (b"c", False),
+    ]
     world.fates()
 
 
