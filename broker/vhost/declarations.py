@@ -42,6 +42,7 @@ from broker.stream.streams import Streams
 from broker.vhost.background import PolicyUpdate, TopologySnapshot, kind_of
 from broker.vhost.bindings import Bindings
 from broker.vhost.totals import DeletedCounts
+from matching.bucket import members
 
 #: The exchanges that each virtual host has from the beginning. Their numbers in the store are -1,
 #: -2, ... in this order, so a new one may be added at the end only.
@@ -444,8 +445,9 @@ class Declarations:
             )
             replacement.take_over(queue)
             self.queues[queue.name] = replacement
-            for exchange in self.exchanges.values():
-                exchange.redirect(queue, replacement)
+            for exchange in list(members(queue.bound_to)):
+                if isinstance(exchange, Exchange):
+                    exchange.redirect(queue, replacement)
             replacement.update_arguments(effective)
 
     # -- journals
