@@ -298,16 +298,33 @@ class MessageSource(Destination):
             self.standby.remove(consumer)
         elif consumer in self.consumers:
             self.consumers.remove(consumer)
-            if not self.consumers and self.standby:
-                count = (
-                    1
-                    if self.arguments.single_active_consumer
-                    else sum(other.priority == self.standby[0].priority for other in self.standby)
-                )
-                self.consumers, self.standby = self.standby[:count], self.standby[count:]
-                self.schedule_drain()
-            elif not self.consumers:
-                self.consumers = NO_CONSUMERS
+            self._activate_standby()
+
+    def unsubscribe_all(self, leaving: list[Consumer]) -> None:
+        """Remove several consumers, in one pass over all consumers of the queue."""
+        if len(leaving) == 1:
+            self.unsubscribe(leaving[0])
+            return
+        gone = dict.fromkeys(leaving)
+        active = len(self.consumers)
+        if self.standby:
+            self.standby = [consumer for consumer in self.standby if consumer not in gone]
+        self.consumers = [consumer for consumer in self.consumers if consumer not in gone]
+        if len(self.consumers) < active:
+            self._activate_standby()
+
+    def _activate_standby(self) -> None:
+        """If no active consumer is left, activate the next standby consumers."""
+        if not self.consumers and self.standby:
+            count = (
+                1
+                if self.arguments.single_active_consumer
+                else sum(other.priority == self.standby[0].priority for other in self.standby)
+            )
+            self.consumers, self.standby = self.standby[:count], self.standby[count:]
+            self.schedule_drain()
+        elif not self.consumers:
+            self.consumers = NO_CONSUMERS
 
 
 def _highest_first(consumer: Consumer) -> int:

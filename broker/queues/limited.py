@@ -339,6 +339,10 @@ class LimitedQueue(Queue):
         super().unsubscribe(consumer)
         self.touch()
 
+    def unsubscribe_all(self, leaving: list[Consumer]) -> None:
+        super().unsubscribe_all(leaving)
+        self.touch()
+
     def expire_unused(self) -> None:
         """Delete the queue, unless it has consumers again."""
         if self._host is not None and self.consumer_count == 0 and not self.dead:

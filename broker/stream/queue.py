@@ -160,6 +160,13 @@ class StreamQueue(Queue):
         if not self.readers:
             self.pages.clear()
 
+    def unsubscribe_all(self, leaving: list[Consumer]) -> None:
+        super().unsubscribe_all(leaving)
+        gone = dict.fromkeys(leaving)
+        self.readers = [reader for reader in self.readers if reader.consumer not in gone]
+        if not self.readers:
+            self.pages.clear()
+
     def run(self) -> None:
         """Deliver durable rows to every reader that is ready, at most SLICE rows in one turn."""
         self._drain_scheduled = False

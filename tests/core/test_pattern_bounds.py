@@ -105,7 +105,7 @@ def test_a_further_binding_of_a_replaced_queue_counts_on_the_bound_that_moved() 
             break
     assert refused
     one.replace()
-    with pytest.raises(LimitExceeded, match="of 'q' to exchange 'amq.topic' refused"):
+    with pytest.raises(LimitExceeded, match=r"of 'q' to exchange 'amq.topic' refused"):
         one.bind(refused)
     # After some bindings are removed, the refused one fits, as before the replacement.
     for pattern in one.model[:40]:
@@ -139,6 +139,4 @@ def test_the_bound_is_that_of_the_patterns_whatever_happens_to_the_queue(
             one.replace()
         assert set(one.bounds) <= {"q"}
         assert all(nodes == one.expected for nodes in one.bounds.values())
-        assert [destination for destination in one.exchange.bindings] == (
-            [one.queue] if one.model else []
-        )
+        assert list(one.exchange.bindings) == ([one.queue] if one.model else [])

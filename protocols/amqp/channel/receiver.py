@@ -18,7 +18,7 @@ from mypy_extensions import i64
 
 from broker.access.identity import Identity
 from broker.errors import AccessRefused
-from broker.queues.consumer import CreditPool, Delivery
+from broker.queues.consumer import Consumer, CreditPool, Delivery, MessageSource
 from broker.queues.queue import Queue
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.connection_interface import ConnectionInterface
@@ -33,6 +33,8 @@ from protocols.window import Window
 
 #: Number of cancelled consumers from which on those without deliveries are removed.
 _CANCELLED_LEAST: Final = 8
+#: basic.cancel searches the consumers of a queue; so many of them cost one unit of BUDGET.
+CONSUMERS_PER_UNIT: Final = 50
 #: Class and method id of basic.consume.
 _CONSUME: Final[i64] = 60 << 16 | 20
 
@@ -65,6 +67,8 @@ class ChannelReceiver(ConsumerOwner):
         self.replies: Queue | None = None
         #: None unless the channel is in transaction mode.
         self.transaction: Transaction | None = None
+        #: True once all consumers are unsubscribed, because the channel ends.
+        self._unsubscribed = False
         #: Messages that consumers could not pass on, until the channel closes because of them.
         self._set_aside: list[Delivery] = []
         #: The last settlement of many deliveries. While it goes on, the connection is stalled.
@@ -123,8 +127,13 @@ class ChannelReceiver(ConsumerOwner):
             return
         self._leave_pool(consumer)
         self._keep_cancelled(consumer)
+        self._connection.extra_cost += consumer.queue.consumer_count // CONSUMERS_PER_UNIT
+        consumer.queue.unsubscribe(consumer)
+        self._after_unsubscribe(consumer)
+
+    def _after_unsubscribe(self, consumer: AmqpConsumer) -> None:
+        """Delete the queue of a consumer that has ended, if it is for this consumer only."""
         queue = consumer.queue
-        queue.unsubscribe(consumer)
         if self.replies is not None and queue is self.replies:
             self._vhost.close_reply(self.replies)
             self.replies = None
@@ -344,10 +353,13 @@ class ChannelReceiver(ConsumerOwner):
     def on_closed(self) -> None:
         """End all consumers and requeue all outstanding deliveries: the channel has ended."""
         self.transaction = None
-        tags = list(self.consumers)
+        consumers = list(self.consumers.values())
         # All consumers are unsubscribed first, so that no requeued message comes back to them.
-        for consumer in self.consumers.values():
-            consumer.queue.unsubscribe(consumer)
+        if not self._unsubscribed:
+            unsubscribe_receivers([self])
+        self.consumers.clear()
+        if self.pool is not None:
+            self.pool.consumers.clear()
         set_aside, self._set_aside = self._set_aside, []
         for delivery in set_aside:
             delivery.consumer.queue.return_unseen(delivery)
@@ -355,8 +367,23 @@ class ChannelReceiver(ConsumerOwner):
             self._settlement.requeue_rest()
         else:
             self._recovery().start_at_close()
-        for tag in tags:
-            self.cancel(tag)
+        for consumer in consumers:
+            self._after_unsubscribe(consumer)
+
+    def take_consumers(self, by_queue: dict[MessageSource, list[Consumer]]) -> None:
+        """Add the consumers of this channel, which ends, to the consumers of their queues."""
+        self._unsubscribed = True
+        for consumer in self.consumers.values():
+            by_queue.setdefault(consumer.queue, []).append(consumer)
+
+
+def unsubscribe_receivers(receivers: list[ChannelReceiver]) -> None:
+    """Unsubscribe the consumers of channels that end, in one pass over each queue's consumers."""
+    by_queue: dict[MessageSource, list[Consumer]] = {}
+    for receiver in receivers:
+        receiver.take_consumers(by_queue)
+    for queue, consumers in by_queue.items():
+        queue.unsubscribe_all(consumers)
 
 
 def _unknown(number: i64) -> AmqpError:

@@ -13,6 +13,7 @@ from mypy_extensions import i64
 from protocols.amqp.channel.channel import Channel
 from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.publisher import ChannelPublisher
+from protocols.amqp.channel.receiver import unsubscribe_receivers
 from protocols.amqp.codec.assembly import Assembly
 from protocols.amqp.connection.handshake import Handshake
 from protocols.amqp.errors import AmqpError
@@ -78,6 +79,7 @@ class ChannelTable:
 
     def end_all(self) -> None:
         """Remove all channels: the connection has ended."""
+        unsubscribe_receivers([channel.receiver for channel in self.open.values()])
         for number in list(self.open):
             self.end(number)
         self.closing.clear()
