@@ -157,6 +157,7 @@ class HttpServer:
         except (OSError, h11.ProtocolError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not writer.is_closing():
                 raise  # uvloop raises RuntimeError for a transport that the client has reset.
+            _forget_frames(error)
             self._counters.closed["timeout" if isinstance(error, TimeoutError) else "lost"] += 1
             writer.transport.abort()
         except asyncio.CancelledError:
@@ -213,6 +214,7 @@ class HttpServer:
                 connection.receive_data(await reader.read(MAX_REQUEST_HEAD))
                 event = connection.next_event()
         except h11.RemoteProtocolError as error:
+            _forget_frames(error)
             return Response(error.error_status_hint, f"{error}\n".encode()), False
         if not isinstance(event, h11.Request):
             raise ConnectionError("the client closed the connection")
@@ -338,6 +340,18 @@ class HttpServer:
                 )
         finally:
             part.close()
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Remove the tracebacks of a handled exception.
+
+    h11 and the stream reader keep the exception in a local variable or an attribute. Its traceback
+    refers to the frames that refer to them: a reference cycle for each broken connection.
+    """
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__context__
 
 
 def _size(response: Response) -> int:
