@@ -187,6 +187,7 @@ class App:
             await http.stop()
 
     def _listen(self, node: BrokerNode, http: HttpService, bound: dict[str, BoundListener]) -> None:
+        node.gc_policy.settle()
         for name, ports in bound.items():
             if name in HTTP_LISTENERS:
                 ports.serve(http.open(name).protocol, node.admission)
@@ -194,7 +195,6 @@ class App:
                 ports.serve(link_factory(node.listener_contexts[name]), node.admission)
             self.addresses[name] = ports.address
         node.addresses = self.addresses
-        node.gc_policy.settle()
         node.ready = True
 
     def _announce(self, node: BrokerNode) -> None:

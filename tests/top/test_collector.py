@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
@@ -64,27 +65,59 @@ def test_a_full_collection_waits_until_nothing_happens(collector: GcPolicy) -> N
     assert collector.full == 1
 
 
-def test_garbage_that_was_left_alone_is_found_when_memory_has_grown_and_nothing_happens(
+def test_no_collection_examines_frozen_objects_however_much_the_broker_holds(
     collector: GcPolicy,
 ) -> None:
+    """The number of objects that a collection may examine is bounded, also when memory grows."""
+    collector.settle()
+    kept: list[list[int]] = []
+    frozen: list[int] = []
+
+    def watch(phase: str, details: dict[str, int]) -> None:
+        if phase == "start":
+            frozen.append(gc.get_freeze_count())
+
+    gc.callbacks.append(watch)
+    try:
+        for step in range(1, 7):
+            before = gc.get_freeze_count()
+            kept += [[number] for number in range(50_000)]
+            collector.check(step)
+            collector.check(step)  # Idle since the last check: what is not frozen is collected.
+            assert gc.get_freeze_count() >= before + 50_000
+    finally:
+        gc.callbacks.remove(watch)
+    assert len(kept) == 300_000
+    # A few frozen objects are freed when the last reference to them goes.
+    assert all(after > before - 100 for before, after in pairwise(frozen))
+
+
+def test_cycles_that_are_not_frozen_are_found_when_the_broker_is_idle(collector: GcPolicy) -> None:
     class Thing:
         itself: object = None
 
     collector.settle()
     thing = Thing()
     thing.itself = thing
-    gc.collect()
     gone = weakref.ref(thing)
     del thing
-    gc.collect()
     collector.check(1)
-    collector.check(1)
-    assert gone() is not None
-    collector._resident = 1  # As if one byte were in use after the last collection.
-    collector.check(2)
     assert gone() is not None  # No full collection while messages arrive.
-    collector.check(2)
+    found = collector.collected
+    collector.check(1)
     assert gone() is None
+    assert collector.collected > found
+
+
+def test_a_broker_with_many_objects_collects_new_ones_as_soon_as_an_empty_one(
+    collector: GcPolicy,
+) -> None:
+    """Python waits for a fourth as many new survivors as its last full collection examined."""
+    kept = [[number] for number in range(400_000)]
+    collector.settle()
+    new = [[number] for number in range(50_000)]
+    assert collector.full > 1
+    assert len(kept) + len(new) == 450_000
 
 
 @pytest.mark.alone
