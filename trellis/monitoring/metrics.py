@@ -644,6 +644,23 @@ def _trellis(page: MetricsPage, node: BrokerNode) -> None:
         "Longest time that one turn has blocked the event loop, in seconds.",
         node.turn.longest_seconds,
     )
+    page.gauge(
+        "trellis_loop_held_cpu_seconds_max",
+        "Most CPU time that the thread of the event loop used in one turn longer than 10 ms, in "
+        "seconds.",
+        node.turn.longest_cpu_seconds,
+    )
+    for spent, count in (
+        ("working", node.turn.long_turns_working),
+        ("waiting", node.turn.long_turns_waiting),
+    ):
+        page.counter(
+            "trellis_long_turns",
+            "Total number of turns longer than 10 ms. `working`: the thread of the event loop used "
+            "10 ms of CPU time. `waiting`: it did not, because the machine ran something else.",
+            count,
+            spent=spent,
+        )
     page.counter(
         "trellis_gc_pause_seconds",
         "Total time of garbage collections in seconds.",
@@ -656,6 +673,17 @@ def _trellis(page: MetricsPage, node: BrokerNode) -> None:
         "trellis_gc_pause_seconds_max",
         "Longest garbage collection so far, in seconds.",
         node.gc_policy.longest_pause,
+    )
+    page.gauge(
+        "trellis_gc_pause_cpu_seconds_max",
+        "CPU time of the longest garbage collection so far, in seconds.",
+        node.gc_policy.longest_pause_cpu,
+    )
+    page.counter(
+        "trellis_gc_collected_objects",
+        "Total number of objects that garbage collections found in reference cycles. If it grows "
+        "with the number of clients, memory leaks.",
+        node.gc_policy.collected,
     )
     page.counter(
         "trellis_passwords_hashed",

@@ -23,6 +23,7 @@ from typing import Final
 
 from broker.broker import Broker
 from protocols.connection import Connection
+from trellis import logs
 from trellis.server.store_writer import StoreWriter
 
 #: Seconds of one turn for handling input, and again as many for the agenda.
@@ -43,6 +44,14 @@ DEADLINE_SLICE: Final = 2_000
 #: A check that comes this many seconds late follows a pause: the process was stopped (SIGSTOP, a
 #: suspended machine), or a turn took long. Nothing was read meanwhile.
 PAUSE_SECONDS: Final = 0.1
+#: Seconds of a long turn. Long turns are counted.
+LONG_SECONDS: Final = 0.01
+#: Seconds of a turn that is logged, and seconds between two such log lines.
+LOGGED_SECONDS: Final = 0.1
+LOG_INTERVAL: Final = 10.0
+#: Least number of seconds between two readings of the thread's CPU clock, which is a system call.
+#: The CPU time of a long turn is exact to this.
+CPU_SAMPLE_SECONDS: Final = 0.001
 #: Turns between the end of a pause and the check of deadlines. Input that lies in the sockets is
 #: read in the first one, and the turns after it handle the rest.
 READ_TURNS: Final = 3
@@ -128,6 +137,20 @@ class LoopTurn:
         #: Duration of the longest turn in seconds, from its first call of `schedule`. For this time
         #: the event loop was blocked.
         self.longest_seconds = 0.0
+        #: The most CPU time that the loop's thread used in a long turn, in seconds. It is 0 until a
+        #: turn is long.
+        self.longest_cpu_seconds = 0.0
+        #: Number of long turns that used LONG_SECONDS of CPU time: the broker's own work.
+        self.long_turns_working = 0
+        #: Number of other long turns. The machine did not run the thread, or a call waited.
+        self.long_turns_waiting = 0
+        #: Duration and CPU time of the longest turn since the last log line about one, in seconds.
+        self._unlogged_seconds = 0.0
+        self._unlogged_cpu = 0.0
+        self._logged_at = -LOG_INTERVAL
+        #: The last reading of the thread's CPU clock, and when it was made.
+        self._cpu_sample = 0.0
+        self._cpu_sample_at = 0.0
         broker.agenda.wake = self.schedule
         broker.agenda.clock = time.perf_counter
         broker.agenda.share = INPUT_SECONDS
@@ -144,7 +167,11 @@ class LoopTurn:
         if not self._scheduled:
             self._scheduled = True
             self._input_full = False
-            self._scheduled_at = time.perf_counter()
+            now = time.perf_counter()
+            self._scheduled_at = now
+            if now - self._cpu_sample_at > CPU_SAMPLE_SECONDS:
+                self._cpu_sample_at = now
+                self._cpu_sample = time.thread_time()
             self.update_clock()
             self._loop.call_soon(self.run)
 
@@ -210,6 +237,7 @@ class LoopTurn:
         """Do the work of one turn. Hot path, once per turn."""
         self._scheduled = False
         requested_at = self._scheduled_at
+        cpu_before = self._cpu_sample
         self.turns += 1
         agenda = self._agenda
         if self._backlogged and not self._store_writer.backlogged:
@@ -237,6 +265,34 @@ class LoopTurn:
         seconds = time.perf_counter() - requested_at
         if seconds > self.longest_seconds:
             self.longest_seconds = seconds
+        if seconds > LONG_SECONDS:
+            self._count_long_turn(seconds, time.thread_time() - cpu_before)
+
+    def _count_long_turn(self, seconds: float, cpu_seconds: float) -> None:
+        """Count a long turn. `cpu_seconds` may include CPU_SAMPLE_SECONDS before the turn."""
+        cpu_seconds = min(seconds, cpu_seconds)
+        self.longest_cpu_seconds = max(self.longest_cpu_seconds, cpu_seconds)
+        if cpu_seconds > LONG_SECONDS:
+            self.long_turns_working += 1
+        else:
+            self.long_turns_waiting += 1
+        if seconds > self._unlogged_seconds:
+            self._unlogged_seconds, self._unlogged_cpu = seconds, cpu_seconds
+
+    def _log_long_turn(self) -> None:
+        """Log the longest turn since the last such line, if it took LOGGED_SECONDS."""
+        now = self._loop.time()
+        if self._unlogged_seconds < LOGGED_SECONDS or now - self._logged_at < LOG_INTERVAL:
+            return
+        self._logged_at = now
+        logs.warning(
+            "long_turn",
+            ms=int(self._unlogged_seconds * 1000),
+            cpu_ms=int(self._unlogged_cpu * 1000),
+            note="one turn blocked the event loop; if cpu_ms is much less than ms, the machine "
+            "did not run the broker, or a call waited",
+        )
+        self._unlogged_seconds = self._unlogged_cpu = 0.0
 
     def _handle_leftover(self) -> None:
         """Finish closed connections, then resume leftover input, for INPUT_SECONDS."""
@@ -297,6 +353,7 @@ class LoopTurn:
         while True:
             due = self._loop.time() + DEADLINE_INTERVAL
             await asyncio.sleep(DEADLINE_INTERVAL)
+            self._log_long_turn()
             links = list(self.links)
             for at in range(0, len(links), DEADLINE_SLICE):
                 pause = self._loop.time() - due
