@@ -9,7 +9,11 @@ millisecond. `held` is the most CPU time that the loop's thread used between two
 broker's own work. `late` is the most wall-clock time by which a timer event was late, which
 includes other activity of the machine. Each phase prints one line with both, the longest loop
 iteration in wall-clock time (`turn`), and the longest garbage collection in CPU time with its
-generation.
+generation. A further line for each hold above 10 ms says what its CPU time was: user and system
+time, garbage collection, page faults, how often another thread or process took the processor, and
+how much time the host took away from this machine (`steal`, of all processors).
+
+Linux only.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import gc
 import json
 import multiprocessing
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -48,6 +53,18 @@ GREETING: Final = b"AMQP\x00\x00\x09\x01"
 PATIENCE: Final = 120.0
 
 
+#: Seconds of CPU time between two ticks that are described.
+LONG: Final = 0.01
+#: Holds that are described in one phase.
+DESCRIBED: Final = 5
+
+
+def stolen() -> float:
+    """Return the time that the host has taken away from this machine's processors, in seconds."""
+    with open("/proc/stat") as file:
+        return int(file.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
+
+
 class LoopClock:
     """A timer in an event loop that records how long the loop was held."""
 
@@ -61,21 +78,36 @@ class LoopClock:
         """Reset the records, to begin a new phase."""
         self.held = self.late = self.collected = 0.0
         self.generation = 0
+        self.long: list[str] = []
+        self._in_gc = 0.0
+        self._usage, self._stolen = resource.getrusage(resource.RUSAGE_THREAD), stolen()
         self._used, self._rang = time.thread_time(), time.perf_counter()
 
     def _collection(self, phase: str, details: dict[str, int]) -> None:
         if phase == "start":
             self._collecting = time.thread_time()
-        elif time.thread_time() - self._collecting > self.collected:
-            self.collected, self.generation = (
-                time.thread_time() - self._collecting,
-                details["generation"],
-            )
+            return
+        took = time.thread_time() - self._collecting
+        self._in_gc += took
+        if took > self.collected:
+            self.collected, self.generation = took, details["generation"]
 
     def _ring(self) -> None:
         used, rang = time.thread_time(), time.perf_counter()
         self.held = max(self.held, used - self._used)
         self.late = max(self.late, rang - self._rang - TICK)
+        usage, before = resource.getrusage(resource.RUSAGE_THREAD), self._usage
+        if used - self._used > LONG and len(self.long) < DESCRIBED:
+            self.long.append(
+                f"{(used - self._used) * 1e3:.1f} ms of {(rang - self._rang) * 1e3:.1f}: "
+                f"user {(usage.ru_utime - before.ru_utime) * 1e3:.1f}, "
+                f"system {(usage.ru_stime - before.ru_stime) * 1e3:.1f}, "
+                f"collection {self._in_gc * 1e3:.1f}, "
+                f"page faults {usage.ru_minflt - before.ru_minflt}, "
+                f"preempted {usage.ru_nivcsw - before.ru_nivcsw} times, "
+                f"steal since the phase began {(stolen() - self._stolen) * 1e3:.0f} ms"
+            )
+        self._usage, self._in_gc = usage, 0.0
         self._used, self._rang = used, rang
         self._loop.call_later(TICK, self._ring)
 
@@ -111,6 +143,7 @@ async def serve(directory: str, report: Connection) -> None:
                 "turn_ms": node.turn.longest_seconds * 1000,
                 "collection_ms": clock.collected * 1000,
                 "generation": clock.generation,
+                "long": clock.long,
             }
         )
         node.turn.longest_seconds = 0.0
@@ -230,7 +263,7 @@ class Scale:
         self._chosen = chosen
         self._ports = ports
         self._report = report
-        self.results: dict[str, dict[str, float]] = {}
+        self.results: dict[str, dict[str, Any]] = {}
         self._clients: list[AmqpSocket] = []
 
     async def phase(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -250,10 +283,12 @@ class Scale:
             f"({result['generation']})",
             flush=True,
         )
+        for line in result["long"]:
+            print(f"    held {line}", flush=True)
 
-    def _ask(self) -> dict[str, float]:
+    def _ask(self) -> dict[str, Any]:
         self._report.send(True)
-        answer: dict[str, float] = self._report.recv()
+        answer: dict[str, Any] = self._report.recv()
         return answer
 
     async def run(self) -> None:
@@ -490,7 +525,7 @@ class Scale:
         )
 
 
-def measure(chosen: argparse.Namespace) -> dict[str, dict[str, float]]:
+def measure(chosen: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Run all phases against a new broker; return the clock's records of each phase, by name."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
