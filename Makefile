@@ -6,7 +6,9 @@ ARGS ?=
 
 PACKAGES := matching broker protocols trellis pyspark_trellis
 QUIET_PIP := -m pip --disable-pip-version-check --quiet
-WHEEL_TESTS = $(wildcard tests/wire tests/interop tests/matching tests/bench)
+WHEEL_STORE_TESTS := checkpoint dropping faults records segments survivors
+WHEEL_TESTS = $(wildcard tests/wire tests/interop tests/matching tests/bench) \
+	$(WHEEL_STORE_TESTS:%=tests/store/test_%.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long test-random test-compiled guard check wheel clean node browser FORCE
@@ -32,7 +34,7 @@ test-random: .venv/installed ## Run the property tests with new random examples,
 	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "hypothesis and not long" -o faulthandler_timeout=900 $(ARGS)
 
 test-compiled: export TRELLIS_REQUIRE_COMPILED = 1
-test-compiled: dist/built node ## Run the wire-level tests on the compiled wheel
+test-compiled: dist/built node ## Run the tests of bytes and of the log on the compiled wheel
 	@rm -rf build/compiled build/compiled.venv && mkdir -p build/compiled
 	@tools/make-venv.sh build/compiled.venv
 	@echo "trellis: installing the wheel and the clients that test it"
