@@ -180,6 +180,9 @@ class BenchDisk(Disk):
     def open(self, path: str, writable: bool) -> File:
         return self.files[path]
 
+    def open_directory(self, path: str) -> File:
+        return BenchFile(self)
+
     def create(self, path: str) -> File:
         file = self.files[path] = BenchFile(self)
         return file

@@ -225,9 +225,12 @@ class LimitedQueue(Queue):
         super().keep_up()
 
     def _over_limit(self) -> bool:
-        """True if more messages wait, or more bytes, than the arguments allow."""
+        """True if more messages wait, or more bytes, than the arguments allow.
+
+        False while the head is on disk and no file descriptor is left to read it.
+        """
         arguments = self.arguments
-        return self.depth > 0 and (
+        return self.depth > self._paged and (
             self.depth > arguments.max_length or self.waiting_bytes > arguments.max_bytes
         )
 
@@ -255,7 +258,7 @@ class LimitedQueue(Queue):
         self._drain_scheduled = False
         now: i64 = self.agenda.now
         discards: i64 = DISCARDS_PER_DRAIN
-        while self.depth > 0:
+        while self.depth > self._paged:
             consumer = self.pick()
             if consumer is None:
                 self._schedule_expiry(self._head().expires)

@@ -62,6 +62,8 @@ class PagedTail:
         self._read_ahead: list[Message | None] = []
         self._chunks: Fifo[Chunk] = Fifo()
         self._last = Chunk()
+        #: True while no file descriptor is left to read the next messages, and a retry is due.
+        self.waits = False
 
     def push(self, message: Message) -> None:
         """Append a message, and drop its content from memory if the store keeps it."""
@@ -106,6 +108,7 @@ class PagedTail:
         """Remove and return the next messages, up to the first one that cannot be read.
 
         Return `[None]` if the next message itself cannot be read; the store has logged the reason.
+        Raise OutOfDescriptors, and remove nothing, if the messages can be read later only.
         """
         messages = self._read_ahead or self._read()
         self._read_ahead = []
@@ -117,9 +120,11 @@ class PagedTail:
 
     def _read(self) -> list[Message | None]:
         """Remove the next chunk and return its messages; None for each unreadable one."""
-        chunk = self._chunks.pop()
+        chunk = self._chunks.peek()
+        assert chunk is not None
         wanted = [position for position in chunk.positions if position > 0]
         found = self._store.fetch(self._queue, wanted, self._expiring)
+        self._chunks.pop()
         messages: list[Message | None] = []
         fetched: i64 = 0
         held: i64 = 0

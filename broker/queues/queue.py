@@ -17,6 +17,9 @@ A durable queue with more than `store.window` messages drops its newest messages
 reads them from the store when their turn comes: `put --> waiting --> tail --> (store) --> waiting`.
 While the queue has a tail, every new message goes there.
 
+If no file descriptor is left for such a read, the messages stay in the tail, and the queue tries
+again every TAIL_RETRY_MS. Meanwhile it has messages but no head: `depth > 0`, `depth == _paged`.
+
 Mass work is bulk work of the agenda: a purge discards all waiting messages at once, and releases
 them in the store in slices; expired messages, and messages above a limit that was lowered, leave
 the queue in slices (QueueUpkeep). A drain that meets DISCARDS_PER_DRAIN expired messages continues
@@ -34,7 +37,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.agenda import Agenda, BulkTask
+from broker.agenda import Agenda, BulkTask, Task
 from broker.messages.fates import EXPIRED, OVER_LIMIT, PURGED, REJECTED, UNREADABLE, UNREPRESENTABLE
 from broker.messages.memory import SAMPLES, estimate
 from broker.messages.message import Message
@@ -51,12 +54,15 @@ from broker.queues.consumer import (
 from broker.queues.fifo import Fifo
 from broker.queues.paged_tail import PagedTail
 from broker.store.contract import Store
+from broker.store.disk import OutOfDescriptors
 
 #: Messages of a queue that one slice of bulk work releases after a purge, or discards because they
 #: have expired or the queue is above a limit.
 MESSAGES_PER_SLICE: Final[i64] = 2_000
 #: Expired messages that a drain discards before it continues as bulk work.
 DISCARDS_PER_DRAIN: Final[i64] = 500
+#: Time after which a queue tries again to read its tail if no file descriptor was left, in ms.
+TAIL_RETRY_MS: Final[i64] = 1_000
 
 _NOTHING: Final[Fifo[Message]] = Fifo()
 _NO_RETURNED: Final[list[ReturnedMessage]] = []
@@ -142,8 +148,10 @@ class Queue(MessageSource):
                 self._tail = PagedTail(self.store, self.number)
             self._tail.push(self._waiting.pop_last())
             self._paged += 1
-        if self.depth > self._max_length:
+        if self.depth > self._max_length and self.depth > self._paged:
             self.drop_head(OVER_LIMIT)
+            if self.depth > self._max_length and self.depth > self._paged:
+                self.drop_head(OVER_LIMIT)  # Messages came while the head could not be read.
         self._set_overflow_depth()
 
     def _set_overflow_depth(self) -> None:
@@ -305,8 +313,9 @@ class Queue(MessageSource):
                 return
         if self._paged > 0:
             self._read_tail()
-            self._drain_scheduled = True
-            self.agenda.later(self)
+            if self.depth > self._paged:
+                self._drain_scheduled = True
+                self.agenda.later(self)
 
     def _drain_as_bulk_work(self) -> None:
         """Continue a drain behind the deliveries of other queues, because it discards too much."""
@@ -314,11 +323,22 @@ class Queue(MessageSource):
         self.agenda.add_bulk(self)
 
     def _read_tail(self) -> None:
-        """Read the next messages of the tail, unless some that were not delivered are in memory."""
+        """Read the next messages of the tail, unless some that were not delivered are in memory.
+
+        If no file descriptor is left, the messages stay in the tail until a retry succeeds.
+        """
         tail = self._tail
         assert tail is not None
+        if tail.waits:
+            return
         while self._paged > 0 and self._waiting.size == 0:
-            for message in tail.pop():
+            try:
+                messages = tail.pop()
+            except OutOfDescriptors:
+                tail.waits = True
+                self.agenda.at(self.agenda.now + TAIL_RETRY_MS, TailRetry(self))
+                return
+            for message in messages:
                 self._paged -= 1
                 if message is None:
                     self._sequence += 1
@@ -334,17 +354,27 @@ class Queue(MessageSource):
         if self._waiting.size:
             self._schedule_expiry(self._head().expires)
 
+    def retry_tail(self) -> None:
+        """Read the tail after a shortage of file descriptors, and continue the queue's work."""
+        if self.replacement is not None:
+            self.replacement.retry_tail()
+        elif self._tail is not None:
+            self._tail.waits = False
+            self._read_tail()
+            self.schedule_drain()
+            self._schedule_upkeep()
+
     def take(self, consumer: Consumer) -> Delivery | None:
         """Remove and return the next message for a client that polls (basic.get).
 
-        Return None if no message waits, or if expired ones wait first to be discarded as bulk work
-        (`head_expired`).
+        Return None if no message waits, if expired ones wait first to be discarded as bulk work
+        (`head_expired`), or if no file descriptor is left to read the first one.
         """
         self.expire(MESSAGES_PER_SLICE)
-        if self.depth == 0 or self.head_expired:
+        if self.depth == self._paged or self.head_expired:
             return None
         delivery = self._pop_head().delivery_to(consumer)
-        if self.depth > 0:
+        if self.depth > self._paged:
             # The new head may have expired while it waited behind the message that is taken.
             self._schedule_expiry(self._head().expires)
         return delivery
@@ -376,7 +406,7 @@ class Queue(MessageSource):
     @property
     def head_expired(self) -> bool:
         """True if the first message has expired, and waits to be discarded."""
-        return self.depth > 0 and 0 < self._head().expires <= self.agenda.now
+        return self.depth > self._paged and 0 < self._head().expires <= self.agenda.now
 
     def _pop_head(self) -> ReturnedMessage:
         """Remove the head of the queue and return it."""
@@ -466,7 +496,7 @@ class Queue(MessageSource):
         """
         if limit != UNLIMITED and self._upkeep_waits():
             return
-        while self.depth > 0:
+        while self.depth > self._paged:
             expires: i64 = self._head().expires
             if expires == 0 or expires > self.agenda.now:
                 self._schedule_expiry(expires)
@@ -533,9 +563,9 @@ class Queue(MessageSource):
         old.consumers, old.standby, old.depth, old._paged = NO_CONSUMERS, NO_CONSUMERS, 0, 0
         old._waiting, old._returned, old._tail = _NOTHING, _NO_RETURNED, None
         old._returned_later = _NO_RETURNED
-        if self.depth > 0:
+        if self.depth > self._paged:
             self._schedule_expiry(self._head().expires)
-            self.schedule_drain()
+        self.schedule_drain()
 
     def memory_bytes(self) -> i64:
         """Return the estimated memory of the waiting messages, except those in the tail."""
@@ -622,6 +652,16 @@ class PurgeTask(BulkTask):
                     self._queue.release_position(position)
         if left <= 0:
             self._queue.agenda.add_bulk(self)
+
+
+class TailRetry(Task):
+    """A timer after which a queue tries again to read its tail."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    def run(self) -> None:
+        self._queue.retry_tail()
 
 
 class QueueUpkeep(BulkTask):

@@ -540,7 +540,7 @@ class Checkpointing:
         except OSError as error:
             raise StoreError(os_error_text(self._temporary, "rename", error)) from error
         self._handle = None
-        self._sync_directory()
+        log.sync_directory()
         checkpoint.counted = True
         log.replace(self._files, checkpoint)
         log.check_size = 2 * checkpoint.size
@@ -583,14 +583,8 @@ class Checkpointing:
             except OSError as error:
                 raise StoreError(os_error_text(file.path, "remove", error)) from error
         else:
-            self._sync_directory()
+            self._log.sync_directory()
             self.stage = DONE
-
-    def _sync_directory(self) -> None:
-        try:
-            self._log.disk.sync_directory(self._log.directory)
-        except OSError as error:
-            self._log.poison(os_error_text(self._log.directory, "sync", error))
 
 
 def _remaining_queues(data: bytes, start: i64, end: i64, queues: list[int]) -> bytes:

@@ -36,6 +36,10 @@ class DirectoryLocked(StoreError):
     """The data directory is in use by another process."""
 
 
+class OutOfDescriptors(StoreError):
+    """No file could be opened, because no file descriptor is left. Try again later."""
+
+
 class Poisoned(StoreError):
     """The store is stopped: after a failed sync or truncation, the disk's content is unknown."""
 
@@ -96,6 +100,13 @@ class Disk:
         """Open an existing file."""
         raise NotImplementedError
 
+    def open_directory(self, path: str) -> File:
+        """Open a directory, so that it can be synced later without a new file descriptor.
+
+        Only `sync` and `close` of the result may be called.
+        """
+        raise NotImplementedError
+
     def create(self, path: str) -> File:
         """Create a file that does not exist yet, and open it for reading and writing."""
         raise NotImplementedError
@@ -121,7 +132,10 @@ class Disk:
         raise NotImplementedError
 
     def sync_directory(self, path: str) -> None:
-        """Make the creations, renames and removals in a directory durable."""
+        """Make the creations, renames and removals in a directory durable.
+
+        This opens the directory.
+        """
         raise NotImplementedError
 
     def free(self, directory: str) -> i64:
@@ -145,14 +159,17 @@ class Disk:
 def remove_files(disk: Disk, paths: list[str]) -> None:
     """Remove files and directories, and skip those that cannot be removed.
 
-    The next start of the broker finds and removes the skipped ones. The end of a path says what to
-    do:
+    The next start of the broker finds and removes the skipped ones. Raise WriteFailed if no file
+    descriptor is left for a sync: then `paths` has the rest, for a later call. The end of a path
+    says what to do:
 
     - `/`: remove the directory and then its parent, each only if it is empty.
     - `/.`: sync the directory, so that removals in it are durable before the next removal.
     - Otherwise: remove the file.
     """
-    for path in paths:
+    paths.reverse()
+    while paths:
+        path = paths[-1]
         try:
             if path.endswith("/."):
                 disk.sync_directory(path[:-2])
@@ -161,8 +178,13 @@ def remove_files(disk: Disk, paths: list[str]) -> None:
                 _remove_empty(disk, path[:-1].rpartition("/")[0])
             else:
                 disk.remove(path)
-        except OSError:
-            continue
+        except OSError as error:
+            if error.errno in NO_DESCRIPTORS:
+                paths.reverse()
+                raise WriteFailed(
+                    f"cannot sync '{path}': {error.strerror or error}", error.errno or 0
+                ) from error
+        paths.pop()
 
 
 def _remove_empty(disk: Disk, path: str) -> None:
@@ -224,6 +246,13 @@ class RealFile(File):
         self.close()
 
 
+class RealDirectory(RealFile):
+    """A directory of the operating system."""
+
+    def sync(self) -> None:
+        os.fsync(self._descriptor)
+
+
 class RealDisk(Disk):
     """The file system of the operating system.
 
@@ -269,6 +298,9 @@ class RealDisk(Disk):
     def open(self, path: str, writable: bool) -> File:
         return RealFile(self._open(path, os.O_RDWR if writable else os.O_RDONLY))
 
+    def open_directory(self, path: str) -> File:
+        return RealDirectory(self._open(path, os.O_RDONLY | os.O_DIRECTORY))
+
     def create(self, path: str) -> File:
         return RealFile(self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
 
@@ -294,11 +326,11 @@ class RealDisk(Disk):
         os.rmdir(path)
 
     def sync_directory(self, path: str) -> None:
-        descriptor = self._open(path, os.O_RDONLY)
+        directory = self.open_directory(path)
         try:
-            os.fsync(descriptor)
+            directory.sync()
         finally:
-            os.close(descriptor)
+            directory.close()
 
     def free(self, directory: str) -> i64:
         status = os.statvfs(directory)

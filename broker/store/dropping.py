@@ -67,10 +67,7 @@ def drop_dead_files(log: SegmentLog) -> int:
             except OSError as error:
                 raise StoreError(os_error_text(file.path, "remove", error)) from error
             size += int(file.size)
-        try:
-            log.disk.sync_directory(log.directory)
-        except OSError as error:
-            log.poison(os_error_text(log.directory, "sync", error))
+        log.sync_directory()
     return size
 
 

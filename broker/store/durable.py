@@ -29,7 +29,7 @@ from broker.store.contract import (
     Undefined,
     WriteBatch,
 )
-from broker.store.disk import StoreError, remove_files
+from broker.store.disk import OutOfDescriptors, StoreError, remove_files
 from broker.store.reading import Decoder
 from broker.store.records import Recorder, Records
 from broker.store.segments import LogReader, SegmentLog
@@ -59,6 +59,7 @@ class DurableBatch(WriteBatch):
         self._log = log
         self._catalog = catalog
         self._logged = False
+        self._cataloged = False
         #: Size of the rows of streams, in bytes.
         self.stream_bytes = 0
         #: Queue i64 and position i64 of the messages of deleted queues.
@@ -74,6 +75,12 @@ class DurableBatch(WriteBatch):
             self._log.append(self.records)
             self._log.sync()
             self._logged = True
+        if not self._cataloged:
+            self._write_catalog()
+            self._cataloged = True
+        remove_files(self._log.disk, self.garbage)
+
+    def _write_catalog(self) -> None:
         log = self._log
         if self.changes:
             self._catalog.write(self.changes, int(log.last))
@@ -81,7 +88,6 @@ class DurableBatch(WriteBatch):
         elif log.noted_rolls != log.rolls:
             self._note_segment()
         self._count_removed()
-        remove_files(self._log.disk, self.garbage)
 
     def _note_segment(self) -> None:
         """Write to the catalog that the log has a new segment, so that its loss is noticed.
@@ -269,7 +275,7 @@ class DurableStore(Store):
     def read_stored(self, reader: LogReader, position: i64) -> MessageStored | None:
         """Return the entry of the message at a position.
 
-        If it cannot be read, report that and return None.
+        If it cannot be read, report that and return None. Raise OutOfDescriptors: it is not lost.
         """
         try:
             if reader.read(position):
@@ -279,6 +285,8 @@ class DurableStore(Store):
                 if isinstance(entry, MessageStored):
                     return entry
             reason = f"there is no message at position {position} in the log"
+        except OutOfDescriptors:
+            raise
         except StoreError as error:
             reason = str(error)
         self._report(f"a message is lost: {reason}")
@@ -287,7 +295,7 @@ class DurableStore(Store):
     def read_retained(self, reader: LogReader, position: i64) -> Message | None:
         """Return the retained message at a position; None if the topic's message was removed.
 
-        If it cannot be read, report that and return None.
+        If it cannot be read, report that and return None. Raise OutOfDescriptors: it is not lost.
         """
         try:
             if reader.read(position):
@@ -297,6 +305,8 @@ class DurableStore(Store):
                 if isinstance(entry, RetainedSet):
                     return entry.message
             reason = f"there is no retained message at position {position} in the log"
+        except OutOfDescriptors:
+            raise
         except StoreError as error:
             reason = str(error)
         self._report(f"a retained message is lost: {reason}")

@@ -28,7 +28,7 @@ from librt.strings import (
 )
 from mypy_extensions import i16, i32, i64
 
-from broker.store.disk import Disk, File, StoreError, TooNew
+from broker.store.disk import NO_DESCRIPTORS, Disk, File, OutOfDescriptors, StoreError, TooNew
 from broker.store.layout import (
     CLOSED,
     CLOSING_SIZE,
@@ -143,11 +143,14 @@ def os_error_text(path: str, verb: str, error: OSError) -> str:
 
 
 def open_for_reading(disk: Disk, path: str) -> File:
-    """Open a file for reading. Raise StoreError."""
+    """Open a file for reading. Raise OutOfDescriptors, or StoreError."""
     try:
         return disk.open(path, False)
     except OSError as error:
-        raise StoreError(os_error_text(path, "open", error)) from error
+        text = os_error_text(path, "open", error)
+        if error.errno in NO_DESCRIPTORS:
+            raise OutOfDescriptors(text) from error
+        raise StoreError(text) from error
 
 
 class LogFile:

@@ -50,6 +50,9 @@ class MemoryDisk(Disk):
             raise FileNotFoundError(2, "no such file", path)
         return file
 
+    def open_directory(self, path: str) -> File:
+        return MemoryFile()
+
     def create(self, path: str) -> File:
         if path in self._files:
             raise FileExistsError(17, "the file exists", path)

@@ -20,7 +20,6 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.store.disk import (
-    NO_DESCRIPTORS,
     DamagedStore,
     Disk,
     File,
@@ -94,6 +93,8 @@ class SegmentLog:
         self.written: i64 = 0
         self._active: LogFile | None = None
         self._handle: File | None = None
+        #: The directory of the log. It stays open, so that a sync of it needs no descriptor.
+        self._directory: File | None = None
         self._unsynced = False
         self._appended: Records | None = None
         #: Number of sealed files that stay open for reading.
@@ -138,6 +139,10 @@ class SegmentLog:
             self.disk.sync_directory(self.directory.rpartition("/")[0] or ".")
         except OSError as error:
             raise StoreError(os_error_text(self.directory, "make", error)) from error
+        try:
+            self._directory = self.disk.open_directory(self.directory)
+        except OSError as error:
+            raise StoreError(os_error_text(self.directory, "open", error)) from error
         recoverer = Recoverer(self.disk, self.directory, self.salt, replay, progress)
         recoverer.run()
         self.files = recoverer.files
@@ -249,6 +254,15 @@ class SegmentLog:
         self.poisoned = reason
         self._check()
 
+    def sync_directory(self) -> None:
+        """Make creations, renames and removals of files durable. Raise Poisoned."""
+        directory = self._directory
+        assert directory is not None
+        try:
+            directory.sync()
+        except OSError as error:
+            self.poison(os_error_text(self.directory, "sync", error))
+
     def _check(self) -> None:
         if self.poisoned:
             raise Poisoned(
@@ -278,12 +292,9 @@ class SegmentLog:
             self._discard(file.path, os_error_text(file.path, "write", error), error)
         try:
             handle.sync()
-            self.disk.sync_directory(self.directory)
         except OSError as error:
-            reason = os_error_text(file.path, "sync", error)
-            if error.errno in NO_DESCRIPTORS:  # The directory could not be opened to sync it.
-                self._discard(file.path, reason, error)
-            self.poison(reason)
+            self.poison(os_error_text(file.path, "sync", error))
+        self.sync_directory()
         file.attach(handle)
         if self._active is not None:
             self._active.close_scan()

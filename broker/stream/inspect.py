@@ -120,6 +120,9 @@ class ReadOnlyDisk(Disk):
             return self._created[path]
         return NullFile() if writable else self._disk.open(path, False)
 
+    def open_directory(self, path: str) -> File:
+        return NullFile()
+
     def create(self, path: str) -> File:
         file = self._created[path] = NullFile()
         return file

@@ -21,7 +21,7 @@ from broker.queues.arguments import UNLIMITED, QueueArguments
 from broker.queues.consumer import Consumer, Delivery
 from broker.queues.queue import Queue
 from broker.store.contract import Store, StreamIntake, StreamWrite
-from broker.store.disk import StoreError
+from broker.store.disk import OutOfDescriptors, StoreError
 from broker.stream.archive import Archive, ArchiveWrite, RowsUnavailable
 from broker.stream.arrow import BatchView
 from broker.stream.pages import StreamPages
@@ -34,6 +34,8 @@ SLICE: Final[i64] = 20_000
 _CHECK_INTERVAL_MAX: Final[i64] = 60_000
 _CHECK_INTERVAL_MIN: Final[i64] = 1_000
 _CHECKS_PER_AGE: Final[i64] = 10
+#: Time after which a stream is read again if no file descriptor was left, in ms.
+READ_RETRY_MS: Final[i64] = 1_000
 
 
 class QueueStreamReader:
@@ -91,6 +93,7 @@ class StreamQueue(Queue):
         self._wall = -1.0
         self._retained_segments = 0
         self._retention_check: RetentionCheck | None = None
+        self._read_retry: ReadRetry | None = None
         self._next_reader = 0
         archive.segment_writer.segment_size = terms.segment_bytes
 
@@ -208,11 +211,25 @@ class StreamQueue(Queue):
                         given += count
                         if row + count < batch.rows:
                             break
+        except OutOfDescriptors:
+            self._retry_later()
         except (RowsUnavailable, StoreError) as error:
             self.readers = [other for other in self.readers if other is not reader]
             reader.fail(str(error))
         self.served += given
         return given
+
+    def _retry_later(self) -> None:
+        """Serve the readers again in READ_RETRY_MS: no file descriptor is left to read rows."""
+        if self._read_retry is None:
+            self._read_retry = ReadRetry(self)
+            self.agenda.at(self.agenda.now + READ_RETRY_MS, self._read_retry)
+
+    def retry_reading(self) -> None:
+        """Serve the readers again, after a shortage of file descriptors."""
+        self._read_retry = None
+        if self.readers:
+            self.schedule_drain()
 
     def take(self, consumer: Consumer) -> Delivery | None:
         raise AssertionError("basic.get is refused for streams")
@@ -295,6 +312,8 @@ class StreamQueue(Queue):
     def on_deleted(self) -> int:
         if self._retention_check is not None:
             self._retention_check.queue = None
+        if self._read_retry is not None:
+            self._read_retry.queue = None
         self.readers = []
         purged = super().on_deleted()
         self.archive.segment_writer.forget()
@@ -378,3 +397,14 @@ class RetentionCheck(Task):
     def run(self) -> None:
         if self.queue is not None:
             self.queue.check_retention()
+
+
+class ReadRetry(Task):
+    """A timer after which a stream is read again. `queue` is None once the stream is deleted."""
+
+    def __init__(self, queue: StreamQueue) -> None:
+        self.queue: StreamQueue | None = queue
+
+    def run(self) -> None:
+        if self.queue is not None:
+            self.queue.retry_reading()

@@ -77,10 +77,7 @@ class StreamRecovery:
         self._place = "/".join(directory.split("/")[-3:])
         self._quarantine = Quarantine(disk, directory)
         self._stream = stream
-        for name in self._quarantine.names():
-            if name.startswith(f"{WRITTEN}{stream}-"):
-                self.end = max(self.end, int(name.rpartition("-")[2]))
-        self._cut_offset: i64 = self.end if ends_exact else _NO_END
+        self._cut_offset: i64 = _NO_END
         self._ends_exact = ends_exact
         self._thorough = thorough
         self._epoch = 0
@@ -91,6 +88,11 @@ class StreamRecovery:
         #: First offsets of gaps that are reported already.
         self._reported_gaps: set[int] = set()
         try:
+            for name in self._quarantine.names():
+                if name.startswith(f"{WRITTEN}{stream}-"):
+                    self.end = max(self.end, int(name.rpartition("-")[2]))
+            if ends_exact:
+                self._cut_offset = self.end
             self._recover()
         except OSError as error:
             raise StoreError(os_error_text(directory, "read", error)) from error

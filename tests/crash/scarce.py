@@ -2,9 +2,9 @@
 
     python -m tests.crash.scarce SEED FLAG...       the flags of `trellis serve`
 
-In times of shortage, which come and go with the
-number of operations, the disk is full, or no new file can be made. The free space that the broker
-sees is small in these times, so the disk alarm is on. There is no shortage during a start.
+In times of shortage, which come and go with the number of operations, the disk is full, or no file
+can be opened. The free space that the broker sees is small in these times, so the disk alarm is on.
+There is no shortage during a start.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from trellis.settings import Settings
 
 #: Most operations between two shortages, and most refused operations of one.
 CALM, SHORT = 60, 8
+#: Operations that fail while the disk is full, and while no descriptor is left.
+WRITES = ("write", "allocate", "create")
+OPENINGS = ("open", "opendir", "create", "list", "allocate")
 #: Looks at the free space after which the broker has started.
 STARTED = 4
 
@@ -52,7 +55,7 @@ class ScarceDisk(HandledDisk):
                     self._number = self._random.choice((errno.ENOSPC, errno.EMFILE, errno.ENFILE))
                 return 0
             full = self._number == errno.ENOSPC
-            if operation not in (("write", "allocate", "create") if full else ("create",)):
+            if operation not in (WRITES if full else OPENINGS):
                 return 0
             self._short -= 1
             if self._short <= 0:

@@ -10,9 +10,10 @@ from broker.queues.queue import Queue
 from broker.routing.exchanges import Exchange, TopicExchange
 from broker.routing.subscriber import Subscriber
 from broker.store.catalog import Catalog
-from broker.store.disk import RealDisk
+from broker.store.disk import Disk, RealDisk
 from broker.store.inspect import dump
 from broker.store.opening import LOG, open_store
+from broker.store.segments import SEGMENT_SIZE
 from protocols.mqtt.options import MqttOptions
 from protocols.mqtt.session.session import Session
 from tests.clients import World
@@ -39,12 +40,20 @@ class Home(World):
         mqtt: MqttOptions | None = None,
         now: int = 1_000,
         wall: float = 1_700_000_000.0,
+        disk: Disk | None = None,
+        segment_size: int = SEGMENT_SIZE,
     ) -> None:
         directory.mkdir(exist_ok=True)
         #: Reports of the store about messages that it cannot read.
         self.complaints: list[str] = []
         self.opened = open_store(
-            RealDisk(), str(directory), codecs(), 7, self.complaints.append, lambda recovery: None
+            disk or RealDisk(),
+            str(directory),
+            codecs(),
+            7,
+            self.complaints.append,
+            lambda recovery: None,
+            segment_size,
         )
         super().__init__(limits, mqtt=mqtt, store=self.opened.store)
         self.broker.agenda.advance(now, wall)

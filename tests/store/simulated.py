@@ -115,6 +115,19 @@ class SimulatedFile(File):
         pass
 
 
+class SimulatedDirectory(File):
+    def __init__(self, disk: SimulatedDisk, path: str) -> None:
+        self._disk, self._path = disk, path
+
+    def sync(self) -> None:
+        self._disk.ask("syncdir", self._path)
+        self._disk.happened("syncdir", self._path)
+        self._disk.settle(self._path)
+
+    def close(self) -> None:
+        pass
+
+
 class SimulatedDisk(Disk):
     """A simulated disk.
 
@@ -146,6 +159,10 @@ class SimulatedDisk(Disk):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return SimulatedFile(self, path, self.names[path], writable)
 
+    def open_directory(self, path: str) -> File:
+        self.ask("opendir", path)
+        return SimulatedDirectory(self, path)
+
     def create(self, path: str) -> File:
         self.ask("create", path)
         if path in self.names:
@@ -157,6 +174,7 @@ class SimulatedDisk(Disk):
 
     def list(self, directory: str) -> list[str]:
         """Return the names in a directory. Directories exist while files are in them."""
+        self.ask("list", directory)
         return sorted(
             {
                 path[len(directory) + 1 :].partition("/")[0]
@@ -188,9 +206,7 @@ class SimulatedDisk(Disk):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
 
     def sync_directory(self, path: str) -> None:
-        self.ask("syncdir", path)
-        self.happened("syncdir", path)
-        self.settle(path)
+        self.open_directory(path).sync()
 
     def settle(self, directory: str) -> None:
         left = []

@@ -46,6 +46,14 @@ class HandledFile(File):
         self._file.close()
 
 
+class HandledDirectory(HandledFile):
+    """A directory that consults its disk before every sync."""
+
+    def sync(self) -> None:
+        self._disk.ask("syncdir", self._path)
+        self._file.sync()
+
+
 class HandledDisk(Disk):
     """A disk whose operations fail if `refuse(operation, path)` returns an errno other than 0."""
 
@@ -66,11 +74,16 @@ class HandledDisk(Disk):
         self.ask("open", path)
         return HandledFile(self, path, self._disk.open(path, writable))
 
+    def open_directory(self, path: str) -> File:
+        self.ask("opendir", path)
+        return HandledDirectory(self, path, self._disk.open_directory(path))
+
     def create(self, path: str) -> File:
         self.ask("create", path)
         return HandledFile(self, path, self._disk.create(path))
 
     def list(self, directory: str) -> list[str]:
+        self.ask("list", directory)
         return self._disk.list(directory)
 
     def make_directory(self, path: str) -> None:
@@ -90,8 +103,7 @@ class HandledDisk(Disk):
         self._disk.remove_directory(path)
 
     def sync_directory(self, path: str) -> None:
-        self.ask("syncdir", path)
-        self._disk.sync_directory(path)
+        self.open_directory(path).sync()
 
     def free(self, directory: str) -> int:
         return int(self._disk.free(directory))

@@ -152,8 +152,9 @@ def test_spare_descriptors_open_files_when_none_is_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
-@pytest.mark.parametrize("operation", ["create", "syncdir"])
-@pytest.mark.parametrize("kind", ["classic", "stream"])
+@pytest.mark.parametrize(
+    ("kind", "operation"), [("classic", "create"), ("stream", "create"), ("stream", "opendir")]
+)
 async def test_a_store_without_descriptors_waits_and_goes_on(
     kind: str,
     operation: str,

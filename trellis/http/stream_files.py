@@ -15,7 +15,7 @@ from typing import Final
 from broker.access.identity import Identity
 from broker.broker import Broker
 from broker.errors import BrokerError
-from broker.store.disk import RealFile, StoreError
+from broker.store.disk import OutOfDescriptors, RealFile, StoreError
 from broker.stream.archive import Archive
 from broker.stream.queue import StreamQueue
 from broker.stream.segments import Segment
@@ -158,6 +158,8 @@ def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> 
         )
     try:
         file = segment.file()
+    except OutOfDescriptors as shortage:
+        raise StreamRefusal(503, f"{shortage}; try again later") from shortage
     except StoreError as error:
         raise StreamRefusal(500, str(error)) from error
     if not isinstance(file, RealFile):
@@ -165,7 +167,13 @@ def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> 
             501,
             "the broker holds its streams in memory (data.dir is :memory:); read them over AMQP",
         )
-    return SegmentRange(file.duplicate(), start, end, int(archive.end))
+    try:
+        descriptor = file.duplicate()
+    except OSError as refusal:
+        raise StreamRefusal(
+            503, f"cannot read '{segment.path}': {refusal.strerror}; try again later"
+        ) from refusal
+    return SegmentRange(descriptor, start, end, int(archive.end))
 
 
 def _find_archive(broker: Broker, identity: Identity, query: Mapping[str, str]) -> Archive:
@@ -234,7 +242,12 @@ class SegmentSender:
 
         The result is the number of bytes sent, or OSError if the client has disconnected.
         """
-        own, rest = os.dup(socket), part.duplicate()
+        own = os.dup(socket)
+        try:
+            rest = part.duplicate()
+        except OSError:
+            os.close(own)
+            raise
 
         def done(_: Future[int]) -> None:
             os.close(own)

@@ -136,6 +136,8 @@ class DurableStoreWriter(StoreWriter):
         self._superseded = False
         #: True while publishers wait for a checkpoint, because the log is too large.
         self.log_throttled = False
+        #: Why space could not be freed; "" after a success. It is logged once.
+        self._freeing_failure = ""
         self._closing = False
         #: State of the log at the last look, and its size in bytes written at the last second.
         self._looked = (0, 0)
@@ -288,9 +290,12 @@ class DurableStoreWriter(StoreWriter):
         if isinstance(work, Checkpointing) and work.completed:
             self.checkpoints += 1
         if error is None:
+            self._freeing_failure = ""
             self._look()
-        else:
-            self._limit_log()
+            return
+        self._limit_log()
+        if self._freeing_failure != str(error):
+            self._freeing_failure = str(error)
             logs.error(
                 "checkpoint_failed", reason=str(error), note="the log grows until one succeeds"
             )
