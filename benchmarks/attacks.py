@@ -1,4 +1,4 @@
-"""Replays attacks on the event loop: what one client may send that costs the broker much work.
+"""Replays attacks: what one client may send that costs the broker much work, memory or time.
 
     python benchmarks/attacks.py [ATTACK ...] [--json FILE]
 
@@ -9,9 +9,12 @@ for each attack:
     held      the most CPU time in ms that the loop's thread used between two ticks of a millisecond
     answer    the longest time in ms that the other client waited for an answer
     memory    growth of the broker's resident memory in MB, some seconds after the attack
-    seconds   the duration of the attack, until the broker has worked off all of it
+    recovery  the time in seconds from the end of the cause until clients are served again (attacks
+              of resource_attacks.py); of the other attacks, the time until all work is done
+    before    what the attack did before the work was bounded
 
-`held` must be measured on a compiled broker and a machine without other load.
+`held` must be measured on a compiled broker and a machine without other load. The memory of a
+broker under mixed traffic for 20 minutes is measured by mixed_churn.py.
 """
 
 from __future__ import annotations
@@ -23,143 +26,35 @@ import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from itertools import islice, product
+from collections.abc import Awaitable, Callable
+from itertools import product
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
 import pamqp.commands as spec
 import uvloop
+from attack_clients import (
+    BOUND,
+    COMMITTED,
+    DELETED,
+    DELIVERED,
+    EXCHANGE_BOUND,
+    EXCHANGE_DECLARED,
+    SELECTED,
+    TX_SELECTED,
+    Attack,
+    MqttSocket,
+    Prepared,
+    answered,
+)
+from resource_attacks import RESOURCE_ATTACKS
 from scale import PATIENCE, AmqpSocket, marshal, publication, run_server
 
 import trellis
 
 #: Seconds between two questions of the other client.
 ASKING: Final = 0.005
-#: Method identifiers of answers.
-_DECLARED, _BOUND = b"\x00\x32\x00\x0b", b"\x00\x32\x00\x15"
-_EXCHANGE_DECLARED, _EXCHANGE_BOUND = b"\x00\x28\x00\x0b", b"\x00\x28\x00\x1f"
-_QOS_OK, _CONFIRMED, _SELECTED = b"\x00\x3c\x00\x0b", b"\x00\x3c\x00\x50", b"\x00\x55\x00\x0b"
-_DELIVERED, _CONSUMING = b"\x00\x3c\x00\x3c", b"\x00\x3c\x00\x15"
-_TX_SELECTED, _COMMITTED = b"\x00\x5a\x00\x0b", b"\x00\x5a\x00\x15"
-_EMPTY, _DELETED = b"\x00\x3c\x00\x48", b"\x00\x32\x00\x29"
-
-
-class MqttSocket:
-    """An MQTT 3.1.1 client over a bare socket."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    @classmethod
-    async def connect(cls, port: int, name: str) -> MqttSocket:
-        """Connect as the user guest."""
-        client = cls(*await asyncio.open_connection("127.0.0.1", port))
-        body = b"\x00\x04MQTT\x04\xc2\x00\x00" + _text(name) + _text("guest") + _text("guest")
-        client.write(b"\x10" + bytes([len(body)]) + body)
-        await client.packet()
-        return client
-
-    def write(self, data: bytes) -> None:
-        """Write bytes."""
-        self._writer.write(data)
-
-    async def packet(self) -> bytes:
-        """Return the next packet."""
-        async with asyncio.timeout(PATIENCE):
-            first = await self._reader.readexactly(1)
-            size = shift = 0
-            while True:
-                digit = (await self._reader.readexactly(1))[0]
-                size |= (digit & 127) << shift
-                shift += 7
-                if digit < 128:
-                    return first + await self._reader.readexactly(size)
-
-    async def subscribe(self, names: Iterable[str]) -> int:
-        """Subscribe to the filters, 100 in a packet; return how many were refused."""
-        left = iter(names)
-        refused = 0
-        while some := list(islice(left, 100)):
-            body = b"\x00\x01" + b"".join(_text(name) + b"\x00" for name in some)
-            self.write(b"\x82" + _length(len(body)) + body)
-            refused += (await self.packet()).count(b"\x80")
-        return refused
-
-    async def publish(self, topics: Iterable[str]) -> None:
-        """Publish a message with QoS 1 to each topic, and wait for all acknowledgements."""
-        count = 0
-        for count, topic in enumerate(topics, 1):
-            body = _text(topic) + (count & 0x7FFF).to_bytes(2, "big") + b"x"
-            self.write(b"\x32" + _length(len(body)) + body)
-        while count:
-            count -= (await self.packet())[0] == 0x40
-
-
-def _text(value: str) -> bytes:
-    return len(value.encode()).to_bytes(2, "big") + value.encode()
-
-
-def _length(size: int) -> bytes:
-    digits = b""
-    while size > 127:
-        digits += bytes([size & 127 | 128])
-        size >>= 7
-    return digits + bytes([size])
-
-
-class Attack:
-    """The clients of one attack."""
-
-    def __init__(self, ports: dict[str, int]) -> None:
-        self.ports = ports
-        #: Prepares the attack; its time is not counted.
-        self.client: AmqpSocket
-
-    async def amqp(self, channels: int = 1) -> AmqpSocket:
-        """Return a new AMQP client."""
-        return await AmqpSocket.connect(self.ports["amqp"], channels)
-
-    async def declare(self, names: Iterable[str], **arguments: Any) -> None:
-        """Declare queues."""
-        given = {name.replace("_", "-"): value for name, value in arguments.items()}
-        await self.client.ask(
-            (marshal(1, spec.Queue.Declare(queue=name, arguments=given)) for name in names),
-            _DECLARED,
-        )
-
-    async def fill(self, queue: str, count: int) -> None:
-        """Publish messages to a queue, and wait until all are confirmed."""
-        client = await self.amqp()
-        client.write(marshal(1, spec.Confirm.Select()))
-        await client.wait_for(_SELECTED, 1)
-        client.write(publication("", queue) * count)
-        await self.depth(queue, count)
-        client.abort()
-
-    async def depth(self, queue: str, least: int, most: int = 1 << 60) -> None:
-        """Wait until a queue holds at least and at most so many messages."""
-        reader = await self.amqp()
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                declared = await _declare_ok(reader, queue)
-                if least <= declared <= most:
-                    break
-                await asyncio.sleep(0.05)
-        reader.abort()
-
-
-async def _declare_ok(client: AmqpSocket, queue: str) -> int:
-    """Return the number of ready messages of a queue."""
-    client.write(marshal(1, spec.Queue.Declare(queue=queue, passive=True)))
-    payload = await client.payload(_DECLARED)
-    at = 5 + payload[4]
-    return int.from_bytes(payload[at : at + 4], "big")
-
-
-Prepared = Callable[[], Awaitable[None]]
 
 
 async def filters(attack: Attack) -> Prepared:
@@ -199,17 +94,17 @@ async def patterns(attack: Attack) -> Prepared:
             for at, queue in enumerate(queues)
             for key in range(31)
         ),
-        _BOUND,
+        BOUND,
     )
     writer = await attack.amqp()
     keys = [".".join("ab" * 30) + f".{number}" for number in range(10)]
 
     async def publish() -> None:
         writer.write(marshal(1, spec.Confirm.Select()))
-        await writer.wait_for(_SELECTED, 1)
+        await writer.wait_for(SELECTED, 1)
         for key in keys:
             writer.write(publication("amq.topic", key))
-        await _answered(writer)
+        await answered(writer)
 
     return publish
 
@@ -220,7 +115,7 @@ async def exchanges(attack: Attack) -> Prepared:
     client = attack.client
     await client.ask(
         (marshal(1, spec.Exchange.Declare(exchange=name, exchange_type="topic")) for name in names),
-        _EXCHANGE_DECLARED,
+        EXCHANGE_DECLARED,
     )
     await client.ask(
         (
@@ -231,13 +126,13 @@ async def exchanges(attack: Attack) -> Prepared:
             for to in names
             for key in range(10)
         ),
-        _EXCHANGE_BOUND,
+        EXCHANGE_BOUND,
     )
     writer = await attack.amqp()
 
     async def publish() -> None:
         writer.write(b"".join(publication("e0", f"a.{number}") for number in range(10)))
-        await _answered(writer)
+        await answered(writer)
 
     return publish
 
@@ -250,14 +145,14 @@ async def copies(attack: Attack) -> Prepared:
             marshal(1, spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key=f"*.{n}.#"))
             for n in range(5_000)
         ),
-        _BOUND,
+        BOUND,
     )
     writer = await attack.amqp()
     keys = [f"a.{number}" for number in range(5_000)]
 
     async def publish() -> None:
         writer.write(publication("amq.topic", "a.b", {"CC": keys}) * 10)
-        await _answered(writer)
+        await answered(writer)
 
     return publish
 
@@ -268,12 +163,12 @@ async def reject(attack: Attack) -> Prepared:
     await attack.fill("q", 300_000)
     reader = await attack.amqp()
     reader.write(marshal(1, spec.Basic.Consume(queue="q")))
-    await reader.wait_for(_DELIVERED, 300_000)
+    await reader.wait_for(DELIVERED, 300_000)
 
     async def nack() -> None:
         reader.write(marshal(1, spec.Basic.Cancel(consumer_tag="")))
         reader.write(marshal(1, spec.Basic.Nack(delivery_tag=0, multiple=True, requeue=False)))
-        await _answered(reader)
+        await answered(reader)
 
     return nack
 
@@ -283,12 +178,12 @@ async def commit(attack: Attack) -> Prepared:
     await attack.declare(["q"])
     writer = await attack.amqp()
     writer.write(marshal(1, spec.Tx.Select()))
-    await writer.wait_for(_TX_SELECTED, 1)
+    await writer.wait_for(TX_SELECTED, 1)
 
     async def transact() -> None:
         for _ in range(5):
             writer.write(publication("", "q") * 19_000 + marshal(1, spec.Tx.Commit()))
-            await writer.wait_for(_COMMITTED, 1)
+            await writer.wait_for(COMMITTED, 1)
 
     return transact
 
@@ -313,7 +208,7 @@ async def purge(attack: Attack) -> Prepared:
 
     async def delete() -> None:
         attack.client.write(marshal(1, spec.Queue.Delete(queue="q")))
-        await attack.client.wait_for(_DELETED, 1)
+        await attack.client.wait_for(DELETED, 1)
 
     return delete
 
@@ -326,13 +221,13 @@ async def subscriptions(attack: Attack) -> Prepared:
             marshal(1, spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key=f"d.{n}.*"))
             for n in range(100_000)
         ),
-        _BOUND,
+        BOUND,
     )
 
     async def delete() -> None:
         attack.client.write(marshal(1, spec.Queue.Delete(queue="q")))
-        await attack.client.wait_for(_DELETED, 1)
-        await _answered(attack.client)
+        await attack.client.wait_for(DELETED, 1)
+        await answered(attack.client)
 
     return delete
 
@@ -356,31 +251,46 @@ async def metrics(attack: Attack) -> Prepared:
     return scrape
 
 
-ATTACKS: Final[list[Callable[[Attack], Awaitable[Prepared]]]] = [
-    filters,
-    patterns,
-    exchanges,
-    copies,
-    reject,
-    commit,
-    expire,
-    purge,
-    subscriptions,
-    metrics,
-]
-
-
-async def _answered(client: AmqpSocket) -> None:
-    """Wait until the broker has handled all that this client has sent."""
-    client.write(marshal(1, spec.Basic.Qos()))
-    await client.wait_for(_QOS_OK, 1)
+#: Name of an attack -> result of that attack before the work was bounded.
+BEFORE: Final = {
+    "filters": "128 s (one client, 65,536 filters)",
+    "patterns": "63 s",
+    "exchanges": "26.7 s",
+    "copies": "1.3 s a message",
+    "reject": "4.7 s (500,000)",
+    "commit": "3.3 s (400,000 in one)",
+    "expire": "another queue waited 6.2 s",
+    "metrics": "211 ms (5,000 connections)",
+    "small_frames": "60,000 messages lost; 110,000: segmentation fault",
+    "cycle": "986,409 copies of one message, 1.8 GB",
+    "memory": "the alarm never ended, 1,065 MB kept",
+    "disk": "the alarm never ended",
+    "log": "4.8 GB after 68 s; 1,234 MB for ever",
+    "descriptors": "durable confirms stopped for good",
+    "pause": "clients that were alive were disconnected",
+    "stop": "25 s; 17 s with the delayed messages",
+}
+#: Each attack, and the settings of its broker.
+ATTACKS: Final[dict[Callable[[Attack], Awaitable[Prepared]], dict[str, Any]]] = {
+    filters: {},
+    patterns: {},
+    exchanges: {},
+    copies: {},
+    reject: {},
+    commit: {},
+    expire: {},
+    purge: {},
+    subscriptions: {},
+    metrics: {},
+    **RESOURCE_ATTACKS,
+}
 
 
 async def _ask_always(client: AmqpSocket, waits: list[float]) -> None:
     """Ask for an answer every ASKING seconds, and record how long each one took."""
     while True:
         begun = time.perf_counter()
-        await _answered(client)
+        await answered(client)
         waits.append(time.perf_counter() - begun)
         await asyncio.sleep(ASKING)
 
@@ -392,18 +302,14 @@ def _resident(pid: int) -> float:
 
 
 async def replay(
-    attacker: Callable[[Attack], Awaitable[Prepared]],
-    ports: dict[str, int],
-    report: Connection,
-    pid: int,
+    attacker: Callable[[Attack], Awaitable[Prepared]], attack: Attack, report: Connection
 ) -> dict[str, float]:
     """Run one attack, and return its figures."""
-    attack = Attack(ports)
     attack.client = await attack.amqp()
     other = await attack.amqp()
     prepared = await attacker(attack)
     await asyncio.sleep(0.5)
-    before = _resident(pid)
+    before = _resident(attack.pid)
     report.send(True)
     report.recv()
     waits: list[float] = []
@@ -414,34 +320,44 @@ async def replay(
     asking.cancel()
     report.send(True)
     clock: dict[str, float] = report.recv()
-    await asyncio.sleep(2)
+    await asyncio.sleep(attack.rest)
     return {
         "held_ms": clock["held_ms"],
         "answer_ms": max(waits, default=0.0) * 1000,
-        "memory_mb": _resident(pid) - before,
+        "memory_mb": _resident(attack.pid) - before,
         "seconds": took,
+        "recovery": attack.recovery or took,
     }
 
 
-def measure(attacker: Callable[[Attack], Awaitable[Prepared]]) -> dict[str, float]:
-    """Run one attack against a new broker, and return its figures."""
+def measure(
+    attacker: Callable[[Attack], Awaitable[Prepared]],
+    limits: dict[str, Any] | None = None,
+    descriptors: int = 0,
+    parent: str | None = None,
+) -> tuple[dict[str, float], str]:
+    """Run one attack against a new broker, and return its figures and notes."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    with tempfile.TemporaryDirectory(prefix="trellis-attack-") as directory:
-        server = context.Process(target=run_server, args=(directory, theirs))
+    with tempfile.TemporaryDirectory(prefix="trellis-attack-", dir=parent) as directory:
+        server = context.Process(target=run_server, args=(directory, theirs, limits, descriptors))
         server.start()
         theirs.close()
         try:
             ports = ours.recv()
             assert server.pid is not None
+            attack = Attack(ports, server.pid, directory)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                figures = runner.run(replay(attacker, ports, ours, server.pid))
+                figures = runner.run(replay(attacker, attack, ours))
+            begun = time.perf_counter()
             ours.send(False)
             server.join(PATIENCE)
+            if attack.measures_stop:
+                figures["recovery"] = time.perf_counter() - begun
         finally:
             server.kill()
             server.join()
-    return figures
+    return figures, attack.notes
 
 
 def main() -> None:
@@ -461,11 +377,12 @@ def main() -> None:
     )
     results: dict[str, dict[str, float]] = {}
     for name in chosen.attack or names:
-        figures = results[name] = measure(names[name])
+        figures, notes = measure(names[name], **ATTACKS[names[name]])
+        results[name] = figures
         print(
             f"{name:14} held {figures['held_ms']:7.1f} ms   answer {figures['answer_ms']:7.1f} ms"
-            f"   memory {figures['memory_mb']:+7.1f} MB   {figures['seconds']:6.2f} s   "
-            f"{(names[name].__doc__ or '').rstrip('.')}",
+            f"   memory {figures['memory_mb']:+7.1f} MB   recovery {figures['recovery']:6.2f} s   "
+            f"before: {BEFORE.get(name, 'not measured')}   {notes}",
             flush=True,
         )
     if chosen.json:

@@ -112,9 +112,9 @@ class LoopClock:
         self._loop.call_later(TICK, self._ring)
 
 
-async def serve(directory: str, report: Connection) -> None:
+async def serve(directory: str, report: Connection, limits: dict[str, Any]) -> None:
     """Run the broker and report over a pipe: first its ports, then for each request the clock's
-    records since the last request. A false request stops the broker.
+    records since the last request. A false request stops the broker. `limits` are its limits.
     """
     host = "127.0.0.1"
     settings = Settings(
@@ -125,7 +125,7 @@ async def serve(directory: str, report: Connection) -> None:
         data=Data(dir=directory),
         auth=Auth(guest=True),
         shutdown=Shutdown(grace=0.1),
-        limits=Limits(connections=20_000),
+        limits=Limits(**limits),
     )
     app = App(settings)
     serving = asyncio.create_task(app.serve())
@@ -152,11 +152,21 @@ async def serve(directory: str, report: Connection) -> None:
     await serving
 
 
-def run_server(directory: str, report: Connection) -> None:
-    """Run the broker in this process until `report` gets a false request."""
+def run_server(
+    directory: str,
+    report: Connection,
+    limits: dict[str, Any] | None = None,
+    descriptors: int = 0,
+) -> None:
+    """Run the broker in this process until `report` gets a false request.
+
+    `limits` are its limits, and `descriptors` its hard limit of file descriptors; 0 for none.
+    """
     sys.stdout = sys.stderr
+    if descriptors:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(directory, report))
+        runner.run(serve(directory, report, limits or {"connections": 20_000}))
 
 
 class AmqpSocket:
@@ -170,13 +180,13 @@ class AmqpSocket:
         self.last: dict[int, int] = {}
 
     @classmethod
-    async def connect(cls, port: int, channels: int) -> AmqpSocket:
+    async def connect(cls, port: int, channels: int, frame_max: int = 131_072) -> AmqpSocket:
         """Connect, log in and open channels 1 to `channels`."""
         client = cls(*await asyncio.open_connection("127.0.0.1", port))
         client.write(GREETING + marshal(0, spec.Connection.StartOk({}, "PLAIN", "\0guest\0guest")))
         await client.wait_for(b"\x00\x0a\x00\x1e", 1)
         client.write(
-            marshal(0, spec.Connection.TuneOk(2047, 131072, 0))
+            marshal(0, spec.Connection.TuneOk(2047, frame_max, 0))
             + marshal(0, spec.Connection.Open("/"))
         )
         client.write(
@@ -244,13 +254,19 @@ def marshal(channel: int, frame: Any) -> bytes:
     return pamqp.frame.marshal(frame, channel)
 
 
-def publication(exchange: str, key: str, headers: dict[str, Any] | None = None) -> bytes:
-    """Return the bytes that publish a transient message of 100 bytes on channel 1."""
-    properties = spec.Basic.Properties(headers=headers, delivery_mode=1)
+def publication(
+    exchange: str,
+    key: str,
+    headers: dict[str, Any] | None = None,
+    size: int = 100,
+    delivery_mode: int = 1,
+) -> bytes:
+    """Return the bytes that publish a message on channel 1; it is transient by default."""
+    properties = spec.Basic.Properties(headers=headers, delivery_mode=delivery_mode)
     return (
         marshal(1, spec.Basic.Publish(exchange=exchange, routing_key=key))
-        + marshal(1, pamqp.header.ContentHeader(body_size=100, properties=properties))
-        + marshal(1, pamqp.body.ContentBody(b"x" * 100))
+        + marshal(1, pamqp.header.ContentHeader(body_size=size, properties=properties))
+        + marshal(1, pamqp.body.ContentBody(b"x" * size))
     )
 
 

@@ -31,7 +31,7 @@ from zlib import crc32
 from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, write_i64_be
 from mypy_extensions import i32, i64
 
-from broker.store.disk import DamagedStore, File, StoreError, WriteFailed
+from broker.store.disk import DamagedStore, File, OutOfDescriptors, StoreError, WriteFailed
 from broker.store.files import (
     CHECKPOINT,
     DATA_START,
@@ -40,6 +40,7 @@ from broker.store.files import (
     Head,
     LogFile,
     entry_hash,
+    open_error,
     os_error_text,
     total_balance,
 )
@@ -214,10 +215,13 @@ class Checkpointing:
     def step(self) -> bool:
         """Do one step, and return False when the checkpoint is done.
 
-        After a StoreError the checkpoint is cancelled, and the log is unchanged.
+        After OutOfDescriptors the step can be repeated. After another StoreError the checkpoint is
+        cancelled, and the log is unchanged.
         """
         try:
             self._step()
+        except OutOfDescriptors:
+            raise
         except StoreError:
             self.cancel()
             raise
@@ -249,7 +253,9 @@ class Checkpointing:
                 self._sources, self._sizes = self._files, [int(file.size) for file in self._files]
                 self._decide()
         elif self.stage == COPY:
-            if not self._read():
+            if self._handle is None:
+                self._begin()
+            elif not self._read():
                 self.stage = FINISH
         elif self.stage == FINISH:
             self._finish()
@@ -371,7 +377,6 @@ class Checkpointing:
             self.stage = DONE
         else:
             self.stage = COPY
-            self._begin()
 
     # -- writing
 
@@ -381,7 +386,7 @@ class Checkpointing:
                 self._log.disk.remove(self._temporary)
             self._handle = self._log.disk.create(self._temporary)
         except OSError as error:
-            raise StoreError(os_error_text(self._temporary, "make", error)) from error
+            raise open_error(self._temporary, "make", error) from error
         self._out.write(self._encode_head())
 
     def _encode_head(self) -> bytes:

@@ -142,15 +142,18 @@ def os_error_text(path: str, verb: str, error: OSError) -> str:
     return f"cannot {verb} '{path}': {error.strerror or error}"
 
 
+def open_error(path: str, verb: str, error: OSError) -> StoreError:
+    """Return OutOfDescriptors or another StoreError about a file that cannot be opened."""
+    text = os_error_text(path, verb, error)
+    return OutOfDescriptors(text) if error.errno in NO_DESCRIPTORS else StoreError(text)
+
+
 def open_for_reading(disk: Disk, path: str) -> File:
     """Open a file for reading. Raise OutOfDescriptors, or StoreError."""
     try:
         return disk.open(path, False)
     except OSError as error:
-        text = os_error_text(path, "open", error)
-        if error.errno in NO_DESCRIPTORS:
-            raise OutOfDescriptors(text) from error
-        raise StoreError(text) from error
+        raise open_error(path, "open", error) from error
 
 
 class LogFile:

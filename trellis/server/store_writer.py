@@ -22,7 +22,7 @@ from typing import Final
 from broker.store.catalog import CatalogFull, CatalogUnwritten
 from broker.store.checkpoint import Checkpointing, begin_checkpoint, live_estimate
 from broker.store.contract import Store, WriteBatch
-from broker.store.disk import DISK_FULL, TRANSIENT, StoreError, WriteFailed
+from broker.store.disk import DISK_FULL, TRANSIENT, OutOfDescriptors, StoreError, WriteFailed
 from broker.store.dropping import dead_files, dead_size, drop_dead_files
 from broker.store.durable import DurableStore
 from broker.store.segments import SegmentLog
@@ -294,11 +294,12 @@ class DurableStoreWriter(StoreWriter):
             self._look()
             return
         self._limit_log()
-        if self._freeing_failure != str(error):
-            self._freeing_failure = str(error)
-            logs.error(
-                "checkpoint_failed", reason=str(error), note="the log grows until one succeeds"
-            )
+        self._log_freeing_failure(str(error))
+
+    def _log_freeing_failure(self, reason: str) -> None:
+        if self._freeing_failure != reason:
+            self._freeing_failure = reason
+            logs.error("checkpoint_failed", reason=reason, note="the log grows until one succeeds")
 
     # -- in the threads
 
@@ -360,9 +361,14 @@ class DurableStoreWriter(StoreWriter):
         if self.log_throttled:
             grown = 1_000.0
         until = time.monotonic() + min(max(grown - 2, 0) / 1_000, CHECKPOINT_SLICE_MAX)
-        while checkpointing.step():
-            if time.monotonic() >= until:
-                return True
+        try:
+            while checkpointing.step():
+                if time.monotonic() >= until:
+                    return True
+        except OutOfDescriptors as error:
+            self._call(self._log_freeing_failure, str(error))
+            time.sleep(RETRY_SECONDS)  # Then the same step is repeated.
+            return True
         return False
 
     def _call(self, function: Callable[..., None], *arguments: object) -> None:

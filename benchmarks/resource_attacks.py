@@ -1,0 +1,284 @@
+"""Attacks on memory, the disk, file descriptors and time, which attacks.py replays.
+
+Each of them measures the time from the end of its cause until the broker serves its clients again
+(`Attack.recovery`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pamqp.commands as spec
+from attack_clients import (
+    BOUND,
+    CONSUMING,
+    DECLARED,
+    EXCHANGE_DECLARED,
+    PURGED,
+    Attack,
+    MqttSocket,
+    Prepared,
+    answered,
+    ready_messages,
+)
+from scale import PATIENCE, AmqpSocket, marshal, publication
+
+#: The directory of the attack on disk space: a file system that nothing else fills meanwhile.
+SHARED_MEMORY: Final = "/dev/shm"
+_MB: Final = 1_000_000
+#: Size of the disk reserve and room above it for the attack on disk space, in bytes.
+_DISK_ROOM: Final = 150 * _MB + 300 * _MB
+#: Hard limit of file descriptors in that attack, and connections that it tries to open.
+_DESCRIPTORS: Final = 256
+_CONNECTIONS: Final = 400
+#: Seconds for which the process is stopped, and the keep-alive of a client meanwhile.
+_STOPPED: Final = 30
+_KEEP_ALIVE: Final = 5
+#: Seconds of publishing at full speed.
+_FULL_SPEED: Final = 30
+
+
+async def small_frames(attack: Attack) -> Prepared:
+    """A client with frames of 4 KiB polls a queue of 60,000 messages with larger headers."""
+    await attack.declare(["q"])
+    writer = await attack.amqp()
+    for _ in range(60):
+        writer.write(publication("", "q", {"x": "y" * 4_500}, 10) * 1_000)
+        await answered(writer)
+
+    async def poll() -> None:
+        for _ in range(20):
+            client = await AmqpSocket.connect(attack.ports["amqp"], 1, 4_096)
+            client.write(marshal(1, spec.Basic.Get(queue="q")))
+            with contextlib.suppress(SystemExit):  # The broker answers 406.
+                await client.wait_for(b"\x00\x3c\x00\x47", 1)
+                raise AssertionError("the message cannot fit")
+            client.abort()
+        begun = time.perf_counter()
+        assert await ready_messages(attack.client, "q") == 60_000
+        attack.recovery = time.perf_counter() - begun
+
+    return poll
+
+
+async def cycle(attack: Attack) -> Prepared:
+    """Nine queues with TTL 0 dead-letter to a fanout exchange that is bound to all of them."""
+    await attack.client.ask(
+        [marshal(1, spec.Exchange.Declare(exchange="f", exchange_type="fanout"))], EXCHANGE_DECLARED
+    )
+    names = [f"q{number}" for number in range(9)]
+    await attack.declare(names, x_message_ttl=0, x_dead_letter_exchange="f")
+    await attack.client.ask(
+        [marshal(1, spec.Queue.Bind(queue=name, exchange="f")) for name in names], BOUND
+    )
+    writer = await attack.amqp()
+
+    async def publish() -> None:
+        writer.write(publication("f", "") * 100)
+        await answered(writer)
+        begun = time.perf_counter()
+        for name in names:
+            await attack.depth(name, 0, 0)
+        attack.recovery = time.perf_counter() - begun
+
+    return publish
+
+
+async def _outgrow(attack: Attack, one: bytes, count: int) -> None:
+    """Publish more than there is room for, and purge the queue each time that it stops growing.
+
+    The recovery is the longest time from a purge until the blocked publisher goes on.
+    """
+    writer = await attack.amqp()
+    writer.write(one * count)
+    gone = depth = rounds = 0
+    purged = 0.0
+    async with asyncio.timeout(PATIENCE):
+        while gone < count:
+            before = depth
+            await asyncio.sleep(0.4)
+            depth = await ready_messages(attack.client, "q")
+            if purged and depth:
+                attack.recovery = max(attack.recovery, time.perf_counter() - purged)
+                purged = 0.0
+            if depth and depth == before:
+                attack.client.write(marshal(1, spec.Queue.Purge(queue="q")))
+                payload = await attack.client.payload(PURGED)
+                gone += int.from_bytes(payload[4:8], "big")
+                purged, depth = time.perf_counter(), 0
+                rounds += 1
+    assert rounds > 1, "the alarm was never on"
+
+
+async def memory(attack: Attack) -> Prepared:
+    """A queue grows to the memory limit (300 MB), and is purged: 1.2 GB in all."""
+    await attack.declare(["q"])
+    attack.rest = 12.0  # Freed memory is given back to the system once in 10 s.
+    return lambda: _outgrow(attack, publication("", "q", None, 10_000), 120_000)
+
+
+async def disk(attack: Attack) -> Prepared:
+    """A durable queue grows until 300 MB of disk are used, and is purged: 1.2 GB in all."""
+    await attack.client.ask([marshal(1, spec.Queue.Declare(queue="q", durable=True))], DECLARED)
+    return lambda: _outgrow(attack, publication("", "q", None, 10_000, 2), 120_000)
+
+
+def _log_size(directory: str) -> int:
+    size = 0
+    for path in Path(directory, "log").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            size += path.stat().st_size
+    return size
+
+
+async def log(attack: Attack) -> Prepared:
+    """Persistent messages of 4 KB at full speed for 30 s, read by a consumer."""
+    await attack.client.ask([marshal(1, spec.Queue.Declare(queue="q", durable=True))], DECLARED)
+    writer, reader = await attack.amqp(), await attack.amqp()
+    reader.write(marshal(1, spec.Basic.Consume(queue="q", no_ack=True)))
+    await reader.wait_for(CONSUMING, 1)
+    chunk = publication("", "q", None, 4_000, 2) * 1_000
+
+    async def publish() -> None:
+        reading = asyncio.create_task(reader.wait_for(b"\x00\x00\x00\x00", 1))
+        begun = time.perf_counter()
+        written = excess = 0
+        while time.perf_counter() < begun + _FULL_SPEED:
+            writer.write(chunk)
+            await answered(writer)
+            written += len(chunk)
+            if written // len(chunk) % 20 == 0 and time.perf_counter() > begun + 10:
+                live = 4_200 * await ready_messages(attack.client, "q")
+                excess = max(excess, _log_size(attack.directory) - 3 * live)
+        await attack.depth("q", 0, 0)
+        empty = time.perf_counter()
+        while _log_size(attack.directory) > 64 * _MB:
+            assert time.perf_counter() < empty + PATIENCE, "the log of an empty queue stays large"
+            await asyncio.sleep(0.1)
+        attack.recovery = time.perf_counter() - empty
+        reading.cancel()
+        attack.notes = (
+            f"{written / _MB:.0f} MB written, log at most {excess / _MB:.0f} MB above three times "
+            f"its live records, {_log_size(attack.directory) / _MB:.0f} MB at the end"
+        )
+
+    return publish
+
+
+async def descriptors(attack: Attack) -> Prepared:
+    """400 connections to a broker with 256 file descriptors, durable messages meanwhile."""
+    await attack.client.ask([marshal(1, spec.Queue.Declare(queue="q", durable=True))], DECLARED)
+    await attack.client.ask(
+        [marshal(1, spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key="#"))], BOUND
+    )
+    writer = await MqttSocket.connect(attack.ports["mqtt"], "writer")
+
+    async def connect() -> None:
+        loop = asyncio.get_running_loop()
+        opening = [
+            asyncio.create_task(asyncio.open_connection("127.0.0.1", attack.ports[name]))
+            for name in ("amqp", "mqtt", "metrics", "http")
+            for _ in range(_CONNECTIONS // 4)
+        ]
+        await asyncio.wait(opening, timeout=3)
+        await writer.publish(f"t/{number}" for number in range(20_000))
+        await attack.declare(["late"])
+        assert await ready_messages(attack.client, "q") == 20_000
+        for task in opening:
+            if task.done() and task.exception() is None:
+                task.result()[1].transport.abort()
+            task.cancel()
+        begun = loop.time()
+        while True:
+            try:
+                client = await asyncio.wait_for(attack.amqp(), 1)
+                break
+            except (OSError, EOFError, TimeoutError):
+                await asyncio.sleep(0.02)
+        await answered(client)
+        attack.recovery = loop.time() - begun
+
+    return connect
+
+
+async def pause(attack: Attack) -> Prepared:
+    """The process is stopped for 30 s; a client with a keep-alive of 5 s goes on sending."""
+    client = await MqttSocket.connect(attack.ports["mqtt"], "alive", _KEEP_ALIVE)
+
+    async def stop() -> None:
+        os.kill(attack.pid, signal.SIGSTOP)
+        for _ in range(_STOPPED):
+            client.write(b"\xc0\x00")
+            await asyncio.sleep(1)
+        os.kill(attack.pid, signal.SIGCONT)
+        begun = time.perf_counter()
+        for at in range(_STOPPED):
+            assert await client.packet() == b"\xd0\x00", "the client was disconnected"
+            if at == 0:
+                attack.recovery = time.perf_counter() - begun
+        await asyncio.sleep(2)
+        client.write(b"\xc0\x00")
+        assert await client.packet() == b"\xd0\x00", "the client was disconnected"
+
+    return stop
+
+
+async def stop(attack: Attack) -> Prepared:
+    """A broker with 1,000,000 dead-lettered and 300,000 delayed messages is stopped."""
+    await attack.declare(["dead"])
+    await attack.declare(
+        ["dying"], x_message_ttl=1, x_dead_letter_exchange="", x_dead_letter_routing_key="dead"
+    )
+    await attack.client.ask(
+        [
+            marshal(
+                1,
+                spec.Exchange.Declare(
+                    exchange="later",
+                    exchange_type="x-delayed-message",
+                    arguments={"x-delayed-type": "direct"},
+                ),
+            )
+        ],
+        EXCHANGE_DECLARED,
+    )
+    writer = await attack.amqp()
+    for key, headers, exchange, chunks in (
+        ("dying", None, "", 100),
+        ("dead", {"x-delay": 3_600_000}, "later", 30),
+    ):
+        chunk = publication(exchange, key, headers) * 10_000
+        for _ in range(chunks):
+            writer.write(chunk)
+            await answered(writer)
+    await attack.depth("dead", 1_000_000)
+    attack.measures_stop = True
+    return lambda: answered(attack.client)
+
+
+#: Each attack, and the settings of its broker: `limits`, `descriptors`, `parent` (a directory).
+RESOURCE_ATTACKS: Final[dict[Callable[[Attack], Awaitable[Prepared]], dict[str, Any]]] = {
+    small_frames: {},
+    cycle: {},
+    memory: {
+        "limits": {"memory": 300 * _MB / (os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))}
+    },
+    disk: {
+        "limits": {"disk_free": shutil.disk_usage(SHARED_MEMORY).free - _DISK_ROOM},
+        "parent": SHARED_MEMORY,
+    }
+    if os.path.isdir(SHARED_MEMORY)
+    else {},
+    log: {},
+    descriptors: {"limits": {}, "descriptors": _DESCRIPTORS},
+    pause: {},
+    stop: {},
+}
