@@ -341,4 +341,4 @@ def test_the_steps_of_a_turn_stay_within_the_budget_and_all_work_ends(
 def test_work_that_is_not_sliced_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: without one of the budgets, some turn has too many steps."""
     with budgets(monkeypatch, **{name: 1 << 40}), pytest.raises(AssertionError, match=r"^\d+"):
-        all(lived(seed) for seed in range(6))
+        all(lived(seed, 40) for seed in range(8))
