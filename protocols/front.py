@@ -40,12 +40,13 @@ class Reauthorization(Task):
 
     def __init__(self, front: Front) -> None:
         self._front = front
+        #: The connections that are not reviewed yet, the last one first.
         self._left = list(front.connections)
         self._agenda = front.broker.agenda
         self._done = False
 
     def again(self) -> bool:
-        """Start over at the first connection and return True, or return False if the task is done.
+        """Start over with all connections and return True, or return False if the task is done.
 
         Starting over lets one task apply several changes that follow each other.
         """
@@ -54,10 +55,15 @@ class Reauthorization(Task):
 
     def run(self) -> None:
         """Renew the permissions of the next REVIEWED connections."""
-        some, self._left = self._left[:REVIEWED], self._left[REVIEWED:]
-        for connection in some:
-            if not connection.finished:
-                connection.reauthorize()
-        self._done = not self._left
-        if self._left:
-            self._agenda.later(self)
+        left = REVIEWED
+        try:
+            while self._left and left:
+                left -= 1
+                connection = self._left.pop()
+                if not connection.finished:
+                    connection.reauthorize()
+        finally:
+            # A failure for one connection leaves the others to be reviewed.
+            self._done = not self._left
+            if self._left:
+                self._agenda.later(self)

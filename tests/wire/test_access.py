@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice, product
 from typing import Any
 
 import mqtt5
@@ -10,12 +11,13 @@ import pytest
 
 from broker.access.identity import Identity
 from broker.access.rules import UserPermissions
-from tests.clients import World, mqtt_publish
+from tests.clients import Guests, World, mqtt_publish
 from tests.wire.amqp.speech import names
 from tests.wire.mqtt.client import RETAIN, connect, publications, suback, subscribe
 from tests.wire.mqtt5.client import Client5, wish
 
 NOT_AUTHORISED = 0x87
+QUOTA_EXCEEDED = 0x97
 
 
 def rights(*rules: str, read: str = ".*", write: str = ".*", client_id: str = "") -> Identity:
@@ -277,3 +279,86 @@ def test_a_very_old_client_keeps_its_bytes() -> None:
     world.review()
     assert raw.finished
     assert raw.data_to_send() == b""
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_permissions_apply_to_a_session_whose_patterns_are_above_the_limit(here: bool) -> None:
+    world = world_of()
+    world.broker.limits.pattern_nodes = 50
+    client, writer = client_of(world, session_expiry_interval=100), world.mqtt("w")
+    # The first 32 patterns are not checked: they visit more nodes than `pattern_nodes` allows.
+    long = ["/".join([*words, "#"]) for words in islice(product("+a", repeat=6), 31)]
+    assert set(codes(subscribed(client, "secret/#", *long))) == {2}
+    if not here:
+        client.connection.on_closed()
+    world.guests.identities["u"] = rights("deny subscribe secret/x", "allow all #")
+    world.review()
+    # A pattern that visits more nodes is refused still.
+    again = client if here else client_of(world, clean=False, session_expiry_interval=100)
+    assert codes(subscribed(again, "+/b/+/b/+/b/+")) == [QUOTA_EXCEEDED]
+    for topic in ("secret/x", "secret/y"):
+        writer.send(mqtt_publish(topic, topic.encode()))
+    assert bodies(again.read()) == [b"secret/y"]
+
+
+class Fragile(Guests):
+    """An authenticator that fails once, as one that another program provides may do."""
+
+    fails = False
+
+    def renew(self, identity: Identity) -> Identity | None:
+        self._fail_once()
+        return super().renew(identity)
+
+    def identity_of(self, user: str) -> Identity | None:
+        self._fail_once()
+        return super().identity_of(user)
+
+    def _fail_once(self) -> None:
+        if self.fails:
+            self.fails = False
+            raise RuntimeError("the authenticator failed")
+
+
+def fragile_world() -> tuple[World, Fragile]:
+    world = world_of()
+    world.broker.authenticator = fragile = Fragile()
+    fragile.identities["u"] = rights()
+    return world, fragile
+
+
+def failing_review(world: World, fragile: Fragile) -> None:
+    """Renew the permissions of all clients, and fail for the first one."""
+    fragile.fails = True
+    with pytest.raises(RuntimeError, match="the authenticator failed"):
+        world.review()
+    world.turn()
+
+
+def test_a_failure_for_one_connection_does_not_end_the_review_of_the_others() -> None:
+    world, fragile = fragile_world()
+    clients = [world.amqp(user="u") for _ in range(3)]
+    for client in clients:
+        client.queue("q")
+        client.send(spec.Basic.Consume(queue="q"))
+    fragile.identities["u"] = rights(read="^$")
+    failing_review(world, fragile)
+    assert world.queue("q").consumer_count == 1
+    # The next change of permissions reviews all connections.
+    world.review()
+    assert world.queue("q").consumer_count == 0
+
+
+def test_a_failure_for_one_session_does_not_end_the_review_of_the_others() -> None:
+    world, fragile = fragile_world()
+    for at in range(3):
+        client = client_of(world, f"c{at}", session_expiry_interval=100)
+        subscribed(client, "a", "b")
+        client.connection.on_closed()
+    fragile.identities["u"] = rights("allow all b")
+    failing_review(world, fragile)
+    sessions = world.mqtt_front.sessions.all()
+    assert sorted(len(session.subscriptions) for session in sessions) == [1, 1, 2]
+    # The next change of permissions reviews all sessions.
+    world.review()
+    assert [len(session.subscriptions) for session in sessions] == [1, 1, 1]

@@ -156,6 +156,9 @@ class Exchange(Destination):
     def check_limit(self, binding: Binding, most: int) -> None:
         """Raise LimitExceeded if a lookup could visit more than `most` index nodes because of the
         bindings to this binding's destination.
+
+        A binding that adds no nodes is accepted even if the destination is above `most`: a session
+        whose permissions change replaces its bindings by others with the same keys.
         """
 
     def first_word(self, binding: Binding) -> str | None:

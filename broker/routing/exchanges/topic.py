@@ -71,7 +71,7 @@ class TopicExchange(Exchange):
                 if known.grammar.is_pattern(known.key):
                     bound.add(known.key)
         nodes = bound.with_pattern(binding.key)
-        if nodes > most:
+        if nodes > most and nodes > bound.nodes:
             raise LimitExceeded(
                 f"binding '{binding.key[:200]}' of '{target.name}' to exchange '{self.name}' "
                 f"refused: with it, a lookup could visit {nodes} index nodes because of the "

@@ -96,15 +96,18 @@ class SessionReauthorization(Task):
             return
         left = LEVELS
         partly = False
-        while self._names and left > 0:
-            name = self._names.pop()
-            left -= (1 + name.count("/")) * self._identity.weight
-            partly |= self._review(name)
-        if partly:
-            session.vhost.retire_plans_to(session)
-        if self._names:
-            session.vhost.agenda.later(self)
-        elif self._lost and session.connection is not None:
+        try:
+            while self._names and left > 0:
+                name = self._names.pop()
+                left -= (1 + name.count("/")) * self._identity.weight
+                partly |= self._review(name)
+        finally:
+            # A failure for one subscription leaves the others to be checked.
+            if partly:
+                session.vhost.retire_plans_to(session)
+            if self._names:
+                session.vhost.agenda.later(self)
+        if self._lost and not self._names and session.connection is not None:
             session.connection.close_with(
                 NOT_AUTHORISED, EXPELLED, f"{self._lost} subscriptions are not allowed any more"
             )
@@ -154,10 +157,16 @@ class AllSessionsReauthorization(Task):
         return not self._done
 
     def run(self) -> None:
-        sessions, self._left = self._left[-SLICE:], self._left[:-SLICE]
-        for session in sessions:
-            if not session.dead:
-                review_session(self._service, session)
-        self._done = not self._left
-        if self._left:
-            self._agenda.later(self)
+        """Renew the permissions of the next SLICE sessions."""
+        left = SLICE
+        try:
+            while self._left and left:
+                left -= 1
+                session = self._left.pop()
+                if not session.dead:
+                    review_session(self._service, session)
+        finally:
+            # A failure for one session leaves the others to be reviewed.
+            self._done = not self._left
+            if self._left:
+                self._agenda.later(self)
