@@ -452,10 +452,14 @@ class Queue(MessageSource):
         """Record in the store that this queue no longer needs the message at `position`.
 
         The deletion of a queue is recorded for all its messages at once, so a deleted queue writes
-        no further record.
+        no further record. A replaced queue has the number of its replacement, which may still
+        exist.
         """
         if self.dead:
-            self.store.release(self.number, position)
+            if self.replacement is not None:
+                self.replacement.release_position(position)
+            else:
+                self.store.release(self.number, position)
         else:
             self.store.append_settled(self.number, position)
 

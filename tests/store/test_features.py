@@ -10,9 +10,10 @@ import pytest
 
 from broker.definitions.restore import RestoreReport, restore_broker
 from broker.queues.policies import Policy
+from broker.queues.queue import MESSAGES_PER_SLICE
 from broker.store.disk import RealDisk
 from broker.store.opening import open_store
-from tests.clients import Amqp, World
+from tests.clients import Amqp, World, marshal, publication
 from tests.wire.amqp.speech import deliveries, names, properties, read
 from trellis.server.recovery import codecs
 
@@ -243,4 +244,33 @@ def test_a_queue_that_gets_a_time_to_live_by_a_policy_keeps_it_through_restarts(
     )  # The message from before the policy comes first; its time begins anew.
     world.sleep(8_000)
     assert world.queue("q").depth == 0
+    world.stop()
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_purged_messages_stay_away_though_a_policy_replaces_their_queue(
+    tmp_path: Path, deleted: bool
+) -> None:
+    world = Lasting(tmp_path)
+    client = world.amqp()
+    client.queue("q", durable=True)
+    for _ in range(6):
+        client.connection.receive_data(
+            b"".join(
+                publication("", "q", b"purged", delivery_mode=2) for _ in range(MESSAGES_PER_SLICE)
+            )
+        )
+        world.settle(client.connection)
+    assert world.queue("q").depth == 6 * MESSAGES_PER_SLICE
+    # The queue is replaced before the purged messages are released in the store.
+    client.connection.receive_data(marshal(1, Q.Purge(queue="q")))
+    world.vhost.declarations.set_policy(Policy("/", "short", "q", "all", 0, {"max-length": 50_000}))
+    if deleted:
+        client.connection.receive_data(marshal(1, Q.Delete(queue="q")))
+        client.connection.receive_data(marshal(1, Q.Declare(queue="q", durable=True)))
+    persistent(client, "", "q", b"after")
+    world.settle(client.connection)
+    world.stop()
+    world = later(tmp_path, 8.0)
+    assert read(world.amqp(), "q") == [b"after"]
     world.stop()
