@@ -31,6 +31,10 @@ _DELIVER: Final = b"\x00\x3c\x00\x3c"
 class ConsumerOwner(Task):
     """The receiver side of a channel, as its consumers call it."""
 
+    def __init__(self) -> None:
+        #: True once the channel has closed.
+        self.closed = False
+
     @abstractmethod
     def queue_deleted(self, consumer: AmqpConsumer) -> None:
         """End the consumer: its queue is deleted."""

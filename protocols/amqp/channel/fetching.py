@@ -15,7 +15,7 @@ from broker.agenda import BulkTask
 from broker.queues.consumer import Delivery
 from broker.queues.queue import Queue
 from protocols.amqp.channel.connection_interface import ConnectionInterface
-from protocols.amqp.channel.consumer import AmqpConsumer
+from protocols.amqp.channel.consumer import AmqpConsumer, ConsumerOwner
 from protocols.amqp.codec.contents import Frames, content_for
 from protocols.amqp.codec.frames import got
 from protocols.amqp.errors import AmqpError
@@ -30,12 +30,14 @@ _GET: Final[i64] = 60 << 16 | 70
 class Fetch(BulkTask):
     """One basic.get. It waits, with its connection, while the queue discards expired messages.
 
-    `consumer` stands for the client; it is not subscribed to the queue.
+    `consumer` stands for the client; it is not subscribed to the queue. If the channel, whose
+    receiver side is `owner`, closes meanwhile, no message is taken.
     """
 
     def __init__(
         self,
         connection: ConnectionInterface,
+        owner: ConsumerOwner,
         consumer: AmqpConsumer,
         queue: Queue,
         unacked: Window,
@@ -43,6 +45,7 @@ class Fetch(BulkTask):
         number: i64,
     ) -> None:
         self._connection = connection
+        self._owner = owner
         self._consumer = consumer
         self._queue = queue
         self._unacked = unacked
@@ -61,7 +64,7 @@ class Fetch(BulkTask):
         if connection.finished:
             return
         try:
-            if not self._answer():
+            if not self._owner.closed and not self._answer():
                 connection.agenda.add_bulk(self)
                 return
         except AmqpError as error:
@@ -74,6 +77,8 @@ class Fetch(BulkTask):
         Raises AmqpError if too many messages do not fit into the client's frames.
         """
         queue = self._queue
+        while queue.replacement is not None:
+            queue = self._queue = queue.replacement
         passed: list[Delivery] = []
         content = b""
         delivery = queue.take(self._consumer)

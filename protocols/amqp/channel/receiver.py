@@ -50,6 +50,7 @@ class ChannelReceiver(ConsumerOwner):
         frames: Frames,
         cancel_notify: bool,
     ) -> None:
+        super().__init__()
         #: Deliveries that the client has not settled yet, by delivery tag.
         self.unacked = Window()
         #: Consumers by consumer tag.
@@ -214,7 +215,9 @@ class ChannelReceiver(ConsumerOwner):
     def get(self, queue: Queue, no_ack: bool) -> None:
         """Answer basic.get with get-ok and a content, or with get-empty. Raises AmqpError."""
         consumer = self._consumer(queue, "", no_ack, 0)
-        Fetch(self._connection, consumer, queue, self.unacked, self._frames, self._number).start()
+        Fetch(
+            self._connection, self, consumer, queue, self.unacked, self._frames, self._number
+        ).start()
 
     # -- messages that do not fit
 
@@ -352,6 +355,7 @@ class ChannelReceiver(ConsumerOwner):
 
     def on_closed(self) -> None:
         """End all consumers and requeue all outstanding deliveries: the channel has ended."""
+        self.closed = True
         self.transaction = None
         consumers = list(self.consumers.values())
         # All consumers are unsubscribed first, so that no requeued message comes back to them.

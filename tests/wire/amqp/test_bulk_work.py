@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pamqp.commands import Basic as B
 from pamqp.commands import Tx as T
 
+from broker.access.identity import Identity
 from broker.limits import BrokerLimits
 from broker.messages.x_death import COPIES_MAX
 from broker.queues.policies import Policy
@@ -501,6 +502,61 @@ def test_basic_get_waits_while_expired_messages_are_discarded() -> None:
     answers = client.read()
     assert [one.body for one in deliveries(answers)] == [b"live"]
     assert names(answers)[-1] == "Basic.QosOk"
+
+
+def waiting_get(world: World, no_ack: bool) -> Amqp:
+    """Return a client whose basic.get waits while the queue `q` discards expired messages."""
+    client = world.amqp(user="u", consumer_cancel_notify=False)
+    client.queue("q")
+    client.queue("other")
+    client.send(B.Consume(queue="other", consumer_tag="t"))
+    fill(client, "q", MANY, expiration="10")
+    client.publish("", "q", b"live")
+    expire(world, 50)
+    client.connection.receive_data(marshal(1, B.Get(queue="q", no_ack=no_ack)))
+    assert client.connection.stalled
+    return client
+
+
+@pytest.mark.parametrize("no_ack", [True, False])
+@pytest.mark.parametrize("end", ["connection", "channel"])
+def test_a_get_that_waits_takes_no_message_once_its_channel_has_closed(
+    end: str, no_ack: bool
+) -> None:
+    world = World()
+    world.guests.identities["u"] = Identity("u")
+    client, other = waiting_get(world, no_ack), world.amqp()
+    if end == "connection":
+        client.connection.close("expelled")
+    else:
+        world.guests.identities["u"] = Identity("u", read="^q$")
+        world.review()
+        assert names(client.read()) == ["Channel.Close"]
+    world.settle(client.connection)
+    assert (world.queue("q").depth, world.queue("q").unacked) == (1, 0)
+    assert world.copies() == {"expired": MANY}
+    [one] = deliveries(other.send(B.Get(queue="q", no_ack=True)))
+    assert (one.body, one.redelivered) == (b"live", False)
+    if end == "channel":
+        # The connection handles input again, and its new channel can fetch messages.
+        other.publish("", "q", b"more")
+        client.send(spec.Channel.CloseOk(), spec.Channel.Open())
+        [one] = deliveries(client.send(B.Get(queue="q", no_ack=no_ack)))
+        assert one.body == b"more"
+    client.connection.on_closed()
+    world.settle()
+    world.fates()
+
+
+def test_a_get_that_waits_takes_its_message_from_the_queue_that_a_policy_puts_there() -> None:
+    world = World()
+    world.guests.identities["u"] = Identity("u")
+    client = waiting_get(world, True)
+    world.vhost.declarations.set_policy(Policy("/", "p", "q", "queues", 0, {"max-length": 50_000}))
+    world.settle(client.connection)
+    [one] = deliveries(client.read())
+    assert one.body == b"live"
+    assert world.copies() == {"expired": MANY, "auto_acknowledged": 1}
 
 
 @pytest.mark.parametrize("arguments", [{}, {"x_max_length": 10_000}, {"x_max_priority": 2}])
