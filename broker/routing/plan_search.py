@@ -312,15 +312,19 @@ class PlanSearch:
             self._unrepresentable.add(target)
 
     def _changed(self) -> bool:
-        """True if a binding of the exchanges that were walked has changed, or any permission."""
+        """True if a binding of the exchanges that were walked has changed, or any permission, or if
+        an alternate exchange exists now that did not exist.
+        """
         if self._scope.version != self._scope_version:
             return True
         versions: i64 = 0
-        for exchange in self.seen.values():
+        for name, exchange in self.seen.items():
             if exchange is not None:
                 if exchange.dead:
                     return True
                 versions += exchange.version
+            elif name in self._scope.exchanges:
+                return True
         return versions != self._versions
 
 

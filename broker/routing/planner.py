@@ -74,10 +74,13 @@ class Planner(PlanResolver):
 
     def retire(self, exchange: str, word: str | None = None) -> None:
         """Make the plans stale that lead through an exchange, because the exchange or one of its
-        bindings changed.
+        bindings changed. A search that pauses and has walked the exchange begins anew.
 
-        If `word` is given, only those for routing keys that begin with this word.
+        If `word` is given, only the plans for routing keys that begin with this word become stale.
         """
+        known = self._exchanges.get(exchange)
+        if known is not None:
+            known.version += 1
         self._index.retire(exchange, word)
 
     def retire_all(self) -> None:

@@ -12,12 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from broker.access.identity import Identity
+from broker.access.rules import UserPermissions
 from broker.errors import LimitExceeded
 from broker.limits import BrokerLimits
 from broker.messages.message import Properties
 from broker.queues.queue import Queue
 from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange, FanoutExchange
+from broker.routing.exchanges.base import ExchangeOptions
 from broker.routing.plan_search import (
     RESTARTS,
     STEPS_PER_TURN,
@@ -35,15 +38,16 @@ LEVELS = 14
 LONG_TOPIC = "/".join("a" * LEVELS)
 
 
-def heavy_world(levels: int = LEVELS) -> World:
-    """Return a world in which the lookup of LONG_TOPIC visits some 2**LEVELS nodes."""
+def heavy_world(levels: int = LEVELS, exchange: str = "amq.topic") -> World:
+    """Return a world in which the lookup of LONG_TOPIC in `exchange` visits 2**LEVELS nodes."""
     limits = BrokerLimits()
     limits.pattern_nodes = 0
     world = World(limits)
+    world.vhost.declare_exchange(exchange, "topic", world.vhost.exchange("amq.topic").options)
     world.vhost.declare_queue("all")
     for words in product("+a", repeat=levels):
         name = "/".join([*words, "#"])
-        world.vhost.bind("amq.topic", Binding(name, world.queue("all"), 0, None, MQTT))
+        world.vhost.bind(exchange, Binding(name, world.queue("all"), 0, None, MQTT))
     return world
 
 
@@ -272,6 +276,62 @@ def test_what_a_search_found_may_end_before_it_is_complete(end: str) -> None:
     world.settle()
     assert reader.read() == (b"" if end == "connection" else mqtt_publish(LONG_TOPIC, b"x"))
     assert world.fates() == ({} if end == "connection" else {"routed": 1})
+
+
+@pytest.mark.parametrize("alternate", ["missing", ""])
+def test_an_alternate_destination_that_is_declared_during_a_search_gets_the_message(
+    alternate: str,
+) -> None:
+    world = heavy_world()
+    vhost, client = world.vhost, world.amqp()
+    key = LONG_TOPIC.replace("/", ".")
+    vhost.declare_exchange("in", "fanout", ExchangeOptions())
+    options = ExchangeOptions(arguments={"alternate-exchange": alternate})
+    unbound = vhost.declare_exchange("unbound", "direct", options)
+    # The search walks `unbound` with its alternate exchange, and pauses in amq.topic.
+    for target in (vhost.exchange("amq.topic"), unbound):
+        vhost.bind("in", Binding("", target))
+    client.connection.receive_data(publication("in", key, b"x"))
+    assert client.connection.behind
+    if alternate:
+        vhost.declare_exchange(alternate, "fanout", ExchangeOptions())
+        vhost.bind(alternate, Binding("", vhost.declare_queue("late")))
+    else:
+        vhost.declare_queue(key)
+    world.settle(client.connection)
+    for _ in range(3):
+        client.publish("in", key, b"x")
+    assert world.queue("late" if alternate else key).depth == 4
+
+
+def test_a_search_does_not_keep_a_destination_that_may_no_longer_read_the_topic() -> None:
+    world = heavy_world(exchange="heavy")
+    vhost = world.vhost
+    world.guests.identities["u"] = _denied("other")
+    reader, writer = world.mqtt("r", user="u/guest"), world.amqp()
+    reader.subscribe("#", 0)
+    key = LONG_TOPIC.replace("/", ".")
+    vhost.declare_exchange("in", "fanout", ExchangeOptions())
+    # The search finds the reader in amq.topic, and pauses in `heavy`.
+    for name in ("heavy", "amq.topic"):
+        vhost.bind("in", Binding("", vhost.exchange(name)))
+    writer.connection.receive_data(publication("in", key, b"x"))
+    assert writer.connection.behind
+    world.guests.identities["u"] = _denied(LONG_TOPIC)
+    world.review()
+    world.settle(writer.connection)
+    for _ in range(2):
+        writer.publish("in", key, b"y")
+    assert reader.read() == b""
+    writer.publish("in", "other", b"z")
+    assert reader.read() == mqtt_publish("other", b"z")
+    assert world.queue("all").depth == 3
+
+
+def _denied(topic: str) -> Identity:
+    """Return an identity of the user `u`, who may read all topics but one."""
+    rules = [f"deny subscribe {topic}", "allow all #"]
+    return UserPermissions("u", "/", (".*", ".*", ".*"), rules).identity("r")
 
 
 def test_the_patterns_of_one_session_are_limited_by_the_nodes_that_a_topic_can_visit() -> None:

@@ -57,7 +57,8 @@ class Exchange(Destination):
         #: set by the declaration or by a policy; None if there is none.
         self.alternate = options.alternate
         self.bindings: dict[Destination, dict[str, Binding]] = {}
-        #: Grows with each change of a binding.
+        #: Grows with each change of a binding, and of all else that makes plans through this
+        #: exchange stale.
         self.version: i64 = 0
 
     @property
