@@ -164,6 +164,16 @@ class MessageSource(Destination):
         """Drain the queue at the end of this turn, if messages wait."""
         raise NotImplementedError
 
+    def hold(self) -> None:
+        """Deliver nothing until `free` is called as often as `hold`.
+
+        A client that returns very many deliveries returns them in slices. Without a hold, the queue
+        would deliver later messages between two slices.
+        """
+
+    def free(self) -> None:
+        """Deliver again: undo one call of `hold`."""
+
     @abstractmethod
     def settle(self, message: Message) -> None:
         """Settle a message that its consumer acknowledged. Hot path."""

@@ -255,6 +255,8 @@ class LimitedQueue(Queue):
 
     def run(self) -> None:
         """Drain the queue: deliver while messages wait and a consumer is ready."""
+        if self._holds > 0:
+            return
         self._drain_scheduled = False
         now: i64 = self.agenda.now
         discards: i64 = DISCARDS_PER_DRAIN

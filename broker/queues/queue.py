@@ -101,7 +101,10 @@ class Queue(MessageSource):
         #: `put` calls `_overflow` above this depth.
         self._overflow_depth: i64 = store.window if durable else UNLIMITED
         self._sequence: i64 = 0
+        #: True also while the queue is held, so that nothing schedules a drain.
         self._drain_scheduled = False
+        #: Calls of `hold` without a call of `free`.
+        self._holds: i64 = 0
         self._expiry_due: i64 = 0
         self._upkeep: QueueUpkeep | None = None
 
@@ -276,12 +279,35 @@ class Queue(MessageSource):
             self._drain_scheduled = True
             self.agenda.add(self)
 
+    @property
+    def held(self) -> bool:
+        """True while the queue delivers nothing, because messages are being returned to it."""
+        return self._holds > 0
+
+    def hold(self) -> None:
+        if self.replacement is not None:
+            self.replacement.hold()
+            return
+        self._holds += 1
+        self._drain_scheduled = True
+
+    def free(self) -> None:
+        if self.replacement is not None:
+            self.replacement.free()
+            return
+        self._holds -= 1
+        if self._holds == 0:
+            self._drain_scheduled = False
+            self.schedule_drain()
+
     def run(self) -> None:
         """Drain the queue: deliver while messages wait and a consumer is ready. Hot path.
 
         The agenda calls this method. It is named `run`, as the agenda requires; a separate method
         `drain` would cost one more call per drain.
         """
+        if self._holds > 0:
+            return
         self._drain_scheduled = False
         now: i64 = self.agenda.now
         discards: i64 = DISCARDS_PER_DRAIN
@@ -368,10 +394,11 @@ class Queue(MessageSource):
         """Remove and return the next message for a client that polls (basic.get).
 
         Return None if no message waits, if expired ones wait first to be discarded as bulk work
-        (`head_expired`), or if no file descriptor is left to read the first one.
+        (`head_expired`), if the queue is `held`, or if no file descriptor is left to read the first
+        one.
         """
         self.expire(MESSAGES_PER_SLICE)
-        if self.depth == self._paged or self.head_expired:
+        if self.depth == self._paged or self.head_expired or self._holds > 0:
             return None
         delivery = self._pop_head().delivery_to(consumer)
         if self.depth > self._paged:
@@ -560,6 +587,8 @@ class Queue(MessageSource):
         self._returned_later = old._returned_later
         self._tail, self._paged, self._sequence = old._tail, old._paged, old._sequence
         self._set_overflow_depth()
+        self._holds, old._holds = old._holds, 0
+        self._drain_scheduled = self._holds > 0
         for consumer in self.consumers + self.standby:
             consumer.queue = self
         old.dead = True

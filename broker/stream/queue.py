@@ -234,7 +234,13 @@ class StreamQueue(Queue):
     def take(self, consumer: Consumer) -> Delivery | None:
         raise AssertionError("basic.get is refused for streams")
 
-    # -- settlements, which only give credit
+    # -- settlements, which only give credit: no message returns, so a stream is never held
+
+    def hold(self) -> None:
+        """Do nothing."""
+
+    def free(self) -> None:
+        """Do nothing."""
 
     def settle(self, message: Message) -> None:
         self.acknowledged_reads()

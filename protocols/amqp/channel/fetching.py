@@ -28,7 +28,8 @@ _GET: Final[i64] = 60 << 16 | 70
 
 
 class Fetch(BulkTask):
-    """One basic.get. It waits, with its connection, while the queue discards expired messages.
+    """One basic.get. It waits, with its connection, while the queue discards expired messages or
+    gets back very many deliveries of another client.
 
     `consumer` stands for the client; it is not subscribed to the queue. If the channel, whose
     receiver side is `owner`, closes meanwhile, no message is taken.
@@ -72,7 +73,7 @@ class Fetch(BulkTask):
         connection.resume_input()
 
     def _answer(self) -> bool:
-        """Send get-ok with a content, or get-empty; return False if expired messages come first.
+        """Send get-ok with a content, or get-empty; return False if it waits.
 
         Raises AmqpError if too many messages do not fit into the client's frames.
         """
@@ -90,7 +91,7 @@ class Fetch(BulkTask):
             if len(passed) == PASSED_MAX:
                 break
             delivery = queue.take(self._consumer)
-        waits = delivery is None and queue.head_expired
+        waits = delivery is None and (queue.head_expired or queue.held)
         for too_large in reversed(passed):
             queue.put_back(too_large)
         self._connection.extra_cost += len(passed)

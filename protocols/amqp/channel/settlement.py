@@ -4,6 +4,9 @@ A client may hold hundreds of thousands of deliveries. They are settled in slice
 bulk work of the agenda. Meanwhile the connection is stalled, so its later methods wait; other
 clients are served. A channel that closes meanwhile leaves the settlement to go on; the deliveries
 that are left then are requeued behind it.
+
+A queue that gets back more deliveries than one slice is held from the first of them to the end of
+the settlement, so that it delivers all of them in order, before the messages behind them.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.agenda import BulkTask
+from broker.queues.consumer import MessageSource
 from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.consumer import reject, requeue, settle
 from protocols.amqp.channel.transaction import ACKED, REQUEUED
@@ -48,6 +52,8 @@ class Settlement(BulkTask):
         #: True if the rest of the channel's deliveries is requeued afterwards.
         self._requeues_rest = False
         self._stalls = False
+        #: The queues that are held until the settlement is finished.
+        self._held: dict[MessageSource, None] = {}
 
     def start(self) -> None:
         """Settle the first slice. If deliveries are left, stall the connection."""
@@ -79,9 +85,24 @@ class Settlement(BulkTask):
             self._connection.resume_input()
 
     def _settle_slice(self) -> None:
-        """Settle the next deliveries, and set `finished` if there are no more."""
+        """Settle the next deliveries, and set `finished` if there are no more.
+
+        No queue stays held after the last slice, or after a failure.
+        """
+        failed = True
+        try:
+            self._settle_next()
+            failed = False
+        finally:
+            if self.finished or failed:
+                held, self._held = self._held, {}
+                for queue in held:
+                    queue.free()
+
+    def _settle_next(self) -> None:
         how, kept = self._how, self._kept
         numbers = self._unacked.numbers(self._done, self._last, SETTLED_PER_SLICE)
+        more = len(numbers) >= SETTLED_PER_SLICE
         for number in numbers:
             if kept is not None and number in kept:
                 continue
@@ -91,11 +112,15 @@ class Settlement(BulkTask):
                 self._connection.front.tally.acknowledged += 1
                 settle(delivery)
             elif how == REQUEUED:
+                queue = delivery.consumer.queue
+                if more and queue not in self._held:
+                    self._held[queue] = None
+                    queue.hold()
                 requeue(delivery)
             else:
                 reject(delivery)
         self._connection.extra_cost += len(numbers)
-        if len(numbers) >= SETTLED_PER_SLICE:
+        if more:
             self._done = numbers[-1]
         elif self._requeues_rest:
             self._requeues_rest = False

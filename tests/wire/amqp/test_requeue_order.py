@@ -1,0 +1,172 @@
+"""Thousands of requeued deliveries go before the messages behind them, whatever happens meanwhile.
+
+They are requeued in slices. Their queue delivers nothing until the last slice, and is free then.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pamqp.commands as spec
+import pytest
+from pamqp.commands import Basic as B
+
+from broker.queues.policies import Policy
+from tests.clients import Amqp, World, marshal, publication
+from tests.wire.amqp.speech import deliveries
+from tests.wire.amqp.test_bulk_work import fill
+
+#: Deliveries that the client holds: three slices.
+HELD = 3_000
+
+
+def holding(world: World, queues: tuple[str, ...] = ("q",)) -> tuple[Amqp, Amqp]:
+    """Return a client that holds HELD messages of each queue in turn, and a consumer of the queues.
+
+    The consumer gets messages when it calls `ready`. Then 100 more messages wait in each queue.
+    """
+    client, other = world.amqp(), world.amqp()
+    for queue in queues:
+        client.queue(queue)
+    client.send(*[B.Consume(queue=queue, consumer_tag=queue) for queue in queues])
+    for number in range(HELD + 100):
+        if number == HELD:
+            client.send(*[B.Cancel(queue) for queue in queues])
+        for queue in queues:
+            client.connection.receive_data(publication("", queue, b"%d" % number))
+        if number % 500 == 0:
+            client.read_bytes()
+    client.read_bytes()
+    assert {(world.queue(queue).unacked, world.queue(queue).depth) for queue in queues} == {
+        (HELD, 100)
+    }
+    return client, other
+
+
+def requeued(client: Amqp, how: str) -> None:
+    """Requeue all deliveries of a client, without a turn."""
+    if how == "lost":
+        client.connection.on_closed()
+        return
+    method = {
+        "nack": B.Nack(0, multiple=True, requeue=True),
+        "recover": B.Recover(requeue=True),
+        "close": spec.Channel.Close(200, "", 0, 0),
+    }[how]
+    client.connection.receive_data(marshal(1, method))
+
+
+def delivered(world: World, client: Amqp, count: int) -> list[Any]:
+    """Run turns until a client has got this many deliveries, and return them."""
+    found: list[Any] = []
+    for _ in range(1_000):
+        found += deliveries(client.read())
+        if len(found) >= count:
+            return found
+        world.turn()
+    raise AssertionError(f"{len(found)} deliveries after 1,000 turns, not {count}")
+
+
+IN_ORDER = [b"%d" % number for number in range(HELD + 100)]
+
+
+@pytest.mark.parametrize("how", ["nack", "recover", "close", "lost"])
+def test_requeued_messages_of_several_queues_are_delivered_in_order(how: str) -> None:
+    world = World()
+    client, other = holding(world, ("q", "r"))
+    for queue in ("q", "r"):
+        other.connection.receive_data(
+            marshal(1, B.Consume(queue=queue, consumer_tag=queue, no_ack=True))
+        )
+        world.queue(queue).consumers[0].credit = 0
+    world.turn()
+    for queue in ("q", "r"):
+        world.queue(queue).consumers[0].credit = 1 << 40
+    requeued(client, how)
+    found = delivered(world, other, 2 * (HELD + 100))
+    for queue in ("q", "r"):
+        mine = [one for one in found if one.key == queue]
+        assert [one.body for one in mine] == IN_ORDER
+        assert [one.redelivered for one in mine] == [True] * HELD + [False] * 100
+    # The queues are not held afterwards.
+    for queue in ("q", "r"):
+        other.connection.receive_data(publication("", queue, b"later"))
+    assert [one.body for one in delivered(world, other, 2)] == [b"later"] * 2
+    world.fates()
+
+
+def test_a_channel_that_closes_while_it_requeues_keeps_the_order() -> None:
+    world = World()
+    client, other = holding(world)
+    requeued(client, "nack")
+    assert client.connection.stalled
+    client.connection.on_closed()
+    other.connection.receive_data(marshal(1, B.Consume(queue="q", no_ack=True)))
+    assert [one.body for one in delivered(world, other, HELD + 100)] == IN_ORDER
+
+
+def test_two_channels_that_requeue_at_once_keep_the_order_of_their_queue() -> None:
+    world = World()
+    first, second, other = world.amqp(), world.amqp(), world.amqp()
+    first.queue("q")
+    for client in (first, second):
+        client.send(B.Consume(queue="q", consumer_tag="t"))
+    fill(first, "q", 2 * HELD)
+    for client in (first, second):
+        client.read_bytes()
+        client.send(B.Cancel("t"))
+    assert world.queue("q").unacked == 2 * HELD
+    fill(first, "q", 100)
+    other.connection.receive_data(marshal(1, B.Consume(queue="q", no_ack=True)))
+    for client in (first, second):
+        requeued(client, "lost")
+    found = delivered(world, other, 2 * HELD + 100)
+    assert [int(one.body) for one in found] == [*range(2 * HELD), *range(100)]
+
+
+@pytest.mark.parametrize("no_ack", [True, False])
+def test_basic_get_waits_until_the_messages_of_its_queue_are_requeued(no_ack: bool) -> None:
+    world = World()
+    client, other = holding(world)
+    requeued(client, "close")
+    gets = marshal(1, B.Get(queue="q", no_ack=no_ack)) * (HELD + 100)
+    other.connection.receive_data(gets)
+    assert other.connection.stalled
+    found: list[Any] = []
+    while len(found) < HELD + 100:
+        world.settle(other.connection)
+        found += deliveries(other.read())
+    assert [one.body for one in found] == IN_ORDER
+
+
+@pytest.mark.parametrize("change", ["policy", "delete", "redeclare"])
+def test_a_queue_that_is_replaced_or_deleted_while_it_is_held_is_not_held_afterwards(
+    change: str,
+) -> None:
+    world = World()
+    client, other = holding(world)
+    requeued(client, "close")
+    if change == "policy":
+        limits = {"max-length": 50_000}
+        world.vhost.declarations.set_policy(Policy("/", "p", "q", "queues", 0, limits))
+    else:
+        world.vhost.delete_queue(world.queue("q"))
+        if change == "redeclare":
+            world.vhost.declare_queue("q")
+            other.connection.receive_data(publication("", "q", b"new"))
+    if change == "delete":
+        world.settle(client.connection)
+        world.vhost.declare_queue("q")
+    other.connection.receive_data(marshal(1, B.Consume(queue="q", no_ack=True)))
+    other.connection.receive_data(publication("", "q", b"later"))
+    wanted = {"policy": IN_ORDER, "delete": [], "redeclare": [b"new"]}[change] + [b"later"]
+    assert [one.body for one in delivered(world, other, len(wanted))] == wanted
+    world.settle(client.connection, other.connection)
+    # All works as before: a returned message is delivered at once.
+    client = world.amqp()
+    other.send(B.Cancel("t"), spec.Channel.Close(200, "", 0, 0))
+    client.publish("", "q", b"last")
+    client.send(B.Consume(queue="q", consumer_tag="t"))
+    client.send(B.Nack(1, requeue=True))
+    assert (world.queue("q").depth, world.queue("q").unacked) == (0, 1)
+    world.fates()
