@@ -2,6 +2,7 @@
 
 - PolicyUpdate: queues and exchanges get the arguments of the policies that changed.
 - BindingRemoval: bindings of a deleted queue, subscriber or exchange are removed.
+- ExchangeRemoval: auto-delete exchanges without bindings are deleted.
 - TopologySnapshot: all exchanges, queues and bindings are written to the stream `$topology`.
 """
 
@@ -22,6 +23,8 @@ from broker.stream.queue import StreamQueue
 QUEUES_PER_SLICE: Final = 500
 #: Bindings that are removed in one turn.
 BINDINGS_PER_SLICE: Final = 500
+#: Exchanges that are deleted in one slice because they are auto-delete and lost all bindings.
+EXCHANGES_PER_SLICE: Final = 100
 #: Objects that a snapshot writes in one turn.
 SNAPSHOT_ROWS_PER_SLICE: Final = 500
 
@@ -48,6 +51,9 @@ class BindingRemover(Protocol):
         Return how many bindings were removed, those with long keys counted several times; 0 if none
         are left.
         """
+
+    def delete_unused(self, exchange: Exchange) -> None:
+        """Delete an auto-delete exchange, unless it has bindings again or is deleted already."""
 
 
 class PolicyUpdate(BulkTask):
@@ -102,6 +108,36 @@ class BindingRemoval(BulkTask):
             left -= max(1, removed)
         if self._destinations:
             self._agenda.add_bulk(self)
+
+
+class ExchangeRemoval(BulkTask):
+    """A task that deletes auto-delete exchanges which lost their last bindings, in slices.
+
+    The deletion of one exchange may take the last binding of another one: a client may bind
+    thousands of exchanges in a chain.
+    """
+
+    def __init__(self, bindings: BindingRemover, agenda: Agenda) -> None:
+        self._bindings = bindings
+        self._agenda = agenda
+        self._exchanges: list[Exchange] = []
+
+    def add(self, exchange: Exchange) -> None:
+        """Delete an exchange in a later slice, after the exchanges that wait already."""
+        if not self._exchanges:
+            self._agenda.add_bulk(self)
+        self._exchanges.append(exchange)
+
+    def run(self) -> None:
+        done = 0
+        try:
+            for exchange in self._exchanges[:EXCHANGES_PER_SLICE]:
+                done += 1
+                self._bindings.delete_unused(exchange)
+        finally:
+            del self._exchanges[:done]
+            if self._exchanges:
+                self._agenda.add_bulk(self)
 
 
 class TopologySnapshot(BulkTask):

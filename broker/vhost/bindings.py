@@ -22,7 +22,7 @@ from broker.routing.planner import Planner
 from broker.routing.subscriber import Subscriber
 from broker.routing.topology_stream import TOPOLOGY, TopologyStream
 from broker.store.contract import Defined, Store, Ticket, Undefined
-from broker.vhost.background import BindingRemoval
+from broker.vhost.background import BindingRemoval, ExchangeRemoval
 from matching.bucket import members
 
 #: If a destination has more bindings to an exchange than these, all plans of the exchange are
@@ -57,6 +57,9 @@ class Bindings:
         self._planner = planner
         self._exchanges = exchanges
         self._delete_exchange = delete_exchange
+        #: True while an auto-delete exchange is being deleted, because it lost its last binding.
+        self._deleting = False
+        self._removal = ExchangeRemoval(self, agenda)
         #: The stream that records each change, if there is one.
         self.topology: TopologyStream | None = None
 
@@ -179,9 +182,24 @@ class Bindings:
                 self.topology.unbound(exchange.name, binding, session)
 
     def _auto_delete(self, exchange: Exchange) -> None:
-        """Delete the exchange if it is auto-delete and has lost its last binding."""
+        """Delete the exchange if it is auto-delete and has lost its last binding.
+
+        If it lost the binding because another such exchange is being deleted, delete it later.
+        """
         if exchange.options.auto_delete and not exchange.bindings and not exchange.dead:
-            self._delete_exchange(exchange.name)
+            if self._deleting:
+                self._removal.add(exchange)
+            else:
+                self.delete_unused(exchange)
+
+    def delete_unused(self, exchange: Exchange) -> None:
+        """Delete an auto-delete exchange, unless it has bindings again or is deleted already."""
+        if not exchange.bindings and not exchange.dead:
+            self._deleting = True
+            try:
+                self._delete_exchange(exchange.name)
+            finally:
+                self._deleting = False
 
 
 def _is_durable(exchange: Exchange, binding: Binding) -> bool:

@@ -10,6 +10,7 @@ from broker.routing.binding import Binding
 from broker.routing.exchanges.base import KEY_BYTES_PER_BINDING
 from broker.routing.plan_index import PLANS_PER_SLICE as PLANS
 from broker.vhost.background import BINDINGS_PER_SLICE as BINDINGS
+from broker.vhost.background import EXCHANGES_PER_SLICE
 from protocols.amqp.channel.exclusive_queues import CLEARED
 from tests.clients import World, marshal, mqtt_publish, publication
 
@@ -182,3 +183,34 @@ def test_many_exclusive_queues_are_deleted_in_slices() -> None:
     assert [one.name for one in other.send(spec.Queue.Declare(queue="q0", exclusive=True))] == [
         "Queue.DeclareOk"
     ]
+
+
+def test_a_chain_of_auto_delete_exchanges_is_deleted_in_slices() -> None:
+    world = World()
+    client = world.amqp()
+    client.queue("q")
+    many = 2_000
+    for number in range(many):
+        name, target = f"x{number}", f"x{number - 1}"
+        client.send(
+            spec.Exchange.Declare(
+                exchange=name, exchange_type="fanout", auto_delete=True, nowait=True
+            ),
+            spec.Exchange.Bind(destination=target, source=name, nowait=True)
+            if number
+            else spec.Queue.Bind(queue="q", exchange=name, nowait=True),
+        )
+    known = len(world.vhost.exchanges)
+    client.connection.receive_data(marshal(1, spec.Queue.Delete(queue="q")))
+    assert known - len(world.vhost.exchanges) <= EXCHANGES_PER_SLICE
+    # An exchange that is bound again or deleted meanwhile is not touched.
+    deleted, kept = f"x{many - 2}", f"x{many - 1}"
+    client.queue("r")
+    client.send(spec.Queue.Bind(queue="r", exchange=kept, nowait=True))
+    client.send(spec.Exchange.Delete(exchange=deleted))
+    client.send(spec.Exchange.Declare(exchange=deleted, exchange_type="fanout", nowait=True))
+    world.settle(client.connection)
+    left = [name for name in world.vhost.exchanges if name.startswith("x")]
+    assert sorted(left) == sorted([deleted, kept])
+    client.publish(kept, "", b"x")
+    assert world.queue("r").depth == 1
