@@ -5,9 +5,12 @@ from __future__ import annotations
 import pamqp.commands as spec
 
 from broker.messages.message import ALWAYS
+from broker.queues.destination import Destination
+from broker.queues.policies import Policy
 from broker.queues.queue import MESSAGES_PER_SLICE as MESSAGES
 from broker.routing.binding import Binding
-from broker.routing.exchanges.base import KEY_BYTES_PER_BINDING
+from broker.routing.exchanges import FanoutExchange
+from broker.routing.exchanges.base import KEY_BYTES_PER_BINDING, ExchangeOptions
 from broker.routing.plan_index import PLANS_PER_SLICE as PLANS
 from broker.vhost.background import BINDINGS_PER_SLICE as BINDINGS
 from broker.vhost.background import EXCHANGES_PER_SLICE
@@ -214,3 +217,32 @@ def test_a_chain_of_auto_delete_exchanges_is_deleted_in_slices() -> None:
     assert sorted(left) == sorted([deleted, kept])
     client.publish(kept, "", b"x")
     assert world.queue("r").depth == 1
+
+
+class Watched(FanoutExchange):
+    """A fanout exchange that counts how often a queue was replaced in it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, ExchangeOptions())
+        self.redirected = 0
+
+    def redirect(self, old: Destination, new: Destination) -> None:
+        self.redirected += 1
+        super().redirect(old, new)
+
+
+def test_a_policy_that_replaces_a_queue_visits_the_exchanges_with_bindings_to_it_only() -> None:
+    world = World()
+    client = world.amqp()
+    client.queue("q")
+    watched = [Watched(f"x{number}") for number in range(20)]
+    for exchange in watched:
+        world.vhost.exchanges[exchange.name] = exchange
+    for number in (3, 7):
+        world.vhost.bind(f"x{number}", Binding("", world.queue("q")))
+    world.vhost.declarations.set_policy(Policy("/", "p", "q", "queues", 0, {"max-length": 10}))
+    world.settle(client.connection)
+    assert [exchange.name for exchange in watched if exchange.redirected] == ["x3", "x7"]
+    for number in (3, 7, 8):
+        client.publish(f"x{number}", "", b"x")
+    assert world.queue("q").depth == 2
