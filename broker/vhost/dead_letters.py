@@ -64,6 +64,8 @@ _WITHOUT_EXPIRATION: Final[dict[str, object]] = {"expiration": None}
 #: message: a slice publishes up to 100 messages, which takes 1 to 2 ms.
 STEPS_PER_SLICE: Final[i64] = 1_000
 _MESSAGE_STEPS: Final[i64] = 9
+#: Steps of the search for the destinations of a message that count as one step of a slice.
+SEARCH_STEPS: Final[i64] = 8
 #: Messages that wait in one job from which on the queue discards no more messages that have expired
 #: or are above a lowered limit. They stay in the queue, where they can be on disk.
 MOVES_MAX: Final = 10_000
@@ -199,7 +201,7 @@ class QueueMoves(BulkTask):
                 return STEPS_PER_SLICE
             route, moved = amended
             self._move(message, route, moved)
-            return _MESSAGE_STEPS + route.plan.weight
+            return _MESSAGE_STEPS + route.plan.weight + slot.spent // SEARCH_STEPS
         finally:
             self._slot = slot if pauses else None
             if not pauses:

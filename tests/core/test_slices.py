@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pamqp.commands as spec
 
 from broker.messages.message import ALWAYS
@@ -14,6 +16,8 @@ from broker.routing.exchanges.base import KEY_BYTES_PER_BINDING, ExchangeOptions
 from broker.routing.plan_index import PLANS_PER_SLICE as PLANS
 from broker.vhost.background import BINDINGS_PER_SLICE as BINDINGS
 from broker.vhost.background import EXCHANGES_PER_SLICE
+from broker.vhost.dead_letters import SEARCH_STEPS, STEPS_PER_SLICE
+from matching.grammar import MQTT
 from protocols.amqp.channel.exclusive_queues import CLEARED
 from tests.clients import World, marshal, mqtt_publish, publication
 
@@ -246,3 +250,32 @@ def test_a_policy_that_replaces_a_queue_visits_the_exchanges_with_bindings_to_it
     for number in (3, 7, 8):
         client.publish(f"x{number}", "", b"x")
     assert world.queue("q").depth == 2
+
+
+def test_a_slice_of_dead_letters_counts_the_steps_of_their_searches() -> None:
+    world = World()
+    client = world.amqp()
+    client.queue("all")
+    for words in product("+a", repeat=10):
+        name = "/".join(words)
+        world.vhost.bind("amq.topic", Binding(name, world.queue("all"), 0, None, MQTT))
+    key = ".".join("a" * 10)
+    client.queue(
+        "q",
+        x_message_ttl=10,
+        x_dead_letter_exchange="amq.topic",
+        x_dead_letter_routing_key=key,
+    )
+    for _ in range(100):
+        client.publish("", "q", b"x")
+    agenda = world.broker.agenda
+    agenda.advance(int(agenda.now) + 20, agenda.wall + 0.02)
+    agenda.turn()
+    moved = 0
+    while moved < 100:
+        agenda.turn()
+        # A search takes more than 1,024 steps: it follows as many bindings.
+        now = int(world.queue("all").depth)
+        assert 0 < now - moved <= STEPS_PER_SLICE // (1_024 // SEARCH_STEPS) + 1
+        moved = now
+    world.fates()
