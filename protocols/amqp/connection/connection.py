@@ -133,8 +133,8 @@ class AmqpConnection(ConnectionInterface):
             if self.state == states.CLOSING:
                 return self.closing.await_close_ok(self, data, self._cursor)
             try:
-                if not self._resume_search():
-                    return self._cursor
+                if not self._resume_search() or self.stalled:
+                    return self._cursor  # An alarm may have blocked the client.
                 return self._parse(data, self._cursor)
             except AmqpError as error:
                 self._fail(error)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pamqp.commands as spec
 import pytest
 
+from broker.limits import BrokerLimits
+from broker.routing.binding import Binding
 from tests.clients import Amqp, World, mqtt_publish, publication
 from tests.wire.amqp.speech import deliveries, names, read
 
@@ -60,6 +63,27 @@ def test_contents_of_any_size_make_their_publisher_wait(size: int) -> None:
     world.broker.alarms.set("memory", False)
     client.read()
     assert world.queue("q").depth == 3
+
+
+def test_what_stands_behind_a_publication_that_waited_for_its_search_waits_too() -> None:
+    limits = BrokerLimits()
+    limits.pattern_nodes = 0
+    world = World(limits)
+    client = world.amqp()
+    client.queue("q")
+    for words in product("*a", repeat=13):
+        world.vhost.bind("amq.topic", Binding(".".join([*words, "#"]), world.queue("q")))
+    data = publication("amq.topic", ".".join("a" * 13), b"x" * 300_000)
+    client.connection.receive_data(data[:200_000])
+    client.connection.receive_data(data[200_000:] + publication("", "q", b"behind") * 2)
+    assert client.connection.behind
+    world.broker.alarms.set("memory", True)
+    world.settle(client.connection)
+    assert world.queue("q").depth == 1 and client.connection.stalled
+    world.broker.alarms.set("memory", False)
+    world.settle(client.connection)
+    assert world.queue("q").depth == 3
+    world.fates()
 
 
 def test_consumers_declarations_and_acknowledgements_go_on() -> None:
