@@ -5,13 +5,14 @@ from __future__ import annotations
 from itertools import product
 
 import pamqp.commands as spec
+import pytest
 
 from broker.messages.message import ALWAYS
 from broker.queues.destination import Destination
 from broker.queues.policies import Policy
 from broker.queues.queue import MESSAGES_PER_SLICE as MESSAGES
 from broker.routing.binding import Binding
-from broker.routing.exchanges import FanoutExchange
+from broker.routing.exchanges import DelayedExchange, FanoutExchange, TopicExchange
 from broker.routing.exchanges.base import KEY_BYTES_PER_BINDING, ExchangeOptions
 from broker.routing.plan_index import PLANS_PER_SLICE as PLANS
 from broker.vhost.background import BINDINGS_PER_SLICE as BINDINGS
@@ -279,3 +280,33 @@ def test_a_slice_of_dead_letters_counts_the_steps_of_their_searches() -> None:
         assert 0 < now - moved <= STEPS_PER_SLICE // (1_024 // SEARCH_STEPS) + 1
         moved = now
     world.fates()
+
+
+@pytest.mark.parametrize("kind", ["topic", "headers"])
+def test_a_delayed_exchange_keeps_nothing_of_a_queue_that_a_policy_replaces(kind: str) -> None:
+    world = World()
+    client = world.amqp()
+    client.send(
+        spec.Exchange.Declare(
+            exchange="x",
+            exchange_type="x-delayed-message",
+            arguments={"x-delayed-type": kind},
+        )
+    )
+    client.queue("q")
+    replaced = world.queue("q")
+    for words in product("*a", repeat=6):
+        world.vhost.bind("x", Binding(".".join(words), replaced))
+    exchange = world.vhost.exchange("x")
+    assert isinstance(exchange, DelayedExchange)
+    world.vhost.declarations.set_policy(Policy("/", "p", "q", "queues", 0, {"max-length": 10}))
+    world.settle(client.connection)
+    known = {*exchange.bindings, *exchange.inner.bindings}
+    if isinstance(exchange.inner, TopicExchange):
+        known |= {*exchange.inner._bounds_by_destination}
+    assert known == {world.queue("q")} and world.queue("q") is not replaced
+    client.publish("x", ".".join("a" * 6), b"x")
+    assert world.queue("q").depth == 1
+    client.send(spec.Queue.Delete(queue="q"))
+    world.settle(client.connection)
+    assert not exchange.bindings and not getattr(exchange.inner, "_bounds_by_destination", None)

@@ -17,6 +17,7 @@ from mypy_extensions import i64
 
 from broker.messages.message import Properties
 from broker.queues.delay import DelayQueue
+from broker.queues.destination import Destination
 from broker.routing.binding import Binding
 from broker.routing.exchanges.base import Exchange, ExchangeOptions
 from matching.matcher import Search
@@ -53,6 +54,11 @@ class DelayedExchange(Exchange):
 
     def removed(self, binding: Binding) -> None:
         self.inner.removed(binding)
+
+    def redirect(self, old: Destination, new: Destination) -> None:
+        super().redirect(old, new)
+        # The bindings are redirected already; only what the inner exchange keeps for `old` moves.
+        self.inner.redirect(old, new)
 
     def check_limit(self, binding: Binding, most: int) -> None:
         self.inner.check_limit(binding, most)
