@@ -47,6 +47,7 @@ from broker.broker import Broker
 from broker.messages.outlet import Outlet
 from broker.routing.plan_search import STEP_COST, SearchSlot
 from broker.store.contract import Ticket, Waiter
+from broker.vhost.vhost import VirtualHost
 from protocols.tally import FrontCounters
 
 #: Limit of the work that one call of `consume` may cause. One unit is about the work for one
@@ -309,6 +310,19 @@ class Connection(Outlet):
 
     def unblock(self) -> None:
         """Handle input again after `block`: the alarm has ended."""
+        if not self.finished:
+            self.resume_input()
+
+    def wait_for_dead_letters(self, vhost: VirtualHost) -> None:
+        """Stall a client that has published to a queue which is behind with its dead letters.
+
+        `VirtualHost.set_behind` ends the stall.
+        """
+        if not self.stalled:
+            self.stall()
+            vhost.held_publishers[self] = None
+
+    def resume_publishing(self) -> None:
         if not self.finished:
             self.resume_input()
 

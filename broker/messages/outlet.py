@@ -108,6 +108,10 @@ class Outlet:
         """Schedule a drain of every queue that delivers to this connection."""
         raise NotImplementedError
 
+    def resume_publishing(self) -> None:
+        """Read the connection again, because a queue is no longer behind with its dead letters."""
+        raise NotImplementedError
+
     def unblock(self) -> None:
         """Read the connection again, because the alarm that blocked it is over."""
         raise NotImplementedError

@@ -96,6 +96,8 @@ class Plan:
             for queue in self.queues
             if isinstance(queue, LimitedQueue) and queue.arguments.reject_publish
         ]
+        #: True if one of the queues is `LimitedQueue.behind`: a publisher waits after each message.
+        self.behind = any(isinstance(queue, LimitedQueue) and queue.behind for queue in self.queues)
         #: True if the destinations depend on the headers of each message.
         self.by_headers = by_headers
         #: True if the destinations depend on the publishing session, because a subscription has the
@@ -121,6 +123,8 @@ class Plan:
         if self.queues:
             self.slow_path_mask |= QUEUES
         if by_headers or by_publishing_session or self.limited or self.streams or self.delays:
+            self.slow_path_mask |= ALWAYS
+        if self.behind:
             self.slow_path_mask |= ALWAYS
         for subscriber, _ in subscribers:
             self.slow_path_mask |= subscriber.relay_format.apart
@@ -155,7 +159,7 @@ class Plan:
         other.reliable_queues, other.qos1_inboxes = self.reliable_queues, self.qos1_inboxes
         other.relay, other.reliable_relay = self.relay, self.reliable_relay
         other.durable, other.numbers, other.annotated = self.durable, self.numbers, self.annotated
-        other.limited = self.limited
+        other.limited, other.behind = self.limited, self.behind
         other.routed, other.recorded = self.routed, self.recorded
         other.fate, other.copies = self.fate, self.copies
         other.unrepresentable, other.weight = self.unrepresentable, self.weight

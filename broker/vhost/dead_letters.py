@@ -17,6 +17,11 @@ which they were discarded. A job is bulk work of the agenda: deliveries go first
 several queues take turns. While MOVES_MAX messages wait in a job, its queue discards no expired
 messages.
 
+A full queue discards one message for each message that it gets. If MOVES_MAX of these messages
+wait, the clients that publish to the queue wait until half of them are published. So at most
+MOVES_MAX wait, and those that one turn and one further message of each publisher add. A job that
+publishes to such a queue moves one message in each slice, so that no cycle of queues stands still.
+
 Dead letters and delayed messages move from one queue to others. The store gets both changes in one
 group: after a crash, the message is either still in the one queue or already in the others.
 """
@@ -30,6 +35,7 @@ from mypy_extensions import i64
 from broker.agenda import Agenda, BulkTask, Task
 from broker.errors import BrokerError
 from broker.messages.cc_headers import BCC, CC, additional_keys, cc_keys
+from broker.messages.fates import OVER_LIMIT
 from broker.messages.message import (
     AT_LEAST_ONCE,
     AT_MOST_ONCE,
@@ -49,7 +55,7 @@ from broker.messages.x_death import (
     deaths_of,
 )
 from broker.queues.fifo import Fifo
-from broker.queues.limited import LimitedQueue
+from broker.queues.limited import DEAD_LETTER_REASONS, LimitedQueue
 from broker.routing.exchanges.delayed import DELAY_MAX, HEADER, delay_of
 from broker.routing.plan import Plan, looped
 from broker.routing.plan_search import SearchSlot
@@ -69,6 +75,8 @@ SEARCH_STEPS: Final[i64] = 8
 #: Messages that wait in one job from which on the queue discards no more messages that have expired
 #: or are above a lowered limit. They stay in the queue, where they can be on disk.
 MOVES_MAX: Final = 10_000
+#: The reason for which a full queue discards a message.
+OVERFLOWED: Final = DEAD_LETTER_REASONS[int(OVER_LIMIT)]
 #: Largest number of addresses that are kept to be shared.
 ADDRESSES_MAX: Final = 1_024
 
@@ -126,6 +134,9 @@ class MessagePublisher(Protocol):
     def leave(self, context: PublishContext) -> None:
         """Count one user of the context less, because a connection or a will no longer needs it."""
 
+    def set_behind(self, queue: LimitedQueue, behind: bool) -> None:
+        """Let the publishers to a queue wait from now on, or continue."""
+
 
 class SharedAddresses:
     """The addresses of messages that the broker published lately.
@@ -159,6 +170,8 @@ class QueueMoves(BulkTask):
         self._publisher = publisher
         self._queue = queue
         self._messages: Fifo[Message] = Fifo()
+        #: The number of waiting messages that the queue discarded because it was full.
+        self.overflowed = 0
         #: The search for the destinations of the first message, if it pauses.
         self._slot: SearchSlot | None = None
 
@@ -180,10 +193,15 @@ class QueueMoves(BulkTask):
             while left > 0 and self._messages.size > 0:
                 left -= self._move_first()
         finally:
+            queue = self._queue
             if self._messages.size > 0:
                 self._publisher.agenda.add_bulk(self)
             else:
-                del self._publisher.moves[self._queue]
+                del self._publisher.moves[queue]
+            if self.overflowed >= MOVES_MAX and not queue.behind:
+                self._publisher.set_behind(queue, True)
+            elif self.overflowed < MOVES_MAX // 2 and queue.behind:
+                self._publisher.set_behind(queue, False)
 
     def _move_first(self) -> i64:
         """Move the first waiting message, and return how many steps that took.
@@ -200,8 +218,13 @@ class QueueMoves(BulkTask):
                 pauses = True
                 return STEPS_PER_SLICE
             route, moved = amended
+            behind = route.plan.behind
             self._move(message, route, moved)
-            return _MESSAGE_STEPS + route.plan.weight + slot.spent // SEARCH_STEPS
+            return (
+                STEPS_PER_SLICE
+                if behind
+                else _MESSAGE_STEPS + route.plan.weight + slot.spent // SEARCH_STEPS
+            )
         finally:
             self._slot = slot if pauses else None
             if not pauses:
@@ -249,11 +272,14 @@ class DeadLetters(QueueMoves):
     def add_for(self, message: Message, reason: str) -> None:
         """Publish a message that was discarded for `reason`, after those that wait already."""
         self._reasons.push(reason)
+        if reason == OVERFLOWED:
+            self.overflowed += 1
         self.add(message)
 
     def _remove_first(self) -> None:
         super()._remove_first()
-        self._reasons.pop()
+        if self._reasons.pop() == OVERFLOWED:
+            self.overflowed -= 1
 
     def _amended(self, message: Message, slot: SearchSlot) -> tuple[Route, Message] | None:
         publisher, arguments = self._publisher, self._queue.arguments

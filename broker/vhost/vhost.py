@@ -35,6 +35,7 @@ from broker.messages.message import (
     Properties,
     amend,
 )
+from broker.messages.outlet import Outlet
 from broker.messages.x_death import Death
 from broker.queues.delay import DelayQueue
 from broker.queues.destination import Destination
@@ -46,6 +47,7 @@ from broker.routing.exchanges import Exchange
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.routing.exchanges.delayed import delay_of
 from broker.routing.plan import Plan
+from broker.routing.plan_index import first_word
 from broker.routing.plan_search import SearchSlot
 from broker.routing.publish_context import PublishContext
 from broker.routing.resolved_targets import ResolvedTargets
@@ -103,6 +105,8 @@ class VirtualHost(DeadLetterHost):
         self.dead_letters: dict[str, int] = {}
         #: The queues with messages that wait to be published again, and the jobs that do it.
         self.moves: dict[LimitedQueue, QueueMoves] = {}
+        #: Publishers that wait because a queue is `LimitedQueue.behind` with its dead letters.
+        self.held_publishers: dict[Outlet, None] = {}
         self.addresses = SharedAddresses()
         self._codecs = (streams or Streams(store)).codecs
         declarations = Declarations(name, agenda, store, limits, streams or Streams(store), self)
@@ -545,6 +549,19 @@ class VirtualHost(DeadLetterHost):
         if not isinstance(moves, DeadLetters):
             moves = DeadLetters(self, queue)
         moves.add_for(message, reason)
+
+    def set_behind(self, queue: LimitedQueue, behind: bool) -> None:
+        """Let the publishers to a queue wait from now on, or let all waiting publishers continue.
+
+        Called between publications, because the plans to the queue are retired.
+        """
+        queue.behind = behind
+        self.retire_plans_to(queue)
+        self._planner.retire("", first_word(queue.name))
+        if not behind:
+            held, self.held_publishers = self.held_publishers, {}
+            for outlet in held:
+                outlet.resume_publishing()
 
     def is_behind(self, queue: LimitedQueue) -> bool:
         moves = self.moves.get(queue)

@@ -351,10 +351,13 @@ class ChannelPublisher:
         """Return the cost of a publication in units of BUDGET.
 
         While an alarm is on, block the connection and return the whole BUDGET, so that nothing more
-        is read after this publication.
+        is read after this publication. So too if a queue is behind with its dead letters.
         """
         if self._vhost.alarmed:
             self._connection.block()
+            return BUDGET
+        if plan.behind:
+            self._connection.wait_for_dead_letters(self._vhost)
             return BUDGET
         return plan.weight
 

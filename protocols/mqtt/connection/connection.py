@@ -167,6 +167,8 @@ class MqttConnection(SessionConnection):
             fate = plan.fate
         if vhost.alarmed:
             self.block()
+        elif plan.behind:
+            self.wait_for_dead_letters(vhost)
         return fate
 
     def resume_input(self) -> None:
