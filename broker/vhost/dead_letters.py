@@ -220,11 +220,9 @@ class QueueMoves(BulkTask):
             route, moved = amended
             behind = route.plan.behind
             self._move(message, route, moved)
-            return (
-                STEPS_PER_SLICE
-                if behind
-                else _MESSAGE_STEPS + route.plan.weight + slot.spent // SEARCH_STEPS
-            )
+            if behind:
+                return STEPS_PER_SLICE
+            return _MESSAGE_STEPS + route.plan.weight + slot.spent // SEARCH_STEPS
         finally:
             self._slot = slot if pauses else None
             if not pauses:

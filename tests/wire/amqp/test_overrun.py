@@ -13,7 +13,7 @@ from tests.clients import World, mqtt_publish, publication
 
 #: Messages that a publisher sends in one turn, and in the whole test.
 BURST = 2_500
-MANY = 10 * MOVES_MAX
+MANY = 4 * MOVES_MAX
 PUBLISHERS = 3
 
 
