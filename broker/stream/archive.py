@@ -167,21 +167,31 @@ class SegmentWriter:
         self._writing.forget(self._active)
 
     def finish(self) -> None:
-        """Finish the active segment, and write its index. Raise StoreError."""
+        """Make the rows of the active segment durable, then end it and write its index.
+
+        The end-of-stream marker and the index are optional: the next start finds the end of the
+        segment, and makes the index. Raise StoreError.
+        """
+        self.sync()
         segment, written, file = self._segment, self._written, self._open_file()
         self._segment = self._written = self._active.file = None
-        if segment is None or written is None or file is None or self.poisoned:
+        if segment is None or written is None or file is None:
             return
         try:
             file.write(written.size, END_OF_STREAM)
-            file.sync()
-            self._active.unsynced = False
-            write_index(self.disk, written)
         except OSError as error:
-            # All rows are durable. The next start finds the end of the segment, and makes the
-            # index.
             if error.errno not in TRANSIENT:
                 self._poison(os_error_text(segment.path, "finish", error))
+            return
+        try:
+            file.sync()
+        except OSError as error:
+            self._poison(os_error_text(segment.path, "sync", error))
+        try:
+            write_index(self.disk, written)
+        except OSError as error:
+            if error.errno not in TRANSIENT:
+                self._poison(os_error_text(segment.path, "write the index of", error))
 
     def _poison(self, reason: str) -> None:
         self.poisoned = reason

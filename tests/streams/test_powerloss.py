@@ -9,6 +9,7 @@ import pytest
 from librt.strings import write_i32_le
 
 from broker.messages.message import Address, Message
+from broker.store.disk import Poisoned, WriteFailed
 from broker.stream.archive import Archive, ArchiveWrite
 from broker.stream.recovery import StreamRecovery
 from broker.stream.rows import CapturedRows, RowCodecs
@@ -159,8 +160,6 @@ def test_a_start_that_ends_anywhere_is_made_good_by_the_next_one(damage: bool, k
 @pytest.mark.parametrize("operation", ["write", "sync", "create", "syncdir"])
 def test_a_disk_that_refuses_leaves_the_stream_whole(operation: str) -> None:
     """A write on a full disk is repeated; after a failed sync, nothing is written."""
-    from broker.store.disk import Poisoned, WriteFailed
-
     for at in range(1, 12):
         disk = SimulatedDisk()
         stream = archive(disk)
@@ -191,6 +190,47 @@ def test_a_disk_that_refuses_leaves_the_stream_whole(operation: str) -> None:
         disk.refuse = lambda what, path: 0
         judge(disk.crashed(Random(at), 1.0), end)
         assert not poisoned or operation in ("sync", "syncdir")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.EIO])
+@pytest.mark.parametrize("operation", ["open", "write", "sync", "create", "remove", "rename"])
+def test_rows_before_the_end_of_a_segment_are_durable_whatever_the_end_meets(
+    operation: str, number: int
+) -> None:
+    """One write appends rows to a segment and fills it, so the next rows need a new segment."""
+    poisoned_count = rolls = 0
+    for at in range(1, 10):
+        disk = SimulatedDisk()
+        stream = archive(disk)
+        stream.segment_writer.segment_size = 400_000
+        asked = 0
+
+        def refuse(what: str, path: str, at: int = at) -> int:
+            nonlocal asked
+            asked += what == operation
+            return number if what == operation and asked == at else 0
+
+        disk.refuse = refuse
+        end = 0
+        try:
+            for count in (5, 700, 5):
+                portion = ArchiveWrite(stream, captured(end, count), 0)
+                for _ in range(3):
+                    try:
+                        portion.write()
+                    except WriteFailed:
+                        continue
+                    portion.settle()
+                    end += count
+                    break
+        except Poisoned:
+            poisoned_count += 1
+        disk.refuse = lambda what, path: 0
+        rolls = max(rolls, len(stream.segments))
+        for kept in (0.0, 1.0):
+            judge(disk.crashed(Random(at), kept), end)
+    assert rolls > 1
+    assert poisoned_count == 0 or operation == "sync" or number == errno.EIO
 
 
 def test_a_start_on_a_full_disk_finds_all_rows() -> None:
