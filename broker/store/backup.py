@@ -9,8 +9,12 @@ A backup contains everything that was confirmed before it began. These are the s
 
 So the definitions are never newer than the log. The log may have messages of queues that were
 declared after step 1: a start from the backup ignores them. Files of the log only grow, or are
-removed when a checkpoint has replaced them; a removed file stays readable while it is open. The
-copy of the newest file may end within a record, as after a crash.
+removed when a checkpoint has replaced them or nothing in them is live; a removed file stays
+readable while it is open. The copy of the newest file may end within a record, as after a crash.
+
+A head may be overwritten meanwhile, to say that files before it were dropped (dropping.py). These
+files are in the backup, and newer files with what settled their messages may not be. So each copy
+gets the head that its file had when all files were opened.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from contextlib import closing
 from typing import Final
 
 from broker.store.disk import StoreError
+from broker.store.files import DATA_START
 from broker.store.opening import CATALOG, LOG, STREAMS
 
 #: Number of bytes copied at once.
@@ -29,6 +34,18 @@ _COPY: Final = 1 << 20
 #: Attempts to open all files of the log. An attempt fails if a checkpoint removes one of the files
 #: meanwhile.
 _TRIES: Final = 1_000
+
+
+class OpenedFile:
+    """A file to copy: its descriptor, and the bytes that were read from its beginning already.
+
+    If `complete` is True, the copy is made of these bytes only.
+    """
+
+    def __init__(self, descriptor: int, head: bytes = b"", complete: bool = False) -> None:
+        self.descriptor = descriptor
+        self.head = head
+        self.complete = complete
 
 
 def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -> int:
@@ -50,8 +67,8 @@ def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -
         try:
             size = _copy(files, f"{part}/{LOG}", progress)
         finally:
-            for descriptor in files.values():
-                os.close(descriptor)
+            for file in files.values():
+                os.close(file.descriptor)
         size += _copy_streams(f"{directory}/{STREAMS}", f"{part}/{STREAMS}")
         for made in (f"{part}/{LOG}", part):
             _sync_directory(made)
@@ -82,23 +99,27 @@ def copy_catalog(source: str, target: str) -> None:
         raise StoreError(f"cannot back up the catalog {source} to {target}: {error}") from error
 
 
-def _open_log(directory: str) -> dict[str, int]:
-    """Open all files that the log has at one moment, and return name -> descriptor.
+def _open_log(directory: str) -> dict[str, OpenedFile]:
+    """Open all files that the log has at one moment, and read their heads. Return them by name.
 
     Raise StoreError if the files change during each of the attempts.
     """
     for _ in range(_TRIES):
         names = _names(directory)
-        files: dict[str, int] = {}
+        files: dict[str, OpenedFile] = {}
         try:
             for name in names:
-                files[name] = os.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = os.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+                file = files[name] = OpenedFile(descriptor)
+                file.head = os.read(descriptor, int(DATA_START))
+                # Nothing behind an incomplete head was confirmed yet.
+                file.complete = len(file.head) < DATA_START
             if _names(directory) == names:
                 return files
         except FileNotFoundError:
             pass
-        for descriptor in files.values():
-            os.close(descriptor)
+        for file in files.values():
+            os.close(file.descriptor)
     raise StoreError(
         f"cannot back up {directory}: its files changed at each attempt to open all of them; start"
         " the backup again"
@@ -109,14 +130,17 @@ def _names(directory: str) -> list[str]:
     return sorted(name for name in os.listdir(directory) if name.endswith(".log"))
 
 
-def _copy(files: dict[str, int], target: str, progress: Callable[[int, int], None]) -> int:
-    total = sum(os.fstat(descriptor).st_size for descriptor in files.values())
+def _copy(files: dict[str, OpenedFile], target: str, progress: Callable[[int, int], None]) -> int:
+    """Copy files, and return the size of the copies in bytes."""
+    total = sum(os.fstat(file.descriptor).st_size for file in files.values())
     done = 0
-    for name, descriptor in files.items():
+    for name, file in files.items():
         with open(
             os.open(f"{target}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
         ) as copy:
-            while data := os.read(descriptor, _COPY):
+            copy.write(file.head)
+            done += len(file.head)
+            while not file.complete and (data := os.read(file.descriptor, _COPY)):
                 copy.write(data)
                 done += len(data)
                 progress(done, max(done, total))
@@ -143,7 +167,7 @@ def _copy_streams(source: str, target: str) -> int:
             except FileNotFoundError:
                 continue
             try:
-                done += _copy({name: descriptor}, made, lambda *_: None)
+                done += _copy({name: OpenedFile(descriptor)}, made, lambda *_: None)
             finally:
                 os.close(descriptor)
         _sync_directory(made)

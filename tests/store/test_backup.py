@@ -15,6 +15,8 @@ from broker.store.checkpoint import Checkpointing, files_worth_checkpoint
 from broker.store.codecs import Codecs
 from broker.store.contract import Defined, MessageSettled, MessageStored
 from broker.store.disk import RealDisk, StoreError
+from broker.store.dropping import dead_files, drop_dead_files
+from broker.store.files import SEGMENT, Head
 from broker.store.opening import CATALOG, LOG, OpenedStore, open_store
 
 
@@ -105,6 +107,82 @@ def test_a_backup_has_all_that_was_durable_when_it_was_begun(tmp_path: Path) -> 
         writing.result()
     assert durable[0] > 100
     store.close()
+
+
+def test_a_backup_has_a_message_that_moves_into_a_newer_file_while_it_is_copied(
+    tmp_path: Path,
+) -> None:
+    """The first file is dead and dropped once its message has moved; its copy is complete."""
+    home = tmp_path / "home"
+    home.mkdir()
+    store = opened(home).store
+    queues = [
+        int(
+            store.append(Defined("/", "queue", name, {"auto_delete": False, "arguments": {}}), None)
+        )
+        for name in ("q", "dead")
+    ]
+
+    def put(serial: int, queue: int) -> int:
+        message = Message(Address("", "q"), body(serial), PLAIN, 1)
+        return int(store.append(MessageStored("/", message, [queue]), None))
+
+    moving = put(1, queues[0])
+    store.sync()
+    while len(store.log.files) < 2:
+        store.append(MessageSettled(queues[0], put(2, queues[0])), None)
+        store.sync()
+    stays = put(4, queues[0])
+    store.sync()
+    old, behind = store.log.files
+    moved: list[int] = []
+
+    def move(done: int, total: int) -> None:
+        if moved:
+            return
+        while store.log.active is behind:
+            store.append(MessageSettled(queues[0], put(3, queues[0])), None)
+            store.sync()
+        store.begin()
+        moved.append(put(1, queues[1]))
+        store.append(MessageSettled(queues[0], moving), None)
+        store.commit()
+        store.sync()
+        assert dead_files(store.log)[0] == [old]
+        drop_dead_files(store.log)
+
+    back_up(str(home), str(tmp_path / "copy"), move)
+    assert moved and not os.path.exists(old.path)
+    store.close()
+    complaints: list[str] = []
+    copy = opened(tmp_path / "copy", complaints)
+    assert list(copy.survivors.copies.by_queue()[queues[0]]) == [moving, stays]
+    found = copy.store.fetch(queues[0], [moving, stays])
+    assert [message and message.content for message in found] == [body(1), body(4)]
+    assert complaints == []
+    assert [finding.kind for finding in copy.recovery.findings if finding.kind != "cut"] == []
+    copy.store.close()
+
+
+@pytest.mark.parametrize("size", [0, 20, 64])
+def test_a_backup_of_a_segment_without_records_is_as_good_as_the_original(
+    tmp_path: Path, size: int
+) -> None:
+    """A crash may leave a segment whose head was never written, or not all of it."""
+    home = tmp_path / "home"
+    home.mkdir()
+    store = opened(home).store
+    store.append(MessageStored("/", Message(Address("", "q"), b"x", PLAIN, 1), [1]), None)
+    store.sync()
+    last = int(store.log.last)
+    store.close()
+    head = Head(SEGMENT, store.log.salt, last + 1, last).encode()
+    (home / LOG / f"{last + 1:020d}.log").write_bytes(head[:size])
+    back_up(str(home), str(tmp_path / "copy"), lambda done, total: None)
+    for directory in (tmp_path / "copy", home):
+        again = opened(directory)
+        assert again.recovery.last == last and again.recovery.findings == []
+        again.store.close()
 
 
 def test_a_backup_overwrites_nothing_and_says_why_it_failed(tmp_path: Path) -> None:
