@@ -96,11 +96,16 @@ class Liveness:
         self.changes += 1
 
     def remove_holder(self, files: list[LogFile], number: int) -> None:
-        """Count the entries about a removed session or stream, whose removal is durable."""
+        """Count the entries about a removed session or stream, whose removal is durable.
+
+        `number` may be that of another definition, which no such entry is about.
+        """
         self.changes += 1
         for position in self._held.pop(number, {}).values():
             _end(files, position)
-        _end(files, self._streams.pop(number, 0))
+        end = self._streams.pop(number, 0)
+        if end:
+            _end(files, end)
         self.changes += 1
 
     def _count_keyed(

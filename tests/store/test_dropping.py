@@ -6,12 +6,14 @@ The speed is counted: between two looks of the store writer, a number of bytes i
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from broker.store.checkpoint import Checkpointing, begin_checkpoint
 from broker.store.contract import (
+    Defined,
     EntryGroup,
     MessageSettled,
     MessageStored,
@@ -22,14 +24,18 @@ from broker.store.contract import (
     Sequenced,
     StoreEntry,
     StreamExtended,
+    Undefined,
 )
 from broker.store.disk import Poisoned, StoreError
 from broker.store.dropping import dead_files, dead_size, drop_dead_files
 from tests.store.logs import DIRECTORY, QUEUES, Log, digest, message, random_entry
 from tests.store.simulated import SimulatedDisk
+from tests.store.test_backup import opened
 
 EXIST = {*QUEUES, 9}
 SEGMENT = 20_000
+#: Number of a deleted queue that never had a message.
+ABSENT = 77
 
 
 def figures(log: Log) -> list[tuple[str, int, int]]:
@@ -59,6 +65,8 @@ def check_figures(random: Random) -> None:
         for _ in range(random.randrange(1, 4)):
             log.add(once(random, log))
         log.write()
+        if random.random() < 0.2:
+            log.log.liveness.remove_holder(log.log.files, ABSENT)
         sealed = log.log.sealed()
         if checkpointing is not None:
             for _ in range(random.randrange(6)):
@@ -255,6 +263,56 @@ def test_a_file_stays_while_a_message_that_it_settles_is_there() -> None:
     assert dead_files(log.log) == [[first, third]]
     drop_dead_files(log.log)
     assert Log(disk).recovered == digest(log.state)
+
+
+def test_deleted_queues_sessions_and_streams_do_not_stop_the_dropping_of_files(
+    tmp_path: Path,
+) -> None:
+    store = opened(tmp_path).store
+
+    def define(kind: str, name: str) -> int:
+        return int(store.append(Defined("/", kind, name, {}), None))
+
+    def fill(queue: int, count: int) -> list[int]:
+        return [
+            int(store.append(MessageStored("/", message(b"x" * 500), [queue]), None))
+            for _ in range(count)
+        ]
+
+    queue = define("queue", "q")
+    old = fill(queue, 60)
+    store.sync()
+    for position in old[1:]:
+        store.append(MessageSettled(queue, position), None)
+    store.sync()
+    checkpointing = begin_checkpoint(store.log, store.holder_numbers, True)
+    assert checkpointing is not None
+    checkpointing.run()
+    assert store.log.files[0].checkpoint and store.log.files[0].live == 1
+    for number in range(3):
+        for kind, entry in (
+            ("queue", None),
+            ("session", PacketIdHeld(0, 7)),
+            ("queue", StreamExtended(0, 9)),
+        ):
+            holder = define(kind, f"{kind} {number}")
+            if isinstance(entry, PacketIdHeld):
+                entry.session = holder
+            elif isinstance(entry, StreamExtended):
+                entry.stream = holder
+            if entry is not None:
+                store.append(entry, None)
+            store.sync()
+            store.append(Undefined("/", kind, f"{kind} {number}", holder), None)
+            store.sync()
+    assert store.log.files[0].live == 1
+    store.append(MessageSettled(queue, old[0]), None)
+    for position in fill(queue, 60):
+        store.append(MessageSettled(queue, position), None)
+        store.sync()
+    drop_dead_files(store.log)
+    assert [file for file in store.log.files if file is not store.log.active] == []
+    assert all(file.live >= 0 for file in store.log.files)
 
 
 def test_a_settlement_counts_when_it_is_durable() -> None:
