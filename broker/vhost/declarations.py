@@ -209,12 +209,13 @@ class Declarations:
             raise PreconditionFailed(f"exchange '{name}' in vhost '{self._vhost}' in use")
         del self.exchanges[name]
         exchange.dead = True
+        if exchange.options.durable:
+            # Before its messages are released, which counts when this entry is durable.
+            self._store.append(Undefined(self._vhost, "exchange", name, exchange.number), ticket)
         if isinstance(exchange, DelayedExchange):
             del self.delays[name]
             exchange.waiting.on_deleted()
             self.deleted.add_queue(exchange.waiting)
-        if exchange.options.durable:
-            self._store.append(Undefined(self._vhost, "exchange", name, exchange.number), ticket)
         if self.topology is not None:
             self.topology.deleted("exchange", name)
         self.planner.retire(name)
@@ -361,10 +362,11 @@ class Declarations:
             )
         del self.queues[queue.name]
         self.queues_deleted += 1
+        if queue.durable:
+            # Before its messages are released, which counts when this entry is durable.
+            self._store.append(Undefined(self._vhost, "queue", queue.name, queue.number), ticket)
         purged = queue.on_deleted()
         self.deleted.add_queue(queue)
-        if queue.durable:
-            self._store.append(Undefined(self._vhost, "queue", queue.name, queue.number), ticket)
         if topology is not None and topology.queue is not queue:
             topology.deleted(kind_of(queue), queue.name)
         self.evict_default_route(queue)

@@ -53,7 +53,7 @@ from broker.routing.publish_context import PublishContext
 from broker.routing.resolved_targets import ResolvedTargets
 from broker.routing.route import CcRoute, Route
 from broker.routing.subscriber import Subscriber
-from broker.store.contract import MessageStored, Store, Ticket
+from broker.store.contract import MessageStored, Store, Ticket, Undefined
 from broker.stream.streams import Streams
 from broker.vhost.dead_letters import (
     MOVES_MAX,
@@ -275,9 +275,14 @@ class VirtualHost(DeadLetterHost):
         """Include a session or a subscription group in the totals."""
         self.subscribers[subscriber] = None
 
-    def delete_subscriber(self, subscriber: Subscriber) -> None:
+    def delete_subscriber(self, subscriber: Subscriber, ticket: Ticket | None) -> None:
         """Delete a session or a subscription group, with its inbox and bindings."""
         inbox = subscriber.inbox
+        if inbox.durable:
+            # Before its messages are released, which counts when this entry is durable.
+            self.store.append(
+                Undefined(self.name, "session", subscriber.name, subscriber.number), ticket
+            )
         inbox.on_deleted()
         self.inboxes.pop(inbox.name, None)
         self.subscribers.pop(subscriber, None)

@@ -324,14 +324,14 @@ class Session(Subscriber):
         if self.in_flight.idle:
             self.in_flight = EMPTY_WINDOW
 
-    def end(self) -> None:
-        """Remove the session from the virtual host."""
+    def end(self, ticket: Ticket | None) -> None:
+        """Remove the session from the virtual host and the store."""
         self.detach()
         if self.delayed_will is not None:
             self.delayed_will.run()  # [MQTT-3.1.2-8]
         for membership in self.subscriptions.take_memberships():
             membership.leave(None)
-        self.vhost.delete_subscriber(self)
+        self.vhost.delete_subscriber(self, ticket)
         self.subscriptions.clear()
         for delivery in self.in_flight.take_all():
             delivery.consumer.queue.settle(delivery.message)

@@ -11,7 +11,7 @@ from broker.definitions.restore import Definition
 from broker.errors import PreconditionFailed
 from broker.routing.binding import Binding
 from broker.routing.subscriber import Subscriber
-from broker.store.contract import Defined, Ticket, Undefined
+from broker.store.contract import Defined, Ticket
 from broker.store.durable import DurableStore
 from broker.vhost.vhost import VirtualHost
 from protocols.mqtt.codec.connect import NEVER
@@ -181,11 +181,7 @@ class Sessions(SessionRegistry):
             if session.expiry_deadline is not None:
                 self.deadlines.cancel(session.expiry_deadline)
                 session.expiry_deadline = None
-            session.end()
-            if session.persistent:
-                session.vhost.store.append(
-                    Undefined(session.vhost.name, "session", session.name, session.number), ticket
-                )
+            session.end(ticket)
 
     def expire(self, session: Subscriber) -> None:
         assert isinstance(session, Session)

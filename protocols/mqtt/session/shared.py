@@ -21,7 +21,7 @@ from broker.queues.arguments import UNLIMITED
 from broker.queues.consumer import Consumer, Delivery, MessageSource
 from broker.routing.binding import Binding
 from broker.routing.subscriber import Subscriber
-from broker.store.contract import Defined, MessageStored, Ticket, Undefined
+from broker.store.contract import Defined, MessageStored, Ticket
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import MQTT
 from protocols.mqtt.codec.relay_formats import UNSHARED_5
@@ -255,11 +255,7 @@ class SubscriptionGroup(Subscriber):
         groups, self._groups = self._groups, None
         if groups is not None:
             groups.remove(self)
-            self.vhost.delete_subscriber(self)
-            if self.number:
-                self.vhost.store.append(
-                    Undefined(self.vhost.name, "session", self.name, self.number), ticket
-                )
+            self.vhost.delete_subscriber(self, ticket)
 
 
 def _not_stored(message: Message) -> Message:
