@@ -8,7 +8,8 @@ The head exists twice, and each copy is synced before the other is written. Noth
 space on the disk. A file that settles messages of an earlier one is dropped with it or after it,
 never before: else the messages would come back.
 
-The newest file is never dropped: it holds the last position.
+The newest file with a durable record is never dropped: it holds the last position. Recovery removes
+a newer segment without records.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from broker.store.disk import StoreError, WriteFailed
-from broker.store.files import HEAD_SIZE, SEGMENT, Head, LogFile, os_error_text
+from broker.store.files import DATA_START, HEAD_SIZE, SEGMENT, Head, LogFile, os_error_text
 from broker.store.segments import SegmentLog
 
 
@@ -33,6 +34,7 @@ def dead_files(log: SegmentLog) -> list[list[LogFile]]:
             file.is_dead
             and file is not log.active
             and following.previous_last == file.last
+            and (following is not log.active or log.synced_size > DATA_START)
             and not any(name in present for name in list(file.needs))
         ):
             if not run:

@@ -5,6 +5,7 @@ The speed is counted: between two looks of the store writer, a number of bytes i
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -26,8 +27,9 @@ from broker.store.contract import (
     StreamExtended,
     Undefined,
 )
-from broker.store.disk import Poisoned, StoreError
+from broker.store.disk import Poisoned, StoreError, WriteFailed
 from broker.store.dropping import dead_files, dead_size, drop_dead_files
+from broker.store.files import DATA_START
 from tests.store.logs import DIRECTORY, QUEUES, Log, digest, message, random_entry
 from tests.store.simulated import SimulatedDisk
 from tests.store.test_backup import opened
@@ -370,6 +372,49 @@ def test_a_drop_that_fails_loses_nothing(operation: str, nth: int) -> None:
         drop_dead_files(log.log)
         assert Log(disk, 1_000).recovered == digest(log.state)
         assert not dead_files(log.log)
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("sealed", [1, 3])
+def test_the_last_position_stays_while_the_newest_segment_has_no_record(
+    sealed: int, kept: float
+) -> None:
+    """The disk is full for the first batch of a segment, and all older files are dead."""
+    disk = SimulatedDisk()
+    log = Log(disk, 1_000)
+    for _ in range(sealed):
+        position = log.put(MessageStored("/", message(b"x" * 700), [3]))
+        log.put(MessageSettled(3, position))
+    last, durable = int(log.log.last), digest(log.state)
+    writes = [0]
+
+    def refuse(operation: str, path: str) -> int:
+        """Refuse writes, except that of the new segment's head."""
+        writes[0] += operation == "write"
+        return errno.ENOSPC if operation == "write" and writes[0] > 1 else 0
+
+    disk.refuse = refuse
+    log.add(MessageStored("/", message(b"y" * 900), [3]))
+    records = log.recorder.take()
+    with pytest.raises(WriteFailed):
+        log.log.append(records)
+    assert len(log.log.files) == sealed + 1 and log.log.synced_size == DATA_START
+    disk.refuse = lambda operation, path: 0
+    drop_dead_files(log.log)
+    again = Log(disk.crashed(Random(sealed), kept), 1_000)
+    assert again.recovered == durable and not again.recovery.findings
+    assert again.log.last == last and again.recovery.next == last + 1
+    again.put(MessageStored("/", message(b"z"), [3]))
+    assert not Log(again.log.disk, 1_000).recovery.findings
+
+    log.log.append(records)
+    log.log.sync()
+    drop_dead_files(log.log)
+    assert len(log.log.files) == 1, "with a durable record in the newest segment, all can go"
+    for chance in (0.0, 1.0):
+        again = Log(disk.crashed(Random(sealed), chance), 1_000)
+        assert again.recovered == digest(log.state) and not again.recovery.findings
+        assert again.log.last == last + 1
 
 
 def test_a_file_that_is_removed_by_hand_is_missing_all_the_same() -> None:
