@@ -17,7 +17,11 @@ class FileUser:
 
 
 class OpenFiles:
-    """The objects with open files; the ones used last stay open. Used by one thread."""
+    """The objects with open files; the ones used last stay open.
+
+    One thread calls `use`. Any thread may call `forget` meanwhile: the event loop does when a
+    stream is deleted, and closing a file lets other threads run.
+    """
 
     def __init__(self) -> None:
         #: Largest number of files that stay open.
@@ -34,7 +38,7 @@ class OpenFiles:
         if len(users) >= self.most:
             for other in list(users)[: len(users) + 1 - self.most]:
                 if other.close_idle():
-                    del users[other]
+                    users.pop(other, None)
         users[user] = None
 
     def forget(self, user: FileUser) -> None:

@@ -44,6 +44,30 @@ def test_the_files_used_last_stay_open(steps: list[tuple[int, bool]], most: int)
     assert len(files) == 0
 
 
+class ForgottenMeanwhile(User):
+    """A user that is forgotten while its file is closed, as another thread may do."""
+
+    def __init__(self, files: OpenFiles) -> None:
+        super().__init__()
+        self._files = files
+
+    def close_idle(self) -> bool:
+        self._files.forget(self)
+        return super().close_idle()
+
+
+def test_a_stream_may_be_deleted_while_its_file_is_closed() -> None:
+    """Closing a file releases the interpreter lock, so another thread can run in between."""
+    files = OpenFiles()
+    files.most = 2
+    users = [ForgottenMeanwhile(files), User(), User(), ForgottenMeanwhile(files), User()]
+    for user in users:
+        user.open = True
+        files.use(user)
+    assert [user.open for user in users] == [False, False, False, True, True]
+    assert len(files) == 2
+
+
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=40), st.integers(1, 3))
 def test_rows_of_streams_whose_files_are_closed_meanwhile_are_all_there(
     steps: list[tuple[int, bool]], most: int
