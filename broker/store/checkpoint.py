@@ -192,6 +192,8 @@ class Checkpointing:
         self._least = least
         #: True once the checkpoint has replaced the files.
         self.completed = False
+        #: The first error of removing a replaced file.
+        self._failure: StoreError | None = None
         #: The files that are read now, and up to which size.
         self._sources = files
         self._sizes = [int(file.size) for file in files]
@@ -381,6 +383,7 @@ class Checkpointing:
     # -- writing
 
     def _begin(self) -> None:
+        self._log.remove_leftover()
         try:
             if self._temporary.rpartition("/")[2] in self._log.disk.list(self._log.directory):
                 self._log.disk.remove(self._temporary)
@@ -578,18 +581,22 @@ class Checkpointing:
         self.stage = REMOVE
 
     def _remove(self) -> None:
-        """Remove one of the replaced files. (Removing a large file takes some time.)"""
+        """Remove one of the replaced files. (Removing a large file takes some time.)
+
+        A file that cannot be removed does not keep the others: the error is raised after the last.
+        """
         if self._file_at < len(self._files):
             file = self._files[self._file_at]
             self._file_at += 1
-            file.close_scan()
             try:
-                self._log.disk.remove(file.path)
-            except OSError as error:
-                raise StoreError(os_error_text(file.path, "remove", error)) from error
+                self._log.remove(file)
+            except StoreError as error:
+                self._failure = self._failure or error
         else:
             self._log.sync_directory()
             self.stage = DONE
+            if self._failure is not None:
+                raise self._failure
 
 
 def _remaining_queues(data: bytes, start: i64, end: i64, queues: list[int]) -> bytes:

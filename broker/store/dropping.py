@@ -55,21 +55,21 @@ def dead_size(log: SegmentLog) -> int:
 def drop_dead_files(log: SegmentLog) -> int:
     """Drop all dead files, and return their total size in bytes. May block.
 
-    No checkpoint may be in progress. Raise StoreError; what was not dropped is dropped by a later
-    call.
+    No checkpoint may be in progress. Raise StoreError; a later call drops and removes what is left.
     """
-    size = 0
+    size = log.remove_leftover()
+    failure: StoreError | None = None
     for run in dead_files(log):
         mark_gap(log, run)
         log.forget(run)
         for file in run:
-            file.close_scan()
             try:
-                log.disk.remove(file.path)
-            except OSError as error:
-                raise StoreError(os_error_text(file.path, "remove", error)) from error
-            size += int(file.size)
+                size += log.remove(file)
+            except StoreError as error:
+                failure = failure or error
         log.sync_directory()
+    if failure is not None:
+        raise failure
     return size
 
 

@@ -91,6 +91,8 @@ class SegmentLog:
         self.synced_size: i64 = 0
         #: Number of bytes appended since the log was opened.
         self.written: i64 = 0
+        #: Files that are no longer part of the log, and could not be removed yet.
+        self.leftover: list[LogFile] = []
         self._active: LogFile | None = None
         self._handle: File | None = None
         #: The directory of the log. It stays open, so that a sync of it needs no descriptor.
@@ -362,6 +364,39 @@ class SegmentLog:
         at = self.files.index(dropped[0])
         assert self.files[at : at + len(dropped)] == dropped
         self.files[at : at + len(dropped)] = []
+
+    def remove(self, file: LogFile) -> int:
+        """Remove a file that is no longer part of the log, and return its size in bytes.
+
+        Raise StoreError if that fails: `remove_leftover` tries it again. May block.
+        """
+        file.close_scan()
+        try:
+            return self._unlink(file)
+        except OSError as error:
+            self.leftover.append(file)
+            raise StoreError(os_error_text(file.path, "remove", error)) from error
+
+    def remove_leftover(self) -> int:
+        """Try again to remove the leftover files, and return the size of the removed ones in bytes.
+
+        Files that still cannot be removed are not reported again. May block.
+        """
+        size = 0
+        for file in list(self.leftover):
+            try:
+                size += self._unlink(file)
+            except OSError:
+                continue
+            self.leftover.remove(file)
+        return size
+
+    def _unlink(self, file: LogFile) -> int:
+        try:
+            self.disk.remove(file.path)
+        except FileNotFoundError:
+            return 0
+        return int(file.size)
 
 
 class LogReader:

@@ -370,8 +370,43 @@ def test_a_drop_that_fails_loses_nothing(operation: str, nth: int) -> None:
         assert again.recovered == digest(log.state) and not again.recovery.findings
     if not log.log.poisoned:
         drop_dead_files(log.log)
+        assert not dead_files(log.log) and not log.log.leftover
+        assert set(disk.names) == {file.path for file in log.log.files}, "nothing is left over"
         assert Log(disk, 1_000).recovered == digest(log.state)
-        assert not dead_files(log.log)
+
+
+def test_a_file_that_cannot_be_removed_does_not_keep_the_others_of_its_run() -> None:
+    disk = SimulatedDisk()
+    log = Log(disk, 1_000)
+    for _ in range(12):
+        log.put(MessageSettled(3, log.put(MessageStored("/", message(b"x" * 600), [3]))))
+    [run] = dead_files(log.log)
+    stuck = run[1].path
+    disk.refuse = lambda asked, path: errno.EPERM if asked == "remove" and path == stuck else 0
+    with pytest.raises(StoreError, match=rf"cannot remove '{stuck}': Operation not permitted"):
+        drop_dead_files(log.log)
+    assert set(disk.names) == {stuck} | {file.path for file in log.log.files}
+    assert log.log.leftover == [run[1]]
+    assert drop_dead_files(log.log) == 0, "the error was reported once"
+    assert Log(SimulatedDisk(disk.contents()), 1_000).recovered == digest(log.state)
+    disk.refuse = lambda asked, path: 0
+    assert drop_dead_files(log.log) == run[1].size
+    assert set(disk.names) == {file.path for file in log.log.files} and not log.log.leftover
+
+
+def test_leftover_files_that_are_removed_by_hand_are_forgotten() -> None:
+    disk = SimulatedDisk()
+    log = Log(disk, 1_000)
+    for _ in range(6):
+        log.put(MessageSettled(3, log.put(MessageStored("/", message(b"x" * 600), [3]))))
+    disk.refuse = lambda asked, path: errno.EPERM if asked == "remove" else 0
+    with pytest.raises(StoreError):
+        drop_dead_files(log.log)
+    assert len(log.log.leftover) > 2
+    disk.refuse = lambda asked, path: 0
+    for file in log.log.leftover:
+        disk.remove(file.path)
+    assert drop_dead_files(log.log) == 0 and not log.log.leftover
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.5, 1.0])

@@ -172,6 +172,12 @@ def test_a_checkpoint_that_fails_leaves_the_log_as_it_was_and_able_to_write(
         assert not [name for name in disk.names if name.endswith(".tmp")]
         log.put(MessageStored("/", message(b"after"), [3]))
         assert Log(disk.crashed(Random(nth), 0.5)).recovered == digest(log.state)
+        left = set(disk.names) - {file.path for file in log.log.files}
+        assert len(left) == len(log.log.leftover) <= (operation == "remove" and fault.hit)
+        while log.log.sealed()[-1].checkpoint:
+            log.put(MessageStored("/", message(b"x" * 700), [3]))
+        log.checkpoint()
+        assert set(disk.names) == {file.path for file in log.log.files}, "nothing is left over"
     assert hit
 
 

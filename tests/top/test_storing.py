@@ -266,6 +266,35 @@ async def test_an_idle_broker_gives_space_back_and_after_a_restart_too(
     )
 
 
+async def test_files_that_could_not_be_removed_are_removed_by_an_idle_broker(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(storing, "LOOK_SECONDS", 0.01)
+    disk = HandledDisk()
+    asked = 0
+
+    def refuse(operation: str, path: str) -> int:
+        nonlocal asked
+        asked += operation == "remove"
+        return errno.EPERM if operation == "remove" and path.endswith(".log") else 0
+
+    running = await start(disk=disk, **at(tmp_path, **SMALL))
+    disk.refuse = refuse
+    client = await confirming(running)
+    await publish(client, *[bytes(8_000)] * 200)
+    await confirmed(client, 200)
+    await client.call(spec.Queue.Purge(queue="q"), spec.Queue.PurgeOk)
+    log = of(running).durable.log
+    await running.until(lambda: log.size < 2 * SMALL["segment"] and len(log.leftover) > 0)
+    before = asked
+    await running.until(lambda: asked > before + 20)
+    lines = [record.getMessage() for record in caplog.records]
+    assert sum("cannot remove" in line for line in lines) < 10, "no line for each attempt"
+    disk.refuse = lambda operation, path: 0
+    await running.until(lambda: not log.leftover)
+    assert {file.name for file in log.files} == set(os.listdir(tmp_path / "log"))
+
+
 async def test_publishers_wait_for_a_checkpoint_of_a_log_that_is_too_large_and_go_on(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

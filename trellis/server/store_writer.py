@@ -128,7 +128,7 @@ class DurableStoreWriter(StoreWriter):
         self._timer: asyncio.TimerHandle | None = None
         self._broken = ""
         self._write_queue: SimpleQueue[WriteBatch | Checkpointing | None] = SimpleQueue()
-        #: Checkpoints to make, and logs whose dead files are to be dropped.
+        #: Checkpoints to make, and logs whose dead and leftover files are to be removed.
         self._checkpoint_queue: SimpleQueue[Checkpointing | SegmentLog | None] = SimpleQueue()
         #: The work of the thread for checkpoints; None while it has none.
         self._work: Checkpointing | SegmentLog | None = None
@@ -245,7 +245,10 @@ class DurableStoreWriter(StoreWriter):
             self._clock = self._loop.call_later(LOOK_SECONDS, self._tick)
 
     def _look(self, idle: bool = False) -> None:
-        """Drop dead files if there are any; else begin a checkpoint if it frees enough."""
+        """Drop dead files if there are any; else begin a checkpoint if it frees enough.
+
+        An idle broker tries again to remove files that could not be removed.
+        """
         log = self.durable.log
         self._looked = (log.rolls, int(log.written))
         if self._work is None and not self._drop_dead_files() and self._has_room():
@@ -254,6 +257,8 @@ class DurableStoreWriter(StoreWriter):
                 self._begin(checkpointing)
         elif isinstance(self._work, Checkpointing):
             self._superseded = 4 * dead_size(log) >= self._work.bytes_total
+        if idle and self._work is None and log.leftover:
+            self._begin(log)
         self._limit_log()
 
     def _has_room(self) -> bool:
