@@ -190,6 +190,8 @@ class Checkpointing:
         self._files = files
         self._survivors = Survivors(holder_numbers)
         self._least = least
+        #: The estimate of what the checkpoint would free, when it began.
+        self._reclaimable = log.reclaimable
         #: True once the checkpoint has replaced the files.
         self.completed = False
         #: The first error of removing a replaced file.
@@ -375,7 +377,7 @@ class Checkpointing:
         """Begin to copy, or end if too little space would be freed."""
         live = self._survivors.copies.size
         if self.bytes_total // 2 - live < self._least:
-            self._log.postpone_checkpoint(live)
+            self._log.postpone_checkpoint(live, self._reclaimable)
             self.stage = DONE
         else:
             self.stage = COPY

@@ -69,7 +69,7 @@ def open_store(
     survivors.count_live(log)
     live = survivors.copies.size
     if 2 * live > log.size:
-        log.postpone_checkpoint(live)
+        log.postpone_checkpoint(live, log.reclaimable)
     _compare_catalog_and_log(catalog, survivors, recovery)
     position = max(int(recovery.next) - 1, catalog.last)
     store = DurableStore(log, catalog, codecs, position, survivors.holder_numbers, report)

@@ -80,6 +80,8 @@ class SegmentLog:
         #: messages of equal size.) Both in bytes.
         self.check_size: i64 = 0
         self.check_reclaimable: i64 = 0
+        #: While disk space is short, the size is measured again at this sum of `reclaimable`.
+        self.short_check_reclaimable: i64 = 0
         #: The salt of the log's files, once the log is open.
         self.salt: i64 = salt
         #: The figures about the live entries of each file.
@@ -343,15 +345,24 @@ class SegmentLog:
 
     # -- checkpoints
 
-    def postpone_checkpoint(self, live: i64) -> None:
+    @property
+    def reclaimable(self) -> int:
+        """The estimated number of bytes in the full files that a checkpoint would free."""
+        return sum(file.reclaimable for file in self.sealed())
+
+    def postpone_checkpoint(self, live: i64, measured: i64) -> None:
         """Set when a checkpoint is considered next, after this one found `live` live bytes.
 
-        That is when the full files, or their reclaimable part, have grown enough.
+        That is when the full files, or their reclaimable part, have grown enough. `measured` is the
+        reclaimable part when the measuring began: entries settled since then may have counted as
+        live. While disk space is short, an eighth of the live part that the estimate knew is
+        enough. So the files are read some five times until that part has halved.
         """
         total: i64 = sum(int(file.size) for file in self.sealed())
         self.check_size = max(2 * live, total + total // 4)
-        reclaimable = sum(file.reclaimable for file in self.sealed())
+        reclaimable: i64 = self.reclaimable
         self.check_reclaimable = reclaimable + (total - reclaimable) // 2
+        self.short_check_reclaimable = measured + max((total - measured) // 8, 1)
 
     def replace(self, replaced: list[LogFile], checkpoint: LogFile) -> None:
         """Replace the first files by a durable checkpoint; other threads read one or the other."""

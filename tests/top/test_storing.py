@@ -266,6 +266,51 @@ async def test_an_idle_broker_gives_space_back_and_after_a_restart_too(
     )
 
 
+async def test_a_log_is_not_read_again_and_again_while_the_disk_is_short(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most messages are settled, but they are small: a checkpoint would free less than half."""
+    monkeypatch.setattr(storing, "LOOK_SECONDS", 1_000_000.0)
+    disk = HandledDisk()
+    running = await start(disk=disk, **at(tmp_path, **SMALL))
+    client = await confirming(running, "small")
+    for name in ("large", "stays"):
+        await client.queue(name, durable=True)
+    for number in range(30):
+        await publish(client, *[b"s"] * 20, queue="small")
+        await publish(client, bytes(8_000), queue="large")
+        await publish(client, bytes(2_000), queue="stays")
+        await confirmed(client, 22 * (number + 1))
+    await client.call(spec.Queue.Purge(queue="small"), spec.Queue.PurgeOk)
+    reads = 0
+
+    def count(operation: str, path: str) -> int:
+        nonlocal reads
+        reads += operation == "read"
+        return 0
+
+    disk.refuse = count
+    writer = of(running)
+    log = writer.durable.log
+    await running.until(lambda: sum(file.reclaimable for file in log.sealed()) > log.size // 2)
+
+    async def look() -> None:
+        writer.on_free_space(1 << 40, True)
+        await running.until(lambda: writer._work is None and not writer._busy)
+
+    await look()
+    assert reads > 0 and writer.checkpoints == 0
+    before = reads
+    for _ in range(10):
+        await look()
+    assert reads == before, "nothing was settled since"
+    await client.call(spec.Queue.Purge(queue="large"), spec.Queue.PurgeOk)
+    await running.until(lambda: not writer.durable.unbatched and not writer._busy)
+    for _ in range(3):
+        await look()
+    assert writer.checkpoints == 1 and log.size < 30 * 4_000
+
+
 async def test_files_that_could_not_be_removed_are_removed_by_an_idle_broker(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

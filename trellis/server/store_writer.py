@@ -176,9 +176,11 @@ class DurableStoreWriter(StoreWriter):
     def on_free_space(self, free: int, short: bool) -> None:
         self._free = free
         if short:
-            # A checkpoint that found too little to free may have begun before the messages that are
-            # dead now were settled.
-            self.durable.log.check_reclaimable = 0
+            log = self.durable.log
+            # Otherwise the last measuring found too little to free, and little was settled since it
+            # began.
+            if log.reclaimable >= log.short_check_reclaimable:
+                log.check_reclaimable = 0
             self._look(True)
 
     @property
