@@ -53,6 +53,7 @@ def test_freed_memory_is_given_back_after_enough_was_freed_and_not_too_often() -
     assert not trimmer.trim_if_worthwhile()
     blocks.clear()
     assert process.resident_bytes() > full - 40 * MB
+    clock.now += heap.TRIM_INTERVAL
     assert trimmer.trim_if_worthwhile()
     assert process.resident_bytes() < full - 200 * MB
     blocks = [bytes(20_000) for _ in range(16_000)]
@@ -64,6 +65,31 @@ def test_freed_memory_is_given_back_after_enough_was_freed_and_not_too_often() -
     clock.now += heap.TRIM_INTERVAL
     assert not trimmer.trim_if_worthwhile(), "nothing was freed"
     assert trimmer.trims == 3 and len(stays)
+
+
+class SlowClock(Clock):
+    """A clock that every reading advances, so that each look at the heap takes long."""
+
+    def __call__(self) -> float:
+        self.now += 0.05
+        return self.now
+
+
+@glibc
+def test_the_heap_is_looked_at_rarely_and_more_rarely_if_that_takes_long() -> None:
+    clock = Clock()
+    trimmer = HeapTrimmer(clock)
+    for _ in range(30):
+        assert not trimmer.trim_if_worthwhile()
+        clock.now += 1.0
+    assert trimmer.looks == 3, "the heap is locked during a look"
+    slow = SlowClock()
+    trimmer = HeapTrimmer(slow)
+    for _ in range(100):
+        assert not trimmer.trim_if_worthwhile()
+        slow.now += 1.0
+    assert 1 <= trimmer.looks <= 3
+    assert trimmer.longest_trim > 0.04 and trimmer.trim_seconds > 0.04 * trimmer.looks
 
 
 @given(st.lists(st.tuples(st.integers(-400, 400), st.integers(-50, 50)), max_size=60))

@@ -603,12 +603,13 @@ def _process(page: MetricsPage, node: BrokerNode) -> None:
     )
     page.counter(
         "trellis_heap_trim_seconds",
-        "Total duration of giving back freed memory, in seconds. Large allocations wait meanwhile.",
+        "Total duration of looking for freed memory and giving it back, in seconds. Large"
+        " allocations wait meanwhile.",
         watch.heap.trim_seconds,
     )
     page.gauge(
         "trellis_heap_trim_longest_seconds",
-        "Longest duration of giving back freed memory, in seconds.",
+        "Longest duration of looking for freed memory or giving it back, in seconds.",
         watch.heap.longest_trim,
     )
     if node.reserve is not None:

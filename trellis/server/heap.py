@@ -3,8 +3,9 @@
 glibc keeps freed memory for later allocations, so an emptied queue of 1 GB leaves a process of 1 GB
 until `malloc_trim` is called. That call locks the heap: an allocation above 1 KB in the event loop
 waits until it is over, 0.08 ms for each MB given back (docs/performance.md). So it is called only
-after much was freed, and not often. On musl and macOS, which have no `malloc_trim`, nothing is
-done.
+after much was freed, and not often. `mallinfo2`, which says how much is free, walks all free blocks
+with the heap locked (50 ms for 750,000 blocks), so it is called rarely too. On musl and macOS,
+which have no `malloc_trim`, nothing is done.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from trellis import process
+
 #: Bytes that must have been freed since the last trim for the next one.
 TRIM_BYTES: Final = 64 << 20
 #: Least number of seconds between two trims.
 TRIM_INTERVAL: Final = 10.0
+#: Least time between two looks at the heap, as a multiple of the duration of the last look.
+LOOK_FACTOR: Final = 1_000
 
 
 class _MallocInfo(ctypes.Structure):
@@ -52,10 +57,14 @@ class HeapTrimmer:
             info.restype = _MallocInfo
             self._info = info
         self._clock = clock
-        #: Free bytes of the heap that are known to be given back, or to be in use.
-        self._least_free = 0
+        #: The least difference seen between resident memory and the allocated part of the heap, in
+        #: bytes: memory of other kinds, and free memory that a trim does not give back.
+        self._least_idle = self._idle_and_free()[0]
+        self._look_again_at = clock()
+        #: Number of looks at the heap.
+        self.looks = 0
         self._trimmed_at = clock() - TRIM_INTERVAL
-        #: Number of trims, their total duration, and that of the longest one, in seconds.
+        #: Number of trims, total duration of trims and looks, and that of the longest, in seconds.
         self.trims = 0
         self.trim_seconds = 0.0
         self.longest_trim = 0.0
@@ -65,16 +74,35 @@ class HeapTrimmer:
         """True if TRIM_INTERVAL has passed since the last trim, and a trim is possible."""
         return self._trim is not None and self._clock() - self._trimmed_at >= TRIM_INTERVAL
 
-    def free_bytes(self) -> int:
-        """Return the free bytes of the heap, given back or not; 0 if the C library cannot say."""
-        return 0 if self._info is None else int(self._info().fordblks)
+    def _idle_and_free(self) -> tuple[int, int]:
+        """Return the resident memory beyond the allocated part of the heap, and the free part.
+
+        Both in bytes, and 0 if the C library cannot say. The free part may be given back already.
+        """
+        if self._info is None:
+            return 0, 0
+        info = self._info()
+        return process.resident_bytes() - info.uordblks - info.hblkhd, int(info.fordblks)
+
+    def _look(self) -> int:
+        """Return how many bytes a trim seems to give back."""
+        began = self._clock()
+        idle, free = self._idle_and_free()
+        self.looks += 1
+        seconds = self._note_duration(began)
+        self._look_again_at = began + max(TRIM_INTERVAL, LOOK_FACTOR * seconds)
+        self._least_idle = min(self._least_idle, idle)
+        return min(idle - self._least_idle, free)
+
+    def _note_duration(self, began: float) -> float:
+        seconds = self._clock() - began
+        self.trim_seconds += seconds
+        self.longest_trim = max(self.longest_trim, seconds)
+        return seconds
 
     def trim_if_worthwhile(self) -> bool:
         """Trim the heap if TRIM_BYTES were freed since the last trim. Return True if it did."""
-        free = self.free_bytes()
-        # Memory that was given back and is used again lowers `free`: then freeing it counts anew.
-        self._least_free = min(self._least_free, free)
-        if not self.due or free - self._least_free < TRIM_BYTES:
+        if not self.due or self._clock() < self._look_again_at or self._look() < TRIM_BYTES:
             return False
         self.trim()
         return True
@@ -86,8 +114,6 @@ class HeapTrimmer:
         began = self._clock()
         self._trim(0)
         self._trimmed_at = self._clock()
-        seconds = self._trimmed_at - began
+        self._note_duration(began)
         self.trims += 1
-        self.trim_seconds += seconds
-        self.longest_trim = max(self.longest_trim, seconds)
-        self._least_free = self.free_bytes()
+        self._least_idle = self._idle_and_free()[0]
