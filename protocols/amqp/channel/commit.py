@@ -28,6 +28,7 @@ from broker.store.contract import Store, Ticket
 from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.publisher import ChannelPublisher
 from protocols.amqp.channel.receiver import ChannelReceiver
+from protocols.amqp.channel.settlement import HeldQueues
 from protocols.amqp.channel.transaction import REQUEUED, TransactedPublication
 from protocols.amqp.codec.frames import encode
 
@@ -64,6 +65,7 @@ class Commit(BulkTask):
         self._applied = False
         #: Delivery tags that are still to be requeued, the lowest one last.
         self._requeued: list[int] = []
+        self._held = HeldQueues()
         #: True if the channel has closed: no reply is sent.
         self._abandoned = False
 
@@ -79,6 +81,7 @@ class Commit(BulkTask):
         """Do nothing more that has an effect: the channel has closed."""
         self._abandoned = True
         self._requeued = []
+        self._held.free()
 
     def run(self) -> None:
         if self._abandoned and not self._applied:
@@ -154,8 +157,10 @@ class Commit(BulkTask):
     def _finish(self) -> bool:
         """Requeue the next deliveries, or free the next publications; return True at the end."""
         if self._requeued:
-            self._receiver.requeue_committed(self._requeued[-PARTS_PER_SLICE:])
+            self._receiver.requeue_committed(self._requeued[-PARTS_PER_SLICE:], self._held)
             del self._requeued[-PARTS_PER_SLICE:]
+            if not self._requeued:
+                self._held.free()
         else:
             del self._publications[-PARTS_PER_SLICE:]
         return not self._requeued and not self._publications

@@ -24,7 +24,7 @@ from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.consumer import AmqpConsumer, ConsumerOwner, reject, requeue, settle
 from protocols.amqp.channel.fetching import Fetch
-from protocols.amqp.channel.settlement import Settlement
+from protocols.amqp.channel.settlement import HeldQueues, Settlement
 from protocols.amqp.channel.transaction import ACKED, REJECTED, REQUEUED, Transaction
 from protocols.amqp.codec.contents import DIRECT, Frames
 from protocols.amqp.errors import AmqpError
@@ -317,11 +317,15 @@ class ChannelReceiver(ConsumerOwner):
                 else:
                     reject(delivery)
 
-    def requeue_committed(self, numbers: list[int]) -> None:
-        """Requeue deliveries of a transaction that is being committed, the last number first."""
+    def requeue_committed(self, numbers: list[int], held: HeldQueues) -> None:
+        """Hold the queues of deliveries, and requeue these, the last number first.
+
+        They are a slice of those that a transaction requeues.
+        """
         for number in reversed(numbers):
             delivery = self.unacked.take(number)
             assert delivery is not None
+            held.hold(delivery.consumer.queue)
             requeue(delivery)
 
     def _settle_at_commit(

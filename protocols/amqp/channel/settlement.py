@@ -26,6 +26,25 @@ from protocols.window import Window
 SETTLED_PER_SLICE: Final[i64] = 1_000
 
 
+class HeldQueues:
+    """Queues that deliver nothing until all deliveries of a settlement are requeued, in order."""
+
+    def __init__(self) -> None:
+        self._queues: dict[MessageSource, None] = {}
+
+    def hold(self, queue: MessageSource) -> None:
+        """Hold a queue, if it is not held here yet."""
+        if queue not in self._queues:
+            self._queues[queue] = None
+            queue.hold()
+
+    def free(self) -> None:
+        """Free all queues: they deliver again."""
+        queues, self._queues = self._queues, {}
+        for queue in queues:
+            queue.free()
+
+
 class Settlement(BulkTask):
     """The settlement of all outstanding deliveries of a channel up to a delivery tag.
 
@@ -53,7 +72,7 @@ class Settlement(BulkTask):
         self._requeues_rest = False
         self._stalls = False
         #: The queues that are held until the settlement is finished.
-        self._held: dict[MessageSource, None] = {}
+        self._held = HeldQueues()
 
     def start(self) -> None:
         """Settle the first slice. If deliveries are left, stall the connection."""
@@ -95,9 +114,7 @@ class Settlement(BulkTask):
             failed = False
         finally:
             if self.finished or failed:
-                held, self._held = self._held, {}
-                for queue in held:
-                    queue.free()
+                self._held.free()
 
     def _settle_next(self) -> None:
         how, kept = self._how, self._kept
@@ -112,10 +129,8 @@ class Settlement(BulkTask):
                 self._connection.front.tally.acknowledged += 1
                 settle(delivery)
             elif how == REQUEUED:
-                queue = delivery.consumer.queue
-                if more and queue not in self._held:
-                    self._held[queue] = None
-                    queue.hold()
+                if more:
+                    self._held.hold(delivery.consumer.queue)
                 requeue(delivery)
             else:
                 reject(delivery)

@@ -48,6 +48,10 @@ def requeued(client: Amqp, how: str) -> None:
     if how == "lost":
         client.connection.on_closed()
         return
+    if how == "commit":
+        for method in (spec.Tx.Select(), B.Nack(0, multiple=True, requeue=True), spec.Tx.Commit()):
+            client.connection.receive_data(marshal(1, method))
+        return
     method = {
         "nack": B.Nack(0, multiple=True, requeue=True),
         "recover": B.Recover(requeue=True),
@@ -70,7 +74,7 @@ def delivered(world: World, client: Amqp, count: int) -> list[Any]:
 IN_ORDER = [b"%d" % number for number in range(HELD + 100)]
 
 
-@pytest.mark.parametrize("how", ["nack", "recover", "close", "lost"])
+@pytest.mark.parametrize("how", ["nack", "recover", "close", "lost", "commit"])
 def test_requeued_messages_of_several_queues_are_delivered_in_order(how: str) -> None:
     world = World()
     client, other = holding(world, ("q", "r"))
