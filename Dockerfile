@@ -17,15 +17,16 @@ COPY broker broker
 COPY protocols protocols
 COPY trellis trellis
 COPY pyspark_trellis pyspark_trellis
-RUN tools/container-build.sh /opt/trellis
+RUN tools/container-build.sh /opt/trellis /opt/wheels
 
 # The image of the data pipeline, with Spark and a small Java: docker build --target pipeline. The broker's image has neither.
 FROM python:3.13-slim AS pipeline
 COPY --from=builder /opt/trellis /opt/trellis
+COPY --from=builder /opt/wheels /opt/wheels
 COPY --from=builder /src/tools/pipeline-build.sh /opt/pipeline-build.sh
 RUN groupadd --gid 10001 trellis \
     && useradd --uid 10001 --gid trellis --home-dir /var/lib/pipeline --create-home --shell /usr/sbin/nologin trellis \
-    && /opt/pipeline-build.sh /opt/trellis /opt/java /opt/spark
+    && /opt/pipeline-build.sh /opt/trellis /opt/wheels /opt/java /opt/spark
 ENV PATH="/opt/trellis/bin:/opt/java/bin:${PATH}" \
     JAVA_HOME=/opt/java \
     SPARK_HOME=/opt/spark \

@@ -11,7 +11,7 @@ WHEEL_TESTS = $(wildcard tests/wire tests/interop tests/matching tests/bench) \
 	$(WHEEL_STORE_TESTS:%=tests/store/test_%.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-random test-compiled guard check wheel clean node browser FORCE
+.PHONY: help run test test-long test-random test-compiled guard check wheel release-check clean node browser FORCE
 .DELETE_ON_ERROR:
 
 help: ## List the commands
@@ -56,6 +56,9 @@ check: .venv/installed ## Lint, format, types, import contracts, language and li
 
 wheel: dist/built ## Build the compiled wheel into dist
 	@ls dist/*.whl
+
+release-check: .venv/installed ## Build and check a release: source, wheels of every CPython found here
+	@.venv/bin/python tools/release_check.py
 
 clean: ## Remove everything that these commands made
 	rm -rf .run .venv build dist *.egg-info tests/node/node_modules tests/browser/node_modules

@@ -2,7 +2,8 @@
 
 TRELLIS_PURE=1 leaves every module interpreted. TRELLIS_REQUIRE_COMPILED=1 makes a missing compiler,
 missing headers or a failed compilation fatal. Without it they give one warning line and an
-interpreted wheel, which is slower.
+interpreted wheel, which is slower. TRELLIS_SYMBOLS=1 keeps function names and line numbers in the
+compiled modules, for profilers and debuggers: 28 MB instead of 12.
 """
 
 from __future__ import annotations
@@ -83,6 +84,13 @@ def late_linking() -> list[str]:
         return options if tried.returncode == 0 and made.exists() else []
 
 
+def debug_options() -> tuple[list[str], list[str]]:
+    """Return the options for the compiler and for the linker about symbols and line numbers."""
+    if os.environ.get("TRELLIS_SYMBOLS") or os.name != "posix":
+        return [], []
+    return ["-g0"], ["-Wl,-S,-x"] if sys.platform == "darwin" else ["-s"]
+
+
 class AllOrNothing(build_ext):
     """Builds every extension or none.
 
@@ -138,6 +146,7 @@ def extensions() -> list[Extension]:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the source runs without mypyc
         fall_back(f"mypyc failed, see above: {error!r}")
         return []
+    to_compile, to_link = debug_options()
     for extension in made:
         # A compiler newer than mypyc may have new warnings.
         extension.extra_compile_args = [
@@ -146,6 +155,8 @@ def extensions() -> list[Extension]:
         if os.name == "posix" and sys.platform != "darwin":
             # Lets the compiler inline small exported functions: 7 % on every workload. ELF only.
             extension.extra_compile_args.append("-fno-semantic-interposition")
+        extension.extra_compile_args += to_compile
+        extension.extra_link_args += to_link
         # The library of all modules has many sources if link-time optimisation is possible.
         if len(extension.sources) > 1:
             extension.extra_compile_args += late

@@ -34,8 +34,17 @@ __all__ = [
 ]
 
 #: The build requirements for compiling: mypyc, and the packages whose types the compiled modules
-#: use.
-_COMPILING = ["mypy[mypyc]>=2.4,<3", "librt>=0.16,<1", "pamqp>=4,<5", "pyroaring>=1.2,<2"]
+#: use. The versions are pinned, so that one source distribution always gives the same C code.
+COMPILING = [
+    "mypy[mypyc]==2.4.1",
+    "mypy_extensions==1.2.0",
+    "librt==0.16.0",
+    "pamqp==4.0.1",
+    "pyroaring==1.2.0",
+]
+
+#: The C compiler for a system without one.
+ZIG = "ziglang==0.17.1"
 
 #: Machines that Zig can compile for: Zig's name of each, by the name that Python reports.
 _ZIG_MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
@@ -89,7 +98,7 @@ def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
     required: list[str] = build_meta.get_requires_for_build_wheel(config_settings)
     if _pure():
         return required
-    return required + _COMPILING + (["ziglang>=0.13"] if wants_zig() else [])
+    return required + COMPILING + ([ZIG] if wants_zig() else [])
 
 
 def build_wheel(

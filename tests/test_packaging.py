@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -20,10 +21,13 @@ import pytest
 import yaml
 from setuptools import Distribution, Extension
 
+from trellis.cli.version import conflicts
+
 ROOT = Path(__file__).parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 RULES = ROOT / "config" / "prometheus" / "rules" / "trellis.yml"
 WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
+RELEASE = ROOT / ".github" / "workflows" / "release.yml"
 DASHBOARD = ROOT / "config" / "grafana" / "dashboards" / "trellis.json"
 
 PACKAGES = ("matching", "broker", "protocols", "trellis", "pyspark_trellis")
@@ -205,8 +209,55 @@ def test_zig_compiles_for_this_machine_and_c_library(
 # The distribution
 
 
-def test_an_upload_by_mistake_is_refused() -> None:
-    assert "Private :: Do Not Upload" in PROJECT["classifiers"]
+def test_what_compiles_is_pinned(backend: ModuleType) -> None:
+    """Check the pins: the same source distribution must give the same C code in a year."""
+    build_system = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]
+    required = [*build_system["requires"], *backend.COMPILING, backend.ZIG]
+    assert [line for line in required if "==" not in line] == []
+
+
+def test_compiled_modules_are_stripped_unless_symbols_are_wanted(
+    setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRELLIS_SYMBOLS", raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert setup_py.debug_options() == (["-g0"], ["-s"])
+    monkeypatch.setenv("TRELLIS_SYMBOLS", "1")
+    assert setup_py.debug_options() == ([], [])
+
+
+def test_the_notes_of_a_release_are_its_part_of_the_changelog(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tool = _module(ROOT / "tools" / "release_notes.py", monkeypatch)
+    changelog = "# Changelog\n\n## 1.1.0\n\nnew\n\n### Area\n\n- more\n\n## 1.0.0\n\nold\n"
+    assert tool.notes(changelog, "1.1.0") == "new\n\n### Area\n\n- more\n"
+    assert tool.notes(changelog, "1.0.0") == "old\n"
+    with pytest.raises(ValueError, match=r"'## 2\.0\.0'"):
+        tool.notes(changelog, "2.0.0")
+    assert tool.notes((ROOT / "CHANGELOG.md").read_text(), PROJECT["version"])
+
+
+def test_unstripped_modules_of_a_wheel_are_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    tool = _module(ROOT / "tools" / "release_check.py", monkeypatch)
+    wheel = tmp_path / "made.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("plain.so", b"\x7fELF .text")
+        archive.writestr("symbols.so", b"\x7fELF .symtab")
+        archive.writestr("debug.so", b"\x7fELF .debug_info")
+        archive.writestr("text.py", b".symtab")
+    assert tool.unstripped(wheel) == ["symbols.so", "debug.so"]
+
+
+def test_another_owner_of_a_package_is_reported() -> None:
+    ours = ["trellis-broker"]
+    assert conflicts({"broker": ours, "matching": ours, "protocols": ours}) == []
+    [warning] = conflicts({"broker": [*ours, "message-broker"], "numpy": ["numpy"]})
+    assert "'broker'" in warning
+    assert "uninstall message-broker" in warning
 
 
 def test_supported_pythons_begin_with_the_required_one() -> None:
@@ -263,9 +314,10 @@ def _jobs() -> dict[str, Any]:
     return jobs
 
 
-def test_workflow_fits_its_schema() -> None:
+@pytest.mark.parametrize("workflow", [WORKFLOW, RELEASE], ids=lambda path: path.stem)
+def test_workflow_fits_its_schema(workflow: Path) -> None:
     schema = ["--builtin-schema", "vendor.github-workflows"]
-    check = [sys.executable, "-m", "check_jsonschema", *schema, str(WORKFLOW)]
+    check = [sys.executable, "-m", "check_jsonschema", *schema, str(workflow)]
     said = subprocess.run(check, cwd=ROOT, capture_output=True, text=True)
     assert said.returncode == 0, said.stdout + said.stderr
 
@@ -288,6 +340,18 @@ def test_workflow_runs_the_commands_of_the_makefile() -> None:
 def test_workflow_has_no_write_permission_and_a_time_limit() -> None:
     assert _yaml(WORKFLOW)["permissions"] == {"contents": "read"}
     assert [name for name, job in _jobs().items() if not job.get("timeout-minutes")] == []
+
+
+def test_the_release_builds_every_supported_python_and_publishes_tags_only() -> None:
+    jobs: dict[str, Any] = _yaml(RELEASE)["jobs"]
+    supported = re.findall(r":: (3\.\d+)$", "\n".join(PROJECT["classifiers"]), re.MULTILINE)
+    steps = [step for job in jobs.values() for step in job["steps"]]
+    [build] = [step["env"]["CIBW_BUILD"] for step in steps if "CIBW_BUILD" in step.get("env", {})]
+    assert build.split() == [f"cp{version.replace('.', '')}-*" for version in supported]
+    assert jobs["publish"]["if"] == "startsWith(github.ref, 'refs/tags/v')"
+    assert set(jobs["publish"]["needs"]) == set(jobs) - {"publish"}
+    assert _yaml(RELEASE)["permissions"] == {"contents": "read"}
+    assert [name for name, job in jobs.items() if not job.get("timeout-minutes")] == []
 
 
 # The image and the compose file

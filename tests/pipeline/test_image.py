@@ -76,11 +76,11 @@ class Image:
             "--disable-pip-version-check",
         ]
         subprocess.run(
-            [*pip, "wheel", "--no-deps", "--wheel-dir", str(self.directory), str(ROOT)],
+            [*pip, "wheel", "--no-deps", "--wheel-dir", str(opt / "wheels"), str(ROOT)],
             env=environment,
             check=True,
         )
-        [wheel] = self.directory.glob("*.whl")
+        [wheel] = (opt / "wheels").glob("*.whl")
         subprocess.run([*pip, "install", str(wheel)], env=environment, check=True)
         [step] = re.findall(r"/opt/pipeline-build\.sh (/.*)$", self.stage, re.MULTILINE)
         subprocess.run(

@@ -2,13 +2,21 @@
 
 import argparse
 import platform
-from importlib.metadata import PackageNotFoundError
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, packages_distributions
 from importlib.metadata import version as installed
+from typing import Final
 
 import msgspec
 
 from trellis import __version__, compiled
 from trellis.cli.parsing import Commands, add_command
+
+#: Name of the distribution that holds Trellis.
+DISTRIBUTION: Final = "trellis-broker"
+#: Packages of Trellis whose names other distributions may use too.
+PACKAGES: Final = ("broker", "matching", "protocols", "trellis")
 
 
 def add(commands: Commands) -> None:
@@ -28,8 +36,23 @@ def line() -> str:
     return f"trellis {__version__}"
 
 
+def conflicts(owners: Mapping[str, list[str]]) -> list[str]:
+    """Return a warning for each package of Trellis that another distribution has installed too.
+
+    `owners` gives the names of the distributions that own a package, by the package's name.
+    """
+    return [
+        f"warning: the package '{package}' of {DISTRIBUTION} is also installed by {other}, which "
+        f"may have replaced its files; uninstall {other}, then reinstall {DISTRIBUTION}"
+        for package in PACKAGES
+        for other in sorted(set(owners.get(package, [])) - {DISTRIBUTION})
+    ]
+
+
 def version(arguments: argparse.Namespace) -> int:
     """Print the versions of Trellis, Python and uvloop, and if the core is compiled."""
+    for warning in conflicts(packages_distributions()):
+        print(warning, file=sys.stderr)
     try:
         uvloop = installed("uvloop")
     except PackageNotFoundError:

@@ -1,0 +1,189 @@
+"""Build what a release consists of, as far as one machine can, and check it: `make release-check`.
+
+From one source distribution, the compiled wheel of each CPython that is found here, and the pure
+wheel. Checked are: the C code is the same twice; a wheel is stripped and below MOST_BYTES; in a new
+virtual environment its modules are compiled, and the broker serves and stops; the description fits
+the package index; the changelog describes the version. The files are left in build/release.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Final
+
+from release_notes import notes
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+TARGET: Final = ROOT / "build" / "release"
+#: Largest size of a compiled wheel, in bytes.
+MOST_BYTES: Final = 6_000_000
+#: Minor versions of CPython 3 that a release supports.
+MINORS: Final = range(11, 15)
+#: Sections of an ELF file that a stripped one does not have.
+DEBUG_SECTIONS: Final = (b".symtab", b".debug_")
+
+
+def run(*command: object, directory: Path = ROOT, environment: dict[str, str] | None = None) -> str:
+    """Run a command and return what it printed. End the program if the command fails."""
+    clean = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    ended = subprocess.run(
+        [str(word) for word in command],
+        cwd=directory,
+        env=clean | (environment or {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if ended.returncode != 0:
+        print(ended.stdout[-4000:], file=sys.stderr)
+        sys.exit(f"release-check: failed: {' '.join(map(str, command))}")
+    return ended.stdout
+
+
+def pythons() -> dict[str, str]:
+    """Return the interpreters to build for, by version such as "3.11".
+
+    PATH is searched, then the versions of pyenv. RELEASE_PYTHONS, with versions and spaces between
+    them, limits the choice.
+    """
+    wanted = os.environ.get("RELEASE_PYTHONS", "").split()
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
+    found = {}
+    for version in (f"3.{minor}" for minor in MINORS):
+        paths = [shutil.which(f"python{version}"), *sorted(pyenv.glob(f"{version}.*/bin/python"))]
+        for path in paths:
+            if path and (not wanted or version in wanted) and _has_headers(str(path)):
+                found[version] = str(path)
+                break
+    return found
+
+
+def _has_headers(python: str) -> bool:
+    code = (
+        "import ensurepip, pathlib, sysconfig, sys;"
+        "sys.exit(not pathlib.Path(sysconfig.get_path('include'), 'Python.h').exists())"
+    )
+    return subprocess.run([python, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def c_code(source: Path, seed: str) -> str:
+    """Return a checksum of the C code that mypyc makes of the modules, with this hash seed."""
+    made = source / "build"
+    shutil.rmtree(made, ignore_errors=True)
+    run(
+        sys.executable,
+        "-c",
+        "import setup; assert setup.extensions()",
+        directory=source,
+        environment={
+            "PYTHONHASHSEED": seed,
+            "PYTHONPATH": os.pathsep.join([str(source / "build_backend"), str(source)]),
+            "TRELLIS_REQUIRE_COMPILED": "1",
+        },
+    )
+    checksum = hashlib.sha256()
+    for path in sorted(made.glob("__native*.[ch]")):
+        checksum.update(path.name.encode() + path.read_bytes())
+    shutil.rmtree(made)
+    return checksum.hexdigest()
+
+
+def unstripped(wheel: Path) -> list[str]:
+    """Return the extension modules of a wheel that have symbols or debug information."""
+    with zipfile.ZipFile(wheel) as archive:
+        return [
+            name
+            for name in archive.namelist()
+            if name.endswith(".so")
+            and any(section in archive.read(name) for section in DEBUG_SECTIONS)
+        ]
+
+
+def try_wheel(python: str, wheel: Path, compiled: bool) -> None:
+    """Install a wheel into a new virtual environment, and serve with it."""
+    venv = TARGET / "venv"
+    run(python, "-m", "venv", "--clear", venv)
+    pip = [venv / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    run(*pip, "install", wheel)
+    if compiled:
+        run(venv / "bin" / "python", ROOT / "build_backend" / "compiled_modules.py")
+    run(ROOT / "tools" / "container-try.sh", venv)
+    shutil.rmtree(venv)
+
+
+def build_wheel(python: str, source: Path, directory: Path, option: str) -> Path:
+    """Build a wheel from the unpacked source distribution, and return its path.
+
+    `option` is the environment variable that is set to 1 during the build.
+    """
+    venv = TARGET / "build-venv"
+    run(python, "-m", "venv", "--clear", venv)
+    pip = [venv / "bin" / "python", "-m", "pip", "--disable-pip-version-check"]
+    directory.mkdir(parents=True, exist_ok=True)
+    run(*pip, "wheel", "--no-deps", "--wheel-dir", directory, source, environment={option: "1"})
+    shutil.rmtree(venv)
+    [wheel] = directory.glob("*.whl")
+    return wheel.rename(TARGET / wheel.name)
+
+
+def main() -> None:
+    """Build everything, check it, and print one line for each file."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    notes((ROOT / "CHANGELOG.md").read_text(), version)
+    shutil.rmtree(TARGET, ignore_errors=True)
+    TARGET.mkdir(parents=True)
+    interpreters = pythons()
+    if len(interpreters) < 2:
+        sys.exit(f"release-check: needs two versions of CPython 3.11 to 3.14; found {interpreters}")
+
+    run(sys.executable, "-m", "build", "--sdist", "--outdir", TARGET)
+    [sdist] = TARGET.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(TARGET, filter="data")
+    source = sdist.with_name(sdist.name.removesuffix(".tar.gz"))
+    if c_code(source, "1") != c_code(source, "2"):
+        sys.exit("release-check: the same source gave different C code twice")
+    print(f"{sdist.name}: {sdist.stat().st_size} bytes, the same C code twice", flush=True)
+
+    for python_version, python in interpreters.items():
+        begun = time.monotonic()
+        wheel = build_wheel(python, source, TARGET / "new", "TRELLIS_REQUIRE_COMPILED")
+        seconds = time.monotonic() - begun
+        size = wheel.stat().st_size
+        names = unstripped(wheel)
+        if size > MOST_BYTES or names:
+            sys.exit(f"release-check: {wheel.name}: {size} bytes, unstripped: {names}")
+        try_wheel(python, wheel, compiled=True)
+        print(
+            f"{wheel.name}: {size} bytes, built in {seconds:.0f} s, served on {python_version}",
+            flush=True,
+        )
+
+    pure = build_wheel(sys.executable, source, TARGET / "new", "TRELLIS_PURE")
+    if not pure.name.endswith("-none-any.whl"):
+        sys.exit(f"release-check: {pure.name} is not a wheel for every platform")
+    try_wheel(sys.executable, pure, compiled=False)
+    print(f"{pure.name}: {pure.stat().st_size} bytes, served uncompiled")
+
+    shutil.rmtree(source)
+    shutil.rmtree(TARGET / "new")
+    files = sorted(path for path in TARGET.iterdir() if path.is_file())
+    run(sys.executable, "-m", "twine", "check", "--strict", *files)
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
+    (TARGET / "SHA256SUMS").write_text("".join(lines))
+    missing = [f"3.{minor}" for minor in MINORS if f"3.{minor}" not in interpreters]
+    print(f"checked on CPython {', '.join(interpreters)}; not here: {', '.join(missing) or 'none'}")
+
+
+if __name__ == "__main__":
+    main()
