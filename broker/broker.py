@@ -12,6 +12,7 @@ from broker.agenda import Agenda, BulkTask
 from broker.alarms import Alarms
 from broker.errors import PreconditionFailed
 from broker.limits import BrokerLimits
+from broker.names import checked_name
 from broker.store.contract import Defined, Store, Ticket, Undefined
 from broker.stream.streams import Streams
 from broker.vhost.vhost import VirtualHost
@@ -61,10 +62,14 @@ class Broker:
         return vhost
 
     def create_vhost(self, name: str, ticket: Ticket | None = None) -> VirtualHost:
-        """Return the virtual host of this name; create and store it if it does not exist."""
+        """Return the virtual host of this name; create and store it if it does not exist.
+
+        Raise PreconditionFailed if the name is not valid.
+        """
         known = self.vhosts.get(name)
         if known is not None:
             return known
+        checked_name("vhost", name)
         self.store.append(Defined(name, "vhost", name, {}), ticket)
         return self.add_vhost(name)
 

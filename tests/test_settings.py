@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from broker.limits import BrokerLimits
+from broker.names import fault_of
 from broker.store.memory import MemoryStore
 from broker.store.segments import SEGMENT_SIZE
 from matching import NAMES
@@ -704,6 +705,7 @@ TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 SAMPLES: dict[str, st.SearchStrategy[Any]] = {
     "check_addresses": st.lists(st.ip_addresses().map(str), min_size=1, max_size=3).map(",".join),
     "check_name": st.text(string.ascii_letters + "._@-", min_size=1, max_size=5),
+    "check_object_name": TEXT.filter(lambda name: not fault_of(name)),
     "check_regex": st.sampled_from([".*", r"^amq\.", '["\\\\]', "é|\n"]),
     "check_hash": st.just(HASH),
     "check_networks": st.lists(

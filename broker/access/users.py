@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from broker.access.identity import Identity
 from broker.access.rules import TopicPermissions, UserPermissions
 from broker.errors import PreconditionFailed
+from broker.names import checked_name
 from broker.store.contract import Defined, Store, Ticket, Undefined
 
 #: The virtual host under which the store keeps users, because they belong to none.
@@ -111,12 +112,16 @@ class Users:
     ) -> User:
         """Create a user, or replace the password hash and the tags of an existing one.
 
-        The permissions of an existing user stay. Return the user.
+        The permissions of an existing user stay. Return the user. Raise PreconditionFailed if the
+        name or a tag is not valid.
         """
         row: dict[str, object] = {"password_hash": password_hash, "tags": list(tags)}
         known = self.by_name.get(name)
         if known is not None and known.password_hash == password_hash and known.tags == tags:
             return known
+        checked_name("user", name)
+        for tag in tags:
+            checked_name("tag", tag)
         self._store.append(Defined(USERS_VHOST, "user", name, row), ticket)
         user = self.add(name, row)
         self._notify(name)
@@ -202,6 +207,7 @@ class Users:
         topics = dict(user.topics.get(vhost, {}))
         known = topics.pop(exchange, None)
         if patterns is not None:
+            checked_name("exchange", exchange)
             topics[exchange] = patterns
         self._grant(
             user, vhost, user.permissions.get(vhost), user.rules.get(vhost, ()), topics, ticket

@@ -16,6 +16,7 @@ from mypy_extensions import i64
 
 from broker.broker import Broker
 from broker.errors import BrokerError, PreconditionFailed
+from broker.names import is_text
 from broker.queues.arguments import QueueArguments
 from broker.queues.destination import Destination
 from broker.queues.policies import policy_of
@@ -204,6 +205,11 @@ class DefinitionsRestore:
                 raise PreconditionFailed(f"there is no vhost '{entry.vhost}'")
             vhost = self._broker.add_vhost(entry.vhost)
             self._add_predeclared(vhost)
+        if not is_text(name) and kind not in ("binding", "subscription"):
+            raise PreconditionFailed(
+                "its name is not valid UTF-8: stop the broker and run `trellis store repair`, "
+                "which renames it"
+            )
         if kind == "exchange":
             if name in vhost.exchanges:
                 raise PreconditionFailed(

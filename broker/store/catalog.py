@@ -223,6 +223,27 @@ class Catalog:
         except _ERRORS as error:
             raise self._error(error) from error
 
+    # -- renaming, for repairs
+
+    def rename(self, number: int, kind: str, name: str) -> None:
+        """Give an object another name, in a transaction of its own. Bindings refer to numbers.
+
+        The caller must hold the lock on the data directory.
+        """
+        table, db = _OBJECT_TABLES[kind], self._db
+        try:
+            row = db.execute(
+                f"SELECT vhost, definition FROM {table} WHERE number = ?", (number,)
+            ).fetchone()
+            vhost, definition = row
+            name_bytes = _encode_name(name)
+            db.execute(
+                f"UPDATE {table} SET name = ?, sum = ? WHERE number = ?",
+                (name_bytes, _checksum(kind, number, vhost, name_bytes, definition), number),
+            )
+        except _ERRORS as error:
+            raise self._error(error) from error
+
     # -- writing
 
     def write(self, changes: list[tuple[int, StoreEntry]], position: int) -> None:

@@ -34,7 +34,7 @@ _NAME_MAX: Final = 120
 
 def directory_name(name: str) -> str:
     """Return the name of the directory of a virtual host or a queue, unique and safe in a path."""
-    made = quote(name, safe="")
+    made = quote(name, safe="", errors="surrogateescape")
     if made.startswith("."):
         made = "%2E" + made[1:]
     return (

@@ -21,6 +21,7 @@ from mypy_extensions import i64
 from broker.agenda import Agenda
 from broker.errors import NotAllowed, NotFound, PreconditionFailed, ResourceLocked
 from broker.limits import BrokerLimits
+from broker.names import checked_name
 from broker.queues.arguments import NO_ARGUMENTS, QueueArguments, check_durable_type
 from broker.queues.delay import DelayQueue
 from broker.queues.limited import DeadLetterHost, LimitedQueue
@@ -116,6 +117,7 @@ class Declarations:
                 # The declare-ok waits until the existing definition would survive a crash.
                 self._store.wait_for(known.number, ticket)
             return known
+        checked_name("exchange", name)
         if 0 < self._limits.exchanges <= len(self.exchanges):
             raise NotAllowed(
                 f"cannot declare exchange '{name}': vhost '{self._vhost}' has reached its "
@@ -271,6 +273,7 @@ class Declarations:
                 # The declare-ok waits until the existing definition would survive a crash.
                 self._store.wait_for(known.number, ticket)
             return known
+        checked_name("queue", name)
         if effective.quorum or effective.stream:
             check_durable_type(
                 name,
@@ -393,6 +396,7 @@ class Declarations:
         known = self.policies.by_name.get(policy.name)
         if known is not None and known.row == policy.row:
             return
+        checked_name("policy", policy.name)
         self._store.append(Defined(self._vhost, "policy", policy.name, policy.row), ticket)
         self.add_policy(policy)
 

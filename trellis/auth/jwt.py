@@ -34,6 +34,7 @@ from broker.access.identity import (
     Verdict,
 )
 from broker.errors import AccessRefused
+from broker.names import fault_of
 from trellis import logs
 from trellis.settings import SettingsError
 from trellis.settings.schema import Jwt
@@ -193,6 +194,8 @@ class Tokens:
         )
         if not isinstance(user, str) or not user:
             raise ValueError(f"the claim '{self._settings.user}' names no user")
+        if fault_of(user):
+            raise ValueError(f"the claim '{self._settings.user}' is no name: {fault_of(user)}")
         if not isinstance(expires, int | float) or isinstance(expires, bool):
             raise ValueError("the claim 'exp' is not a number of seconds")
         if not 0 <= expires <= MAX_EXPIRES:

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
+from broker.names import shown
 from trellis.cli.parsing import CommandError, Parser, add_settings, load_settings
 from trellis.settings import Listener, Settings
 from trellis.settings.loading import read_password
@@ -68,7 +69,11 @@ class ApiClient:
 
         Return the decoded JSON of the answer; None for an empty answer.
         """
-        data = None if body is None else msgspec.json.encode(body)
+        try:
+            data = None if body is None else msgspec.json.encode(body)
+        except UnicodeEncodeError as error:
+            wrong = shown(error.object[:SHOWN])
+            raise CommandError(f"the argument '{wrong}' is not valid UTF-8", 2) from None
         answer = self.request(method, *path, body=data)
         return self.decode(answer, Any, "JSON", *path) if answer else None
 

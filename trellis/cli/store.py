@@ -51,7 +51,8 @@ def add(commands: Commands) -> None:
         tools,
         "repair",
         repair,
-        "rewrite damaged files of the log and the streams of a stopped broker without the damage; "
+        "rename objects whose names are not valid UTF-8, and rewrite damaged files of the log and "
+        "the streams of a stopped broker without the damage; "
         "copies of the damaged files are kept in the directory quarantine beside them",
     )
     backup = _add(
@@ -91,7 +92,10 @@ def verify(arguments: argparse.Namespace) -> int:
 
     The exit code is 1 if there is damage.
     """
+    from broker.names import shown
     from broker.store import inspect
+    from broker.store.findings import WRONG
+    from broker.store.renaming import invalid_names
     from broker.stream import inspect as streams
 
     damaged = 0
@@ -100,6 +104,13 @@ def verify(arguments: argparse.Namespace) -> int:
 
         definitions, log_position = _read_catalog(directory)
         print(f"fine: {_catalog(directory)}: {len(definitions)} definitions")
+        for number, entry in invalid_names(definitions):
+            damaged += 1
+            print(
+                f"{WRONG}: {_catalog(directory)}: the name of {entry.kind} '{shown(entry.name)}' "
+                f"in vhost '{entry.vhost}' (number {number}) is not valid UTF-8; the broker does "
+                "not restore it"
+            )
         check = inspect.EntryCheck()
         for finding in inspect.verify(RealDisk(), log, 0, check, log_position):
             damaged += _is_damage(finding)
@@ -110,7 +121,7 @@ def verify(arguments: argparse.Namespace) -> int:
             damaged += _is_damage(finding)
             print(finding)
     print(
-        f"damaged parts: {damaged}; `trellis store repair` quarantines them"
+        f"damaged parts: {damaged}; `trellis store repair` quarantines or renames them"
         if damaged
         else "no damage found"
     )
@@ -140,6 +151,7 @@ def repair(arguments: argparse.Namespace) -> int:
     with _store(arguments) as (directory, log):
         from broker.store.disk import RealDisk
 
+        _rename_invalid(directory)
         check = inspect.EntryCheck()
         undamaged = True
         for finding in inspect.repair(RealDisk(), log, check=check):
@@ -150,6 +162,25 @@ def repair(arguments: argparse.Namespace) -> int:
         ):
             print(finding)
     return 0
+
+
+def _rename_invalid(directory: Path) -> None:
+    """Rename the objects in the catalog whose names are not valid UTF-8, and print their names."""
+    from broker.names import shown
+    from broker.store.catalog import Catalog
+    from broker.store.inspect import REPAIRED
+    from broker.store.renaming import rename_invalid
+
+    path = _catalog(directory)
+    catalog = Catalog(str(path))
+    try:
+        for entry, name in rename_invalid(catalog, list(catalog.load())):
+            print(
+                f"{REPAIRED}: {path}: {entry.kind} '{shown(entry.name)}' in vhost '{entry.vhost}' "
+                f"is called '{name}' now"
+            )
+    finally:
+        catalog.close()
 
 
 def _is_damage(finding: Finding) -> bool:

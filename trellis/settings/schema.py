@@ -35,6 +35,8 @@ from trellis.settings.values import (
     check_hash,
     check_journal,
     check_name,
+    check_object_name,
+    check_optional_name,
     check_regex,
     check_rule,
     check_tag,
@@ -368,7 +370,7 @@ class AmqttSettings(Section, frozen=True, kw_only=True):
 class UserSettings(Section, frozen=True, kw_only=True):
     """A user; the three patterns are regular expressions over names, as in RabbitMQ."""
 
-    name: Annotated[str, option("name given at login")]
+    name: Annotated[str, option("name given at login", check=check_object_name)]
     password_hash: Annotated[
         str, option("output of `trellis hash-password`", check=check_hash, secret=True)
     ]
@@ -389,9 +391,10 @@ class UserSettings(Section, frozen=True, kw_only=True):
             check=check_tag,
         ),
     ] = ()
-    vhosts: Annotated[tuple[str, ...], option("virtual hosts that this user may connect to")] = (
-        "/",
-    )
+    vhosts: Annotated[
+        tuple[str, ...],
+        option("virtual hosts that this user may connect to", check=check_object_name),
+    ] = ("/",)
     rules: Annotated[
         tuple[str, ...],
         option(
@@ -406,7 +409,11 @@ class Settings(Section, frozen=True, kw_only=True):
     """All settings."""
 
     user: Annotated[
-        str, option("name of one user with all permissions, in addition to [[users]]")
+        str,
+        option(
+            "name of one user with all permissions, in addition to [[users]]",
+            check=check_optional_name,
+        ),
     ] = ""
     password: Annotated[
         str,

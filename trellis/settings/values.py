@@ -10,6 +10,7 @@ import re
 from argon2 import extract_parameters
 
 from broker.access.rules import Rule
+from broker.names import NAME_BYTES_MAX, fault_of
 
 
 def split_addresses(host: str) -> list[str]:
@@ -81,6 +82,19 @@ def check_name(name: str) -> None:
         raise ValueError("1 to 255 letters, digits and . _ @ -")
 
 
+def check_object_name(name: str) -> None:
+    """Raise ValueError unless the text is a valid name of a user or a virtual host."""
+    fault = fault_of(name)
+    if fault:
+        raise ValueError(f"1 to {NAME_BYTES_MAX} bytes of UTF-8 without NUL ({fault})")
+
+
+def check_optional_name(name: str) -> None:
+    """Raise ValueError unless the text is a valid name, or empty."""
+    if name:
+        check_object_name(name)
+
+
 def check_regex(pattern: str) -> None:
     """Raise ValueError unless the text is a regular expression of Python."""
     try:
@@ -109,7 +123,7 @@ def check_tag(tag: str) -> None:
 def check_journal(text: str) -> None:
     """Raise ValueError unless the text is VHOST=NAME: a virtual host and a stream in it."""
     vhost, equals, name = text.rpartition("=")
-    if not vhost or not equals or not 0 < len(name.encode()) <= 255:
+    if not equals or fault_of(vhost) or fault_of(name):
         raise ValueError('VHOST=NAME, such as "/=journal"')
 
 

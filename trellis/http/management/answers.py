@@ -10,6 +10,7 @@ import msgspec
 
 from broker.access.identity import Identity
 from broker.errors import AccessRefused, BrokerError, NotFound
+from broker.names import is_text, shown
 from broker.store.contract import SettledCallback, Ticket
 from broker.vhost.vhost import VirtualHost
 from trellis.http.server import Request, Response
@@ -71,7 +72,10 @@ class ApiBackend:
 
 
 class Call:
-    """An API request that passed authorization, with the user that made it."""
+    """An API request that passed authorization, with the user that made it.
+
+    Raises ApiRefusal if a path parameter is not text.
+    """
 
     def __init__(self, backend: ApiBackend, request: Request, identity: Identity) -> None:
         self.node = backend.node
@@ -81,6 +85,9 @@ class Call:
         self.request = request
         self.identity = identity
         self.path_parameters = request.path_parameters
+        for part in self.path_parameters:
+            if not is_text(part):
+                raise bad_request(f"'{shown(part)}' in the path is not valid UTF-8")
         self.query = request.query
         self.node.turn.update_clock()
 

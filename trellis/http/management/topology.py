@@ -82,8 +82,6 @@ async def vhost(call: Call) -> Row:
 async def put_vhost(call: Call) -> Empty:
     """Create a virtual host, unless it exists."""
     name = call.path_parameters[0]
-    if not name or len(name.encode("utf-8", "surrogateescape")) > 255:
-        raise bad_request("the name of a vhost must have 1 to 255 bytes")
     known = call.broker.vhosts.get(name)
     if known is not None and known.closing:
         raise bad_request(f"vhost '{name}' is being deleted")

@@ -102,8 +102,6 @@ async def put_user(call: Call) -> Empty:
     """Create or change a user."""
     name, row = call.path_parameters[0], call.body()
     _changeable(call, name)
-    if not name or len(name.encode("utf-8", "surrogateescape")) > 255:
-        raise bad_request("the name of a user must have 1 to 255 bytes")
     tags = row.get("tags")
     if isinstance(tags, str):
         tags = [tag.strip() for tag in tags.split(",") if tag.strip()]

@@ -1,0 +1,67 @@
+"""The check of every name that enters: of virtual hosts, users, exchanges, queues and policies.
+
+Names enter by AMQP methods, HTTP paths and JSON, definitions, settings, tokens and the command
+line. All of them are checked where the object is created, with `checked_name`:
+
+    a name is text that UTF-8 can encode, of 1 to 255 bytes, without the character NUL
+
+A name of Python that has lone surrogates stands for bytes that are not UTF-8. Such a name cannot be
+written as JSON or sent to a client. Routing keys are not names: they may have any bytes.
+
+A client identifier of MQTT is checked when CONNECT is decoded, by the same rule, but for the
+length: it has up to 65,535 bytes, as the specification allows.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.errors import PreconditionFailed
+
+#: Greatest length of a name in bytes: an AMQP short string holds no more.
+NAME_BYTES_MAX: Final = 255
+
+
+def is_text(name: str) -> bool:
+    """True if the name can be encoded in UTF-8, which lone surrogates cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def shown(name: str) -> str:
+    """Return a name in which bytes that are not UTF-8 are escape sequences, such as `\\xff`."""
+    try:
+        return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # A surrogate that does not stand for a byte.
+        return name.encode("utf-8", "backslashreplace").decode()
+
+
+def fault_of(name: str) -> str:
+    """Return why a name is not valid; an empty string if it is valid."""
+    if not name:
+        return "it is empty"
+    if not is_text(name):
+        return "it is not valid UTF-8"
+    if "\0" in name:
+        return "it contains the character NUL"
+    size = len(name.encode())
+    if size > NAME_BYTES_MAX:
+        return f"it has {size} bytes in UTF-8, and the limit is {NAME_BYTES_MAX}"
+    return ""
+
+
+def checked_name(kind: str, name: str) -> str:
+    """Return the name if it is valid. Raise PreconditionFailed otherwise.
+
+    `kind` says what the name is for, such as "queue".
+    """
+    fault = fault_of(name)
+    if fault:
+        raise PreconditionFailed(
+            f"invalid name of a {kind}, '{shown(name)[:NAME_BYTES_MAX]}': {fault}; choose a name "
+            f"of 1 to {NAME_BYTES_MAX} bytes of UTF-8 without NUL"
+        )
+    return name

@@ -1,0 +1,65 @@
+"""Names in the catalog that are not valid UTF-8: find them, and rename their objects.
+
+Older versions accepted such names over HTTP. The broker does not restore their objects, which stay
+in the store with their messages, until `trellis store repair` has renamed them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.names import NAME_BYTES_MAX, is_text, shown
+from broker.store.catalog import Catalog
+from broker.store.contract import Defined
+
+#: Kinds of definitions whose names do not come from clients: those of links contain routing keys.
+_LINKS: Final = ("binding", "subscription")
+#: Bytes of a name that are kept free for a number that makes the name unique.
+_SUFFIX: Final = 12
+
+Numbered = tuple[int, Defined]
+
+
+def invalid_names(definitions: list[Numbered]) -> list[Numbered]:
+    """Return the definitions of objects whose names are not valid UTF-8, with their numbers."""
+    return [
+        (number, entry)
+        for number, entry in definitions
+        if entry.kind not in _LINKS and not is_text(entry.name)
+    ]
+
+
+def rename_invalid(catalog: Catalog, definitions: list[Numbered]) -> list[tuple[Defined, str]]:
+    """Rename each object whose name is not valid UTF-8; return the objects with their new names.
+
+    Bytes that are not UTF-8 become escape sequences, such as `\\xff`. A user and its permissions
+    get the same new name. Raise StoreError.
+    """
+    taken: dict[tuple[str, str], set[str]] = {}
+    for _, entry in definitions:
+        taken.setdefault(_scope(entry), set()).add(entry.name)
+    chosen: dict[tuple[str, str, str], str] = {}
+    renamed: list[tuple[Defined, str]] = []
+    for number, entry in invalid_names(definitions):
+        scope = _scope(entry)
+        name = chosen.get((*scope, entry.name)) or _unused(entry.name, taken[scope])
+        chosen[*scope, entry.name] = name
+        taken[scope].add(name)
+        catalog.rename(number, entry.kind, name)
+        renamed.append((entry, name))
+    return renamed
+
+
+def _scope(entry: Defined) -> tuple[str, str]:
+    """Return the virtual host and the kind of object within which a name must be unique."""
+    return ("", "user") if entry.kind in ("user", "permission") else (entry.vhost, entry.kind)
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    """Return a valid name like this one that is not in `taken`."""
+    base = shown(name).encode()[: NAME_BYTES_MAX - _SUFFIX].decode(errors="ignore")
+    candidate, count = base, 1
+    while candidate in taken:
+        count += 1
+        candidate = f"{base}~{count}"
+    return candidate
