@@ -19,6 +19,8 @@ from broker.errors import AccessRefused
 READ_NONE: Final = 0
 READ_SOME: Final = 1
 READ_ALL: Final = 2
+#: Regular expressions that match every name; others are not recognized as such.
+UNIVERSAL: Final = (".*", "^.*", ".*$", "^.*$", ".+", "^.+$")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -80,6 +82,17 @@ class Identity:
     def may_publish(self, topic: bytes) -> bool:
         """True if the user's topic rules permit a message with this topic."""
         return True
+
+    def may_publish_everything(self, exchange: str) -> bool:
+        """True if the user's topic rules permit every routing key of a topic exchange.
+
+        Called when a user declares a way into the exchange on which routing keys are not checked.
+        """
+        return True
+
+    def may_read_everything(self) -> bool:
+        """True if the user may read all queues and exchanges, and all topics."""
+        return self._read.pattern in UNIVERSAL
 
     def may_subscribe(self, topic_filter: str) -> bool:
         """True if the user's topic rules permit a subscription to all topics of this filter.

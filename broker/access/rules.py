@@ -31,7 +31,14 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.access.identity import READ_ALL, READ_NONE, READ_SOME, Identity, pattern_of
+from broker.access.identity import (
+    READ_ALL,
+    READ_NONE,
+    READ_SOME,
+    UNIVERSAL,
+    Identity,
+    pattern_of,
+)
 from broker.errors import PreconditionFailed
 from broker.eviction import evict_oldest
 from broker.patterns import bounded_pattern
@@ -40,6 +47,8 @@ from matching.grammar import MQTT, InvalidPattern
 _ACTIONS: Final = {"publish": (True, False), "subscribe": (False, True), "all": (True, True)}
 #: Characters that a name must not contain if it replaces a variable in a filter.
 _NOT_IN_WORDS: Final = ("/", "+", "#", "\0")
+#: Finds the variables, each of which becomes a part of its own when a text is split.
+_VARIABLE: Final = re.compile(r"(\{username\}|\{vhost\}|\{client_id\})")
 #: Largest number of rules of one user in one virtual host, and of levels in a rule's filter.
 RULES_MAX: Final = 200
 LEVELS_MAX: Final = 200
@@ -67,19 +76,22 @@ class Rule:
             )
         self.allow = words[0] == "allow"
         self.publish, self.subscribe = _ACTIONS[words[1]]
-        topic_filter = words[2]
-        for variable, value in (
-            ("{username}", user),
-            ("{vhost}", vhost),
-            ("{client_id}", client_id),
-        ):
-            if variable in topic_filter and (
-                not value or any(mark in value for mark in _NOT_IN_WORDS)
-            ):
+        values = _variables(user, vhost, client_id)
+        topic_filter = ""
+        impossible = False
+        for part in _VARIABLE.split(words[2]):
+            value = values.get(part)
+            if value is None:
+                topic_filter += part
+            elif value and not any(mark in value for mark in _NOT_IN_WORDS):
+                topic_filter += value
+            else:
                 # The name cannot be a word of a topic. A rule that allows then matches no topic,
                 # and a rule that denies matches the topics of every name.
-                topic_filter = "" if self.allow else topic_filter.replace(variable, "+")
-            topic_filter = topic_filter.replace(variable, value)
+                topic_filter += "+"
+                impossible = True
+        if impossible and self.allow:
+            topic_filter = ""
         if topic_filter:
             MQTT.check(topic_filter, LEVELS_MAX)
         #: The words of the filter; empty if the rule matches no topic.
@@ -164,10 +176,15 @@ class RestrictedIdentity(Identity):
             return READ_NONE
         if self._rules is None:
             return READ_ALL
-        words = topic_filter.split("/")
+        return self._scope(topic_filter.split("/"), hides_dollar, False)
+
+    def _scope(self, words: list[str], hides_dollar: bool, publish: bool) -> int:
+        """Return how much of a filter, given as its words, the rules permit: READ_ALL, READ_SOME or
+        READ_NONE. The rules are those about publishing, or those about subscribing.
+        """
         allows = denies = False
-        for rule in self._rules:
-            if rule.subscribe and rule.overlaps(words, hides_dollar):
+        for rule in self._rules or ():
+            if (rule.publish if publish else rule.subscribe) and rule.overlaps(words, hides_dollar):
                 if rule.allow:
                     allows = True
                 else:
@@ -177,6 +194,19 @@ class RestrictedIdentity(Identity):
                 if rule.covers(words):
                     return READ_ALL if allows else READ_NONE
         return READ_SOME if allows else READ_NONE
+
+    def may_publish_everything(self, exchange: str) -> bool:
+        about = self._topics.get(exchange)
+        if about is not None and about[0].pattern not in UNIVERSAL:
+            return False
+        return self._rules is None or self._scope(["#"], False, True) == READ_ALL
+
+    def may_read_everything(self) -> bool:
+        if any(read.pattern not in UNIVERSAL for _, read in self._topics.values()):
+            return False
+        return super().may_read_everything() and (
+            self._rules is None or self._scope(["#"], False, False) == READ_ALL
+        )
 
     def may_read(self, topic: bytes) -> bool:
         return self._may(topic, False)
@@ -287,10 +317,21 @@ class UserPermissions:
         )
 
 
+def _variables(user: str, vhost: str, client_id: str) -> dict[str, str]:
+    """Return the value of each variable."""
+    return {"{username}": user, "{vhost}": vhost, "{client_id}": client_id}
+
+
 def _substitute(pattern: str, user: str, vhost: str, client_id: str) -> str:
-    """Replace the variables in a regular expression by the names, which then match literally."""
-    for variable, value in (("{username}", user), ("{vhost}", vhost), ("{client_id}", client_id)):
-        if variable in pattern:
-            # An absent name matches nothing.
-            pattern = pattern.replace(variable, re.escape(value) if value else "(?!)")
-    return pattern
+    """Replace the variables in a regular expression by the names, which then match literally.
+
+    All variables are replaced at once: a name that looks like a variable stays as it is. An absent
+    name matches nothing.
+    """
+    values = _variables(user, vhost, client_id)
+    parts = _VARIABLE.split(pattern)
+    for at, part in enumerate(parts):
+        value = values.get(part)
+        if value is not None:
+            parts[at] = re.escape(value) if value else "(?!)"
+    return "".join(parts)

@@ -180,6 +180,11 @@ class Address:
         self.stored_names = b""
 
 
+def topic_of(key: str) -> bytes:
+    """Return the MQTT form of a routing key, as in `Address`."""
+    return key.encode("utf-8", "surrogateescape").translate(SWAP_SEPARATORS)
+
+
 #: Swaps `/` and `.`. Neither of the two bytes occurs inside a character of several bytes in UTF-8,
 #: so a text can be translated byte by byte.
 SWAP_SEPARATORS: Final = bytes.maketrans(b"./", b"/.")

@@ -56,7 +56,11 @@ _NUMBERS: Final = {
     "x-delivery-limit": -NUMBER_MAX,
     "x-stream-max-segment-size-bytes": SEGMENT_BYTES_MIN,
 }
-_STRINGS: Final = ("x-dead-letter-exchange", "x-dead-letter-routing-key")
+#: The arguments of dead letters, and the argument that makes a stream a journal.
+DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
+DEAD_LETTER_KEY: Final = "x-dead-letter-routing-key"
+JOURNAL: Final = "x-journal"
+_STRINGS: Final = (DEAD_LETTER_EXCHANGE, DEAD_LETTER_KEY)
 _CHOICES: Final = {
     "x-overflow": ("drop-head", "reject-publish", "reject-publish-dlx"),
     "x-queue-mode": ("default", "lazy"),
@@ -64,9 +68,8 @@ _CHOICES: Final = {
 }
 _SINGLE_ACTIVE_CONSUMER: Final = "x-single-active-consumer"
 _MAX_AGE: Final = "x-max-age"
-_JOURNAL: Final = "x-journal"
 #: The arguments that only streams accept. _STREAM_ARGUMENTS are all arguments that streams accept.
-_STREAM_ONLY: Final = ("x-stream-max-segment-size-bytes", _MAX_AGE, _JOURNAL)
+_STREAM_ONLY: Final = ("x-stream-max-segment-size-bytes", _MAX_AGE, JOURNAL)
 _STREAM_ARGUMENTS: Final = (
     *_STREAM_ONLY,
     "x-queue-type",
@@ -89,7 +92,7 @@ _COMPARED: Final = (
     "x-queue-type",
     _SINGLE_ACTIVE_CONSUMER,
     _MAX_AGE,
-    _JOURNAL,
+    JOURNAL,
 )
 
 #: The keys of a policy about queues, and the queue argument of the same meaning.
@@ -150,7 +153,7 @@ class QueueArguments:
         self.segment_bytes: i64 = _number(
             arguments.get(_STREAM_ONLY[0], policy.get(_STREAM_ONLY[0], SEGMENT_BYTES))
         )
-        self.journal = arguments.get(_JOURNAL) is True
+        self.journal = arguments.get(JOURNAL) is True
         self.single_active_consumer = arguments.get(_SINGLE_ACTIVE_CONSUMER) is True
         self.max_priority = _number(arguments.get("x-max-priority"))
         self.ttl: i64 = _lowest(arguments, policy, "x-message-ttl")
@@ -246,8 +249,8 @@ def _check(thing: str, arguments: Mapping[str, object]) -> None:
             f"invalid arg '{_MAX_AGE}' {thing}: "
             f"{age!r} is not an age such as '7D' (Y, M, D, h, m, s)"
         )
-    if not isinstance(arguments.get(_JOURNAL, False), bool):
-        raise PreconditionFailed(f"invalid arg '{_JOURNAL}' {thing}: not a boolean")
+    if not isinstance(arguments.get(JOURNAL, False), bool):
+        raise PreconditionFailed(f"invalid arg '{JOURNAL}' {thing}: not a boolean")
     if not isinstance(arguments.get(_SINGLE_ACTIVE_CONSUMER, False), bool):
         raise PreconditionFailed(f"invalid arg '{_SINGLE_ACTIVE_CONSUMER}' {thing}: not a boolean")
 

@@ -1,7 +1,7 @@
 """Routing: from an identity, an exchange and a routing key to the queues that get a message.
 
 Reading order: route, plan, publish_context (the route cache), planner (a miss of the cache),
-binding, exchanges, subscriber, relay. Beside them: topic_rules (permissions of bindings),
-equivalence (a repeated declaration), deduplication (idempotent producers), prewarming and
+binding, exchanges, subscriber, relay. Beside them: authorization (permissions to declare and
+bind), equivalence (a repeated declaration), deduplication (idempotent producers), prewarming and
 topology_stream.
 """

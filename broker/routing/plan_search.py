@@ -24,7 +24,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.messages.message import Properties
+from broker.messages.message import Properties, topic_of
 from broker.queues.destination import Destination
 from broker.queues.queue import Queue
 from broker.routing.binding import NO_LOCAL, PARTLY, Binding
@@ -296,7 +296,7 @@ class PlanSearch:
                     self.by_publishing_session = True
                     if target is self._publishing_session:
                         return
-                if PARTLY in binding.arguments and not target.may_read(self._topic):
+                if PARTLY in binding.arguments and not self._may_read(target):
                     return
             if self._formats is None:
                 self._formats = {}
@@ -310,6 +310,16 @@ class PlanSearch:
             if self._unrepresentable is None:
                 self._unrepresentable = set()
             self._unrepresentable.add(target)
+
+    def _may_read(self, target: Subscriber) -> bool:
+        """True if a subscriber may read the message by the routing key that its binding matched.
+
+        The subscriber also learns the message's own topic, so it must be allowed to read that, too.
+        """
+        if not target.may_read(self._topic):
+            return False
+        at = self._next_key - 1  # The key whose bindings are followed now.
+        return at == 0 or target.may_read(topic_of(self._keys[at]))
 
     def _changed(self) -> bool:
         """True if a binding of the exchanges that were walked has changed, or any permission, or if

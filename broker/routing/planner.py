@@ -19,7 +19,7 @@ from broker.messages.fates import LOOPED
 from broker.messages.message import ALWAYS, Properties
 from broker.messages.x_death import Death, would_cycle
 from broker.queues.queue import Queue
-from broker.routing.exchanges import Exchange, TopicExchange
+from broker.routing.exchanges import Exchange, is_topic
 from broker.routing.plan import Plan, refused
 from broker.routing.plan_index import PlanIndex, PlanPlace
 from broker.routing.plan_search import PlanSearch, SearchScope, SearchSlot
@@ -212,7 +212,7 @@ class Planner(PlanResolver):
                     f"cannot publish to queue '{TOPOLOGY}' in vhost '{self._vhost}': "
                     "only the broker writes there"
                 )
-        if source.kind == TopicExchange.kind:
+        if is_topic(source):
             for route in routes:
                 if not identity.may_route(exchange, route.key, route.topic):
                     raise AccessRefused(

@@ -21,6 +21,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from broker.access.identity import Identity
 from broker.agenda import Agenda
 from broker.limits import BrokerLimits
 from broker.messages.cc_headers import BCC
@@ -41,6 +42,7 @@ from broker.queues.delay import DelayQueue
 from broker.queues.destination import Destination
 from broker.queues.limited import DeadLetterHost, LimitedQueue
 from broker.queues.queue import Queue
+from broker.routing.authorization import DeclarationRights
 from broker.routing.binding import Binding
 from broker.routing.deduplication import NumberedPublication, Producers
 from broker.routing.exchanges import Exchange
@@ -208,6 +210,13 @@ class VirtualHost(DeadLetterHost):
     ) -> int:
         """Delete a queue, and return how many messages it held."""
         return self.declarations.delete_queue(queue, if_unused, if_empty, ticket, self.closing)
+
+    def rights_of(self, identity: Identity, administrator: bool) -> DeclarationRights:
+        """Return what a user may declare here, by the identity that it has in this virtual host.
+
+        `administrator` is True if the user has the tag of this name.
+        """
+        return DeclarationRights(identity, administrator, self.name, self.exchanges)
 
     def bind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
         """Add a binding to an exchange.

@@ -193,3 +193,30 @@ def test_a_comparison_with_a_rule_is_one_pass_over_its_words() -> None:
     assert not rule.covers(words)
     assert not rule.overlaps(words, True)
     assert steps < 5 * 200
+
+
+# -- names that look like variables
+
+LOOKALIKES = ("{client_id}", "{username}", "{vhost}", "x{client_id}y")
+
+
+@pytest.mark.parametrize("user", LOOKALIKES)
+def test_a_user_named_like_a_variable_gains_nothing(user: str) -> None:
+    rules = ("allow all home/{username}/{client_id}",)
+    identity = UserPermissions(user, "v", (".*", ".*", ".*"), rules).identity("victim")
+    assert identity.may_publish(f"home/{user}/victim".encode())
+    assert not identity.may_publish(b"home/victim/victim")
+    assert not identity.may_publish(b"home/xvictimy/victim")
+    assert not identity.may_publish(b"home/v/victim")
+
+
+@pytest.mark.parametrize("user", LOOKALIKES)
+def test_topic_permissions_replace_variables_once_too(user: str) -> None:
+    topics = {"amq.topic": ("^home.{username}.{client_id}$", ".*")}
+    identity = UserPermissions(user, "v", (".*", ".*", ".*"), (), topics).identity("victim")
+
+    def may(key: str) -> bool:
+        return identity.may_route("amq.topic", key, key.replace(".", "/").encode())
+
+    assert may(f"home.{user}.victim")
+    assert not may("home.victim.victim") and not may("home.xvictimy.victim")

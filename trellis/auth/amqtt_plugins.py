@@ -219,6 +219,15 @@ class PluginIdentity(Identity):
             else self._rights.read_scope(exchange, key, topic_filter, hides_dollar)
         )
 
+    def may_publish_everything(self, exchange: str) -> bool:
+        # The plugins decide about single topics, so nothing is known about all of them.
+        return not self._rules and (
+            self._rights is None or self._rights.may_publish_everything(exchange)
+        )
+
+    def may_read_everything(self) -> bool:
+        return not self._rules and (self._rights is None or self._rights.may_read_everything())
+
     def may_read(self, topic: bytes) -> bool:
         return self._rights is None or self._rights.may_read(topic)
 

@@ -111,6 +111,18 @@ class ScopedIdentity(Identity):
     def may_route(self, exchange: str, key: str, topic: bytes) -> bool:
         return self._allows("write", exchange, key)
 
+    def may_publish_everything(self, exchange: str) -> bool:
+        return any(
+            scope.verb == "write" and scope.name.fullmatch(exchange) and scope.key.pattern == ".*"
+            for scope in self._scopes
+        )
+
+    def may_read_everything(self) -> bool:
+        return any(
+            scope.verb == "read" and scope.name.pattern == ".*" == scope.key.pattern
+            for scope in self._scopes
+        )
+
     def read_scope(self, exchange: str, key: str, topic_filter: str, hides_dollar: bool) -> int:
         """Return READ_ALL if the token's scopes allow a binding key, else READ_NONE.
 

@@ -23,6 +23,7 @@ __all__ = [
     "FanoutExchange",
     "HeadersExchange",
     "TopicExchange",
+    "is_topic",
 ]
 
 #: Exchange types by the name under which clients declare them. The delayed exchange is not here,
@@ -37,3 +38,12 @@ TYPES: dict[str, type[Exchange]] = {
         ConsistentHashExchange,
     )
 }
+
+
+def is_topic(exchange: Exchange) -> bool:
+    """True if topic rules apply to the routing keys of the exchange.
+
+    They apply to topic exchanges, and to delayed exchanges that route as a topic exchange does.
+    """
+    inner = exchange.inner if isinstance(exchange, DelayedExchange) else exchange
+    return inner.kind == TopicExchange.kind

@@ -37,6 +37,12 @@ class ConnectionInterface(Connection):
         #: Queues that only this connection may use, and that are deleted with it.
         self.exclusive_queues = ExclusiveQueues()
 
+    @property
+    @abstractmethod
+    def administrator(self) -> bool:
+        """True if the user has the tag `administrator`."""
+        raise NotImplementedError
+
     @abstractmethod
     def send(self, number: i64, method: pamqp.base.Frame) -> None:
         """Write a method on the channel with this number; 0 is the connection itself."""

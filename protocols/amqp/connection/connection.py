@@ -106,6 +106,11 @@ class AmqpConnection(ConnectionInterface):
         #: Position in the input behind the frame that is being handled.
         self._cursor: i64 = 0
 
+    @property
+    def administrator(self) -> bool:
+        identity = self.handshake.identity
+        return identity is not None and identity.administrator
+
     def memory_bytes(self) -> int:
         size = super().memory_bytes()
         for channel in self.channels.open.values():

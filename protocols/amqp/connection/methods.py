@@ -14,9 +14,9 @@ import pamqp.commands as spec
 
 from broker.errors import AccessRefused, NotAllowed, NotFound, PreconditionFailed
 from broker.queues.queue import Queue
+from broker.routing.authorization import DeclarationRights
 from broker.routing.binding import Binding
 from broker.routing.exchanges.base import ExchangeOptions
-from broker.routing.topic_rules import check_binding
 from broker.stream.queue import StreamQueue
 from protocols.amqp.channel.channel import Channel
 from protocols.amqp.channel.consumer import AmqpConsumer
@@ -47,11 +47,7 @@ def exchange_declare(channel: Channel, method: spec.Exchange.Declare) -> None:
         arguments = method.arguments or {}
         if name not in vhost.exchanges and name.startswith("amq."):
             raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
-        _require(channel, "configure", "exchange", name)
-        alternate = arguments.get("alternate-exchange")
-        if isinstance(alternate, str):
-            _require(channel, "read", "exchange", name)
-            _require(channel, "write", "exchange", alternate)
+        _rights(channel).check_exchange(name, arguments, name in vhost.exchanges)
         options = ExchangeOptions(method.durable, method.auto_delete, method.internal, arguments)
         vhost.declare_exchange(name, method.exchange_type, options, channel.ticket)
     _reply(channel, method, spec.Exchange.DeclareOk())
@@ -78,7 +74,8 @@ def exchange_bind(channel: Channel, method: spec.Exchange.Bind) -> None:
     _require(channel, "write", "exchange", method.destination)
     _require(channel, "read", "exchange", method.source)
     destination = vhost.exchange(method.destination)
-    _check_binding(channel, method.source, method.routing_key)
+    source = vhost.exchange(method.source)
+    _rights(channel).check_binding(source, method.routing_key, destination)
     vhost.bind(
         method.source,
         Binding(method.routing_key, destination, arguments=method.arguments),
@@ -132,11 +129,7 @@ def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
             raise PreconditionFailed(
                 "Cannot declare a server-named queue for type rabbit_stream_queue"
             )
-        _require(channel, "configure", "queue", name)
-        dead_letter_exchange = arguments.get("x-dead-letter-exchange")
-        if isinstance(dead_letter_exchange, str):
-            _require(channel, "read", "queue", name)
-            _require(channel, "write", "exchange", dead_letter_exchange)
+        _rights(channel).check_queue(name, arguments, name in vhost.queues)
         queue = vhost.declare_queue(
             name,
             method.durable,
@@ -158,7 +151,7 @@ def queue_bind(channel: Channel, method: spec.Queue.Bind) -> None:
     """Bind a queue to an exchange."""
     name, key = _binding(channel, method)
     queue = channel.vhost.queue(name, channel.connection)
-    _check_binding(channel, method.exchange, key)
+    _rights(channel).check_binding(channel.vhost.exchange(method.exchange), key, None)
     channel.vhost.bind(
         method.exchange, Binding(key, queue, arguments=method.arguments), channel.ticket
     )
@@ -454,6 +447,6 @@ def _require(channel: Channel, operation: str, kind: str, name: str) -> None:
     channel.identity.may(operation, kind, name, channel.vhost.name)
 
 
-def _check_binding(channel: Channel, source: str, key: str) -> None:
-    """Raise AccessRefused unless the user may read the topics that a binding selects."""
-    check_binding(channel.identity, channel.vhost.exchange(source), key, channel.vhost.name)
+def _rights(channel: Channel) -> DeclarationRights:
+    """Return what the channel's user may declare in its virtual host."""
+    return channel.vhost.rights_of(channel.identity, channel.connection.administrator)

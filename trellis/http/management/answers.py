@@ -11,6 +11,7 @@ import msgspec
 from broker.access.identity import Identity
 from broker.errors import AccessRefused, BrokerError, NotFound
 from broker.names import is_text, shown
+from broker.routing.authorization import DeclarationRights
 from broker.store.contract import SettledCallback, Ticket
 from broker.vhost.vhost import VirtualHost
 from trellis.http.server import Request, Response
@@ -116,14 +117,22 @@ class Call:
             )
         return vhost
 
+    def rights(self, vhost: VirtualHost) -> DeclarationRights:
+        """Return what the user may declare in a virtual host. Raises AccessRefused."""
+        return vhost.rights_of(self._within(vhost), self.identity.administrator)
+
     def may(self, operation: str, kind: str, name: str, vhost: VirtualHost) -> None:
         """Raise AccessRefused unless the user has the permission `operation` for the object."""
+        self._within(vhost).may(operation, kind, name, vhost.name)
+
+    def _within(self, vhost: VirtualHost) -> Identity:
+        """Return the user's identity in a virtual host. Raises AccessRefused without one."""
         within = self.identity.for_vhost(vhost.name)
         if within is None:
             raise AccessRefused(
                 f"access to vhost '{vhost.name}' refused for user '{self.identity.name}'"
             )
-        within.may(operation, kind, name, vhost.name)
+        return within
 
     def flag(self, name: str) -> bool:
         """True if the query has the parameter `name` without a value, or with `true` or `1`."""

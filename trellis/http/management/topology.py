@@ -13,7 +13,6 @@ from broker.queues.queue import Queue
 from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange
 from broker.routing.exchanges.base import ExchangeOptions
-from broker.routing.topic_rules import check_binding
 from broker.vhost.vhost import VirtualHost
 from trellis.http.management import serializers
 from trellis.http.management.answers import (
@@ -138,14 +137,10 @@ async def put_exchange(call: Call) -> Empty:
         flag(row, "internal"),
         table(row, "arguments"),
     )
-    call.may("configure", "exchange", name, vhost)
     known = name in vhost.exchanges
+    call.rights(vhost).check_exchange(name, options.arguments, known)
     if not known and (name.startswith("amq.") or not name):
         raise bad_request(f"exchange name '{name}' contains reserved prefix 'amq.*', or is empty")
-    alternate = options.arguments.get("alternate-exchange")
-    if isinstance(alternate, str):
-        call.may("read", "exchange", name, vhost)
-        call.may("write", "exchange", alternate, vhost)
     kind = text(row, "type", "direct")
     await call.make_durable(lambda ticket: vhost.declare_exchange(name, kind, options, ticket))
     return Empty(not known)
@@ -206,11 +201,7 @@ async def put_queue(call: Call) -> Empty:
     known = name in vhost.queues
     if not known and (name.startswith("amq.") or not name):
         raise bad_request(f"queue name '{name}' contains reserved prefix 'amq.*', or is empty")
-    call.may("configure", "queue", name, vhost)
-    dead_letter_exchange = arguments.get("x-dead-letter-exchange")
-    if isinstance(dead_letter_exchange, str):
-        call.may("read", "queue", name, vhost)
-        call.may("write", "exchange", dead_letter_exchange, vhost)
+    call.rights(vhost).check_queue(name, arguments, known)
     durable = flag(row, "durable") if "durable" in row else True
     await call.make_durable(
         lambda ticket: vhost.declare_queue(
@@ -369,9 +360,7 @@ async def post_binding(call: Call) -> Any:
         raise bad_request("operation not permitted on the default exchange")
     call.may("write", kind, target.name, vhost)
     call.may("read", "exchange", source.name, vhost)
-    within = call.identity.for_vhost(vhost.name)
-    assert within is not None, "the user may write to the destination"
-    check_binding(within, source, key, vhost.name)
+    call.rights(vhost).check_binding(source, key, target if isinstance(target, Exchange) else None)
     binding = Binding(key, target, arguments=arguments)
     await call.make_durable(lambda ticket: vhost.bind(source.name, binding, ticket))
     return Empty(True)
@@ -435,6 +424,8 @@ async def put_policy(call: Call) -> Empty:
     vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
     known = name in vhost.policies.by_name
     policy = policy_of(vhost.name, name, call.body())
+    if not call.identity.administrator:
+        call.rights(vhost).check_policy(policy)
     await call.make_durable(lambda ticket: vhost.declarations.set_policy(policy, ticket))
     return Empty(not known)
 

@@ -1,0 +1,143 @@
+"""Permissions that a user needs to declare an object, to bind it, or to set a policy.
+
+AMQP and the HTTP API call the same functions before the declaration. Beside the permissions that
+RabbitMQ requires, they close the ways around topic rules and around read permissions:
+
+    a binding from a topic exchange     the user may read all topics that match the binding key
+    a binding to a topic exchange       the user may publish every topic there, because a message
+                                        keeps its routing keys (CC too) on its way
+    an alternate exchange, a dead       the same, if it is a topic exchange; with
+    letter exchange                     `x-dead-letter-routing-key`, that one topic
+    a journal                           the user is an administrator, or may read everything
+
+A user without topic rules may publish and read every topic, so only the journal concerns it. An
+exchange that does not exist yet counts as a topic exchange: it may become one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from broker.access.identity import READ_ALL, Identity
+from broker.errors import AccessRefused
+from broker.messages.message import topic_of
+from broker.queues.arguments import DEAD_LETTER_EXCHANGE, DEAD_LETTER_KEY, JOURNAL
+from broker.queues.policies import ALTERNATE, Policy
+from broker.routing.exchanges import Exchange, is_topic
+from matching.grammar import swap
+
+
+class DeclarationRights:
+    """What one user may declare in one virtual host. The methods raise AccessRefused.
+
+    `administrator` is True if the user has the tag of this name. `exchanges` are those of the
+    virtual host.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        administrator: bool,
+        vhost: str,
+        exchanges: Mapping[str, Exchange],
+    ) -> None:
+        self._identity = identity
+        self._administrator = administrator
+        self._vhost = vhost
+        self._exchanges = exchanges
+
+    def check_exchange(self, name: str, arguments: Mapping[str, object], known: bool) -> None:
+        """Check the declaration of an exchange; `known` is True if the exchange exists."""
+        self._require("configure", "exchange", name)
+        alternate = arguments.get(ALTERNATE)
+        if isinstance(alternate, str):
+            self._require("read", "exchange", name)
+            self._require("write", "exchange", alternate)
+            if not known:
+                self._check_target(alternate, None, f"alternate exchange of exchange '{name}'")
+
+    def check_queue(self, name: str, arguments: Mapping[str, object], known: bool) -> None:
+        """Check the declaration of a queue; `known` is True if the queue exists."""
+        self._require("configure", "queue", name)
+        dead_letter_exchange = arguments.get(DEAD_LETTER_EXCHANGE)
+        if isinstance(dead_letter_exchange, str):
+            self._require("read", "queue", name)
+            self._require("write", "exchange", dead_letter_exchange)
+        if not known:
+            self._check_queue_arguments(arguments, f"queue '{name}'")
+
+    def check_binding(self, source: Exchange, key: str, destination: Exchange | None) -> None:
+        """Check the topics of a binding; `destination` is None if it is a queue."""
+        check_source(self._identity, source, key, self._vhost)
+        if destination is not None:
+            self._check_target(
+                destination.name, None, f"destination of a binding of exchange '{source.name}'"
+            )
+
+    def check_policy(self, policy: Policy) -> None:
+        """Check the arguments that a policy gives to queues and exchanges."""
+        thing = f"policy '{policy.name}'"
+        self._check_queue_arguments(policy.arguments, thing)
+        if policy.alternate is not None:
+            self._check_target(policy.alternate, None, f"alternate exchange of {thing}")
+
+    def _require(self, operation: str, kind: str, name: str) -> None:
+        self._identity.may(operation, kind, name, self._vhost)
+
+    def _check_queue_arguments(self, arguments: Mapping[str, object], thing: str) -> None:
+        """Check the arguments of a queue or of a policy, which `thing` names."""
+        if (
+            arguments.get(JOURNAL) is True
+            and not self._administrator
+            and not self._identity.may_read_everything()
+        ):
+            raise AccessRefused(
+                f"{JOURNAL} of {thing} in vhost '{self._vhost}' refused for user "
+                f"'{self._identity.name}': a journal records all messages of the vhost, so it needs "
+                "the tag 'administrator', or read permission on everything (.*)"
+            )
+        target, key = arguments.get(DEAD_LETTER_EXCHANGE), arguments.get(DEAD_LETTER_KEY)
+        if isinstance(target, str):
+            self._check_target(
+                target, key if isinstance(key, str) else None, f"dead letter exchange of {thing}"
+            )
+
+    def _check_target(self, target: str, key: str | None, role: str) -> None:
+        """Raise AccessRefused if messages that arrive at an exchange could have forbidden topics.
+
+        They arrive with the routing key `key`, with any one if it is None.
+        """
+        exchange = self._exchanges.get(target)
+        if exchange is not None and not is_topic(exchange):
+            return
+        identity = self._identity
+        if identity.may_publish_everything(target):
+            return
+        if key is not None and identity.may_route(target, key, topic_of(key)):
+            return
+        keys = "any routing key" if key is None else f"routing key '{key}'"
+        raise AccessRefused(
+            f"exchange '{target}' in vhost '{self._vhost}' as {role} refused for user "
+            f"'{identity.name}': messages with {keys} would pass there, and the user's topic rules "
+            "do not allow to publish all of them"
+        )
+
+
+def check_source(identity: Identity, source: Exchange, key: str, vhost: str) -> None:
+    """Raise AccessRefused unless the identity may read all topics that match the binding key.
+
+    A queue may have other consumers, so permission for a part of the topics is not enough. The
+    key is converted to an MQTT filter, which the access rules can check. A `#` within the key
+    becomes the end of the filter, because MQTT allows `#` at the end only; the filter then matches
+    more topics than the key.
+    """
+    if not is_topic(source):
+        return
+    words = swap(key).split("/")
+    wider = words[: words.index("#") + 1] if "#" in words else words
+    topic_filter = "/".join("+" if word == "*" else word for word in wider)
+    if identity.read_scope(source.name, key, topic_filter, False) != READ_ALL:
+        raise AccessRefused(
+            f"read access to topic '{key}' in exchange '{source.name}' in vhost '{vhost}' refused "
+            f"for user '{identity.name}'"
+        )

@@ -1,0 +1,96 @@
+"""Ways around permissions over the HTTP API: the same verdicts as over AMQP."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+from tests.top.conftest import Start
+from tests.top.running import KNOWN, Running
+from tests.top.test_api import api
+
+RULED: Final = KNOWN | {
+    "name": "ruled",
+    "tags": ("policymaker",),
+    "rules": ("allow publish mine/#", "allow subscribe #"),
+}
+READER: Final = KNOWN | {"name": "reader", "tags": ("policymaker",), "read": "^mine"}
+FREE: Final = KNOWN | {"name": "free", "tags": ("policymaker",)}
+ADMIN: Final = KNOWN | {"name": "admin", "administrator": True, "read": "^mine"}
+
+AROUND: Final[list[tuple[str, str, dict[str, Any]]]] = [
+    ("POST", "bindings/%2F/e/own/e/amq.topic", {"routing_key": "mine.a"}),
+    (
+        "PUT",
+        "exchanges/%2F/other",
+        {"type": "fanout", "arguments": {"alternate-exchange": "amq.topic"}},
+    ),
+    ("PUT", "queues/%2F/other", {"arguments": {"x-dead-letter-exchange": "amq.topic"}}),
+    (
+        "PUT",
+        "policies/%2F/other",
+        {"pattern": "^x", "definition": {"alternate-exchange": "amq.topic"}},
+    ),
+    (
+        "PUT",
+        "policies/%2F/other",
+        {
+            "pattern": "^x",
+            "definition": {
+                "dead-letter-exchange": "amq.topic",
+                "dead-letter-routing-key": "secret.a",
+            },
+        },
+    ),
+]
+JOURNAL: Final = {"durable": True, "arguments": {"x-queue-type": "stream", "x-journal": True}}
+
+
+@pytest.fixture
+async def broker(start: Start) -> Running:
+    return await start(users=[RULED, READER, FREE, ADMIN])
+
+
+@pytest.mark.parametrize(("method", "path", "body"), AROUND)
+async def test_ways_into_a_topic_exchange(
+    broker: Running, method: str, path: str, body: dict[str, Any]
+) -> None:
+    assert (await api(broker, "PUT", "exchanges/%2F/own", {"type": "direct"}, "ruled"))[0] == 201
+    status, answer = await api(broker, method, path, body, "ruled")
+    assert (status, answer["error"]) == (403, "not_authorised")
+    assert "topic rules" in answer["reason"]
+    assert (await api(broker, method, path, body, "free"))[0] == 201
+
+
+async def test_a_policy_with_an_allowed_key_is_allowed(broker: Running) -> None:
+    body = {
+        "pattern": "^x",
+        "definition": {"dead-letter-exchange": "amq.topic", "dead-letter-routing-key": "mine.a"},
+    }
+    assert (await api(broker, "PUT", "policies/%2F/other", body, "ruled"))[0] == 201
+
+
+@pytest.mark.parametrize(
+    ("user", "status"), [("reader", 403), ("ruled", 201), ("free", 201), ("admin", 201)]
+)
+async def test_a_journal_as_an_argument(broker: Running, user: str, status: int) -> None:
+    # Administrators need the permission to configure, but none to read.
+    assert (await api(broker, "PUT", "queues/%2F/mine", JOURNAL, user))[0] == status
+    assert ("mine" in broker.node.broker.vhosts["/"].queues) is (status == 201)
+
+
+async def test_a_journal_in_a_policy(broker: Running) -> None:
+    """Policies have no key for journals, so there is nothing to permit."""
+    body = {"pattern": "^mine", "definition": {"journal": True}}
+    for user in ("reader", "free"):
+        status, answer = await api(broker, "PUT", "policies/%2F/p", body, user)
+        assert status == 400 and "unknown key 'journal'" in answer["reason"]
+
+
+async def test_a_journal_in_definitions_needs_an_administrator(broker: Running) -> None:
+    document = {"queues": [{"vhost": "/", "name": "mine", **JOURNAL}]}
+    assert (await api(broker, "POST", "definitions", document, "reader"))[0] == 403
+    assert (await api(broker, "POST", "definitions/%2F", document, "reader"))[0] == 403
+    status, answer = await api(broker, "POST", "definitions", document, "admin")
+    assert (status, answer["refused"]) == (200, [])
