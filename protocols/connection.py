@@ -73,6 +73,10 @@ def _no_backlog() -> int:
     return 0
 
 
+def _unlogged(event: str, fields: dict[str, object]) -> None:
+    """Drop an event: the connections run without a server."""
+
+
 class Peer:
     """The client's end of a transport.
 
@@ -119,6 +123,9 @@ class ConnectionRegistry:
         self.closed: dict[str, int] = {}
         #: Number of logins by outcome.
         self.logins: dict[str, int] = {}
+
+        #: Writes an event with its fields into the log. The server sets it.
+        self.log: Callable[[str, dict[str, object]], None] = _unlogged
 
     def enter(self, connection: Connection) -> None:
         """Add a new connection."""

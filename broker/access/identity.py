@@ -237,5 +237,9 @@ class Authenticator:
         """
         return None
 
+    def reserved_for(self, vhost: str, client_id: str) -> list[str]:
+        """Return the users for whom rules reserve a client identifier; none if it is free."""
+        return []
+
     def close(self) -> None:
         """Release resources, because the broker stops."""

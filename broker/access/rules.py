@@ -39,6 +39,7 @@ from broker.access.identity import (
     Identity,
     pattern_of,
 )
+from broker.access.reservations import Reservation, is_reservation
 from broker.errors import PreconditionFailed
 from broker.eviction import evict_oldest
 from broker.patterns import bounded_pattern
@@ -230,6 +231,14 @@ class RestrictedIdentity(Identity):
         return False
 
 
+def check_rule(text: str, user: str, vhost: str) -> None:
+    """Raise ValueError unless the text is a rule about topics or about client identifiers."""
+    if is_reservation(text):
+        Reservation(text, user, vhost)
+    else:
+        Rule(text, user, vhost, "client")
+
+
 class UserPermissions:
     """Permissions and topic rules of one user in one virtual host.
 
@@ -256,7 +265,7 @@ class UserPermissions:
             )
         for text in rules:
             try:
-                Rule(text, user, vhost, "client")
+                check_rule(text, user, vhost)
             except InvalidPattern as error:
                 raise PreconditionFailed(f"rule {about}: '{text}': {error}") from None
             except ValueError as error:
@@ -265,6 +274,7 @@ class UserPermissions:
         self.vhost = vhost
         self.permission = permission
         self.rules = tuple(rules)
+        self._topic_rules = [text for text in rules if not is_reservation(text)]
         self.topics: TopicPermissions = dict(topics or {})
         named = [*rules, *(one for pair in self.topics.values() for one in pair)]
         self._per_client = any("{client_id}" in text for text in named)
@@ -288,10 +298,10 @@ class UserPermissions:
 
     def _identity(self, client_id: str) -> Identity:
         configure, write, read = self.permission
-        if not self.rules and not self.topics:
+        if not self._topic_rules and not self.topics:
             return Identity(self.user, configure, write, read)
         try:
-            rules = [Rule(text, self.user, self.vhost, client_id) for text in self.rules]
+            rules = [Rule(text, self.user, self.vhost, client_id) for text in self._topic_rules]
         except ValueError:
             # The client identifier makes a filter too long: no topic is permitted.
             rules = []
@@ -303,7 +313,7 @@ class UserPermissions:
             for exchange, (write_to, read_from) in self.topics.items()
         }
         return RestrictedIdentity(
-            self.user, configure, write, read, rules if self.rules else None, topics
+            self.user, configure, write, read, rules if self._topic_rules else None, topics
         )
 
     def equals(

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from broker.access.identity import Identity
+from broker.access.reservations import Reservations
 from broker.access.rules import TopicPermissions, UserPermissions
 from broker.errors import PreconditionFailed
 from broker.names import checked_name
@@ -100,7 +101,14 @@ class Users:
         #: Functions that are called with a user's name after its permissions changed or it was
         #: deleted.
         self.changed: list[Callable[[str], None]] = []
+        #: Client identifiers that the users' rules reserve.
+        self.reservations = Reservations()
         self._store = store
+
+    def _reserve(self, user: User, vhost: str) -> None:
+        """Apply the user's rules about client identifiers, if it may enter the virtual host."""
+        rules = user.rules.get(vhost, []) if vhost in user.permissions else []
+        self.reservations.replace(user.name, vhost, rules)
 
     def _notify(self, name: str) -> None:
         """Call the functions in `changed`, because a user was changed or deleted."""
@@ -223,6 +231,7 @@ class Users:
     def _remove_all(self, user: User, vhost: str, ticket: Ticket | None) -> None:
         """Delete a user's permissions and rules in one virtual host."""
         user.grant(vhost, None, (), {})
+        self._reserve(user, vhost)
         self._store.append(Undefined(vhost, "permission", user.name), ticket)
 
     def _grant(
@@ -240,6 +249,7 @@ class Users:
         """
         if not user.grant(vhost, permission, rules, topics):
             return
+        self._reserve(user, vhost)
         row: dict[str, object] = {}
         if permission is not None:
             row["configure"], row["write"], row["read"] = permission
@@ -305,3 +315,4 @@ class Users:
             [str(rule) for rule in rules] if isinstance(rules, list) else [],
             topics,
         )
+        self._reserve(user, vhost)

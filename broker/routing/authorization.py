@@ -93,8 +93,8 @@ class DeclarationRights:
         ):
             raise AccessRefused(
                 f"{JOURNAL} of {thing} in vhost '{self._vhost}' refused for user "
-                f"'{self._identity.name}': a journal records all messages of the vhost, so it needs "
-                "the tag 'administrator', or read permission on everything (.*)"
+                f"'{self._identity.name}': a journal records all messages of the vhost, so it "
+                "needs the tag 'administrator', or read permission on everything (.*)"
             )
         target, key = arguments.get(DEAD_LETTER_EXCHANGE), arguments.get(DEAD_LETTER_KEY)
         if isinstance(target, str):

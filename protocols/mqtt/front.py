@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from broker.broker import Broker
-from protocols.connection import Connection, Peer
+from broker.store.contract import Ticket
+from broker.vhost.vhost import VirtualHost
+from protocols.connection import EXPELLED, Connection, Peer
 from protocols.mqtt.codec.journal_codec import MqttPacketParser
 from protocols.mqtt.connection.connection import MqttConnection
 from protocols.mqtt.connection.login import Login
@@ -31,3 +33,21 @@ class MqttFront(MqttService):
         if self._all_sessions is None or not self._all_sessions.again():
             self._all_sessions = AllSessionsReauthorization(self, self.broker.agenda)
             self.broker.agenda.add(self._all_sessions)
+
+    def delete_session(self, vhost: VirtualHost, client_id: str, ticket: Ticket | None) -> bool:
+        """End the session of a client identifier, and return True if there was one.
+
+        A connected client is disconnected, and its will is not published. The ticket waits for the
+        removal of the session from the store.
+        """
+        session = self.sessions.find(vhost, client_id)
+        if session is None:
+            return False
+        connection = session.connection
+        if isinstance(connection, MqttConnection):
+            connection.will = None
+            connection.close(EXPELLED, "the session was deleted")
+        if session.delayed_will is not None:
+            session.delayed_will.cancel()
+        self.sessions.end(session, ticket)
+        return True

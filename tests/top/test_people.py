@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.top.conftest import Start
-from tests.top.running import KNOWN, Running
+from tests.top.running import KNOWN, Mqtt0, Running
 from trellis import cli
 
 
@@ -145,3 +145,20 @@ async def test_who_may_not_is_told_as_whom_it_asked(
         "logged in as known: give --user and --password, or set TRELLIS_USER and "
         "TRELLIS_PASSWORD\n"
     )
+
+
+async def test_a_session_is_deleted_and_its_identifier_is_free(
+    broker: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    squatter = await broker.mqtt("dev 7", user="known/known")
+    other = Mqtt0(await broker.socket("mqtt"))
+    assert await other.connect("dev 7", user="admin/known") == 2
+    code, out, err = await trellis(broker, capsys, "sessions", "delete", "dev 7")
+    assert (code, out, err) == (0, "", "")
+    await broker.until(lambda: len(broker.node.mqtt.sessions) == 0)
+    assert await squatter.socket.read_to_end() == b""
+    await broker.mqtt("dev 7", user="admin/known")
+    code, _, err = await trellis(broker, capsys, "sessions", "delete", "dev 8")
+    assert code == 1 and "client identifier 'dev 8' has no session in vhost '/'" in err
+    code, _, err = await trellis(broker, capsys, "sessions", "delete", "dev 7", user="known")
+    assert code == 1 and "lacks the tag 'administrator'" in err

@@ -383,6 +383,9 @@ class PluginAuthenticator(Authenticator):
         """Return the identity of a user; None with topic plugins, which need more than the name."""
         return None if self._rules else self._accounts.identity_of(user)
 
+    def reserved_for(self, vhost: str, client_id: str) -> list[str]:
+        return self._accounts.reserved_for(vhost, client_id)
+
     def _ask_accounts(
         self, credentials: Credentials, session: PluginSession, answer: VerdictCallback
     ) -> None:
@@ -412,6 +415,8 @@ class PluginAuthenticator(Authenticator):
                 if self._rules
                 else PluginApproved(name)
             )
+        if rights is None:
+            known.anonymous = credentials.user is None
         while len(self._identities) >= MAX_IDENTITIES:
             evict_oldest(self._identities)
         self._identities[key] = known

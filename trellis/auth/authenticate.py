@@ -23,11 +23,13 @@ import secrets
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Final
 
 from broker.access.identity import Authenticator, Credentials, Identity, Verdict
+from broker.access.reservations import Reservations
 from broker.access.users import Users
 from broker.eviction import evict_oldest
 from trellis import logs
@@ -53,13 +55,21 @@ VerdictCallback = Callable[[Verdict], None]
 class Account:
     """A user that may log in, with the hash of the password.
 
-    A `loopback_only` user may log in from this machine only.
+    A `loopback_only` user may log in from this machine only. `rules` are those of a user of the
+    settings, by virtual host.
     """
 
-    def __init__(self, identity: Identity, password_hash: str, loopback_only: bool) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        password_hash: str,
+        loopback_only: bool,
+        rules: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> None:
         self.identity = identity
         self.password_hash = password_hash
         self.loopback_only = loopback_only
+        self.rules = rules
 
 
 class Accounts(Authenticator):
@@ -80,6 +90,7 @@ class Accounts(Authenticator):
         remember: float,
     ) -> None:
         self._accounts = {account.identity.name: account for account in accounts}
+        self._reserve()
         self._anonymous = anonymous
         self._anonymous_remote = anonymous_remote
         self._queue = queue
@@ -113,6 +124,7 @@ class Accounts(Authenticator):
         The caller then renews the identities of connected clients.
         """
         self._accounts = {account.identity.name: account for account in accounts}
+        self._reserve()
         self._anonymous = anonymous
         self._anonymous_remote = anonymous_remote
 
@@ -273,6 +285,17 @@ class Accounts(Authenticator):
         if account is not None:
             return account.identity
         return None if self.users is None else self.users.by_name.get(user)
+
+    def reserved_for(self, vhost: str, client_id: str) -> list[str]:
+        stored = [] if self.users is None else self.users.reservations.users(vhost, client_id)
+        return [*self._reservations.users(vhost, client_id), *stored]
+
+    def _reserve(self) -> None:
+        """Read the rules about client identifiers of the users in the settings."""
+        self._reservations = Reservations()
+        for name, account in self._accounts.items():
+            for vhost, rules in account.rules.items():
+                self._reservations.replace(name, vhost, rules)
 
     def _find_account(self, name: str, proven: bool) -> Account | None:
         """Return the account of a user name, or None.

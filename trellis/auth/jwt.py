@@ -349,6 +349,9 @@ class TokenAuthenticator(Authenticator):
     def identity_of(self, user: str) -> Identity | None:
         return self._others.identity_of(user)
 
+    def reserved_for(self, vhost: str, client_id: str) -> list[str]:
+        return self._others.reserved_for(vhost, client_id)
+
     def close(self) -> None:
         self._others.close()
 

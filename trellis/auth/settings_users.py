@@ -83,7 +83,12 @@ def accounts_from_settings(settings: Settings, directory: Path | None) -> list[A
     Slow, since it hashes passwords. Raises SettingsError.
     """
     accounts = [
-        Account(SettingsIdentity(user), user.password_hash, user.loopback_only)
+        Account(
+            SettingsIdentity(user),
+            user.password_hash,
+            user.loopback_only,
+            dict.fromkeys(user.vhosts, user.rules),
+        )
         for user in settings.users
     ]
     if settings.user and settings.password:

@@ -9,6 +9,7 @@
     config.py            config, check-config, hash-password
     health_list.py       health, list
     users.py             users, permissions
+    sessions.py          sessions
     vhosts_policies.py   vhosts, policies
     definitions.py       definitions
     store.py             store
@@ -37,6 +38,7 @@ from trellis.cli import (
     pipeline,
     replay,
     serve,
+    sessions,
     store,
     stream,
     users,
@@ -65,6 +67,7 @@ def parser() -> Parser:
         config,
         health_list,
         users,
+        sessions,
         vhosts_policies,
         definitions,
         store,

@@ -52,7 +52,7 @@ class ApiClient:
         `path` has the parts of PATH, without URL encoding.
         """
         request = urllib.request.Request(
-            self.url(*path) + (f"?{urlencode(query)}" if query else ""),
+            self.url(*path) + (f"?{urlencode(query, errors='surrogateescape')}" if query else ""),
             data=body,
             method=method,
             headers={"Content-Type": "application/json", "Accept": "application/json"},

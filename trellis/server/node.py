@@ -93,6 +93,8 @@ class BrokerNode:
         self.turn = LoopTurn(loop, self.broker, self.store_writer)
         self.amqp = AmqpFront(self.broker, fill(AmqpOptions(trellis.__version__), settings))
         self.mqtt = MqttFront(self.broker, fill(MqttOptions(trellis.__version__), settings))
+        for front in self.fronts:
+            front.log = _log
         if opened is not None:
             opened.store.log.open_max = self.descriptors.log_files
         for files in (self.broker.streams.writing, self.broker.streams.reading):
@@ -189,6 +191,11 @@ class BrokerNode:
     def fronts(self) -> tuple[AmqpFront, MqttFront]:
         """Return the front ends of all protocols."""
         return self.amqp, self.mqtt
+
+
+def _log(event: str, fields: dict[str, object]) -> None:
+    """Log an event of a protocol."""
+    logs.info(event, **fields)
 
 
 def set_journals(broker: Broker, journals: tuple[str, ...]) -> None:

@@ -9,7 +9,7 @@ import re
 
 from argon2 import extract_parameters
 
-from broker.access.rules import Rule
+from broker.access.rules import check_rule as check_user_rule
 from broker.names import NAME_BYTES_MAX, fault_of
 
 
@@ -130,6 +130,6 @@ def check_journal(text: str) -> None:
 def check_rule(text: str) -> None:
     """Raise ValueError unless the text is an access rule for topics (docs/security.md)."""
     try:
-        Rule(text, "user", "vhost", "client")
+        check_user_rule(text, "user", "vhost")
     except ValueError as error:
         raise ValueError(f"a valid rule ({error})") from None

@@ -69,6 +69,7 @@ from protocols.mqtt.codec.topics import EXCHANGE, SHARE
 from protocols.mqtt.connection.authentication import EnhancedAuthentication
 from protocols.mqtt.connection.closing import AUTHENTICATING, OPENING
 from protocols.mqtt.connection.connection import InputHandler, MqttConnection
+from protocols.mqtt.connection.identifiers import identifier_refusal
 from protocols.mqtt.connection.level4 import Level4Handler
 from protocols.mqtt.connection.level5 import Level5Handler
 from protocols.mqtt.connection.reauthorization import apply_identity
@@ -219,6 +220,17 @@ class Login(InputHandler):
             connection.reject(UNAVAILABLE, QUOTA_EXCEEDED, "too_many_connections")
             return
         sessions = service.sessions
+        refusal = identifier_refusal(service, vhost, connect.client_id, identity, verdict.identity)
+        if refusal:
+            self._log_refusal(identity.name, refusal)
+            service.count_login("refused")
+            connection.reject(
+                IDENTIFIER_REJECTED,
+                CLIENT_IDENTIFIER_NOT_VALID,
+                "identifier_taken",
+                "the client identifier belongs to another user",
+            )
+            return
         if sessions.full and sessions.find(vhost, connect.client_id) is None:
             connection.reject(UNAVAILABLE, QUOTA_EXCEEDED, "too_many_sessions")
             return
@@ -247,6 +259,14 @@ class Login(InputHandler):
         else:
             connection.reject(NOT_AUTHORISED, NOT_AUTHORISED_5, "login_refused")
 
+    def _log_refusal(self, user: str, reason: str) -> None:
+        """Log why a client is refused whose credentials were accepted."""
+        connect = self._connect
+        fields: dict[str, object] = {"user": user, "address": self._connection.peer.address}
+        if connect is not None and connect.client_id:
+            fields["client_id"] = connect.client_id
+        self._service.log("login_refused", {**fields, "note": reason})
+
     # -- the session
 
     def _open(
@@ -269,6 +289,7 @@ class Login(InputHandler):
                 ticket,
                 user,
                 service.broker.authenticator.identity_of(user) is identity,
+                identity.anonymous,
             )
         connection.client_id = client_id
         connection.context = context
@@ -320,11 +341,15 @@ class Login(InputHandler):
             if session is None:
                 return None
         user = context.identity.name
-        if connect.clean or expiry and not session.persistent or session.user not in ("", user):
-            # A session of another user under the same client identifier is not handed over.
+        if (
+            connect.clean
+            or expiry
+            and not session.persistent
+            or not session.belongs_to(user, identity.anonymous)
+        ):
             sessions.end(session, ticket)
             return None
-        session.user = user
+        session.user, session.anonymous = user, identity.anonymous
         session.named = self._service.broker.authenticator.identity_of(user) is identity
         vhost.reply_when_durable(session, ticket)
         if session.delayed_will is not None:

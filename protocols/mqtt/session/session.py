@@ -95,6 +95,9 @@ class Session(Subscriber):
         #: determines the permissions, which `identity` has.
         self.user = ""
         self.named = False
+        #: True if the client logged in without a user name. All such clients count as one user,
+        #: which is another one than a user with the same name.
+        self.anonymous = False
         self.identity: Identity | None = None
         #: The client's connection, before and after the CONNACK; None while the client is away.
         #: `outlet` is an EarlyOutlet until the CONNACK is sent, and then the connection.
@@ -125,6 +128,10 @@ class Session(Subscriber):
         #: is sent (InboxConsumer).
         self._span_max: i64 = IDENTIFIERS - receive_maximum
         vhost.add_subscriber(self)
+
+    def belongs_to(self, user: str, anonymous: bool) -> bool:
+        """True if a user may take the session over. A session of an old version has no user."""
+        return not self.user or (self.user, self.anonymous) == (user, anonymous)
 
     # -- what a subscriber does
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from typing import Final
 
 from mypy_extensions import i64
 
@@ -25,6 +26,9 @@ from protocols.mqtt.session.shared import SubscriptionGroup, SubscriptionGroups
 from protocols.mqtt.session.sys_topics import ROOT, SysTree
 from protocols.mqtt.session.wills import DelayedWill, StoredWill, restored_will
 from protocols.tally import FrontCounters
+
+#: Name of the user that anonymous clients have.
+ANONYMOUS: Final = "anonymous"
 
 
 class Sessions(SessionRegistry):
@@ -88,15 +92,16 @@ class Sessions(SessionRegistry):
         ticket: Ticket,
         user: str = "",
         named: bool = False,
+        anonymous: bool = False,
     ) -> Session:
         """Create the session of a client identifier that has none.
 
         The session outlives its connection by `expiry` seconds; with 0 it is not stored.
         `stored_will` is stored with the session. `named` is True if the name of the user alone
-        determines its permissions.
+        determines its permissions, `anonymous` if the client gave no user name.
         """
         session = self._add(vhost, client_id, expiry > 0)
-        session.user, session.named = user, named
+        session.user, session.named, session.anonymous = user, named, anonymous
         session.expiry = expiry
         self.created += 1
         if session.persistent:
@@ -222,6 +227,10 @@ class Sessions(SessionRegistry):
             str(definition.get("user", "")),
             definition.get("named") is True,
         )
+        # Older versions stored anonymous clients under this name alone.
+        session.anonymous = definition.get("anonymous") is True or (
+            session.user == ANONYMOUS and not session.named
+        )
         shared = definition.get("shared")
         if isinstance(shared, dict):
             self._shared.append((session, shared))
@@ -312,6 +321,8 @@ def _definition(session: Session, away_since: int) -> dict[str, object]:
     if session.user:
         definition["user"] = session.user
         definition["named"] = session.named
+        if session.anonymous:
+            definition["anonymous"] = True
     if session.subscriptions.memberships:
         definition["shared"] = {
             name: [one.qos, one.identifier]

@@ -204,6 +204,7 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ("GET", "/api/aliveness-test/{vhost}", MANAGEMENT, health.aliveness),
     ("GET", "/api/trellis/{kind}", ANY_USER, extensions.rows),
     ("DELETE", "/api/trellis/delayed", ADMINISTRATOR, extensions.cancel),
+    ("DELETE", "/api/trellis/sessions", ADMINISTRATOR, extensions.delete_session),
 ]
 
 

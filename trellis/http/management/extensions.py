@@ -1,10 +1,10 @@
-"""Paths that RabbitMQ does not have: rows for `trellis list`, and cancelling delayed messages."""
+"""Paths that RabbitMQ does not have: rows for `trellis list`, delayed messages, MQTT sessions."""
 
 from __future__ import annotations
 
 import asyncio
 
-from trellis.http.management.answers import JSON, Call, not_found
+from trellis.http.management.answers import JSON, Call, Empty, not_found
 from trellis.http.server import Response
 from trellis.monitoring import listings
 
@@ -31,3 +31,16 @@ async def cancel(call: Call) -> Response:
     if waiting is None or not order.isdecimal() or not waiting.withdraw(int(order)):
         raise not_found(f"no message {order} is delayed by exchange '{name}' in vhost '{vhost}'")
     return Response(200, b"[]", JSON)
+
+
+async def delete_session(call: Call) -> Empty:
+    """End the MQTT session of a client identifier, with its messages, and disconnect its client.
+
+    The will of the client is not published. Afterwards any user may connect with the identifier.
+    """
+    vhost, client_id = call.vhost(call.query.get("vhost", "/")), call.query.get("client_id", "")
+    if not await call.make_durable(
+        lambda ticket: call.node.mqtt.delete_session(vhost, client_id, ticket)
+    ):
+        raise not_found(f"client identifier '{client_id}' has no session in vhost '{vhost.name}'")
+    return Empty()

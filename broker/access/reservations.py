@@ -1,0 +1,96 @@
+"""Client identifiers that rules reserve for users.
+
+    reserve client dev7              one identifier
+    reserve client {username}-*      all identifiers that begin so
+
+The rules stand among the topic rules of a user, in one virtual host. Only users with a matching
+rule may connect with such an identifier, so no other user can take it before its device connects.
+A login looks its identifier up once, in a time that does not grow with the number of users.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+_VARIABLE: Final = re.compile(r"(\{username\}|\{vhost\})")
+#: The words with which the rule begins.
+_BEGINNING: Final = ("reserve", "client")
+#: Stands at the end of a pattern for any further characters.
+_ANY: Final = "*"
+#: Length of the longest pattern, in characters. It bounds the prefixes that one lookup tries.
+PATTERN_MAX: Final = 255
+
+
+class Reservation:
+    """One rule that reserves client identifiers, with its variables replaced.
+
+    Raises ValueError if the text is not such a rule.
+    """
+
+    def __init__(self, text: str, user: str, vhost: str) -> None:
+        words = text.split(maxsplit=2)
+        pattern = words[2].rstrip() if len(words) == 3 else ""
+        #: True if the rule reserves all identifiers that begin with `name`.
+        self.prefix = pattern.endswith(_ANY)
+        pattern = pattern.removesuffix(_ANY)
+        if tuple(words[:2]) != _BEGINNING or not pattern or len(pattern) > PATTERN_MAX:
+            raise ValueError(
+                f"'{text}' is not a rule such as 'reserve client {{username}}-*', "
+                f"with 1 to {PATTERN_MAX} characters before a last '*'"
+            )
+        values = {"{username}": user, "{vhost}": vhost}
+        #: The identifier, or the prefix. All variables are replaced at once, as in topic rules.
+        self.name = "".join([values.get(part, part) for part in _VARIABLE.split(pattern)])
+
+
+def is_reservation(text: str) -> bool:
+    """True if the text is meant as a rule that reserves client identifiers."""
+    return text.split(maxsplit=1)[:1] == [_BEGINNING[0]]
+
+
+class Reservations:
+    """The reserved client identifiers of all users."""
+
+    def __init__(self) -> None:
+        #: (virtual host, identifier or prefix, True for a prefix) -> users.
+        self._users: dict[tuple[str, str, bool], list[str]] = {}
+        #: (virtual host, user) -> the keys in `_users`.
+        self._keys: dict[tuple[str, str], list[tuple[str, str, bool]]] = {}
+        #: Virtual host -> length of a prefix -> number of entries with such a prefix.
+        self._lengths: dict[str, dict[int, int]] = {}
+
+    def replace(self, user: str, vhost: str, rules: Sequence[str]) -> None:
+        """Replace a user's reservations in a virtual host; `rules` may contain other rules."""
+        for key in self._keys.pop((vhost, user), ()):
+            users = self._users[key]
+            users.remove(user)
+            if not users:
+                del self._users[key]
+            if key[2]:
+                self._count(vhost, len(key[1]), -1)
+        found = [Reservation(text, user, vhost) for text in rules if is_reservation(text)]
+        keys = list(dict.fromkeys((vhost, one.name, one.prefix) for one in found))
+        for key in keys:
+            self._users.setdefault(key, []).append(user)
+            if key[2]:
+                self._count(vhost, len(key[1]), 1)
+        if keys:
+            self._keys[vhost, user] = keys
+
+    def _count(self, vhost: str, length: int, change: int) -> None:
+        lengths = self._lengths.setdefault(vhost, {})
+        lengths[length] = lengths.get(length, 0) + change
+        if not lengths[length]:
+            del lengths[length]
+        if not lengths:
+            del self._lengths[vhost]
+
+    def users(self, vhost: str, client_id: str) -> list[str]:
+        """Return the users for whom an identifier is reserved; an empty list if it is free."""
+        found = list(self._users.get((vhost, client_id, False), ()))
+        for length in self._lengths.get(vhost, ()):
+            if length <= len(client_id):
+                found += self._users.get((vhost, client_id[:length], True), ())
+        return found

@@ -1,0 +1,48 @@
+"""The owner of a client identifier: which users may connect with it.
+
+A session belongs to the user who opened it, and a rule can reserve an identifier for a user. All
+anonymous clients count as one user.
+"""
+
+from __future__ import annotations
+
+from broker.access.identity import Identity
+from broker.vhost.vhost import VirtualHost
+from protocols.mqtt.connection.service import MqttService
+
+
+def identifier_refusal(
+    service: MqttService, vhost: VirtualHost, client_id: str, identity: Identity, user: Identity
+) -> str:
+    """Return why a user may not connect with a client identifier; an empty string if it may.
+
+    `user` is the identity from the login, `identity` the user's identity in the virtual host. The
+    text names the owner, so it is for the log only.
+    """
+    if not client_id:
+        return ""
+    name = identity.name
+    owners = service.broker.authenticator.reserved_for(vhost.name, client_id)
+    reserved = not user.anonymous and name in owners
+    if owners and not reserved:
+        return f"the client identifier is reserved for user '{owners[0]}'"
+    session = service.sessions.find(vhost, client_id)
+    if session is None or session.belongs_to(name, user.anonymous):
+        return ""
+    if reserved and (session.anonymous or session.user not in owners):
+        # The session was opened before the rule was made. The login ends it.
+        service.log(
+            "session_ended",
+            {
+                "user": session.user,
+                "vhost": vhost.name,
+                "client_id": client_id,
+                "note": f"the client identifier is reserved for user '{name}'",
+            },
+        )
+        return ""
+    whose = "anonymous clients" if session.anonymous else f"user '{session.user}'"
+    return (
+        f"the client identifier has a session of {whose}; `trellis sessions delete` frees it, and "
+        "a rule can reserve it"
+    )

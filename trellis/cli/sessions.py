@@ -1,0 +1,34 @@
+"""`trellis sessions`: end MQTT sessions of a running broker."""
+
+from __future__ import annotations
+
+import argparse
+
+from trellis.cli.actions import add_action, add_group, add_vhost
+from trellis.cli.api_client import ApiClient
+from trellis.cli.parsing import Commands
+
+
+def add(commands: Commands) -> None:
+    """Add the command sessions."""
+    group = add_group(
+        commands, "sessions", "end MQTT sessions of a running broker (`trellis list sessions`)"
+    )
+    command = add_action(
+        group,
+        "sessions",
+        "delete",
+        delete,
+        "end the session of a client identifier with its messages, disconnect the client, and free "
+        "the identifier for other users",
+        "CLIENT_ID [--vhost NAME]",
+    )
+    command.add_argument("client_id", metavar="CLIENT_ID", help="MQTT client identifier")
+    add_vhost(command)
+
+
+def delete(arguments: argparse.Namespace) -> int:
+    """End the session of a client identifier. Raises CommandError if there is none."""
+    query = {"vhost": arguments.vhost, "client_id": arguments.client_id}
+    ApiClient(arguments).request("DELETE", "trellis", "sessions", query=query)
+    return 0
