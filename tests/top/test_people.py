@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.clients import mqtt_publish
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, Mqtt0, Running
 from trellis import cli
@@ -84,6 +87,13 @@ async def test_a_user_is_made_given_rights_and_deleted(
     await client.ping()
     await run("permissions", "clear", "ann")
     assert await client.socket.read() == b""
+    rows = json.loads(await run("permissions", "list", "ann", "--json"))
+    assert [(row["read"], row["rules"]) for row in rows] == [
+        (None, "allow publish a/{username}; deny all #")
+    ]
+    listed = (await run("permissions", "list", "ann")).splitlines()
+    assert listed[1].split() == ["ann", "/", *"allow publish a/{username}; deny all #".split()]
+    await run("permissions", "topic", "ann", "--clear")
     assert "no permissions" in await run("permissions", "list", "ann")
     await run("users", "delete", "ann")
     assert "ann" not in await run("users", "list")
@@ -121,6 +131,8 @@ async def test_vhosts_and_policies(broker: Running, capsys: pytest.CaptureFixtur
             1,
             "there is no vhost 'none'",
         ),
+        (["permissions", "topic", "known"], 2, "give either the rules or --clear"),
+        (["permissions", "topic", "known", "allow all #", "--clear"], 2, "give either the rules"),
         (["vhosts", "delete", "/"], 1, "cannot be deleted"),
         (["policies", "set", "p", "^q", "max-length"], 2, "DEFINITION is not JSON"),
         (["policies", "set", "p", "(", '{"max-length": 1}'], 1, "is not a regular expression"),
@@ -162,3 +174,50 @@ async def test_a_session_is_deleted_and_its_identifier_is_free(
     assert code == 1 and "client identifier 'dev 8' has no session in vhost '/'" in err
     code, _, err = await trellis(broker, capsys, "sessions", "delete", "dev 7", user="known")
     assert code == 1 and "lacks the tag 'administrator'" in err
+
+
+async def test_the_example_of_the_readme_works_as_written(
+    broker: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    example = text.partition("As an operator:")[2].partition("## ")[0]
+    commands = [shlex.split(line) for line in example.splitlines() if "/trellis " in line]
+    assert [words[1:3] for words in commands] == [
+        ["list", "queues"],
+        ["list", "sessions"],
+        ["users", "add"],
+        ["permissions", "set"],
+        ["permissions", "topic"],
+    ]
+    for words in commands[2:]:
+        code, _, err = await trellis(
+            broker, capsys, *words[1:], stdin="secret\n", monkeypatch=monkeypatch
+        )
+        assert (code, err) == (0, ""), words
+    (published,) = [shlex.split(line) for line in example.splitlines() if "mosquitto_pub" in line]
+    user, topic = published[published.index("-u") + 1], published[published.index("-t") + 1]
+    client = await broker.mqtt("c", user=f"{user}/secret")
+    await client.subscribe(topic, 1)
+    await client.socket.send(mqtt_publish(topic, b"21.5", 1, 1))
+    packets = [await client.packet(), await client.packet()]
+    assert sorted(first >> 4 for first, _ in packets) == [3, 4]
+
+
+async def test_a_user_without_permissions_is_told_so_in_one_log_line(
+    broker: Running,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    added = await trellis(
+        broker, capsys, "users", "add", "ann", stdin="secret\n", monkeypatch=monkeypatch
+    )
+    assert added[0] == 0
+    caplog.set_level("INFO")
+    client = Mqtt0(await broker.socket("mqtt"))
+    assert await client.connect("c", user="ann/secret") == 5
+    (line,) = [one for one in caplog.messages if one.startswith("login_refused")]
+    assert "user=ann " in line and "has no permissions in the vhost '/'" in line
+    assert "trellis permissions set" in line
+    caplog.clear()
+    assert await Mqtt0(await broker.socket("mqtt")).connect("c", user="ann/wrong") == 4

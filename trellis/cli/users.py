@@ -119,17 +119,19 @@ def _add_permissions(commands: Commands) -> None:
         "permissions",
         "topic",
         set_rules,
-        "replace the topic rules of a user in a virtual host; without rules, all topics are "
-        "allowed",
-        "USER [RULE]... [--vhost NAME]",
+        "replace the topic rules of a user in a virtual host; a user without topic rules may use "
+        "all topics",
+        "USER (RULE... | --clear) [--vhost NAME]",
     )
     _add_name(command, "USER")
     command.add_argument(
         "rules",
         metavar="RULE",
         nargs="*",
-        help='such as "allow publish sensors/{username}/#"; the first rule that matches decides',
+        help='such as "allow publish sensors/{username}/#", where the first rule that matches '
+        'decides, or "reserve client {username}-*"',
     )
+    command.add_argument("--clear", action="store_true", help="remove all rules of the user")
     add_vhost(command)
 
 
@@ -221,11 +223,21 @@ def delete_user(arguments: argparse.Namespace) -> int:
 
 
 def list_permissions(arguments: argparse.Namespace) -> int:
-    """Print the permissions and topic rules of one user, or of all users."""
+    """Print the permissions and topic rules of one user, or of all users.
+
+    A user with topic rules but without permissions, which cannot connect, has empty columns.
+    """
     rows = ask(arguments, "GET", "permissions")
     rules = {
         (row["user"], row["vhost"]): row["rules"] for row in ask(arguments, "GET", "topic-rules")
     }
+    granted = {(row["user"], row["vhost"]) for row in rows}
+    nothing = dict.fromkeys(("configure", "write", "read"))
+    rows += [
+        {"user": user, "vhost": vhost, **nothing}
+        for user, vhost in rules
+        if (user, vhost) not in granted
+    ]
     chosen = [
         row | {"rules": "; ".join(rules.get((row["user"], row["vhost"]), []))}
         for row in rows
@@ -250,7 +262,13 @@ def clear_permission(arguments: argparse.Namespace) -> int:
 
 
 def set_rules(arguments: argparse.Namespace) -> int:
-    """Replace the topic rules of a user in a virtual host."""
+    """Replace the topic rules of a user in a virtual host. Raises CommandError without rules."""
+    if bool(arguments.rules) == arguments.clear:
+        raise CommandError(
+            "give either the rules or --clear, which removes all rules: the user may then use "
+            "every topic",
+            2,
+        )
     body = {"rules": arguments.rules}
     ask(arguments, "PUT", "topic-rules", arguments.vhost, arguments.name, body=body)
     return 0

@@ -250,9 +250,20 @@ class Login(InputHandler):
             connection.resume_input()
 
     def _refuse(self, verdict: Verdict, credentials: Credentials) -> None:
-        connection = self._connection
+        """Refuse a client without valid credentials, or without access to its virtual host."""
+        connection, user = self._connection, verdict.identity
         self._service.count_login("busy" if verdict.busy else "refused")
-        if verdict.busy:
+        if user is not None:
+            vhost = self._service.broker.vhosts.get(credentials.vhost)
+            self._log_refusal(
+                user.name,
+                f"the vhost '{credentials.vhost}' is being deleted"
+                if vhost is not None and vhost.closing
+                else f"the user has no permissions in the vhost '{credentials.vhost}': grant them "
+                "with `trellis permissions set`",
+            )
+            connection.reject(NOT_AUTHORISED, NOT_AUTHORISED_5, "login_refused")
+        elif verdict.busy:
             connection.reject(UNAVAILABLE, SERVER_BUSY, "login_refused")
         elif credentials.user is not None:
             connection.reject(BAD_CREDENTIALS, BAD_USER_OR_PASSWORD, "login_refused")
