@@ -19,6 +19,7 @@ from broker.store.disk import Disk, Lock, StoreError
 from trellis import logs
 from trellis.auth.settings_users import authenticator_from_settings
 from trellis.http.service import HTTP_LISTENERS, HttpService
+from trellis.server import file_modes
 from trellis.server.layered_link import LayeredLink
 from trellis.server.link import Link
 from trellis.server.listener import BoundListener, ListenError, bind
@@ -91,6 +92,7 @@ def open_data_directory(settings: Settings) -> Path | None:
             f"data.dir: {directory} cannot be written to: {error.strerror}; make it writable for "
             "this user, or set data.dir (TRELLIS_DATA_DIR, --data-dir)"
         ) from error
+    file_modes.restrict(directory)
     return directory
 
 

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Final
 
-from broker.store.disk import StoreError
+from broker.store.disk import StoreError, create_private
 from broker.store.files import DATA_START
 from broker.store.opening import CATALOG, LOG, STREAMS
 
@@ -88,6 +88,7 @@ def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -
 
 def copy_catalog(source: str, target: str) -> None:
     """Copy a catalog as it is at one moment, while a broker may write it. Raise StoreError."""
+    create_private(target)
     try:
         with (
             closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True)) as old,

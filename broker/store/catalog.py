@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from broker.store.contract import Defined, StoreEntry, Undefined
-from broker.store.disk import RealDisk, StoreError
+from broker.store.disk import RealDisk, StoreError, create_private
 from broker.store.values import dump, load
 from broker.store.wal import WalCheck
 
@@ -120,6 +120,7 @@ class Catalog:
             raise CatalogError(f"cannot read '{path}-wal': {error.strerror or error}") from error
         if self.wal.damage:
             raise self._damage_error(f"'{path}-wal', {self.wal.damage}")
+        create_private(path)  # The write-ahead log gets the same mode.
         try:
             # One thread opens the database, another one writes later: never both at once.
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)

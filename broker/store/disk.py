@@ -347,6 +347,18 @@ class RealDisk(Disk):
             os.close(descriptor)
 
 
+def create_private(path: str) -> None:
+    """Create an empty file that only its owner can read, unless it exists.
+
+    For files that SQLite would create for all users to read. After a failure there is no file, and
+    SQLite reports the error.
+    """
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except OSError:
+        pass
+
+
 def _sync(descriptor: int) -> None:
     if (
         sys.platform == "darwin"
