@@ -200,7 +200,14 @@ class Handshake:
     # -- changed permissions of a running connection
 
     def _on_update_secret(self, connection: ConnectionInterface, method: Any) -> None:
-        """Start the check of a new token or password, which the client sends before expiry."""
+        """Start the check of a new token, which the client sends before its token expires.
+
+        The permissions of other users do not come from the secret, so it is not checked, as in
+        RabbitMQ.
+        """
+        if self.identity is None or not self.identity.expires:
+            connection.send(0, spec.Connection.UpdateSecretOk())
+            return
         peer = self._peer
         login = Credentials(self.user, method.new_secret, "/", peer.address, peer.local)
         connection.stall()
@@ -209,7 +216,7 @@ class Handshake:
         )
 
     def _on_secret_verdict(self, connection: ConnectionInterface, verdict: Verdict) -> None:
-        """Use the permissions of the new token or password, or close the connection if refused."""
+        """Use the permissions of the new token, or close the connection if it is refused."""
         if connection.finished or connection.state != states.RUNNING:
             return
         known, identity = self.identity, verdict.identity

@@ -566,15 +566,33 @@ def test_a_verdict_after_shutdown_admits_no_client() -> None:
 # -- the secret
 
 
-def test_a_client_may_renew_its_secret() -> None:
-    client = World().amqp()
+def token_world() -> World:
+    """Return a broker whose user guest logs in with a token that expires."""
+    world = World()
+    world.guests.identities["guest"].expires = 2_000_000_000.0
+    return world
+
+
+@pytest.mark.parametrize("secret", [b"guest", b"another", b"", b"\xff"])
+def test_the_secret_of_a_user_with_a_password_is_not_looked_at(secret: bytes) -> None:
+    world = World()
+    client = world.amqp()
+    world.guests.hold = True
+    client.connection.receive_data(method(0, 10, 70, long(secret) + short("because")))
+    assert names(client.read()) == ["Connection.UpdateSecretOk"]
+    assert world.guests.held == []
+    assert names(client.send(spec.Queue.Declare(queue="q"))) == ["Queue.DeclareOk"]
+
+
+def test_a_client_may_renew_its_token() -> None:
+    client = token_world().amqp()
     assert names(client.send(spec.Connection.UpdateSecret("guest", "expires"), channel=0)) == [
         "Connection.UpdateSecretOk"
     ]
 
 
 def test_a_bad_new_secret_ends_the_connection_with_530() -> None:
-    client = World().amqp()
+    client = token_world().amqp()
     client.connection.receive_data(method(0, 10, 70, long(b"\xff") + short("because")))
     assert refusal(client.read()) == (
         "connection",
@@ -586,7 +604,7 @@ def test_a_bad_new_secret_ends_the_connection_with_530() -> None:
 
 
 def test_a_close_that_was_kept_while_a_new_secret_is_looked_at_is_answered_at_shutdown() -> None:
-    world = World()
+    world = token_world()
     client = world.amqp()
     world.guests.hold = True
     client.send(
@@ -600,7 +618,7 @@ def test_a_close_that_was_kept_while_a_new_secret_is_looked_at_is_answered_at_sh
 
 
 def test_what_comes_while_a_new_secret_is_looked_at_is_heard_after_it() -> None:
-    world = World()
+    world = token_world()
     client = world.amqp()
     world.guests.hold = True
     assert client.send(spec.Connection.UpdateSecret("guest", ""), channel=0) == []
@@ -611,7 +629,7 @@ def test_what_comes_while_a_new_secret_is_looked_at_is_heard_after_it() -> None:
 
 @pytest.mark.parametrize("secret", ["guest", "wrong"])
 def test_a_verdict_on_a_new_secret_after_shutdown_is_not_told(secret: str) -> None:
-    world = World()
+    world = token_world()
     client = world.amqp()
     world.guests.hold = True
     client.send(spec.Connection.UpdateSecret(secret, ""), channel=0)
