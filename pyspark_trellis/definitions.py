@@ -120,7 +120,7 @@ class DefinitionsFile:
 
 
 def read(path: str | Path) -> DefinitionsFile:
-    """Read a file, or the definitions of a broker: http://user:password@host:15672.
+    """Read a file, or the definitions of a broker: http://HOST:15672.
 
     Raises PipelineError, which names the position of the error.
     """

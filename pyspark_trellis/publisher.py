@@ -28,15 +28,19 @@ class Outgoing(NamedTuple):
 class SinkPublisher:
     """A connection that publishes one sequence of messages, in pika's event loop."""
 
-    def __init__(self, url: str) -> None:
-        """Parse the URL. Raises PipelineError if it is invalid."""
+    def __init__(self, url: str, credentials: tuple[str, str] | None = None) -> None:
+        """Parse the URL; `credentials` are the user and the password, if the URL has none.
+
+        Raises PipelineError if it is invalid.
+        """
         try:
             self._parameters: Final = pika.URLParameters(url)
         except (ValueError, TypeError) as error:
             raise PipelineError(
-                f"option url is '{shown(url)}', and should be amqp://USER:PASSWORD@HOST:PORT/VHOST "
-                f"({error})"
+                f"option url is '{shown(url)}', and should be amqp://HOST:PORT/VHOST ({error})"
             ) from None
+        if credentials is not None:
+            self._parameters.credentials = pika.PlainCredentials(*credentials)
         self._parameters.blocked_connection_timeout = PATIENCE
         self._url = f"{self._parameters.host}:{self._parameters.port}"
         self._connection: Any = None

@@ -10,11 +10,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
-from urllib.parse import unquote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import pyarrow as pa
 
+from pyspark_trellis.credentials import credentials_of
 from pyspark_trellis.errors import PipelineError, shown
 from pyspark_trellis.journal import (
     ROWS_PER_TASK,
@@ -31,6 +33,17 @@ from pyspark_trellis.segments import SegmentName, SegmentScan, damaged
 PATIENCE: Final = 30
 
 
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirection: another server would get the password."""
+
+    def redirect_request(self, *arguments: Any) -> None:
+        """Return None, so that the redirection is an error."""
+
+
+#: Addresses the broker directly: a proxy of the environment would get the password.
+_OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
+
+
 @dataclass(frozen=True)
 class RemoteBroker:
     """A broker's HTTP listener and the user to authenticate as."""
@@ -40,9 +53,10 @@ class RemoteBroker:
     password: str
 
     @classmethod
-    def of(cls, place: str) -> RemoteBroker:
-        """Parse http://USER:PASSWORD@HOST:15672; the default user is guest. Raises
-        PipelineError.
+    def of(cls, place: str, options: Mapping[str, str] = MappingProxyType({})) -> RemoteBroker:
+        """Parse http://HOST:15672, and find the credentials (credentials.py).
+
+        Raises PipelineError.
         """
         try:
             parts = urlsplit(place)
@@ -51,14 +65,12 @@ class RemoteBroker:
             raise PipelineError(f"{shown(place)} is not a URL: {error}") from None
         if not parts.hostname or parts.path not in ("", "/"):
             raise PipelineError(
-                f"{shown(place)} should be http://USER:PASSWORD@HOST:15672, the broker's HTTP "
-                "listener"
+                f"{shown(place)} should be http://HOST:15672, the broker's HTTP listener"
             )
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         return cls(
             f"{parts.scheme}://{host}:{port}",
-            unquote(parts.username or "guest"),
-            unquote(parts.password or "guest"),
+            *credentials_of(parts, options),
         )
 
     def document(self, path: str) -> Any:
@@ -77,7 +89,7 @@ class RemoteBroker:
             "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode(),
         )
         try:
-            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            with _OPENER.open(request, timeout=PATIENCE) as answer:
                 found: bytes = answer.read()
                 return found
         except urllib.error.HTTPError as error:
@@ -142,7 +154,7 @@ class Remote(JournalStream):
 
     @classmethod
     def of(cls, place: str, options: Mapping[str, str]) -> Remote:
-        """Return the stream of http://USER:PASSWORD@HOST:15672 that the option `stream` names.
+        """Return the stream of http://HOST:15672 that the option `stream` names.
 
         The option is VHOST/QUEUE, or QUEUE for the vhost /. Raises PipelineError.
         """
@@ -153,7 +165,7 @@ class Remote(JournalStream):
                 "VHOST/QUEUE"
             )
         vhost, _, queue = stream.rpartition("/")
-        return cls(RemoteBroker.of(place), vhost or "/", queue)
+        return cls(RemoteBroker.of(place, options), vhost or "/", queue)
 
     @property
     def name(self) -> str:

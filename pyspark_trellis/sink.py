@@ -1,7 +1,7 @@
 """`writeStream.format("trellis")`: publishes each row as a message, confirmed and exactly once.
 
     (df.select("topic", "body").writeStream.format("trellis")
-        .option("url", "amqp://guest:guest@127.0.0.1:5672/").start())
+        .option("url", "amqp://127.0.0.1:5672/").start())
 
 Spark repeats a task after a failure and a batch after a crash. So each message carries an identity,
 by which the broker deduplicates: the header `x-trellis-producer` is query and partition, and
@@ -23,6 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pyarrow as pa
@@ -31,6 +32,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from pyspark_trellis import credentials
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.publisher import Outgoing, SinkPublisher
 
@@ -58,7 +60,7 @@ _KINDS: Final = {
     "delivery_mode": ("smallint", "int"),
     "priority": ("smallint", "int"),
 }
-OPTIONS: Final = ("url", "exchange", "checkpointLocation", "path")
+OPTIONS: Final = ("url", "exchange", "checkpointLocation", *credentials.OPTIONS, "path")
 PRODUCER, SEQUENCE = "x-trellis-producer", "x-trellis-sequence"
 
 
@@ -74,7 +76,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         """Check the columns and options. Raises PipelineError."""
-        self._url: Final = options.get("url", "amqp://guest:guest@127.0.0.1:5672/")
+        url = options.get("url", "amqp://127.0.0.1:5672/")
+        parts = urlsplit(url)
+        #: Spark redacts the option `url`, so its password is accepted. Other sources are safer.
+        self._credentials: Final = (
+            None if parts.password is not None else credentials.credentials_of(parts, options)
+        )
+        self._url: Final = url
         self._exchange: Final = options.get("exchange", "amq.topic")
         self._checkpoint: Final = options.get("checkpointlocation", "")
         known = [name.lower() for name in OPTIONS]
@@ -82,7 +90,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             if name not in known:
                 raise PipelineError(
                     f"writing with format(\"trellis\") has no option '{name}'; the options are "
-                    f"{', '.join(OPTIONS[:3])}"
+                    f"{', '.join(OPTIONS[:-1])}"
                 )
         if not self._checkpoint:
             raise PipelineError(
@@ -130,7 +138,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
             return PublishedPartition(0)
         producer = f"{query}/{context.partitionId()}"
         return PublishedPartition(
-            SinkPublisher(self._url).publish(self._messages(rows, producer, batch << 32))
+            SinkPublisher(self._url, self._credentials).publish(
+                self._messages(rows, producer, batch << 32)
+            )
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

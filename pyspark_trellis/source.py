@@ -39,7 +39,7 @@ from pyspark.sql.types import StructType
 
 from matching.grammar import Grammar
 from matching.trie import Trie
-from pyspark_trellis import offsets
+from pyspark_trellis import credentials, offsets
 from pyspark_trellis.bulk import checked, grammar_of
 from pyspark_trellis.columns import DDL, arrow_schema, conform
 from pyspark_trellis.errors import PipelineError
@@ -57,6 +57,7 @@ OPTIONS: Final = (
     "pushdown",
     "stream",
     "verify",
+    *credentials.OPTIONS,
 )
 
 
@@ -65,8 +66,7 @@ def stream_of(options: dict[str, str]) -> JournalStream:
     path = options.get("path", "")
     if not path:
         raise PipelineError(
-            "no journal: name it with .load(<directory of the stream, or "
-            "http://USER:PASSWORD@HOST:15672>)"
+            "no journal: name it with .load(<directory of the stream, or http://HOST:15672>)"
         )
     if path.startswith(("http://", "https://")):
         from pyspark_trellis.remote import Remote

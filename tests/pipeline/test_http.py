@@ -31,10 +31,7 @@ class Served:
         self.process = BrokerProcess("--data-dir", str(directory))
         http = self.process.addresses["http"]
         self.place = f"{http.host}:{http.port}"
-        self.url = self.url_of("guest", "guest")
-
-    def url_of(self, user: str, password: str) -> str:
-        return f"http://{user}:{password}@{self.place}"
+        self.url = f"http://{self.place}"
 
     def put(self, path: str, **document: str) -> None:
         """Send a request to the management API."""
@@ -143,12 +140,12 @@ def test_a_streaming_query_continues_after_a_restart(
 def test_an_error_is_one_line(spark: SparkSession, served: Served) -> None:
     served.put("users/blind", password="night", tags="")
     served.put("permissions/%2F/blind", configure="", write="", read="^other$")
-    wrong = error_of(lambda: load(spark, served.url_of("guest", "wrong")).count())
+    wrong = error_of(lambda: load(spark, served.url, password="wrong").count())
     assert (
         wrong
         == f"http://{served.place} answered 401 to user 'guest': unknown user or wrong password"
     )
-    refused = error_of(lambda: load(spark, served.url_of("blind", "night")).count())
+    refused = error_of(lambda: load(spark, served.url, user="blind", password="night").count())
     assert refused.startswith(f"http://{served.place} answered 403 to user 'blind': ")
     assert "'all'" in refused
     unknown = error_of(lambda: load(spark, served.url, stream="al").count())

@@ -349,7 +349,7 @@ def test_a_running_broker_gives_the_same_bindings_also_after_a_restart(tmp_path:
                         "pipeline",
                         "audit",
                         "--journal",
-                        f"http://guest:guest@{http.host}:{http.port}",
+                        f"http://{http.host}:{http.port}",
                         "--stream",
                         "journal",
                     ]

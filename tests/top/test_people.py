@@ -92,7 +92,11 @@ async def test_a_user_is_made_given_rights_and_deleted(
         (None, "allow publish a/{username}; deny all #")
     ]
     listed = (await run("permissions", "list", "ann")).splitlines()
-    assert listed[1].split() == ["ann", "/", *"allow publish a/{username}; deny all #".split()]
+    assert listed[1].split() == [
+        "ann",
+        "/",
+        *["allow", "publish", "a/{username};", "deny", "all", "#"],
+    ]
     await run("permissions", "topic", "ann", "--clear")
     assert "no permissions" in await run("permissions", "list", "ann")
     await run("users", "delete", "ann")

@@ -186,8 +186,7 @@ def _journal(tool: argparse._ActionsContainer, required: bool) -> None:
         "--journal",
         metavar="PLACE",
         required=required,
-        help="journal to read: directory of a stream, or the broker: "
-        "http://USER:PASSWORD@HOST:15672",
+        help="journal to read: directory of a stream, or the broker: http://HOST:15672",
     )
     tool.add_argument(
         "--stream",
@@ -243,7 +242,7 @@ def _question(tool: Parser) -> None:
     group.add_argument(
         "--topology",
         metavar="PLACE",
-        help="directory of $topology, or the broker: http://USER:PASSWORD@HOST:15672; none: use "
+        help="directory of $topology, or the broker: http://HOST:15672; none: use "
         "no topology "
         "[the $topology beside the journal]",
     )
@@ -260,7 +259,7 @@ def _definitions(tool: Parser) -> None:
         "--definitions",
         metavar="FILE|URL",
         help="definitions as `trellis definitions export` writes them, or the broker: "
-        "http://USER:PASSWORD@HOST:15672 [$topology]",
+        "http://HOST:15672 [$topology]",
     )
 
 
