@@ -467,3 +467,48 @@ async def test_users_rules_and_permissions_survive_a_restart(start: Start, tmp_p
     assert (session.user, session.named, list(session.subscriptions)) == ("ann", True, ["a/#"])
     await api(running, "DELETE", "users/ann")
     await running.until(lambda: not running.node.mqtt.sessions.all())
+
+
+# -- users of the settings in virtual hosts made at run time
+
+
+async def test_a_user_of_the_settings_may_get_permissions_in_a_new_vhost(
+    broker: Running,
+) -> None:
+    assert (await api(broker, "PUT", "vhosts/new"))[0] == 201
+    body = {"configure": "", "write": "^amq", "read": ".*"}
+    assert (await api(broker, "GET", "queues/new", user="known"))[0] == 403
+    assert (await api(broker, "PUT", "permissions/new/known", body))[0] == 201
+    assert (await api(broker, "PUT", "permissions/new/known", body))[0] == 204
+    assert (await api(broker, "GET", "queues/new", user="known"))[0] == 200
+    assert (await api(broker, "PUT", "queues/new/q", {}, user="known"))[0] == 403
+    row = {"user": "known", "vhost": "new", **body}
+    assert await api(broker, "GET", "permissions/new/known") == (200, row)
+    status, rows = await api(broker, "GET", "users/known/permissions")
+    assert status == 200 and [one["vhost"] for one in rows] == ["/", "new"]
+    client = await broker.mqtt("c", user="new:known/known")
+    await client.ping()
+    status, rows = await api(broker, "GET", "users")
+    assert [one["name"] for one in rows].count("known") == 1
+    rules = {"rules": ["allow all mine/#"]}
+    assert (await api(broker, "PUT", "topic-rules/new/known", rules))[0] == 201
+    assert (await api(broker, "DELETE", "permissions/new/known"))[0] == 204
+    assert await client.socket.read_to_end() == b""
+    assert (await api(broker, "GET", "queues/new", user="known"))[0] == 403
+    # The settings alone give the permissions in their virtual hosts.
+    status, answer = await api(broker, "PUT", "permissions/%2F/known", body)
+    assert status == 400 and "defined in the settings" in answer["reason"]
+
+
+async def test_stored_permissions_of_a_superuser_hold_in_new_vhosts(start: Start) -> None:
+    broker = await start(user="root", password="known", users=[ADMIN])
+    assert (await api(broker, "PUT", "vhosts/new"))[0] == 201
+    assert (await api(broker, "PUT", "queues/new/one", {}, user="root"))[0] == 201
+    body = {"configure": "^none$", "write": ".*", "read": ".*"}
+    assert (await api(broker, "PUT", "permissions/new/root", body))[0] == 201
+    assert (await api(broker, "PUT", "queues/new/two", {}, user="root"))[0] == 403
+    status, rows = await api(broker, "GET", "users/root/permissions")
+    assert [(one["vhost"], one["configure"]) for one in rows] == [("/", ".*"), ("new", "^none$")]
+    assert (await api(broker, "DELETE", "permissions/new/root"))[0] == 204
+    assert (await api(broker, "PUT", "queues/new/two", {}, user="root"))[0] == 201
+    assert (await api(broker, "PUT", "permissions/%2F/root", body))[0] == 400

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pamqp.commands as spec
 import pytest
@@ -46,7 +47,7 @@ def assert_private(directory: Path) -> None:
 async def _fill(running: Running) -> None:
     """Store a definition, a message and a row of a stream."""
     client = await running.amqp()
-    stream = {"x-queue-type": "stream"}
+    stream: Any = {"x-queue-type": "stream"}
     await client.socket.send(
         marshal(1, spec.Confirm.Select())
         + marshal(1, spec.Queue.Declare(queue="q", durable=True))

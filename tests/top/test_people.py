@@ -129,7 +129,7 @@ async def test_vhosts_and_policies(broker: Running, capsys: pytest.CaptureFixtur
         (["users", "delete", "known"], 1, "user 'known' is defined in the settings"),
         (["users", "delete", "unknown"], 1, "there is no user 'unknown'"),
         (["permissions", "set", "unknown", ".*", ".*", ".*"], 1, "there is no user 'unknown'"),
-        (["permissions", "topic", "known", "allow all #"], 1, "is defined in the settings"),
+        (["permissions", "topic", "known", "allow all #"], 1, "are defined in the settings"),
         (
             ["permissions", "set", "known", ".*", ".*", ".*", "--vhost", "none"],
             1,

@@ -52,6 +52,23 @@ NICE: Final = 5
 VerdictCallback = Callable[[Verdict], None]
 
 
+class AccountIdentity(Identity):
+    """A user of the settings, to whom the broker may store further permissions."""
+
+    #: The accounts, which know the users that the broker stores. They set the attribute themselves.
+    accounts: Accounts | None = None
+
+    def stored_identity(self, vhost: str, client_id: str) -> Identity | None:
+        """Return the identity with the stored permissions in a virtual host; None without any."""
+        users = None if self.accounts is None else self.accounts.users
+        stored = None if users is None else users.by_name.get(self.name)
+        return None if stored is None else stored.for_vhost(vhost, client_id)
+
+    def is_fixed(self, vhost: str) -> bool:
+        """True if the settings alone give the permissions in a virtual host."""
+        raise NotImplementedError
+
+
 class Account:
     """A user that may log in, with the hash of the password.
 
@@ -71,6 +88,10 @@ class Account:
         self.loopback_only = loopback_only
         self.rules = rules
 
+    def is_fixed(self, vhost: str) -> bool:
+        """True if the settings alone give the permissions in a virtual host."""
+        return not isinstance(self.identity, AccountIdentity) or self.identity.is_fixed(vhost)
+
 
 class Accounts(Authenticator):
     """The authenticator that checks user names and passwords.
@@ -89,8 +110,11 @@ class Accounts(Authenticator):
         queue: int,
         remember: float,
     ) -> None:
+        #: Users that the broker stores. A user of the settings takes precedence over a stored user
+        #: of the same name.
+        self.users: Users | None = None
         self._accounts = {account.identity.name: account for account in accounts}
-        self._reserve()
+        self._accept()
         self._anonymous = anonymous
         self._anonymous_remote = anonymous_remote
         self._queue = queue
@@ -109,9 +133,6 @@ class Accounts(Authenticator):
         #: of a wrong password.
         self._decoy = HASHER.hash(secrets.token_urlsafe())
         self._pool = ThreadPoolExecutor(threads, "trellis-login", initializer=lower_priority)
-        #: Users that the broker stores. A user of the settings takes precedence over a stored user
-        #: of the same name.
-        self.users: Users | None = None
         #: Number of passwords hashed so far.
         self.passwords_hashed = 0
         self._closed = False
@@ -124,7 +145,7 @@ class Accounts(Authenticator):
         The caller then renews the identities of connected clients.
         """
         self._accounts = {account.identity.name: account for account in accounts}
-        self._reserve()
+        self._accept()
         self._anonymous = anonymous
         self._anonymous_remote = anonymous_remote
 
@@ -290,10 +311,14 @@ class Accounts(Authenticator):
         stored = [] if self.users is None else self.users.reservations.users(vhost, client_id)
         return [*self._reservations.users(vhost, client_id), *stored]
 
-    def _reserve(self) -> None:
-        """Read the rules about client identifiers of the users in the settings."""
+    def _accept(self) -> None:
+        """Read the rules about client identifiers of the users in the settings, and let these users
+        have the permissions that the broker stores for them.
+        """
         self._reservations = Reservations()
         for name, account in self._accounts.items():
+            if isinstance(account.identity, AccountIdentity):
+                account.identity.accounts = self
             for vhost, rules in account.rules.items():
                 self._reservations.replace(name, vhost, rules)
 

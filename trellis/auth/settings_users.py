@@ -13,7 +13,7 @@ import msgspec
 from broker.access.identity import Identity
 from broker.access.rules import UserPermissions
 from trellis import logs
-from trellis.auth.authenticate import Account, Accounts
+from trellis.auth.authenticate import Account, AccountIdentity, Accounts
 from trellis.auth.passwords import HASHER
 from trellis.settings import Settings, SettingsError
 from trellis.settings.schema import UserSettings
@@ -30,8 +30,11 @@ class GeneratedUser(msgspec.Struct):
     password_hash: str
 
 
-class SettingsIdentity(Identity):
-    """A user of the settings, with permissions in the virtual hosts named there."""
+class SettingsIdentity(AccountIdentity):
+    """A user of the settings, with permissions in the virtual hosts named there.
+
+    In other virtual hosts it has the permissions that the broker stores for its name.
+    """
 
     def __init__(self, user: UserSettings) -> None:
         super().__init__(user.name, user.configure, user.write, user.read)
@@ -45,12 +48,31 @@ class SettingsIdentity(Identity):
 
     def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
         rights = self.rights.get(vhost)
-        return None if rights is None else rights.identity(client_id)
+        if rights is None:
+            return self.stored_identity(vhost, client_id)
+        return rights.identity(client_id)
+
+    def is_fixed(self, vhost: str) -> bool:
+        return vhost in self.rights
 
 
-def superuser(name: str) -> Identity:
+class Superuser(AccountIdentity):
+    """A user with all permissions in all virtual hosts.
+
+    Permissions that the broker stores for its name replace them, except in the virtual host "/".
+    """
+
+    def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
+        stored = None if self.is_fixed(vhost) else self.stored_identity(vhost, client_id)
+        return stored or self
+
+    def is_fixed(self, vhost: str) -> bool:
+        return vhost == "/"
+
+
+def superuser(name: str) -> AccountIdentity:
     """Return a user with all permissions in all virtual hosts."""
-    identity = Identity(name)
+    identity = Superuser(name)
     identity.administrator = True
     identity.tags = ["administrator"]
     return identity

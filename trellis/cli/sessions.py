@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from trellis.cli.actions import add_action, add_group, add_vhost
-from trellis.cli.api_client import ApiClient
+from trellis.cli.actions import add_action, add_group, add_vhost, ask
 from trellis.cli.parsing import Commands
 
 
@@ -29,6 +28,5 @@ def add(commands: Commands) -> None:
 
 def delete(arguments: argparse.Namespace) -> int:
     """End the session of a client identifier. Raises CommandError if there is none."""
-    query = {"vhost": arguments.vhost, "client_id": arguments.client_id}
-    ApiClient(arguments).request("DELETE", "trellis", "sessions", query=query)
+    ask(arguments, "DELETE", "trellis", "sessions", arguments.vhost, arguments.client_id)
     return 0

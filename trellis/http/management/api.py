@@ -204,7 +204,12 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ("GET", "/api/aliveness-test/{vhost}", MANAGEMENT, health.aliveness),
     ("GET", "/api/trellis/{kind}", ANY_USER, extensions.rows),
     ("DELETE", "/api/trellis/delayed", ADMINISTRATOR, extensions.cancel),
-    ("DELETE", "/api/trellis/sessions", ADMINISTRATOR, extensions.delete_session),
+    (
+        "DELETE",
+        "/api/trellis/sessions/{vhost}/{client_id}",
+        ADMINISTRATOR,
+        extensions.delete_session,
+    ),
 ]
 
 

@@ -38,7 +38,7 @@ async def delete_session(call: Call) -> Empty:
 
     The will of the client is not published. Afterwards any user may connect with the identifier.
     """
-    vhost, client_id = call.vhost(call.query.get("vhost", "/")), call.query.get("client_id", "")
+    vhost, client_id = call.vhost(call.path_parameters[0]), call.path_parameters[1]
     if not await call.make_durable(
         lambda ticket: call.node.mqtt.delete_session(vhost, client_id, ticket)
     ):

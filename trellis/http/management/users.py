@@ -1,6 +1,7 @@
 """Users, their permissions and topic rules: list, create, change and delete them.
 
-Users of the settings are listed too, and can be changed in the settings only.
+Users of the settings are listed too, and can be changed in the settings only. Their permissions in
+virtual hosts that the settings do not name can be set.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ async def users_without_permissions(call: Call) -> Listing:
         _iterate(
             _user_row(user)
             for user in list(call.broker.users.by_name.values())
-            if not user.permissions
+            if not user.permissions and user.name not in call.node.accounts.settings_accounts
         )
     )
 
@@ -180,16 +181,19 @@ def _permissions(call: Call) -> list[Row]:
                 for vhost, rights in account.identity.rights.items()
             ]
         else:
+            stored = call.broker.users.by_name.get(account.identity.name)
             rows += [
                 _permission(account.identity.name, vhost, (".*", ".*", ".*"))
                 for vhost in call.broker.vhosts
+                if account.is_fixed(vhost) or stored is None or vhost not in stored.permissions
             ]
     for user in call.broker.users.by_name.values():
-        if user.name not in call.node.accounts.settings_accounts:
-            rows += [
-                _permission(user.name, vhost, permission)
-                for vhost, permission in user.permissions.items()
-            ]
+        known = call.node.accounts.settings_accounts.get(user.name)
+        rows += [
+            _permission(user.name, vhost, permission)
+            for vhost, permission in user.permissions.items()
+            if known is None or not known.is_fixed(vhost)
+        ]
     return rows
 
 
@@ -228,12 +232,21 @@ def _both(call: Call) -> tuple[VirtualHost, str]:
 
 
 def _owned(call: Call) -> tuple[VirtualHost, User]:
-    """Return the virtual host and the user that a path names.
+    """Return the virtual host that a path names, and the user whose permissions are changed.
 
-    Raises ApiRefusal, also for a user of the settings, which cannot be changed.
+    Raises ApiRefusal, also if the settings give the permissions.
     """
     vhost, name = _both(call)
-    _changeable(call, name)
+    account = call.node.accounts.settings_accounts.get(name)
+    if account is not None:
+        if account.is_fixed(vhost.name):
+            raise bad_request(
+                f"the permissions of user '{name}' in vhost '{vhost.name}' are defined in the "
+                "settings: change them there, then send SIGHUP"
+            )
+        if name not in call.broker.users.by_name:
+            # The stored user only holds permissions: it has no password and no tags.
+            call.broker.users.define(name, "", [])
     return vhost, call.broker.users.by_name[name]
 
 
