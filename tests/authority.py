@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ssl
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 
 class Authority:
@@ -43,3 +46,23 @@ class Authority:
         if certificate is not None:
             context.load_cert_chain(certificate)
         return context
+
+    def revoke(self, *certificates: Path, days: int = 1) -> Path:
+        """Return the file of a revocation list that names certificates, valid for some days."""
+        key = serialization.load_pem_private_key(self._ca.private_key_pem.bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        issuer = x509.load_pem_x509_certificate(self._ca.cert_pem.bytes())
+        now = datetime.now(UTC)
+        revoked = x509.CertificateRevocationListBuilder().issuer_name(issuer.subject)
+        revoked = revoked.last_update(now - timedelta(days=2)).next_update(
+            now + timedelta(days=days)
+        )
+        for certificate in certificates:
+            number = x509.load_pem_x509_certificate(certificate.read_bytes()).serial_number
+            entry = x509.RevokedCertificateBuilder().serial_number(number)
+            entry = entry.revocation_date(now - timedelta(days=2))
+            revoked = revoked.add_revoked_certificate(entry.build())
+        path = self._directory / "revoked.pem"
+        made = revoked.sign(key, hashes.SHA256())
+        path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+        return path

@@ -100,6 +100,7 @@ GETS: Final = (
     "auth/attempts/trellis",
     "trellis/queues",
     "trellis/sessions",
+    "trellis/delayed",
 )
 
 
@@ -507,7 +508,7 @@ async def test_stored_permissions_of_a_superuser_hold_in_new_vhosts(start: Start
     body = {"configure": "^none$", "write": ".*", "read": ".*"}
     assert (await api(broker, "PUT", "permissions/new/root", body))[0] == 201
     assert (await api(broker, "PUT", "queues/new/two", {}, user="root"))[0] == 403
-    status, rows = await api(broker, "GET", "users/root/permissions")
+    _, rows = await api(broker, "GET", "users/root/permissions")
     assert [(one["vhost"], one["configure"]) for one in rows] == [("/", ".*"), ("new", "^none$")]
     assert (await api(broker, "DELETE", "permissions/new/root"))[0] == 204
     assert (await api(broker, "PUT", "queues/new/two", {}, user="root"))[0] == 201

@@ -496,7 +496,7 @@ def wrong_files(authority: Authority) -> dict[str, tuple[dict[str, Any], str]]:
         ),
         "no certificate": (
             {"certificate": str(empty)},
-            f"tls.certificate: {empty} holds no certificate that can be read (error decoding",
+            f"tls.certificate: {empty} holds no certificate that can be read (no PEM block",
         ),
         "no key": (
             {"certificate": bare},
@@ -588,3 +588,65 @@ async def test_a_plain_socket_to_the_plain_port_is_served_beside_it(
     assert isinstance(plain.socket, Socket)
     await plain.leave()
     await secured.leave()
+
+
+# -- revocation
+
+
+async def _try(running: Running, authority: Authority, certificate: Path) -> bool:
+    """Return True if a client with this certificate can log in."""
+    client = Mqtt0(await running.tls("mqtts", authority.client(certificate)))
+    await client.socket.send(connect_packet("c", user="known/known"))
+    return await client.socket.read() == b"\x20\x02\x00\x00"
+
+
+async def test_a_revoked_certificate_is_refused_after_a_reload(
+    start: Start, authority: Authority
+) -> None:
+    good, bad = (authority.sign(f"{name}@x", common_name=name) for name in ("good", "bad"))
+    authority.revoke()
+    chosen = mutual(authority, "required")
+    chosen["tls"]["crl"] = str(authority.revoke())
+    running = await start(**chosen)
+    assert await _try(running, authority, good) and await _try(running, authority, bad)
+    authority.revoke(bad)
+    await running.reload(running.chosen)
+    assert await _try(running, authority, good)
+    assert not await _try(running, authority, bad)
+    assert failures(running, "mqtts") == {"bad_certificate": 1}
+    authority.revoke()
+    await running.reload(running.chosen)
+    assert await _try(running, authority, bad)
+
+
+def test_an_expired_revocation_list_is_a_warning(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    chosen = mutual(authority, "required")
+    chosen["tls"]["crl"] = str(authority.revoke(days=-1))
+    Certificates(settings(**chosen))
+    assert "revocation_list_expired" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----"]
+)
+def test_a_wrong_revocation_list_is_told_in_one_line(
+    authority: Authority, text: str | None
+) -> None:
+    file = authority.file.with_name("wrong.pem")
+    if text is not None:
+        file.write_text(text)
+    chosen = mutual(authority, "required")
+    chosen["tls"]["crl"] = str(file)
+    with pytest.raises(SettingsError, match=r"^tls\.crl: .*wrong\.pem") as refused:
+        Certificates(settings(**chosen))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_with_text_around_its_certificate_is_read(authority: Authority) -> None:
+    chosen = secure(authority)
+    file = Path(chosen["tls"]["certificate"])
+    file.write_bytes(b"Bag Attributes\n    friendlyName: x\n" + file.read_bytes())
+    (ends,) = Certificates(settings(**chosen)).expirations.values()
+    assert ends > datetime.now(UTC).timestamp()

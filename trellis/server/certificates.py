@@ -7,8 +7,8 @@ of one line.
 
 from __future__ import annotations
 
-import _ssl
 import os
+import re
 import ssl
 import time
 from typing import Final
@@ -27,6 +27,13 @@ _MODES: Final = {
     "optional": ssl.CERT_OPTIONAL,
     "required": ssl.CERT_REQUIRED,
 }
+#: The blocks of a PEM file, which may contain other blocks and text around them.
+_CERTIFICATE: Final = re.compile(
+    rb"-----BEGIN (?:TRUSTED |X509 )?CERTIFICATE-----.+?"
+    rb"-----END (?:TRUSTED |X509 )?CERTIFICATE-----",
+    re.DOTALL,
+)
+_CRL: Final = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
 #: Explanation of an error in a file, by its name in OpenSSL.
 _MEANINGS: Final = {
     "KEY_VALUES_MISMATCH": "does not belong to the certificate",
@@ -73,7 +80,8 @@ class Certificates:
     def _look(self, settings: Settings) -> None:
         """Read the expiry times of the certificates. Log a warning for each problem.
 
-        A certificate has a problem if it has expired, expires soon or is not valid yet.
+        A certificate has a problem if it has expired, expires soon or is not valid yet, and a
+        revocation list if it has expired.
         """
         self.expirations = {}
         now = time.time()
@@ -104,6 +112,15 @@ class Certificates:
                     file=file,
                     ends=day,
                     note="renew it, then send SIGHUP",
+                )
+        for ends in _revocations(settings.tls.crl) if settings.tls.crl else ():
+            if ends <= now:
+                logs.warning(
+                    "revocation_list_expired",
+                    file=settings.tls.crl,
+                    ended=time.strftime("%Y-%m-%d", time.gmtime(ends)),
+                    note="all client certificates of its authority are refused; renew it, then "
+                    "send SIGHUP",
                 )
 
 
@@ -168,7 +185,43 @@ def _server(
                 f"{ca} holds no certificate that can be read ({_short(error)}); "
                 "give a PEM file, beginning -----BEGIN CERTIFICATE-----",
             ) from None
+        if settings.tls.crl:
+            _load_revocations(context, settings.tls.crl)
     return context
+
+
+def _load_revocations(context: ssl.SSLContext, file: str) -> None:
+    """Let a context refuse the client certificates that a revocation list names.
+
+    Raises SettingsError.
+    """
+    _revocations(file)
+    context.load_verify_locations(os.path.expanduser(file))
+    # OpenSSL refuses certificates of an authority whose list is missing or has expired.
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+
+
+def _revocations(file: str) -> list[float]:
+    """Return the time at which each revocation list in a PEM file ends, in seconds since 1970.
+
+    A list without such a time does not end. Raises SettingsError.
+    """
+    from cryptography import x509
+
+    _readable(file, "tls.crl")
+    with open(os.path.expanduser(file), "rb") as opened:
+        blocks = _CRL.findall(opened.read())
+    try:
+        if not blocks:
+            raise ValueError("no PEM block of one")
+        ends = [x509.load_pem_x509_crl(block).next_update_utc for block in blocks]
+    except ValueError as error:
+        raise SettingsError(
+            "tls.crl",
+            f"{file} holds no revocation list that can be read ({error}); give a PEM file, "
+            "beginning -----BEGIN X509 CRL-----",
+        ) from None
+    return [end.timestamp() for end in ends if end is not None]
 
 
 class _Encrypted(Exception):
@@ -182,10 +235,10 @@ def _load(context: ssl.SSLContext, certificate: str, key: str, where: str) -> No
         _readable(key, f"{where}.key")
     try:
         _times(certificate)
-    except ssl.SSLError as error:
+    except ValueError as error:
         raise SettingsError(
             f"{where}.certificate",
-            f"{certificate} holds no certificate that can be read ({_short(error)}); give a PEM "
+            f"{certificate} holds no certificate that can be read ({error}); give a PEM "
             "file, beginning -----BEGIN CERTIFICATE-----",
         ) from None
 
@@ -228,13 +281,17 @@ def _readable(file: str, key: str) -> None:
 def _times(file: str) -> tuple[float, float]:
     """Return the times at which the first certificate of a PEM file begins and ceases to be valid.
 
-    Times are in seconds since 1970. Raises ssl.SSLError. The only function of the standard library
-    that decodes a certificate file is one meant for the library's own tests.
+    Times are in seconds since 1970. Raises ValueError if the file has no certificate.
     """
-    read = _ssl._test_decode_cert(os.path.expanduser(file))  # type: ignore[attr-defined]
-    return float(ssl.cert_time_to_seconds(read["notBefore"])), float(
-        ssl.cert_time_to_seconds(read["notAfter"])
-    )
+    # Only brokers with TLS need the package, which takes memory.
+    from cryptography import x509
+
+    with open(os.path.expanduser(file), "rb") as opened:
+        blocks = _CERTIFICATE.search(opened.read())
+    if blocks is None:
+        raise ValueError("no PEM block of one")
+    read = x509.load_pem_x509_certificate(blocks[0])
+    return read.not_valid_before_utc.timestamp(), read.not_valid_after_utc.timestamp()
 
 
 def _short(error: ssl.SSLError) -> str:

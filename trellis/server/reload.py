@@ -31,6 +31,7 @@ RELOADABLE_KEYS: Final = (
     "tls.certificate",
     "tls.key",
     "tls.ca",
+    "tls.crl",
     "tls.minimum",
     "tls.names",
     "log.level",

@@ -69,6 +69,8 @@ def _tls(settings: Settings) -> Iterator[Problem]:
         if isinstance(listener, Mqtts) and listener.certificate_user and asks == "none":
             problem = f'needs {name}.client_certificate to be "optional" or "required"'
             yield (f"{name}.certificate_user",), problem
+    if settings.tls.crl and not settings.tls.ca:
+        yield ("tls.crl",), "needs tls.ca, the file of the authorities that sign the lists"
     for name, files in settings.tls.names.items():
         if not files.get("certificate"):
             yield ("tls.names",), f'"{name}" has no certificate; set its certificate to a PEM file'

@@ -302,6 +302,13 @@ class Tls(Section, frozen=True, kw_only=True):
         str, option('PEM file of the unencrypted private key; "" is the file of the certificate')
     ] = ""
     ca: Annotated[str, option("PEM file of the authorities that sign certificates of clients")] = ""
+    crl: Annotated[
+        str,
+        option(
+            "PEM file of certificate revocation lists, one of each authority that signs "
+            'certificates of clients; a client whose certificate is listed is refused; "" is none'
+        ),
+    ] = ""
     minimum: Annotated[TlsVersion, option("oldest TLS version that clients may use")] = "1.2"
     user_from: Annotated[
         NameFrom, option("field of a client's certificate that holds its user name")

@@ -11,7 +11,15 @@ from trellis.monitoring import listings
 
 async def rows(call: Call) -> Response:
     """Return the rows of `trellis list KIND` in the virtual hosts that the user may see."""
-    kind = call.path_parameters[0]
+    return await _rows(call, call.path_parameters[0])
+
+
+async def delayed(call: Call) -> Response:
+    """Return the rows of `trellis list delayed`."""
+    return await _rows(call, "delayed")
+
+
+async def _rows(call: Call, kind: str) -> Response:
     if kind not in listings.KINDS:
         raise not_found(f"there is no list '{kind}'; there are {', '.join(listings.KINDS)}")
     result = await listings.rows(call.node, kind)
