@@ -28,7 +28,7 @@ from matching.grammar import swap
 
 
 class DeclarationRights:
-    """The rights of one user to declare objects in one virtual host. The methods raise AccessRefused.
+    """The rights of one user to declare objects in a virtual host. The methods raise AccessRefused.
 
     `administrator` is True if the user has the tag of this name. `exchanges` are those of the
     virtual host.
