@@ -186,6 +186,15 @@ class Handshake:
         if vhost is None or vhost.closing:
             raise AmqpError(530, f"vhost {name} not found")
         if identity is None:
+            connection.front.log(
+                "login_refused",
+                {
+                    "user": self.user,
+                    "address": self._peer.address,
+                    "note": f"the user has no permissions in the vhost '{name}': grant them with "
+                    "`trellis permissions set`",
+                },
+            )
             raise AmqpError(530, f"access to vhost '{name}' refused for user '{self.user}'")
         refusal = broker.connection_refusal(identity.name, vhost)
         if refusal:

@@ -158,3 +158,14 @@ def test_an_mqtt_user_name_selects_the_virtual_host(exists: bool) -> None:
         assert read(client, "q") == [b"x"]
     else:
         assert sensor.connection.finished
+
+
+def test_a_user_without_permissions_in_the_vhost_is_logged() -> None:
+    world = World()
+    world.guests.identities["u"] = Local("u", "elsewhere")
+    logged: list[tuple[str, dict[str, object]]] = []
+    world.amqp_front.log = lambda event, fields: logged.append((event, fields))
+    assert closed(world.amqp(user="u"))[1] == 530
+    ((event, fields),) = logged
+    assert (event, fields["user"]) == ("login_refused", "u")
+    assert "has no permissions in the vhost '/'" in str(fields["note"])
