@@ -49,8 +49,8 @@ def requeued(client: Amqp, how: str) -> None:
         client.connection.on_closed()
         return
     if how == "commit":
-        for method in (spec.Tx.Select(), B.Nack(0, multiple=True, requeue=True), spec.Tx.Commit()):
-            client.connection.receive_data(marshal(1, method))
+        for step in (spec.Tx.Select(), B.Nack(0, multiple=True, requeue=True), spec.Tx.Commit()):
+            client.connection.receive_data(marshal(1, step))
         return
     method = {
         "nack": B.Nack(0, multiple=True, requeue=True),
