@@ -334,7 +334,7 @@ def test_workflow_runs_the_commands_of_the_makefile() -> None:
     commands = re.findall(r"^make ([a-z-]+)", script, re.MULTILINE)
     listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert [command for command in commands if f"make {command} " not in listed] == []
-    assert {"check", "test", "wheel", "test-compiled"} <= set(commands)
+    assert {"check", "test", "test-random", "wheel", "test-compiled"} <= set(commands)
 
 
 def test_workflow_has_no_write_permission_and_a_time_limit() -> None:
