@@ -150,7 +150,6 @@ class App:
                     await node.store_writer.close()
                     node.close()
                     node.gc_policy.close()
-                    http.close()
                     node.broker.authenticator.close()
             finally:
                 for ports in bound.values():
@@ -172,7 +171,7 @@ class App:
             task.add_done_callback(
                 lambda _: self._stop.set()
             )  # These tasks never end, except by an error, which stops the broker.
-        reloading = self.reloading = SettingsReload(node, self._read)
+        reloading = self.reloading = SettingsReload(node, self._read, http.reload)
         try:
             with _Signals(self.stop, reloading.request):
                 self._listen(node, http, bound)
@@ -192,7 +191,7 @@ class App:
         node.gc_policy.settle()
         for name, ports in bound.items():
             if name in HTTP_LISTENERS:
-                ports.serve(http.open(name).protocol, node.admission)
+                http.open(name, ports)
             else:
                 ports.serve(link_factory(node.listener_contexts[name]), node.admission)
             self.addresses[name] = ports.address

@@ -67,46 +67,66 @@ def import_(
     returns the hash as the broker stores it; it raises ValueError if the hash is invalid. Raise
     PreconditionFailed if the document is not a JSON object.
     """
-    report = ImportReport()
     if not isinstance(document, dict):
         raise PreconditionFailed(
             "definitions must be a JSON object with lists named " + ", ".join(SECTIONS)
         )
-    import_run = _Import(broker, check_hash, ticket)
+    import_run = Import(broker, check_hash, ticket)
     for section in SECTIONS:
         rows = document.get(section, [])
         if not isinstance(rows, list):
-            report.refused.append(f"{section}: not a list")
+            import_run.report.refused.append(f"{section}: not a list")
             continue
-        for at, row in enumerate(rows):
-            try:
-                if not isinstance(row, dict):
-                    raise PreconditionFailed("not an object")
-                import_run.add(section, row)
-            except (BrokerError, ValueError) as error:
-                name = (
-                    row.get("name", row.get("user", row.get("source", "")))
-                    if isinstance(row, dict)
-                    else ""
-                )
-                report.refused.append(f"{section}[{at}] {name!r}: {error}")
-            else:
-                report.imported[section] = report.imported.get(section, 0) + 1
+        for row in rows:
+            import_run.take(section, row)
     for section in UNSUPPORTED:
         if document.get(section):
-            report.refused.append(f"{section}: not supported by this broker")
-    return report
+            import_run.refuse_section(section)
+    return import_run.report
 
 
-class _Import:
-    """An import into one broker."""
+class Import:
+    """An import into one broker, object by object: a caller can let other work run in between.
+
+    The sections must come in the order of SECTIONS.
+    """
 
     def __init__(
-        self, broker: Broker, check_hash: Callable[[str, str], str], ticket: Ticket | None
+        self,
+        broker: Broker,
+        check_hash: Callable[[str, str], str],
+        ticket: Ticket | None = None,
     ) -> None:
         self._broker = broker
         self._check_hash = check_hash
         self._ticket = ticket
+        #: The result so far.
+        self.report = ImportReport()
+        #: The number of objects of each section so far.
+        self._seen: dict[str, int] = {}
+
+    def take(self, section: str, row: object) -> None:
+        """Import one object of a section, and count it in the report, or its refusal."""
+        at = self._seen.get(section, 0)
+        self._seen[section] = at + 1
+        report = self.report
+        try:
+            if not isinstance(row, dict):
+                raise PreconditionFailed("not an object")
+            self.add(section, row)
+        except (BrokerError, ValueError) as error:
+            name = (
+                row.get("name", row.get("user", row.get("source", "")))
+                if isinstance(row, dict)
+                else ""
+            )
+            report.refused.append(f"{section}[{at}] {name!r}: {error}")
+        else:
+            report.imported[section] = report.imported.get(section, 0) + 1
+
+    def refuse_section(self, section: str) -> None:
+        """Report a section that is not imported."""
+        self.report.refused.append(f"{section}: not supported by this broker")
 
     def add(self, section: str, row: Row) -> None:
         """Import one object of a section. Raise BrokerError or ValueError if it is refused."""

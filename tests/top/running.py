@@ -145,8 +145,12 @@ class Running:
         return status, body
 
     async def ask(self, listener: str, request: bytes) -> tuple[int, dict[str, str], bytes]:
-        """Return status, headers (names in lowercase) and body of the response to a request."""
+        """Return status, headers (names in lowercase) and body of the response to a request.
+
+        The connection ends with the response.
+        """
         client = await self.socket(listener)
+        request = request.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
         await client.send(request)
         return parsed(await client.read_to_end())
 
@@ -382,9 +386,8 @@ class Leaks:
         assert (await running.get("metrics", "/healthz"))[
             0
         ] == 200  # uvloop opens /dev/null for its first connection.
-        await running.until(
-            lambda: not any(server._serving for server in running.http.servers.values())
-        )
+        metrics = running.http.metrics
+        await running.until(lambda: metrics is None or not metrics._serving)
         for _ in range(5):
             await asyncio.sleep(0)  # uvloop closes its end a turn of the event loop later.
         return cls(running)
@@ -400,7 +403,8 @@ class Leaks:
         descriptors = len(
             os.listdir("/proc/self/fd" if os.path.exists("/proc/self/fd") else "/dev/fd")
         )
-        waiting = sum(len(server._serving) for server in self._running.http.servers.values())
+        metrics = self._running.http.metrics
+        waiting = 0 if metrics is None else len(metrics._serving)
         return descriptors, len(asyncio.all_tasks()), ours, len(node.turn.links), waiting
 
     async def check(self) -> None:

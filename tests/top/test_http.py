@@ -16,7 +16,8 @@ import pytest
 
 from tests.clients import marshal, publication
 from tests.top.running import Running, parsed
-from trellis.http.server import MAX_CONNECTIONS, parse_basic
+from trellis.http.credentials import parse_basic
+from trellis.http.server import MAX_CONNECTIONS
 
 
 async def rows(running: Running, kind: str) -> list[dict[str, Any]]:
@@ -426,7 +427,9 @@ async def test_clients_that_reset_their_connections_cause_no_traceback(
 ) -> None:
     """The `running` fixture fails if an exception reaches the event loop, or an error is logged."""
     whole = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
-    server = running.http.servers[listener]
+    metrics, gateway = running.http.metrics, running.http.gateway
+    assert metrics is not None
+    assert gateway is not None
     for said in (b"", whole[:9], whole, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x00\n\r\n\r\n"):
         for turns in range(12):
             sock = socket.socket()
@@ -440,6 +443,8 @@ async def test_clients_that_reset_their_connections_cause_no_traceback(
                 await asyncio.sleep(0)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             sock.close()  # The kernel sends RST.
-    await running.until(lambda: not server._serving)
+    await running.until(lambda: not metrics._serving)
     status, _ = await running.get("metrics", "/healthz")
     assert status == 200
+    assert (await running.get("http", "/api/overview"))[0] == 401
+    assert gateway.pid

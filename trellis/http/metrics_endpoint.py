@@ -1,16 +1,25 @@
-"""The metrics port: metrics, liveness and readiness, for every client that can connect."""
+"""The metrics port: metrics, liveness and readiness, for every client that can connect.
+
+With the setting `metrics.login`, metrics are for users with the tag monitoring or administrator.
+Health stays open, because orchestrators ask for it without a login.
+"""
 
 from __future__ import annotations
 
+from trellis.http.logins import authenticate, tags_of
+from trellis.http.origins import is_direct
 from trellis.http.routes import HttpRouter
-from trellis.http.server import Request, Response
+from trellis.http.server import Handler, Request, Response
 from trellis.monitoring import metrics
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.server.node import BrokerNode
 
+#: Tags of the users that may read metrics if `metrics.login` is set.
+READERS = frozenset({"administrator", "monitoring"})
 
-def metrics_routes(node: BrokerNode, counters: HttpCounters) -> HttpRouter:
-    """Return the routes of the metrics port: metrics and health, open to every client."""
+
+def metrics_routes(node: BrokerNode, counters: HttpCounters) -> HttpRouter[Handler]:
+    """Return the routes of the metrics port."""
 
     async def healthz(request: Request) -> Response:
         return Response(200, b"alive\n")
@@ -23,15 +32,39 @@ def metrics_routes(node: BrokerNode, counters: HttpCounters) -> HttpRouter:
         )
 
     async def aggregated(request: Request) -> Response:
-        return await rendered(await metrics.aggregated_metrics(node, counters))
+        refusal = await refused(request)
+        return refusal or await rendered(await metrics.aggregated_metrics(node, counters))
 
     async def per_object(request: Request) -> Response:
-        return await rendered(await metrics.per_object_metrics(node))
+        refusal = await refused(request)
+        return refusal or await rendered(await metrics.per_object_metrics(node))
+
+    async def refused(request: Request) -> Response | None:
+        """Return the response for a client that may not read metrics; None if it may."""
+        if not node.settings.metrics.login:
+            return None
+        verdict = await authenticate(
+            node,
+            counters,
+            (request.user, request.password, request.token),
+            request.address,
+            is_direct(request.headers, node.settings.http.host_names),
+        )
+        if verdict.identity is None:
+            return (
+                Response(503, f"{verdict.reason}\n".encode())
+                if verdict.busy
+                else Response(401, f"{verdict.reason}\n".encode(), challenge=True)
+            )
+        if READERS & tags_of(verdict.identity):
+            return None
+        name = verdict.identity.name
+        return Response(403, f"user '{name}' lacks the tag 'monitoring'\n".encode())
 
     async def rendered(page: metrics.MetricsPage) -> Response:
         return Response(200, await page.render(), metrics.CONTENT_TYPE)
 
-    router = HttpRouter()
+    router: HttpRouter[Handler] = HttpRouter()
     for path, handler in (
         ("/metrics", aggregated),
         ("/metrics/per-object", per_object),

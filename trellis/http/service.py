@@ -1,15 +1,15 @@
-"""The HTTP servers of a broker, one for each listener, with the counters and threads they share."""
+"""HTTP of a broker: the server of the metrics port, and the gateway of the http port."""
 
 from __future__ import annotations
 
+from trellis.http.gateway_process import GatewayProcess
 from trellis.http.management.answers import ApiBackend
-from trellis.http.management.api import api_routes
 from trellis.http.metrics_endpoint import metrics_routes
-from trellis.http.routes import HttpRouter
 from trellis.http.server import HttpServer
-from trellis.http.stream_files import SegmentSender
 from trellis.monitoring.http_counters import HttpCounters, HttpListenerCounters
+from trellis.server.listener import BoundListener
 from trellis.server.node import BrokerNode
+from trellis.settings import Settings
 
 #: Names of the listeners that speak HTTP.
 HTTP_LISTENERS = ("metrics", "http")
@@ -21,32 +21,35 @@ class HttpService:
     def __init__(self, node: BrokerNode) -> None:
         self._node = node
         self._counters = HttpCounters()
-        self._sender = SegmentSender(self._counters)
-        #: The servers by listener name.
-        self.servers: dict[str, HttpServer] = {}
+        #: The server of the metrics port, and the process that serves the http port; None if the
+        #: listener is not enabled.
+        self.metrics: HttpServer | None = None
+        self.gateway: GatewayProcess | None = None
 
-    def open(self, listener: str) -> HttpServer:
-        """Create and return the server of an HTTP listener, `metrics` or `http`."""
+    def open(self, listener: str, ports: BoundListener) -> None:
+        """Serve an HTTP listener, `metrics` or `http`."""
+        node = self._node
         counters = self._counters.listeners[listener] = HttpListenerCounters()
-        server = HttpServer(
-            self._routes(listener),
-            self._node.settings.limits.handshake,
-            counters,
-            self._node.descriptors.http,
-        )
-        self.servers[listener] = server
-        return server
-
-    def _routes(self, listener: str) -> HttpRouter:
         if listener == "metrics":
-            return metrics_routes(self._node, self._counters)
-        return api_routes(ApiBackend(self._node, self._counters, self._sender))
+            self.metrics = HttpServer(
+                metrics_routes(node, self._counters),
+                node.settings.limits.handshake,
+                counters,
+                node.descriptors.http,
+            )
+            ports.serve(self.metrics.protocol, node.admission)
+        else:
+            backend = ApiBackend(node, self._counters)
+            self.gateway = GatewayProcess(backend, counters, ports.sockets)
+
+    def reload(self, settings: Settings) -> None:
+        """Have the gateway use the settings of a reload."""
+        if self.gateway is not None:
+            self.gateway.reload(settings)
 
     async def stop(self) -> None:
-        """Abort every request that is being served."""
-        for server in self.servers.values():
-            await server.close()
-
-    def close(self) -> None:
-        """Stop the threads that send segments."""
-        self._sender.close()
+        """Abort every request that is being served, and end the gateway."""
+        if self.metrics is not None:
+            await self.metrics.close()
+        if self.gateway is not None:
+            await self.gateway.close()

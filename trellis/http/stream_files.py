@@ -1,16 +1,14 @@
-"""Streams over HTTP: list streams and their segments, and send ranges of segment files.
+"""Streams over HTTP: list streams and their segments, and open ranges of segment files.
 
-Only durable rows are served. The kernel sends the ranges (sendfile), called from a small pool of
-threads. A StreamRefusal carries the HTTP status of a request that cannot be served.
+Only durable rows are served. The broker opens a range; the gateway gets the file descriptor, and
+reads and sends the file. A StreamRefusal carries the HTTP status of a request that cannot be
+served.
 """
 
 from __future__ import annotations
 
 import os
-import select
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final
+from collections.abc import Mapping
 
 from broker.access.identity import Identity
 from broker.broker import Broker
@@ -19,15 +17,6 @@ from broker.store.disk import OutOfDescriptors, RealFile, StoreError
 from broker.stream.archive import Archive
 from broker.stream.queue import StreamQueue
 from broker.stream.segments import Segment
-from trellis.monitoring.http_counters import HttpCounters
-
-CONTENT_TYPE: Final = "application/vnd.apache.arrow.stream"
-#: Number of threads that send segments.
-SENDER_THREADS: Final = 2
-#: Bytes that one system call sends.
-SEND_SIZE: Final = 1 << 20
-#: Seconds after which a client that reads nothing is disconnected.
-CLIENT_SECONDS: Final = 30.0
 
 Row = dict[str, object]
 
@@ -52,20 +41,6 @@ class SegmentRange:
         self.end = end
         #: The offset after the last durable row of the stream, at the time of the request.
         self.durable = durable
-
-    def duplicate(self) -> SegmentRange:
-        """Return the same range with a duplicate of the file descriptor."""
-        return SegmentRange(os.dup(self.descriptor), self.start, self.end, self.durable)
-
-    def read_chunks(self) -> Iterator[bytes]:
-        """Yield the bytes of the range in chunks, for a server that must encrypt them."""
-        at = self.start
-        while at < self.end:
-            data = os.pread(self.descriptor, min(SEND_SIZE, self.end - at), at)
-            if not data:
-                raise ConnectionError("the segment file is shorter than its recorded size")
-            at += len(data)
-            yield data
 
     def close(self) -> None:
         """Close the file descriptor."""
@@ -228,55 +203,3 @@ def _number(query: Mapping[str, str], name: str, default: int) -> int:
     if not value.isdecimal():
         raise StreamRefusal(400, f"'{name}' is '{value}', not a number from 0")
     return int(value)
-
-
-class SegmentSender:
-    """A small pool of threads that send ranges of segment files to sockets."""
-
-    def __init__(self, counters: HttpCounters) -> None:
-        self._counters = counters
-        self._pool = ThreadPoolExecutor(SENDER_THREADS, "segments")
-
-    def start(self, socket: int, part: SegmentRange) -> Future[int]:
-        """Have a thread send a range to a socket. The caller may close both at once.
-
-        The result is the number of bytes sent, or OSError if the client has disconnected.
-        """
-        own = os.dup(socket)
-        try:
-            rest = part.duplicate()
-        except OSError:
-            os.close(own)
-            raise
-
-        def done(_: Future[int]) -> None:
-            os.close(own)
-            rest.close()
-
-        future = self._pool.submit(self._send, own, rest)
-        future.add_done_callback(done)
-        return future
-
-    def _send(self, socket: int, part: SegmentRange) -> int:
-        """Send a range to a non-blocking socket, in a thread. Return the number of bytes."""
-        at = part.start
-        poll = select.poll()
-        poll.register(socket, select.POLLOUT)
-        while at < part.end:
-            try:
-                sent = os.sendfile(socket, part.descriptor, at, min(SEND_SIZE, part.end - at))
-            except BlockingIOError:
-                if not poll.poll(CLIENT_SECONDS * 1000):
-                    raise TimeoutError(
-                        f"the client read nothing for {CLIENT_SECONDS:g} s"
-                    ) from None
-                continue
-            if sent == 0:
-                raise ConnectionError("the segment file is shorter than its recorded size")
-            at += sent
-        self._counters.segment_bytes_sent += at - part.start
-        return at - part.start
-
-    def close(self) -> None:
-        """Stop the threads; ranges that wait are not sent."""
-        self._pool.shutdown(wait=False, cancel_futures=True)

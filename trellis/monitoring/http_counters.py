@@ -16,6 +16,9 @@ class HttpListenerCounters:
         self.responses: dict[int, int] = {}
         #: Connections closed without a response, by reason.
         self.closed = dict.fromkeys(CLOSE_REASONS, 0)
+        #: Processes of the gateway that were started, and that ended without being asked to.
+        self.gateway_starts = 0
+        self.gateways_lost = 0
 
 
 class HttpCounters:
@@ -26,5 +29,5 @@ class HttpCounters:
         self.listeners: dict[str, HttpListenerCounters] = {}
         #: Logins over HTTP, by outcome.
         self.logins: dict[str, int] = {}
-        #: Bytes of stream segments that the kernel sent to clients.
+        #: Bytes of stream segments that were sent to clients.
         self.segment_bytes_sent = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
 
@@ -17,36 +16,12 @@ from broker.vhost.background import kind_of
 from broker.vhost.vhost import VirtualHost
 from trellis.server.node import BrokerNode
 
-#: Rows that are made or freed in one turn of the event loop.
-SLICE_ROWS: Final = 200
-
 Row = dict[str, object]
 
 
 def _text(arguments: Mapping[str, object]) -> str:
     """Return the arguments of an object, such as a queue, as JSON text; "" without arguments."""
     return msgspec.json.encode(dict(arguments), enc_hook=str).decode() if arguments else ""
-
-
-async def rows(node: BrokerNode, kind: str) -> list[Row]:
-    """Return all rows of a kind, which is a key of KINDS. Makes them in slices."""
-    result: list[Row] = []
-    async for row in KINDS[kind](node):
-        result.append(row)
-        if len(result) % SLICE_ROWS == 0:
-            await asyncio.sleep(0)
-    return result
-
-
-def encode(rows: list[Row]) -> bytes:
-    """Encode rows as JSON, and empty the given list of rows.
-
-    Run it in a thread: many rows take long to encode, and to free.
-    """
-    text = msgspec.json.encode(rows)
-    while rows:
-        del rows[-SLICE_ROWS:]
-    return text
 
 
 async def _queues(node: BrokerNode) -> AsyncIterator[Row]:

@@ -364,6 +364,18 @@ def _http(page: MetricsPage, http: HttpCounters) -> None:
                 listener=listener,
                 reason=reason,
             )
+    gateway = http.listeners.get("http")
+    if gateway is not None:
+        page.counter(
+            "trellis_http_gateway_starts",
+            "Total number of processes started to serve the HTTP API.",
+            gateway.gateway_starts,
+        )
+        page.counter(
+            "trellis_http_gateway_lost",
+            "Total number of processes serving the HTTP API that ended unexpectedly.",
+            gateway.gateways_lost,
+        )
 
 
 def _queues(page: MetricsPage, node: BrokerNode, totals: list[VirtualHostTotals]) -> None:

@@ -14,7 +14,7 @@ import time
 from typing import Final
 
 from trellis import logs
-from trellis.settings import Settings, SettingsError, TlsListener
+from trellis.settings import Http, Settings, SettingsError, TlsListener
 
 #: Ciphers allowed for TLS 1.2; all of TLS 1.3 are allowed.
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -133,10 +133,12 @@ def contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
     for name, entry in settings.protocol_listeners.items():
         if isinstance(entry, TlsListener):
             by_listener[name] = _context(settings, entry)
+    if settings.http.enabled and settings.http.tls:
+        by_listener["http"] = _context(settings, settings.http)
     return by_listener
 
 
-def _context(settings: Settings, entry: TlsListener) -> ssl.SSLContext:
+def _context(settings: Settings, entry: TlsListener | Http) -> ssl.SSLContext:
     tls = settings.tls
     context = _server(settings, entry, tls.certificate, tls.key, "tls")
     if tls.names:
@@ -162,7 +164,7 @@ def _context(settings: Settings, entry: TlsListener) -> ssl.SSLContext:
 
 
 def _server(
-    settings: Settings, entry: TlsListener, certificate: str, key: str, where: str
+    settings: Settings, entry: TlsListener | Http, certificate: str, key: str, where: str
 ) -> ssl.SSLContext:
     """Return a listener's TLS context with one certificate. Raises SettingsError.
 

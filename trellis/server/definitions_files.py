@@ -5,9 +5,7 @@ A document has the format of RabbitMQ's definitions files.
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -20,12 +18,11 @@ from trellis.settings import SettingsError
 
 #: Largest number of refused definitions that get a log line each.
 MAX_LOGGED = 100
-#: Rows that are made or encoded at once, before other work gets a turn.
-SLICE_ROWS = 200
 #: Sections of the document of one virtual host.
 VHOST_SECTIONS = ("exchanges", "queues", "bindings", "policies")
 
-_HEAD = {"product_name": "Trellis"}
+#: The beginning of every exported document.
+HEAD = {"product_name": "Trellis"}
 
 
 def import_(broker: Broker, document_json: bytes) -> definitions.ImportReport:
@@ -44,41 +41,8 @@ def import_(broker: Broker, document_json: bytes) -> definitions.ImportReport:
 
 def export(broker: Broker) -> bytes:
     """Return all definitions as JSON, without a pause for other work."""
-    return _encode({**_HEAD, **definitions.export(broker, show_hash)})
-
-
-async def export_in_slices(broker: Broker, vhost: str | None = None) -> bytes:
-    """Return all definitions as JSON, in slices so that the event loop is not blocked.
-
-    With `vhost`, return those of one virtual host; their rows do not name it.
-    """
-    document: dict[str, list[definitions.Row]] = {
-        section: [] for section in (definitions.SECTIONS if vhost is None else VHOST_SECTIONS)
-    }
-    for at, (section, row) in enumerate(definitions.export_rows(broker, show_hash)):
-        if vhost is None:
-            document[section].append(row)
-        elif section in document and row["vhost"] == vhost:
-            document[section].append({key: value for key, value in row.items() if key != "vhost"})
-        if at % SLICE_ROWS == 0:
-            await asyncio.sleep(0)
-    return await asyncio.get_running_loop().run_in_executor(None, _encode, {**_HEAD, **document})
-
-
-def _encode(document: dict[str, Any]) -> bytes:
-    """Encode a document in slices. Run it in a thread: other threads run between the slices."""
-    parts: list[bytes] = []
-    for section, value in document.items():
-        if isinstance(value, list):
-            pieces = [
-                msgspec.json.encode(value[at : at + SLICE_ROWS], enc_hook=str)[1:-1]
-                for at in range(0, len(value), SLICE_ROWS)
-            ]
-            text = b"[" + b",".join(pieces) + b"]"
-        else:
-            text = msgspec.json.encode(value)
-        parts.append(msgspec.json.encode(section) + b":" + text)
-    return b"{" + b",".join(parts) + b"}"
+    document = {**HEAD, **definitions.export(broker, show_hash)}
+    return msgspec.json.encode(document, enc_hook=str)
 
 
 def import_file(broker: Broker, path: str) -> None:

@@ -53,11 +53,15 @@ RELOADABLE_KEYS: Final = (
 
 
 class SettingsReload:
-    """Reloads of the settings, one at a time, however often they are requested."""
+    """Reloads of the settings, one at a time, however often they are requested.
 
-    def __init__(self, node: BrokerNode, read: Read) -> None:
+    `applied` is called with the settings of each reload that was applied.
+    """
+
+    def __init__(self, node: BrokerNode, read: Read, applied: Callable[[Settings], None]) -> None:
         self._node = node
         self._read = read
+        self._applied = applied
         #: Settings of the last successful reload, at first those of the start.
         self._settings = node.settings
         self._again = False
@@ -134,6 +138,7 @@ class SettingsReload:
             and _value(settings, key) != _value(self._node.settings, key)
         ]
         self._settings = settings
+        self._applied(settings)
         logs.info(
             "reloaded",
             users="changed" if accounts is not None else "as before",

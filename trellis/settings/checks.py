@@ -71,6 +71,13 @@ def _tls(settings: Settings) -> Iterator[Problem]:
             yield (f"{name}.certificate_user",), problem
     if settings.tls.crl and not settings.tls.ca:
         yield ("tls.crl",), "needs tls.ca, the file of the authorities that sign the lists"
+    http = settings.http
+    if http.enabled and http.tls and not settings.tls.certificate:
+        keys = ("tls.certificate", "http.tls")
+        yield keys, "http.tls needs a certificate; set tls.certificate to a PEM file"
+    if http.client_certificate != "none" and not (http.tls and settings.tls.ca):
+        problem = f'is "{http.client_certificate}"; that needs http.tls, and tls.ca as a PEM file'
+        yield ("http.client_certificate",), problem
     for name, files in settings.tls.names.items():
         if not files.get("certificate"):
             yield ("tls.names",), f'"{name}" has no certificate; set its certificate to a PEM file'

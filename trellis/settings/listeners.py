@@ -19,6 +19,7 @@ from protocols.mqtt.options import MqttOptions
 from trellis.settings.declaration import KIB, MIB, CoreField, Section, option
 from trellis.settings.values import (
     check_addresses,
+    check_hosts,
     check_mode,
     check_networks,
     check_origins,
@@ -320,12 +321,44 @@ class Tls(Section, frozen=True, kw_only=True):
 
 
 class Metrics(Listener, frozen=True, kw_only=True):
-    """Prometheus metrics and health checks over HTTP, without a login."""
+    """Prometheus metrics and health checks over HTTP, by default without a login."""
 
     port: Port = 15692
+    login: Annotated[
+        bool,
+        option(
+            "show metrics only to users with the tag monitoring or administrator; health checks "
+            "need no login"
+        ),
+    ] = False
 
 
 class Http(Listener, frozen=True, kw_only=True):
     """HTTP API, with a login. `trellis list` and other commands use it."""
 
     port: Port = 15672
+    tls: Annotated[bool, option("speak HTTPS, with the certificate of tls.certificate")] = False
+    client_certificate: Annotated[
+        ClientCertificate,
+        option("ask HTTPS clients for a certificate that an authority in tls.ca has signed"),
+    ] = "none"
+    hosts: Annotated[
+        str,
+        option(
+            "host names, separated by commas, by which clients on this machine reach this port, "
+            "in addition to localhost; only such requests may log in as a user of loopback only",
+            check=check_hosts,
+        ),
+    ] = ""
+    connections: Annotated[
+        int,
+        option("connections that may be open at once; 4 of them are for administrators", ge=8),
+    ] = 64
+    address_connections: Annotated[
+        int, option("connections that may be open from one address", ge=1)
+    ] = 16
+
+    @property
+    def host_names(self) -> list[str]:
+        """The host names of the setting `hosts`, in lowercase."""
+        return split_origins(self.hosts)

@@ -49,6 +49,15 @@ def check_networks(text: str) -> None:
         ) from None
 
 
+def check_hosts(text: str) -> None:
+    """Raise ValueError unless the text is a list of host names separated by commas."""
+    for name in split_origins(text):
+        if not re.fullmatch(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?", name):
+            raise ValueError(
+                'host names without a port, separated by commas, such as "broker,broker.local"'
+            )
+
+
 def split_origins(text: str) -> list[str]:
     """Split web origins separated by commas, and convert them to lowercase."""
     return [part.strip().lower() for part in text.split(",") if part.strip()]

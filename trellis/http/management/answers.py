@@ -1,9 +1,9 @@
-"""Requests to the HTTP API, and the encoding of its responses and errors."""
+"""Calls of the HTTP API, their answers and their errors."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -14,18 +14,16 @@ from broker.names import is_text, shown
 from broker.routing.authorization import DeclarationRights
 from broker.store.contract import SettledCallback, Ticket
 from broker.vhost.vhost import VirtualHost
-from trellis.http.server import Request, Response
-from trellis.http.stream_files import SegmentSender
+from trellis.http.slices import Slice, Slices
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.server.node import BrokerNode
 
-JSON: Final = "application/json"
 #: Seconds that a change may take to become durable.
 DURABLE_SECONDS: Final = 30.0
-#: Rows that are made or encoded at once, before other work gets a turn.
-SLICE_ROWS: Final = 100
 
 Row = dict[str, Any]
+#: A row of a document, with the name of its section.
+SectionRow = tuple[str, Mapping[str, object]]
 Result = TypeVar("Result")
 
 
@@ -50,26 +48,63 @@ def bad_request(reason: str) -> ApiRefusal:
 
 
 class Listing:
-    """A response of many rows, which is paged, sorted and reduced to columns as the query says."""
+    """An answer of many rows, which the gateway pages, sorts and filters as the query says.
 
-    def __init__(self, rows: AsyncIterator[Row]) -> None:
+    With `plain`, the rows are answered as they are.
+    """
+
+    def __init__(self, rows: AsyncIterator[Row], plain: bool = False) -> None:
+        self.rows = rows
+        self.plain = plain
+
+
+class Document:
+    """An answer of many rows in sections: a definitions document, which begins with `head`."""
+
+    def __init__(self, head: Row, sections: tuple[str, ...], rows: Iterator[SectionRow]) -> None:
+        self.head = head
+        self.sections = sections
         self.rows = rows
 
 
+class Failure:
+    """An answer whose status is that of a failure, such as that of a health check."""
+
+    def __init__(self, status: int, value: Row) -> None:
+        self.status = status
+        self.value = value
+
+
 class Empty:
-    """A successful response without a body; `created` is True if the request made a new object."""
+    """A successful answer without a body; `created` is True if the request made a new object."""
 
     def __init__(self, created: bool = False) -> None:
         self.status = 201 if created else 204
 
 
 class ApiBackend:
-    """The parts of the broker that API requests use: node, HTTP counters, segment sender."""
+    """The parts of the broker that API calls use: node and HTTP counters."""
 
-    def __init__(self, node: BrokerNode, counters: HttpCounters, sender: SegmentSender) -> None:
+    def __init__(self, node: BrokerNode, counters: HttpCounters) -> None:
         self.node = node
         self.counters = counters
-        self.sender = sender
+        #: The slices of the work of all calls.
+        self.slices = Slices()
+
+
+class ApiRequest:
+    """A request to the API: its path, the names in the path, its query and its small body.
+
+    `rows` yields the rows of a definitions document in batches: the name of their section, what is
+    wrong with the section, and each row as JSON.
+    """
+
+    def __init__(self, path: str, path_parameters: list[str], query: dict[str, str]) -> None:
+        self.path = path
+        self.path_parameters = path_parameters
+        self.query = query
+        self.body = b""
+        self.rows: AsyncIterator[tuple[str, str, list[bytes]]] | None = None
 
 
 class Call:
@@ -78,11 +113,11 @@ class Call:
     Raises ApiRefusal if a path parameter is not text.
     """
 
-    def __init__(self, backend: ApiBackend, request: Request, identity: Identity) -> None:
+    def __init__(self, backend: ApiBackend, request: ApiRequest, identity: Identity) -> None:
         self.node = backend.node
         self.broker = backend.node.broker
         self.counters = backend.counters
-        self.sender = backend.sender
+        self._slices = backend.slices
         self.request = request
         self.identity = identity
         self.path_parameters = request.path_parameters
@@ -134,6 +169,10 @@ class Call:
             )
         return within
 
+    def slice(self) -> Slice:
+        """Return a context for long work, which ends its slices when they are over."""
+        return Slice(self._slices)
+
     def flag(self, name: str) -> bool:
         """True if the query has the parameter `name` without a value, or with `true` or `1`."""
         return self.query.get(name) in ("true", "1", "")
@@ -143,7 +182,7 @@ class Call:
         try:
             value = msgspec.json.decode(self.request.body) if self.request.body.strip() else {}
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            raise ApiRefusal(400, "bad_request", f"not JSON: {error}") from None
+            raise bad_request(f"the body is not JSON: {error}") from None
         if not isinstance(value, dict):
             raise bad_request(f"the body must be a JSON object, and is {type(value).__name__}")
         return value
@@ -163,6 +202,12 @@ class Call:
             async with asyncio.timeout(DURABLE_SECONDS):
                 await durable
         return result
+
+
+async def iterate(rows: Iterable[Row]) -> AsyncIterator[Row]:
+    """Yield rows, for a Listing."""
+    for row in rows:
+        yield row
 
 
 def text(row: Mapping[str, Any], field: str, default: str | None = None) -> str:
@@ -207,34 +252,16 @@ def _encode_other(value: object) -> object:
     return str(value)
 
 
-def encode_many(rows: list[Row]) -> bytes:
-    """Encode rows as a JSON list, and empty the given list of rows.
-
-    Run it in a thread: it works in slices, so that the event loop gets its turns.
-    """
-    parts: list[bytes] = []
-    rows.reverse()
-    while rows:
-        some = rows[-SLICE_ROWS:]
-        some.reverse()
-        del rows[-SLICE_ROWS:]
-        parts.append(encode(some)[1:-1])
-    return b"[" + b",".join(parts) + b"]"
-
-
-def refuse(status: int, error: str, reason: str, challenge: bool = False) -> Response:
-    """Return an error response: HTTP status, RabbitMQ's name of the error, and the reason."""
-    return Response(status, encode({"error": error, "reason": reason}), JSON, challenge)
-
-
-def refusal_of(error: Exception) -> Response:
-    """Return the response for an error of the broker or of the request."""
+def refusal_of(error: Exception) -> ApiRefusal:
+    """Return the refusal for an error of the broker or of the request."""
     if isinstance(error, ApiRefusal):
-        return refuse(error.status, error.error, error.reason)
+        return error
     if isinstance(error, AccessRefused):
-        return refuse(403, "not_authorised", str(error))
+        return ApiRefusal(403, "not_authorised", str(error))
     if isinstance(error, NotFound):
-        return refuse(404, "Object Not Found", str(error))
+        return not_found(str(error))
     if isinstance(error, BrokerError | ValueError):
-        return refuse(400, "bad_request", str(error))
-    return refuse(503, "timeout", "the change was made, but is not durable yet: the disk is slow")
+        return bad_request(str(error))
+    return ApiRefusal(
+        503, "timeout", "the change was made, but is not durable yet: the disk is slow"
+    )

@@ -9,13 +9,10 @@ ADMINISTRATOR   tag administrator: users, permissions, virtual hosts, definition
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from broker.access.identity import Credentials, Identity, Verdict
-from broker.errors import BrokerError
-from trellis.auth.jwt import token_of
+from trellis.http import contract
 from trellis.http.management import (
     connections,
     definitions,
@@ -26,20 +23,7 @@ from trellis.http.management import (
     topology,
     users,
 )
-from trellis.http.management.answers import (
-    JSON,
-    ApiBackend,
-    ApiRefusal,
-    Call,
-    Empty,
-    Listing,
-    encode,
-    refusal_of,
-    refuse,
-)
-from trellis.http.management.paging import render_page
-from trellis.http.routes import HttpRouter
-from trellis.http.server import Handler, Request, Response
+from trellis.http.management.answers import Call
 
 Answer = Callable[[Call], Awaitable[object]]
 
@@ -213,103 +197,19 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ),
 ]
 
+#: Routes whose body is a definitions document, which comes in slices.
+DOCUMENTS: Final = frozenset({"/api/definitions", "/api/definitions/{vhost}"})
 
-class ApiRouter(HttpRouter):
-    """The API's routes, with errors in JSON.
 
-    Slashes at the end of a path are ignored (Flower requests /api/queues//).
-    """
-
-    def find(self, method: str, path: str) -> tuple[Handler, list[str]] | Response:
-        return super().find(method, path.rstrip("/") or "/")
-
-    def not_found(self, path: str) -> Response:
-        return refuse(404, "Object Not Found", "no such path; docs/http-api.md lists the paths")
-
-    def method_not_allowed(self, method: str, allowed: str) -> Response:
-        return Response(
-            405,
-            encode(
-                {
-                    "error": "method_not_allowed",
-                    "reason": f"only {allowed} are allowed for this path",
-                }
-            ),
-            JSON,
-            allow=allowed,
+def route_infos() -> list[contract.RouteInfo]:
+    """Return the routes as the gateway needs them, in the order of ROUTES."""
+    return [
+        contract.RouteInfo(
+            method,
+            path,
+            (answer.__doc__ or "").partition("\n")[0],
+            sorted(tags),
+            contract.DOCUMENT if method == "POST" and path in DOCUMENTS else contract.SMALL_BODY,
         )
-
-
-def api_routes(backend: ApiBackend) -> HttpRouter:
-    """Return the routes of the http port."""
-    router = ApiRouter()
-    for method, path, tags, answer in ROUTES:
-        router.add(method, path, _authorized(backend, tags, answer))
-    return router
-
-
-def _authorized(backend: ApiBackend, tags: frozenset[str], answer: Answer) -> Handler:
-    async def ask(request: Request) -> Response:
-        if request.cross_origin and request.method not in ("GET", "HEAD"):
-            return refuse(
-                403,
-                "not_authorised",
-                "a web page of another site may not change anything over the HTTP API",
-            )
-        verdict = await authenticate(backend, request)
-        identity = verdict.identity
-        if identity is None:
-            if verdict.busy:
-                return refuse(503, "busy", verdict.reason)
-            return refuse(401, "not_authorised", verdict.reason, challenge=True)
-        if tags and not tags & _tags(identity):
-            needed = "administrator" if tags == ADMINISTRATOR else "' or '".join(sorted(tags))
-            return refuse(
-                403,
-                "not_authorised",
-                f"user '{identity.name}' lacks the tag '{needed}', which this request requires",
-            )
-        try:
-            result = await answer(Call(backend, request, identity))
-            if isinstance(result, Listing):
-                return Response(200, await render_page(result, request.query), JSON)
-        except (ApiRefusal, BrokerError, ValueError, TimeoutError) as error:
-            return refusal_of(error)
-        if isinstance(result, Response):
-            return result
-        if isinstance(result, Empty):
-            return Response(result.status, b"", JSON)
-        return Response(
-            200, await asyncio.get_running_loop().run_in_executor(None, encode, result), JSON
-        )
-
-    return ask
-
-
-def _tags(identity: Identity) -> set[str]:
-    return {*identity.tags, "administrator"} if identity.administrator else set(identity.tags)
-
-
-async def authenticate(backend: ApiBackend, request: Request) -> Verdict:
-    """Return the verdict on the password or token of a request, and count the login."""
-    if request.user is None and not request.token:
-        return Verdict(None, "this request requires a user and a password, or a token")
-    node = backend.node
-    answer: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-
-    def on_verdict(verdict: Verdict) -> None:
-        if not answer.done():
-            answer.set_result(verdict)
-
-    credentials = Credentials(
-        request.user or "", request.token or request.password, "/", request.address, request.local
-    )
-    if node.tokens is not None and token_of(credentials):
-        on_verdict(node.tokens.judge(token_of(credentials), credentials))
-    else:
-        node.accounts.authenticate(credentials, on_verdict)
-    verdict = await answer
-    outcome = "accepted" if verdict.identity is not None else "busy" if verdict.busy else "refused"
-    logins = backend.counters.logins
-    logins[outcome] = logins.get(outcome, 0) + 1
-    return verdict
+        for method, path, tags, answer in ROUTES
+    ]

@@ -2,45 +2,76 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Iterator
 
-from trellis.http.management.answers import JSON, Call, Row, bad_request, encode
-from trellis.http.server import Response
+import msgspec
+
+from broker.definitions import rabbitmq
+from trellis.auth.passwords import check_hash, show_hash
+from trellis.http.management.answers import Call, Document, Row, SectionRow, bad_request
 from trellis.server import definitions_files
 
+#: Most refused definitions that an answer names.
+REFUSED_MAX = 10_000
 
-async def export(call: Call) -> Response:
+
+async def export(call: Call) -> Document:
     """Return all definitions of the broker as a JSON document."""
-    return Response(200, await definitions_files.export_in_slices(call.broker), JSON)
+    rows = rabbitmq.export_rows(call.broker, show_hash)
+    return Document(dict(definitions_files.HEAD), rabbitmq.SECTIONS, rows)
 
 
-async def import_(call: Call) -> Response:
+async def import_(call: Call) -> Row:
     """Import definitions; return the number of imported ones by kind, and the refused ones.
 
     RabbitMQ stops at the first refused definition; Trellis imports all others.
     """
-    imported = definitions_files.import_(call.broker, call.request.body)
+    answer = await _import(call, None)
     call.node.review()
-    return Response(200, encode({"taken": imported.imported, "refused": imported.refused}), JSON)
+    return answer
 
 
-async def export_vhost(call: Call) -> Response:
+async def export_vhost(call: Call) -> Document:
     """Return the definitions of one virtual host."""
     vhost = call.vhost(call.path_parameters[0])
-    return Response(200, await definitions_files.export_in_slices(call.broker, vhost.name), JSON)
+
+    def rows() -> Iterator[SectionRow]:
+        for section, row in rabbitmq.export_rows(call.broker, show_hash):
+            if section in definitions_files.VHOST_SECTIONS and row["vhost"] == vhost.name:
+                yield section, {key: value for key, value in row.items() if key != "vhost"}
+
+    return Document(dict(definitions_files.HEAD), definitions_files.VHOST_SECTIONS, rows())
 
 
-async def import_vhost(call: Call) -> Response:
+async def import_vhost(call: Call) -> Row:
     """Import definitions into the virtual host that the path names."""
-    vhost, document = call.vhost(call.path_parameters[0]), call.body()
-    whole: Row = {}
-    for section in definitions_files.VHOST_SECTIONS:
-        rows = document.get(section, [])
-        if not isinstance(rows, list):
-            raise bad_request(f"'{section}' is not a list")
-        whole[section] = [
-            {**row, "vhost": vhost.name} if isinstance(row, dict) else row for row in rows
-        ]
-    imported = await asyncio.get_running_loop().run_in_executor(None, encode, whole)
-    taken = definitions_files.import_(call.broker, imported)
-    return Response(200, encode({"taken": taken.imported, "refused": taken.refused}), JSON)
+    return await _import(call, call.vhost(call.path_parameters[0]).name)
+
+
+async def _import(call: Call, vhost: str | None) -> Row:
+    """Import the rows of the document in slices, into one virtual host if `vhost` names it."""
+    if call.request.rows is None:
+        raise bad_request("the body is missing: it must be a definitions document")
+    run = rabbitmq.Import(call.broker, check_hash)
+    sections = rabbitmq.SECTIONS if vhost is None else definitions_files.VHOST_SECTIONS
+    async for section, fault, rows in call.request.rows:
+        if fault and section in sections:
+            run.report.refused.append(f"{section}: {fault}")
+        elif vhost is None and section in rabbitmq.UNSUPPORTED:
+            run.refuse_section(section)
+        if section not in sections:
+            continue
+        async with call.slice() as work:
+            call.node.turn.schedule()
+            for row_json in rows:
+                row = msgspec.json.decode(row_json)
+                if vhost is not None and isinstance(row, dict):
+                    row["vhost"] = vhost
+                run.take(section, row)
+                if work.over:
+                    await work.pause()
+                    call.node.turn.schedule()
+    refused = run.report.refused
+    if len(refused) > REFUSED_MAX:
+        refused[REFUSED_MAX:] = [f"and {len(refused) - REFUSED_MAX} more"]
+    return {"taken": run.report.imported, "refused": refused}

@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import AsyncIterator
 
-from trellis.http.management.answers import JSON, Call, Empty, not_found
-from trellis.http.server import Response
+from trellis.http.management.answers import Call, Empty, Listing, Row, not_found
 from trellis.monitoring import listings
 
 
-async def rows(call: Call) -> Response:
+async def rows(call: Call) -> Listing:
     """Return the rows of `trellis list KIND` in the virtual hosts that the user may see."""
     return await _rows(call, call.path_parameters[0])
 
 
-async def delayed(call: Call) -> Response:
+async def delayed(call: Call) -> Listing:
     """Return the rows of `trellis list delayed`."""
     return await _rows(call, "delayed")
 
 
-async def _rows(call: Call, kind: str) -> Response:
+async def _rows(call: Call, kind: str) -> Listing:
     if kind not in listings.KINDS:
         raise not_found(f"there is no list '{kind}'; there are {', '.join(listings.KINDS)}")
-    result = await listings.rows(call.node, kind)
-    if not call.sees_everything:
-        seen = {vhost.name for vhost in call.vhosts}
-        result = [row for row in result if row.get("vhost", "") in ("", *seen)]
-    return Response(
-        200, await asyncio.get_running_loop().run_in_executor(None, listings.encode, result), JSON
-    )
+    seen = None if call.sees_everything else {"", *(vhost.name for vhost in call.vhosts)}
+
+    async def visible() -> AsyncIterator[Row]:
+        async for row in listings.KINDS[kind](call.node):
+            if seen is None or row.get("vhost", "") in seen:
+                yield row
+
+    return Listing(visible(), plain=True)
 
 
-async def cancel(call: Call) -> Response:
+async def cancel(call: Call) -> list[Row]:
     """Cancel a delayed message, so that it is not published."""
     vhost, name, order = (call.query.get(field, "") for field in ("vhost", "exchange", "id"))
     waiting = call.broker.vhosts[vhost].delays.get(name) if vhost in call.broker.vhosts else None
     call.node.turn.schedule()
     if waiting is None or not order.isdecimal() or not waiting.withdraw(int(order)):
         raise not_found(f"no message {order} is delayed by exchange '{name}' in vhost '{vhost}'")
-    return Response(200, b"[]", JSON)
+    return []
 
 
 async def delete_session(call: Call) -> Empty:

@@ -8,9 +8,8 @@ from typing import Final
 from broker.messages.message import AT_MOST_ONCE, PLAIN, Message
 from broker.routing.plan_search import UNLIMITED, SearchSlot
 from broker.vhost.vhost import VirtualHost
-from trellis.http.management.answers import JSON, Call, Row, bad_request, encode
+from trellis.http.management.answers import Call, Failure, Row, bad_request
 from trellis.http.management.overview import listeners
-from trellis.http.server import Response
 
 OK: Final[Row] = {"status": "ok"}
 #: Units of a duration, each in days.
@@ -19,9 +18,9 @@ UNITS: Final = {"days": 1, "weeks": 7, "months": 30, "years": 365}
 ALIVE: Final = "aliveness-test"
 
 
-def failed(reason: str, **more: object) -> Response:
-    """Return the response for a failed check."""
-    return Response(503, encode({"status": "failed", "reason": reason, **more}), JSON)
+def failed(reason: str, **more: object) -> Failure:
+    """Return the answer for a failed check."""
+    return Failure(503, {"status": "failed", "reason": reason, **more})
 
 
 async def always(call: Call) -> Row:
@@ -29,7 +28,7 @@ async def always(call: Call) -> Row:
     return OK
 
 
-async def alarms(call: Call) -> Row | Response:
+async def alarms(call: Call) -> Row | Failure:
     """Fail while an alarm is on."""
     on = list(call.broker.alarms.on)
     return (
@@ -42,12 +41,12 @@ async def alarms(call: Call) -> Row | Response:
     )
 
 
-async def ready(call: Call) -> Row | Response:
+async def ready(call: Call) -> Row | Failure:
     """Fail while the broker starts or stops."""
     return OK if call.node.ready else failed("the broker is starting or stopping")
 
 
-async def virtual_hosts(call: Call) -> Row | Response:
+async def virtual_hosts(call: Call) -> Row | Failure:
     """Fail while a virtual host is being deleted."""
     closing = [vhost.name for vhost in call.broker.vhosts.values() if vhost.closing]
     return (
@@ -57,7 +56,7 @@ async def virtual_hosts(call: Call) -> Row | Response:
     )
 
 
-async def port_listener(call: Call) -> Row | Response:
+async def port_listener(call: Call) -> Row | Failure:
     """Fail unless a listener is open on the port."""
     wanted = call.path_parameters[0]
     if not wanted.isdecimal():
@@ -70,7 +69,7 @@ async def port_listener(call: Call) -> Row | Response:
     )
 
 
-async def protocol_listener(call: Call) -> Row | Response:
+async def protocol_listener(call: Call) -> Row | Failure:
     """Fail unless a listener is open for the protocol."""
     wanted = call.path_parameters[0].lower()
     protocols = [row["protocol"] for row in listeners(call)]
@@ -86,7 +85,7 @@ async def protocol_listener(call: Call) -> Row | Response:
     return failed("No active listener", missing=wanted, protocols=protocols)
 
 
-async def certificates(call: Call) -> Row | Response:
+async def certificates(call: Call) -> Row | Failure:
     """Fail if a certificate expires within the given time."""
     count, unit = call.path_parameters
     if unit not in UNITS or not count.isdecimal() or len(count) > 6:
@@ -102,7 +101,7 @@ async def certificates(call: Call) -> Row | Response:
     return failed("Certificates expiring", expired=expired) if expired else OK
 
 
-async def aliveness(call: Call) -> Row | Response:
+async def aliveness(call: Call) -> Row | Failure:
     """Pass if a message published to the queue `aliveness-test` arrives there; empty the queue."""
     vhost = call.vhost(call.path_parameters[0])
     for operation, kind, name in (

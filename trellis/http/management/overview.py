@@ -12,9 +12,9 @@ from broker.messages.fates import COPY_FATES
 from broker.routing.exchanges import TYPES, DelayedExchange
 from broker.vhost.vhost import VirtualHost
 from trellis import process
-from trellis.http.management.answers import Call, Listing, Row, not_found
+from trellis.http.management.answers import Call, Listing, Row, iterate, not_found
 from trellis.http.management.serializers import counts
-from trellis.http.management.topology import COUNT_SLICE, _iterate
+from trellis.http.management.topology import COUNT_SLICE
 
 
 class Totals:
@@ -173,7 +173,7 @@ def node_row(call: Call) -> Row:
 async def nodes(call: Call) -> Listing:
     """List the nodes: there is one."""
     return Listing(
-        _iterate([await asyncio.get_running_loop().run_in_executor(None, node_row, call)])
+        iterate([await asyncio.get_running_loop().run_in_executor(None, node_row, call)])
     )
 
 
@@ -198,13 +198,13 @@ async def cluster_name(call: Call) -> Row:
 
 async def empty_list(call: Call) -> Listing:
     """List objects of a kind that Trellis does not have, for the tools that request them."""
-    return Listing(_iterate([]))
+    return Listing(iterate([]))
 
 
 async def login_attempts(call: Call) -> Listing:
     """List the number of accepted and of failed logins by protocol."""
     return Listing(
-        _iterate(
+        iterate(
             [
                 {
                     "protocol": name,

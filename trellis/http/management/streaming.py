@@ -6,28 +6,28 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from trellis.http import stream_files
-from trellis.http.management.answers import ApiRefusal, Call, not_found
-from trellis.http.server import RangeResponse, Response
+from trellis.http.management.answers import ApiRefusal, Call, Listing, iterate, not_found
+from trellis.http.stream_files import SegmentRange
 
 Result = TypeVar("Result")
 
 _ERRORS: Final = {403: "not_authorised", 410: "gone", 416: "range_not_satisfiable"}
 
 
-async def list_streams(call: Call) -> object:
+async def list_streams(call: Call) -> Listing:
     """List the streams that the user may read."""
-    return stream_files.list_streams(call.broker, call.identity)
+    return Listing(iterate(stream_files.list_streams(call.broker, call.identity)), plain=True)
 
 
-async def list_segments(call: Call) -> object:
+async def list_segments(call: Call) -> Listing:
     """List the segments of a stream."""
-    return _call(lambda: stream_files.list_segments(call.broker, call.identity, call.query))
+    rows = _call(lambda: stream_files.list_segments(call.broker, call.identity, call.query))
+    return Listing(iterate(rows), plain=True)
 
 
-async def read_segment(call: Call) -> Response:
-    """Return a range of a segment, which the kernel sends."""
-    part = _call(lambda: stream_files.open_range(call.broker, call.identity, call.query))
-    return RangeResponse(part, call.sender, stream_files.CONTENT_TYPE)
+async def read_segment(call: Call) -> SegmentRange:
+    """Return a range of a segment, which the gateway reads and sends."""
+    return _call(lambda: stream_files.open_range(call.broker, call.identity, call.query))
 
 
 def _call(find: Callable[[], Result]) -> Result:

@@ -22,6 +22,7 @@ from trellis.http.management.answers import (
     Row,
     bad_request,
     flag,
+    iterate,
     not_found,
     table,
     text,
@@ -260,22 +261,17 @@ async def bindings(call: Call) -> Listing:
     return Listing(rows())
 
 
-async def _iterate(rows: Iterable[Row]) -> AsyncIterator[Row]:
-    for row in rows:
-        yield row
-
-
 async def exchange_source(call: Call) -> Listing:
     """List the bindings whose source is the exchange that the path names."""
     vhost = call.vhost(call.path_parameters[0])
     exchange = vhost.exchange(_exchange_name(call.path_parameters[1]))
     if exchange.name == "":
         return Listing(
-            _iterate(
+            iterate(
                 serializers.default_binding(vhost, queue) for queue in list(vhost.queues.values())
             )
         )
-    return Listing(_iterate(_bindings_from(vhost, exchange)))
+    return Listing(iterate(_bindings_from(vhost, exchange)))
 
 
 def _bindings_to(vhost: VirtualHost, target: Destination) -> Iterable[Row]:
@@ -288,7 +284,7 @@ async def exchange_destination(call: Call) -> Listing:
     """List the bindings whose destination is the exchange that the path names."""
     vhost = call.vhost(call.path_parameters[0])
     return Listing(
-        _iterate(_bindings_to(vhost, vhost.exchange(_exchange_name(call.path_parameters[1]))))
+        iterate(_bindings_to(vhost, vhost.exchange(_exchange_name(call.path_parameters[1]))))
     )
 
 
@@ -297,9 +293,9 @@ async def queue_bindings(call: Call) -> Listing:
     vhost, queue = _queue(call)
     if queue.private:
         subscribers = [each for each in vhost.subscribers if each.inbox is queue]
-        return Listing(_iterate(row for each in subscribers for row in _bindings_to(vhost, each)))
+        return Listing(iterate(row for each in subscribers for row in _bindings_to(vhost, each)))
     return Listing(
-        _iterate([serializers.default_binding(vhost, queue), *_bindings_to(vhost, queue)])
+        iterate([serializers.default_binding(vhost, queue), *_bindings_to(vhost, queue)])
     )
 
 
@@ -337,12 +333,12 @@ async def bindings_between(call: Call) -> Listing:
     vhost, source, target, _ = _binding_ends(call)
     if source.name == "":
         return Listing(
-            _iterate(
+            iterate(
                 [serializers.default_binding(vhost, target)] if isinstance(target, Queue) else []
             )
         )
     return Listing(
-        _iterate(
+        iterate(
             [
                 serializers.binding_row(vhost, source.name, one)
                 for one in list(source.bindings.get(target, {}).values())
@@ -400,7 +396,7 @@ async def policies(call: Call) -> Listing:
     """List the policies of the virtual host in the path, or of all that the user may see."""
     vhosts = _vhosts(call)
     return Listing(
-        _iterate(
+        iterate(
             [
                 serializers.policy_row(vhost, policy)
                 for vhost in vhosts

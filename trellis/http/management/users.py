@@ -7,7 +7,6 @@ virtual hosts that the settings do not name can be set.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -16,14 +15,18 @@ from broker.vhost.vhost import VirtualHost
 from trellis.auth.authenticate import Account
 from trellis.auth.passwords import HASHER, check_hash, show_hash
 from trellis.auth.settings_users import SettingsIdentity
-from trellis.http.management.answers import Call, Empty, Listing, Row, bad_request, not_found, text
+from trellis.http.management.answers import (
+    Call,
+    Empty,
+    Listing,
+    Row,
+    bad_request,
+    iterate,
+    not_found,
+    text,
+)
 
 TAGS: Final = ("administrator", "monitoring", "policymaker", "management")
-
-
-async def _iterate(rows: Iterable[Row]) -> AsyncIterator[Row]:
-    for row in rows:
-        yield row
 
 
 def _user_row(user: User) -> Row:
@@ -62,13 +65,13 @@ def _rows(call: Call) -> list[Row]:
 
 async def users(call: Call) -> Listing:
     """List the users."""
-    return Listing(_iterate(_rows(call)))
+    return Listing(iterate(_rows(call)))
 
 
 async def users_without_permissions(call: Call) -> Listing:
     """List the users without permissions in any virtual host."""
     return Listing(
-        _iterate(
+        iterate(
             _user_row(user)
             for user in list(call.broker.users.by_name.values())
             if not user.permissions and user.name not in call.node.accounts.settings_accounts
@@ -199,7 +202,7 @@ def _permissions(call: Call) -> list[Row]:
 
 async def permissions(call: Call) -> Listing:
     """List the permissions."""
-    return Listing(_iterate(_permissions(call)))
+    return Listing(iterate(_permissions(call)))
 
 
 async def vhost_permissions(call: Call) -> Listing:
@@ -215,13 +218,13 @@ async def user_permissions(call: Call) -> Listing:
 def _of_vhost(call: Call, rows: list[Row]) -> Listing:
     """List the rows of the virtual host that the path names. Raises ApiRefusal."""
     vhost = call.vhost(call.path_parameters[0])
-    return Listing(_iterate([row for row in rows if row["vhost"] == vhost.name]))
+    return Listing(iterate([row for row in rows if row["vhost"] == vhost.name]))
 
 
 def _of_user(call: Call, rows: list[Row]) -> Listing:
     """List the rows of the user that the path names. Raises ApiRefusal."""
     _known(call, call.path_parameters[0])
-    return Listing(_iterate([row for row in rows if row["user"] == call.path_parameters[0]]))
+    return Listing(iterate([row for row in rows if row["user"] == call.path_parameters[0]]))
 
 
 def _both(call: Call) -> tuple[VirtualHost, str]:
@@ -296,7 +299,7 @@ def _topics(call: Call) -> list[Row]:
 
 async def topic_permissions(call: Call) -> Listing:
     """List the topic permissions."""
-    return Listing(_iterate(_topics(call)))
+    return Listing(iterate(_topics(call)))
 
 
 async def vhost_topic_permissions(call: Call) -> Listing:
@@ -313,7 +316,7 @@ async def topic_permission(call: Call) -> Listing:
     """List the topic permissions of a user in a virtual host."""
     vhost, name = _both(call)
     return Listing(
-        _iterate(
+        iterate(
             [row for row in _topics(call) if row["user"] == name and row["vhost"] == vhost.name]
         )
     )
@@ -365,7 +368,7 @@ def _rules(call: Call) -> list[Row]:
 
 async def rules(call: Call) -> Listing:
     """List the topic rules."""
-    return Listing(_iterate(_rules(call)))
+    return Listing(iterate(_rules(call)))
 
 
 async def rules_of(call: Call) -> Row:

@@ -1,4 +1,4 @@
-"""Pages of long lists: filter, sort, page and select columns, without blocking the event loop.
+"""Pages of long lists: filter, sort, page and select columns.
 
     page, page_size (at most 500)     name, use_regex     sort, sort_reverse     columns
 
@@ -8,32 +8,29 @@ Without `page`, the response is a JSON list. With it, the response is an object 
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from broker.errors import PreconditionFailed
 from broker.patterns import NAME_MAX, bounded_pattern
-from trellis.http.management.answers import (
-    SLICE_ROWS,
-    ApiRefusal,
-    Listing,
-    Row,
-    bad_request,
-    encode,
-    encode_many,
-)
+from trellis.http.gateway.link import Refusal, bad_request
 
+#: Rows that are encoded or freed at once, before other threads get a turn.
+SLICE_ROWS: Final = 100
 PAGE_SIZE: Final = 100
 PAGE_SIZE_MAX: Final = 500
 #: Rows that are sorted at once.
 SORT_SLICE: Final = 1_000
 
+Row = dict[str, Any]
+
 
 class PageQuery:
-    """The query parameters that page, filter and sort a list. Raises ApiRefusal."""
+    """The query parameters that page, filter and sort a list. Raises Refusal."""
 
     def __init__(self, query: Mapping[str, str]) -> None:
         self.paged = "page" in query
@@ -47,30 +44,40 @@ class PageQuery:
         self.takes = _filter(query.get("name", ""), query.get("use_regex") in ("true", "1"))
 
 
-async def render_page(listing: Listing, query: Mapping[str, str]) -> bytes:
-    """Return a list, or a page of it, as JSON. Raises ApiRefusal."""
-    wanted = PageQuery(query)
-    rows: list[Row] = []
-    total = 0
-    async for row in listing.rows:
-        total += 1
-        if wanted.takes is None or wanted.takes(str(row.get("name", ""))):
-            rows.append(row)
-        if total % SLICE_ROWS == 0:
-            await asyncio.sleep(0)
-    return await asyncio.get_running_loop().run_in_executor(None, _encode_page, rows, total, wanted)
+def encode(value: object) -> bytes:
+    """Encode a value as JSON."""
+    return msgspec.json.encode(value, enc_hook=str)
 
 
-def _encode_page(rows: list[Row], total: int, wanted: PageQuery) -> bytes:
-    """Sort a list, and encode it or a page of it as JSON. Slow: run it in a thread."""
+def encode_rows(rows: list[Row]) -> bytes:
+    """Encode rows as a JSON list, and empty the given list of rows.
+
+    Run it in a thread: it works in slices, so that the event loop gets its turns.
+    """
+    parts: list[bytes] = []
+    rows.reverse()
+    while rows:
+        some = rows[-SLICE_ROWS:]
+        some.reverse()
+        del rows[-SLICE_ROWS:]
+        parts.append(encode(some)[1:-1])
+    return b"[" + b",".join(parts) + b"]"
+
+
+def encode_page(rows: list[Row], wanted: PageQuery) -> bytes:
+    """Filter and sort a list, and encode it or a page of it as JSON. Slow: run it in a thread."""
+    total = len(rows)
+    takes = wanted.takes
+    if takes is not None:
+        rows = [row for row in rows if takes(str(row.get("name", "")))]
     if wanted.sort:
         rows = _sorted(rows, wanted.sort, wanted.reverse)
     if not wanted.paged:
-        return encode_many(_select_columns(rows, wanted.columns))
+        return encode_rows(_select_columns(rows, wanted.columns))
     count = len(rows)
     pages = max(1, -(-count // wanted.size))
     if wanted.page > pages:
-        raise ApiRefusal(
+        raise Refusal(
             400, "page_out_of_range", f"page {wanted.page} does not exist; the last page is {pages}"
         )
     start = (wanted.page - 1) * wanted.size
@@ -87,7 +94,7 @@ def _encode_page(rows: list[Row], total: int, wanted: PageQuery) -> bytes:
     )
     while rows:
         del rows[-SLICE_ROWS:]
-    return head[:-1] + b',"items":' + encode_many(items) + b"}"
+    return head[:-1] + b',"items":' + encode_rows(items) + b"}"
 
 
 def _sorted(rows: list[Row], column: str, reverse: bool) -> list[Row]:

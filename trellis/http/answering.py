@@ -1,0 +1,297 @@
+"""The broker's end of the contract: judges the user of each call, and answers it in slices."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import traceback
+import uuid
+from collections.abc import AsyncIterator
+from typing import Final, cast
+
+from msgspec import Raw
+
+from broker.access.identity import Identity
+from broker.errors import BrokerError
+from trellis import logs
+from trellis.http import contract
+from trellis.http.logins import authenticate, tags_of
+from trellis.http.management.answers import (
+    ApiBackend,
+    ApiRefusal,
+    ApiRequest,
+    Call,
+    Document,
+    Empty,
+    Failure,
+    Listing,
+    refusal_of,
+)
+from trellis.http.management.api import ADMINISTRATOR, ROUTES
+from trellis.http.slices import Slice
+from trellis.http.stream_files import SegmentRange
+from trellis.monitoring.http_counters import HttpListenerCounters
+
+#: Bytes of rows in one frame.
+ROWS_BYTES: Final = 32 << 10
+#: Bytes of frames that the gateway has not read before the answers wait for it.
+UNREAD_MAX: Final = 256 << 10
+
+
+class OpenCall:
+    """A call that is being answered: its task, and the messages of its body as they come."""
+
+    def __init__(self, call: contract.Call) -> None:
+        self.call = call
+        self.task: asyncio.Task[None] | None = None
+        self.body: asyncio.Queue[contract.Body | contract.Part | contract.Finish] = asyncio.Queue()
+
+
+class CallServer(asyncio.Protocol):
+    """The broker's end of the connection to one gateway.
+
+    Descriptors of files are passed through `files`, a socket of datagrams.
+    """
+
+    def __init__(
+        self, backend: ApiBackend, counters: HttpListenerCounters, files: socket.socket
+    ) -> None:
+        self._backend = backend
+        self._counters = counters
+        self._files = files
+        self._reader = contract.FrameReader(contract.FromGateway, contract.FRAME_MAX)
+        self._transport: asyncio.Transport | None = None
+        self._calls: dict[int, OpenCall] = {}
+        self._writable = asyncio.Event()
+        self._writable.set()
+        #: Set when the gateway has closed its end.
+        self.lost = asyncio.Event()
+        #: True if the gateway said that it ends.
+        self.said_bye = False
+
+    # -- the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(UNREAD_MAX)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for message in self._reader.feed(data):
+                self._on_message(message)
+        except contract.ContractError as error:
+            logs.error("http_gateway_broke_contract", error=error)
+            self.abort()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._writable.set()
+        for call in self._calls.values():
+            if call.task is not None:
+                call.task.cancel()
+        self.lost.set()
+
+    def abort(self) -> None:
+        """Close the connection: the gateway ends."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def send(self, message: object) -> None:
+        """Send a message to the gateway."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(contract.frame(message))
+
+    async def finish(self) -> None:
+        """Wait until all calls have ended."""
+        tasks = [call.task for call in self._calls.values() if call.task is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # -- messages
+
+    def _on_message(self, message: object) -> None:
+        if isinstance(message, contract.Call):
+            self._begin(message)
+        elif isinstance(message, contract.Tally):
+            self._count(message)
+        elif isinstance(message, contract.Bye):
+            self.said_bye = True
+        elif isinstance(message, contract.Cancel):
+            cancelled = self._calls.get(message.number)
+            if cancelled is not None and cancelled.task is not None:
+                cancelled.task.cancel()
+        elif isinstance(message, contract.Body | contract.Part | contract.Finish):
+            open_call = self._calls.get(message.number)
+            if open_call is not None and not open_call.body.empty():
+                raise contract.ContractError("a part of a body before the last one was taken")
+            if open_call is not None:
+                open_call.body.put_nowait(message)
+
+    def _begin(self, call: contract.Call) -> None:
+        if call.number in self._calls or not 0 <= call.route < len(ROUTES):
+            raise contract.ContractError(f"call {call.number} of route {call.route}")
+        if len(self._calls) >= contract.CALLS_MAX:
+            raise contract.ContractError(f"more than {contract.CALLS_MAX} calls at once")
+        open_call = self._calls[call.number] = OpenCall(call)
+        task = open_call.task = asyncio.get_running_loop().create_task(self._serve(open_call))
+        task.add_done_callback(lambda _: self._calls.pop(call.number, None))
+
+    def _count(self, tally: contract.Tally) -> None:
+        for status, count in tally.responses.items():
+            responses = self._counters.responses
+            responses[status] = responses.get(status, 0) + count
+        for reason, count in tally.closed.items():
+            if reason in self._counters.closed:
+                self._counters.closed[reason] += count
+        self._backend.counters.segment_bytes_sent += tally.segment_bytes
+
+    # -- calls
+
+    async def _serve(self, open_call: OpenCall) -> None:
+        number = open_call.call.number
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._answer(open_call)
+        except (ApiRefusal, BrokerError, ValueError, TimeoutError) as error:
+            refusal = refusal_of(error)
+            self.send(
+                contract.Refused(
+                    number, refusal.status, refusal.error, refusal.reason, refusal.status == 401
+                )
+            )
+        except Exception:  # noqa: BLE001 - any failure of a handler is an answer with status 500
+            identifier = uuid.uuid4().hex[:12]
+            logs.error(
+                "http_call_failed",
+                id=identifier,
+                call=f"{ROUTES[open_call.call.route][0]} {ROUTES[open_call.call.route][1]}",
+                traceback=traceback.format_exc(),
+            )
+            self.send(
+                contract.Refused(
+                    number,
+                    500,
+                    "internal_error",
+                    f"the broker failed to answer; the log has the reason with id={identifier}",
+                )
+            )
+
+    async def _answer(self, open_call: OpenCall) -> None:
+        """Judge the user of a call, wait for its body, and answer it. Raises ApiRefusal."""
+        call = open_call.call
+        _, _, tags, answer = ROUTES[call.route]
+        identity = await self._identity(call)
+        held = tags_of(identity)
+        if tags and not tags & held:
+            needed = "administrator" if tags == ADMINISTRATOR else "' or '".join(sorted(tags))
+            raise ApiRefusal(
+                403,
+                "not_authorised",
+                f"user '{identity.name}' lacks the tag '{needed}', which this request requires",
+            )
+        self.send(contract.Accepted(call.number, "administrator" in held))
+        request = ApiRequest(call.path, call.parts, call.query)
+        if call.has_body:
+            first = await open_call.body.get()
+            if isinstance(first, contract.Body):
+                request.body = first.data
+            else:
+                request.rows = self._document(open_call, first)
+            identity = self._still(identity)
+        await self._send_result(call.number, await answer(Call(self._backend, request, identity)))
+
+    async def _identity(self, call: contract.Call) -> Identity:
+        """Return the user of a call. Raises ApiRefusal."""
+        verdict = await authenticate(
+            self._backend.node,
+            self._backend.counters,
+            (call.user, call.password, call.token),
+            (call.address, call.port),
+            call.direct,
+        )
+        if verdict.identity is None:
+            if verdict.busy:
+                raise ApiRefusal(503, "busy", verdict.reason)
+            raise ApiRefusal(401, "not_authorised", verdict.reason)
+        return verdict.identity
+
+    def _still(self, identity: Identity) -> Identity:
+        """Return the user after the wait for a body, with its present permissions.
+
+        Raises ApiRefusal if the user was deleted meanwhile.
+        """
+        renewed = self._backend.node.broker.authenticator.renew(identity)
+        if renewed is None:
+            raise ApiRefusal(401, "not_authorised", "the user was deleted during the request")
+        return renewed
+
+    async def _document(
+        self, open_call: OpenCall, message: contract.Part | contract.Finish
+    ) -> AsyncIterator[tuple[str, str, list[bytes]]]:
+        """Yield the rows of a document in batches, each with the section of its rows."""
+        while isinstance(message, contract.Part):
+            yield message.section, message.fault, message.rows
+            self.send(contract.Taken(open_call.call.number))
+            received = await open_call.body.get()
+            assert not isinstance(received, contract.Body), "a body follows no part"
+            message = received
+
+    # -- results
+
+    async def _send_result(self, number: int, result: object) -> None:
+        if isinstance(result, Listing):
+            await self._send_rows(number, ((("", row)) async for row in result.rows))
+            shape = contract.PLAIN if result.plain else contract.PAGED
+            self.send(contract.Answer(number, 200, shape))
+        elif isinstance(result, Document):
+            await self._send_rows(number, _asynchronous(result))
+            value = contract.pack({"head": result.head, "sections": result.sections})
+            self.send(contract.Answer(number, 200, contract.SECTIONS, value))
+        elif isinstance(result, SegmentRange):
+            self._send_file(number, result)
+        elif isinstance(result, Empty):
+            self.send(contract.Answer(number, result.status, contract.EMPTY))
+        else:
+            status = result.status if isinstance(result, Failure) else 200
+            value = contract.pack(result.value if isinstance(result, Failure) else result)
+            self.send(contract.Answer(number, status, contract.VALUE, value))
+
+    async def _send_rows(self, number: int, rows: AsyncIterator[tuple[str, object]]) -> None:
+        """Send rows in slices. Wait while the gateway does not read."""
+        packed: list[Raw] = []
+        section, size = "", 0
+        async with Slice(self._backend.slices) as work:
+            async for name, row in rows:
+                if packed and (name != section or size >= ROWS_BYTES):
+                    self.send(contract.Rows(number, section, packed))
+                    packed, size = [], 0
+                section = name
+                packed.append(contract.pack(row))
+                size += len(packed[-1])
+                if work.over or not self._writable.is_set():
+                    await work.pause(self._writable)
+        if packed:
+            self.send(contract.Rows(number, section, packed))
+
+    def _send_file(self, number: int, part: SegmentRange) -> None:
+        """Pass the descriptor of a range, then its place. Raises ApiRefusal."""
+        try:
+            socket.send_fds(self._files, [number.to_bytes(8, "big")], [part.descriptor])
+        except OSError as error:
+            raise ApiRefusal(
+                503, "busy", f"the segment cannot be passed on ({error.strerror}); try again"
+            ) from None
+        finally:
+            part.close()
+        self.send(contract.File(number, part.start, part.end, part.durable))
+
+
+async def _asynchronous(document: Document) -> AsyncIterator[tuple[str, object]]:
+    for section, row in document.rows:
+        yield section, row

@@ -1,0 +1,261 @@
+"""The messages between the broker and the gateway, the child process that serves the HTTP API.
+
+    gateway -> broker                     broker -> gateway
+    Call      a request without its body  Greeting  settings and routes, once
+    Body      a small body                Accepted  the user may make the call: send the body
+    Part      some rows of a document     Taken     the rows were handled: send the next Part
+    Finish    the document is complete    Rows      some rows of a listing
+    Cancel    the client has gone         Answer    the last message of a successful call
+    Tally     counts for the metrics      File      a range of a file, whose descriptor was passed
+                                          Refused   the last message of a refused call
+
+A message is a frame: its length in 4 bytes, then the message as MessagePack. The broker decides who
+the user is, and what the user may do. The gateway never sends a frame larger than FRAME_MAX, which
+bounds the work that a frame causes in one turn of the broker's event loop.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from trellis.settings import Http, Tls
+
+#: Largest frame that the broker accepts, in bytes.
+FRAME_MAX: Final = 1 << 18
+#: Largest body of a request, in bytes, unless its route says more.
+BODY_MAX: Final = 64 << 10
+#: Largest definitions document, in bytes.
+DOCUMENT_MAX: Final = 64 << 20
+#: Largest row of a definitions document, in bytes of JSON.
+ROW_MAX: Final = 64 << 10
+#: Most calls that the gateway may have open: more than connections, because a call ends later.
+CALLS_MAX: Final = 512
+
+#: Kinds of a body: one JSON value of at most BODY_MAX bytes; a definitions document.
+SMALL_BODY, DOCUMENT = 1, 2
+
+#: Shapes of an answer: nothing; a JSON value; a list that the query pages, sorts and filters; a
+#: list as it is; a document, whose rows stand in sections.
+EMPTY, VALUE, PAGED, PLAIN, SECTIONS = range(5)
+
+
+class RouteInfo(Struct, array_like=True):
+    """A route of the API: its number is its place in the list of the greeting."""
+
+    method: str
+    path: str
+    summary: str
+    #: Tags of users, one of which is needed; empty if every user may make the call.
+    tags: list[str]
+    #: Kind of the body, SMALL_BODY or DOCUMENT.
+    body: int
+
+
+class Call(Struct, array_like=True, tag=1):
+    """A request without its body.
+
+    `direct` is True if the gateway knows of no proxy and of no web page of another site behind it.
+    """
+
+    number: int
+    route: int
+    path: str
+    parts: list[str]
+    query: dict[str, str]
+    user: str | None
+    password: bytes
+    token: bytes
+    address: str
+    port: int
+    direct: bool
+    has_body: bool
+
+
+class Body(Struct, array_like=True, tag=2):
+    """The small body of a call."""
+
+    number: int
+    data: bytes
+
+
+class Part(Struct, array_like=True, tag=3):
+    """Some rows of one section of a definitions document, each as JSON.
+
+    Sections that are not imported come without rows. `fault` says what is wrong with a section.
+    """
+
+    number: int
+    section: str
+    fault: str
+    rows: list[bytes]
+
+
+class Finish(Struct, array_like=True, tag=4):
+    """The end of a definitions document."""
+
+    number: int
+
+
+class Cancel(Struct, array_like=True, tag=5):
+    """A call whose answer has no reader any more."""
+
+    number: int
+
+
+class Tally(Struct, array_like=True, tag=6):
+    """What happened since the last tally: responses by status, connections closed by reason."""
+
+    responses: dict[int, int]
+    closed: dict[str, int]
+    segment_bytes: int
+
+
+class Bye(Struct, array_like=True, tag=7):
+    """The gateway ends because it was idle or asked to; it accepts no connections any more."""
+
+
+class Greeting(Struct, array_like=True, tag=20):
+    """The settings and routes of the gateway."""
+
+    log_level: str
+    #: Seconds for a request head, a small body, each step of the broker, and sending a response.
+    seconds: float
+    version: str
+    http: Http
+    tls: Tls
+    routes: list[RouteInfo]
+    #: Sections of a definitions document, in the order in which they must come.
+    sections: list[str]
+
+
+class Accepted(Struct, array_like=True, tag=21):
+    """The user may make the call."""
+
+    number: int
+    administrator: bool
+
+
+class Taken(Struct, array_like=True, tag=22):
+    """The rows of the last Part were handled."""
+
+    number: int
+
+
+class Rows(Struct, array_like=True, tag=23):
+    """Some rows of an answer, each as MessagePack; `section` names their section of a document."""
+
+    number: int
+    section: str
+    rows: list[Raw]
+
+
+class Answer(Struct, array_like=True, tag=24):
+    """The end of a successful call: status, shape, and the value of the shape VALUE or SECTIONS."""
+
+    number: int
+    status: int
+    shape: int
+    value: Raw = Raw(b"\xc0")
+
+
+class Refused(Struct, array_like=True, tag=25):
+    """The end of a refused call: status, RabbitMQ's name of the error, and the reason."""
+
+    number: int
+    status: int
+    error: str
+    reason: str
+    challenge: bool = False
+
+
+class File(Struct, array_like=True, tag=26):
+    """The end of a call whose answer is a range of a file; its descriptor was passed before."""
+
+    number: int
+    start: int
+    end: int
+    durable: int
+
+
+class Drain(Struct, array_like=True, tag=27):
+    """A request to end after the present requests: the next gateway reads new certificates."""
+
+
+FromGateway = Call | Body | Part | Finish | Cancel | Tally | Bye
+FromBroker = Greeting | Accepted | Taken | Rows | Answer | Refused | File | Drain
+
+Message = TypeVar("Message")
+
+_HEAD: Final = 4
+
+
+class ContractError(Exception):
+    """A frame that the contract does not allow."""
+
+
+def encode_other(value: object) -> object:
+    """Return a value of an unknown type, in the arguments of a client, as text."""
+    return str(value)
+
+
+_encoder: Final = msgspec.msgpack.Encoder(enc_hook=encode_other)
+
+
+def pack(value: object) -> Raw:
+    """Encode a row or another value as MessagePack.
+
+    Text that is not UTF-8, and numbers that MessagePack does not have, are encoded as other text.
+    """
+    try:
+        return Raw(_encoder.encode(value))
+    except (UnicodeEncodeError, OverflowError):
+        return Raw(_encoder.encode(_representable(value)))
+
+
+def _representable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    if isinstance(value, dict):
+        return {_representable(key): _representable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_representable(item) for item in value]
+    return str(value) if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64 else value
+
+
+def frame(message: object) -> bytes:
+    """Return the frame of a message."""
+    data = _encoder.encode(message)
+    return len(data).to_bytes(_HEAD, "big") + data
+
+
+class FrameReader:
+    """Cuts received data into messages of the given types."""
+
+    def __init__(self, types: Any, frame_max: int) -> None:
+        self._decoder = msgspec.msgpack.Decoder(types)
+        self._frame_max = frame_max
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> list[Any]:
+        """Return the messages that the data completes. Raises ContractError."""
+        self._data += data
+        at, messages = 0, []
+        with memoryview(self._data) as view:
+            while len(view) - at >= _HEAD:
+                size = int.from_bytes(view[at : at + _HEAD], "big")
+                if size > self._frame_max:
+                    raise ContractError(f"a frame of {size} bytes, more than {self._frame_max}")
+                if len(view) - at - _HEAD < size:
+                    break
+                try:
+                    messages.append(
+                        self._decoder.decode(bytes(view[at + _HEAD : at + _HEAD + size]))
+                    )
+                except msgspec.MsgspecError as error:
+                    raise ContractError(f"a frame that is no message: {error}") from None
+                at += _HEAD + size
+        del self._data[:at]
+        return messages

@@ -1,0 +1,18 @@
+"""The gateway: the process that serves the HTTP API, beside the broker.
+
+    client -- HTTP --> connections -> app -> link -- contract --> broker
+
+It holds everything that clients can make large or slow: connections, TLS, bodies, sorting, regular
+expressions, JSON and compression. It knows no secret and judges no user: the broker does both, and
+gives rows. The gateway is started at the first request and ends when it was idle for a while.
+
+Reading order:
+
+    app           answers a request: asks the broker, and makes a response of the rows
+    link          the gateway's end of the contract (trellis/http/contract.py)
+    connections   limits on connections, the HTTP protocol and the server, on uvicorn
+    bodies        reads bodies within limits, and cuts definitions documents into rows
+    paging        filters, sorts and pages the rows of long lists
+    openapi       the description of the API
+    __main__      the process
+"""

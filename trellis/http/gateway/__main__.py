@@ -1,0 +1,88 @@
+"""The process of the gateway: `python -m trellis.http.gateway CONNECTION FILES SOCKET...`.
+
+The arguments are numbers of inherited file descriptors: the connection to the broker, the socket
+for descriptors of files, and the listening sockets. The broker starts the process; the process ends
+with the broker, however that ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+from typing import Final
+
+import uvicorn
+
+from trellis import logs
+from trellis.http import contract
+from trellis.http.gateway.app import Gateway
+from trellis.http.gateway.connections import (
+    HEAD_MAX,
+    KEEP_ALIVE_SECONDS,
+    GatewayServer,
+    OpenConnections,
+)
+from trellis.http.gateway.link import BrokerLink
+from trellis.server.certificates import contexts
+from trellis.settings import Settings
+
+#: Nice value of the process: messages come before the API.
+NICE: Final = 5
+#: Share of the limit of file descriptors that connections may take.
+DESCRIPTOR_SHARE: Final = 4
+
+
+async def serve(
+    connection: socket.socket, files: socket.socket, doors: list[socket.socket]
+) -> None:
+    """Serve until the gateway is idle or the broker asks it to end."""
+    link = BrokerLink(files, lambda: os._exit(0))
+    await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=connection)
+    greeting = await link.greeting
+    logs.set_level(greeting.log_level)
+    settings = Settings(http=greeting.http, tls=greeting.tls)
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    most = max(8, min(greeting.http.connections, descriptors // DESCRIPTOR_SHARE))
+    open_connections = OpenConnections(most, greeting.http.address_connections, link.count_closed)
+    config = uvicorn.Config(
+        Gateway(link, greeting, open_connections),
+        interface="asgi3",
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=max(1, int(greeting.seconds)),
+        h11_max_incomplete_event_size=HEAD_MAX,
+    )
+    config.load()
+    server = GatewayServer(
+        config, link, open_connections, contexts(settings).get("http"), greeting.seconds
+    )
+    await server.serve(doors)
+    link.send(contract.Bye())
+
+
+def main() -> None:
+    """Run the process."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(NICE)
+    logs.set_up("info")
+    # Every failure of a request is logged by the app, with its identifier.
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL + 1)
+    connection, files, *doors = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
+    for sock in (connection, files, *doors):
+        sock.setblocking(False)
+    asyncio.run(serve(connection, files, doors))
+
+
+main()

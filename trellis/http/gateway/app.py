@@ -1,0 +1,337 @@
+"""The app of the gateway: asks the broker about each request, and makes a response of its answer.
+
+The order is the same for every request: route, origin, user, room, body, answer. A body is read
+only after the broker has accepted the user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import traceback
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+
+from trellis import logs
+from trellis.http import contract
+from trellis.http.credentials import parse_basic, parse_bearer
+from trellis.http.gateway.bodies import BodyReader, Disconnected, cut_document
+from trellis.http.gateway.connections import OpenConnections, Slot
+from trellis.http.gateway.link import BrokerLink, Exchange, OpenFile, Refusal, bad_request
+from trellis.http.gateway.openapi import OPENAPI_PATH, describe
+from trellis.http.gateway.paging import PageQuery, encode, encode_page, encode_rows
+from trellis.http.origins import is_cross_origin, is_direct
+from trellis.http.routes import HttpRouter, Unrouted
+
+JSON: Final = "application/json"
+ARROW: Final = "application/vnd.apache.arrow.stream"
+#: Seconds in which a definitions document must come.
+UPLOAD_SECONDS: Final = 300.0
+#: Definitions documents that are read and imported at once.
+UPLOADS_MAX: Final = 2
+#: Bytes of a file that are read and sent at once, and seconds for a client to take them.
+FILE_CHUNK: Final = 256 << 10
+FILE_SECONDS: Final = 30.0
+#: Smallest response that is compressed, in bytes, and the level: speed before size.
+COMPRESS_MIN: Final = 1 << 10
+COMPRESS_LEVEL: Final = 1
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class Incoming:
+    """A request: its headers, its body, and the connection that it came by."""
+
+    def __init__(self, scope: Scope, receive: Receive, slot: Slot | None) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["raw_path"].decode("ascii", "replace")
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.query = dict(
+            parse_qsl(scope["query_string"].decode("ascii", "replace"), keep_blank_values=True)
+        )
+        self.client: tuple[str, int] = scope["client"] or ("", 0)
+        self.body = BodyReader(receive, self.headers)
+        self.slot = slot
+
+    @property
+    def reads(self) -> bool:
+        """True if the request changes nothing."""
+        return self.method in ("GET", "HEAD")
+
+
+class Gateway:
+    """The ASGI application."""
+
+    def __init__(
+        self, link: BrokerLink, greeting: contract.Greeting, connections: OpenConnections
+    ) -> None:
+        self._link = link
+        self._greeting = greeting
+        self._connections = connections
+        self._hosts = frozenset(greeting.http.host_names)
+        self._router: HttpRouter[int] = HttpRouter()
+        for number, route in enumerate(greeting.routes):
+            self._router.add(route.method, route.path, number)
+        self._description = encode(describe(greeting))
+        self._uploads = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        slot = self._connections.by_client.get(scope["client"])
+        self._connections.begin(slot)
+        try:
+            incoming = Incoming(scope, receive, slot)
+            if slot is not None and incoming.reads:
+                slot.reading = asyncio.current_task()
+            await self._send(incoming, await self._respond(incoming), scope, receive, send)
+        except Disconnected:
+            return
+        except TimeoutError:
+            self._link.count_closed("timeout")
+            if slot is not None:
+                slot.abort()
+        finally:
+            self._connections.finish(slot)
+
+    async def _respond(self, incoming: Incoming) -> Response:
+        """Return the response to a request, also if it is refused or fails."""
+        try:
+            return await self._answer(incoming)
+        except Refusal as refusal:
+            return _refused(refusal)
+        except TimeoutError:
+            return _refused(Refusal(503, "timeout", "time limit exceeded"))
+        except (Disconnected, asyncio.CancelledError):
+            raise
+        except Exception:  # noqa: BLE001 - any failure is an answer with status 500
+            identifier = uuid.uuid4().hex[:12]
+            logs.error(
+                "http_request_failed",
+                id=identifier,
+                request=f"{incoming.method} {incoming.path}",
+                traceback=traceback.format_exc(),
+            )
+            reason = f"the HTTP API failed to answer; the log has the reason with id={identifier}"
+            return _refused(Refusal(500, "internal_error", reason))
+
+    async def _answer(self, incoming: Incoming) -> Response:
+        """Ask the broker, and return the response. Raises Refusal, TimeoutError, Disconnected."""
+        path = incoming.path.rstrip("/") or "/"  # Flower requests /api/queues//.
+        method = "GET" if incoming.method == "HEAD" else incoming.method
+        if method == "GET" and path == OPENAPI_PATH:
+            return await self._body(incoming, self._description)
+        try:
+            found = self._router.find(method, path)
+        except UnicodeDecodeError:
+            raise bad_request("a name in the path is not UTF-8, percent-encoded") from None
+        if isinstance(found, Unrouted):
+            return _unrouted(found)
+        if not incoming.reads and is_cross_origin(incoming.headers):
+            raise Refusal(
+                403,
+                "not_authorised",
+                "a web page of another site may not change anything over the HTTP API",
+            )
+        number, parts = found
+        exchange = self._call(incoming, number, path, parts)
+        try:
+            accepted = await exchange.next(self._greeting.seconds)
+            if not self._connections.take(incoming.slot, accepted.administrator):
+                raise Refusal(
+                    503,
+                    "busy",
+                    "all connections for users without the tag 'administrator' are busy; try "
+                    "again, or raise http.connections",
+                )
+            if incoming.body.present:
+                await self._send_body(incoming, exchange, self._greeting.routes[number].body)
+            return await self._result(incoming, exchange)
+        finally:
+            exchange.close()
+
+    def _call(self, incoming: Incoming, route: int, path: str, parts: list[str]) -> Exchange:
+        authorization = incoming.headers.get(b"authorization", b"")
+        user, password = parse_basic(authorization)
+        return self._link.begin(
+            lambda number: contract.Call(
+                number,
+                route,
+                path,
+                parts,
+                incoming.query,
+                user,
+                password,
+                parse_bearer(authorization),
+                *incoming.client,
+                is_direct(incoming.headers, self._hosts),
+                incoming.body.present,
+            )
+        )
+
+    # -- bodies
+
+    async def _send_body(self, incoming: Incoming, exchange: Exchange, kind: int) -> None:
+        """Read the body of a request, and send it to the broker."""
+        if kind == contract.SMALL_BODY:
+            data = await incoming.body.read(contract.BODY_MAX, self._greeting.seconds)
+            self._link.send(contract.Body(exchange.number, data))
+            return
+        if self._uploads >= UPLOADS_MAX:
+            raise Refusal(
+                503, "busy", f"{UPLOADS_MAX} definitions documents are being imported; try again"
+            )
+        self._uploads += 1
+        try:
+            data = await incoming.body.read(contract.DOCUMENT_MAX, UPLOAD_SECONDS)
+            cut = cut_document(data, self._greeting.sections)
+            loop = asyncio.get_running_loop()
+            while (part := await loop.run_in_executor(None, next, cut, None)) is not None:
+                self._link.send(contract.Part(exchange.number, *part))
+                await exchange.next(self._greeting.seconds)
+            self._link.send(contract.Finish(exchange.number))
+        finally:
+            self._uploads -= 1
+
+    # -- results
+
+    async def _result(self, incoming: Incoming, exchange: Exchange) -> Response:
+        """Collect the broker's rows, and return the response."""
+        wanted: PageQuery | None = None
+        rows: list[Any] = []
+        sections: dict[str, list[Any]] = {}
+        total = 0
+        if incoming.reads:
+            wanted = PageQuery(incoming.query)
+        while True:
+            message = await exchange.next(self._greeting.seconds)
+            if isinstance(message, contract.Rows):
+                decoded = [msgspec.msgpack.decode(row) for row in message.rows]
+                total += len(decoded)
+                if message.section:
+                    sections.setdefault(message.section, []).extend(decoded)
+                else:
+                    rows += decoded
+            elif isinstance(message, OpenFile):
+                return self._file(incoming, message)
+            else:
+                break
+        if message.shape == contract.EMPTY:
+            return Response(status_code=message.status)
+        loop = asyncio.get_running_loop()
+        if message.shape == contract.VALUE:
+            data = encode(msgspec.msgpack.decode(message.value))
+        elif message.shape == contract.PLAIN:
+            data = await loop.run_in_executor(None, encode_rows, rows)
+        elif message.shape == contract.PAGED:
+            assert wanted is not None, "only GET returns listings"
+            data = await loop.run_in_executor(None, encode_page, rows, wanted)
+        else:
+            document = msgspec.msgpack.decode(message.value)
+            data = await loop.run_in_executor(None, _document, document, sections)
+        return await self._body(incoming, data, message.status)
+
+    async def _body(self, incoming: Incoming, data: bytes, status: int = 200) -> Response:
+        """Return a JSON response, compressed if the client allows it."""
+        headers = {"Vary": "Accept-Encoding"}
+        accepted = incoming.headers.get(b"accept-encoding", b"").lower()
+        if len(data) >= COMPRESS_MIN and _takes_gzip(accepted):
+            data = await asyncio.get_running_loop().run_in_executor(
+                None, gzip.compress, data, COMPRESS_LEVEL
+            )
+            headers["Content-Encoding"] = "gzip"
+        return Response(data, status, headers, JSON)
+
+    def _file(self, incoming: Incoming, file: OpenFile) -> Response:
+        """Return a response with a range of a file."""
+
+        async def chunks() -> AsyncIterator[bytes]:
+            loop = asyncio.get_running_loop()
+            at = file.start
+            try:
+                while at < file.end and incoming.method != "HEAD":
+                    chunk = await loop.run_in_executor(None, file.read, at, FILE_CHUNK)
+                    at += len(chunk)
+                    yield chunk
+            finally:
+                file.close()
+                self._link.count_response(0, at - file.start)
+
+        headers = {
+            "Content-Length": str(file.end - file.start),
+            "X-Trellis-Durable": str(file.durable),
+            "Accept-Ranges": "none",
+        }
+        return StreamingResponse(chunks(), 200, headers, ARROW)
+
+    # -- sending
+
+    async def _send(
+        self, incoming: Incoming, response: Response, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Send a response. Raises TimeoutError for a client that takes it too slowly.
+
+        A connection with an unread body is closed, after a wait for the client to read the
+        response.
+        """
+        response.headers["Cache-Control"] = "no-store"
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        unread = not incoming.body.finished
+        if unread:
+            response.headers["Connection"] = "close"
+        streams = isinstance(response, StreamingResponse)
+        self._link.count_response(response.status_code)
+
+        async def timed(message: MutableMapping[str, Any]) -> None:
+            last = message["type"] == "http.response.body" and not message.get("more_body", False)
+            async with asyncio.timeout(FILE_SECONDS if streams else self._greeting.seconds):
+                if unread and last:
+                    await send({**message, "more_body": True})
+                    await incoming.body.discard()
+                    message = {"type": "http.response.body", "body": b"", "more_body": False}
+                await send(message)
+
+        await response(scope, receive, timed)
+
+
+def _takes_gzip(accepted: bytes) -> bool:
+    """True if an Accept-Encoding header allows gzip."""
+    for entry in accepted.split(b","):
+        name, _, quality = entry.replace(b" ", b"").partition(b";q=")
+        if name in (b"gzip", b"*"):
+            return quality.strip(b"0.") != b"" or quality == b""
+    return False
+
+
+def _document(value: dict[str, Any], rows: dict[str, list[Any]]) -> bytes:
+    """Return a definitions document as JSON. Slow: run it in a thread."""
+    parts = [encode(value["head"])[1:-1]]
+    for section in value["sections"]:
+        parts.append(encode(section) + b":" + encode_rows(rows.get(section, [])))
+    return b"{" + b",".join(parts) + b"}"
+
+
+def _refused(refusal: Refusal) -> Response:
+    """Return the response of a refusal, as RabbitMQ writes it."""
+    headers = {"WWW-Authenticate": 'Basic realm="trellis"'} if refusal.challenge else None
+    value = {"error": refusal.error, "reason": refusal.reason}
+    return Response(encode(value), refusal.status, headers, JSON)
+
+
+def _unrouted(found: Unrouted) -> Response:
+    """Return the response for an unknown path, or an unsupported method of a path."""
+    if found.status == 404:
+        return _refused(
+            Refusal(404, "Object Not Found", f"no such path; GET {OPENAPI_PATH} lists the paths")
+        )
+    response = _refused(
+        Refusal(405, "method_not_allowed", f"only {found.allow} are allowed for this path")
+    )
+    response.headers["Allow"] = found.allow
+    return response

@@ -1,0 +1,122 @@
+"""Bodies of requests: read within limits, and definitions documents cut into rows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from trellis.http import contract
+from trellis.http.gateway.link import Refusal, bad_request
+
+#: Bytes of rows in one part of a document.
+PART_BYTES: Final = 32 << 10
+#: Seconds for which the rest of an unread body is discarded after its response, and its bytes. A
+#: connection that is closed with input unread would lose the response.
+LINGER_SECONDS: Final = 2.0
+LINGER_BYTES: Final = 1 << 20
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+#: A part of a document: section, fault, rows as JSON.
+DocumentPart = tuple[str, str, list[bytes]]
+
+
+class Disconnected(Exception):
+    """The client has closed the connection before its request was complete."""
+
+
+class BodyReader:
+    """The body of one request, read as it comes."""
+
+    def __init__(self, receive: Receive, headers: dict[bytes, bytes]) -> None:
+        self._receive = receive
+        length = headers.get(b"content-length", b"0")
+        #: True if the request has a body.
+        self.present = length != b"0" or b"transfer-encoding" in headers
+        #: True if all of the body was read.
+        self.finished = not self.present
+        #: True if the client sends the body only after it was asked to.
+        self.expected = headers.get(b"expect", b"").lower() == b"100-continue"
+        self._announced = int(length)
+
+    async def read(self, most: int, seconds: float) -> bytes:
+        """Return the body. Raises Refusal if it is larger, TimeoutError, Disconnected."""
+        too_large = Refusal(413, "too_large", f"the body has more than {most} bytes")
+        if self._announced > most:
+            raise too_large
+        data = bytearray()
+        async with asyncio.timeout(seconds):
+            while not self.finished:
+                data += await self._next()
+                if len(data) > most:
+                    raise too_large
+        return bytes(data)
+
+    async def discard(self) -> None:
+        """Read the rest of the body and discard it, within the limits for lingering.
+
+        A body that the client has not begun to send is not asked for.
+        """
+        if self.finished or self.expected:
+            return
+        size = 0
+        try:
+            async with asyncio.timeout(LINGER_SECONDS):
+                while not self.finished and size <= LINGER_BYTES:
+                    size += len(await self._next())
+        except (TimeoutError, Disconnected):
+            return
+
+    async def _next(self) -> bytes:
+        self.expected = False
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise Disconnected
+        self.finished = not message.get("more_body", False)
+        data: bytes = message.get("body", b"")
+        return data
+
+
+def cut_document(data: bytes, sections: list[str]) -> Iterator[DocumentPart]:
+    """Yield the rows of a definitions document in parts, in the order of `sections`.
+
+    The rows are not decoded. Raises Refusal if the document is no JSON object.
+    """
+    try:
+        document = msgspec.json.decode(data, type=dict[str, Raw])
+    except msgspec.ValidationError:
+        raise bad_request(
+            "definitions must be a JSON object with lists named " + ", ".join(sections)
+        ) from None
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise bad_request(f"not JSON: {error}") from None
+    for section in sections:
+        if section in document:
+            yield from _cut_section(section, document[section])
+
+
+def _cut_section(section: str, text: Raw) -> Iterator[DocumentPart]:
+    try:
+        rows = msgspec.json.decode(text, type=list[Raw])
+    except msgspec.ValidationError:
+        yield section, "not a list", []
+        return
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        yield section, f"not JSON: {error}", []
+        return
+    part: list[bytes] = []
+    size = 0
+    for at, row in enumerate(rows):
+        if len(row) > contract.ROW_MAX:
+            yield section, f"row {at} has {len(row)} bytes, more than {contract.ROW_MAX}", []
+            continue
+        if size + len(row) > PART_BYTES and part:
+            yield section, "", part
+            part, size = [], 0
+        part.append(bytes(row))
+        size += len(row)
+    if part:
+        yield section, "", part

@@ -1,0 +1,334 @@
+"""Connections of the gateway: how many may be open, their HTTP protocol, and the server.
+
+A connection beyond a limit replaces one without a request: at first one that is idle, then one
+whose user is not known yet. If there is none, the new connection is closed. Requests of users
+that are not administrators leave RESERVED connections to administrators.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from trellis.http.gateway.link import BrokerLink
+from trellis.server.admission import Admission
+from trellis.server.listener import Acceptor
+
+#: Connections that are kept free for administrators.
+RESERVED: Final = 4
+#: Seconds for which a connection stays open without a request.
+KEEP_ALIVE_SECONDS: Final = 30
+#: Largest request line with headers, in bytes.
+HEAD_MAX: Final = 16 << 10
+#: Seconds without a request after which the gateway ends.
+IDLE_SECONDS: Final = 600.0
+#: States of a connection: without a request; with one of an unknown user; with one of a user.
+IDLE, UNKNOWN, BUSY = range(3)
+
+
+class Slot:
+    """The place of one connection among the open ones."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.state = IDLE
+        #: True if the request of this connection counts as one of an ordinary user.
+        self.ordinary = False
+        #: True if the connection has given way to another one.
+        self.replaced = False
+        #: The task that accepts the connection, then the protocol.
+        self.accepting: asyncio.Task[None] | None = None
+        self.protocol: GatewayProtocol | None = None
+        #: The task of a request that only reads: it is cancelled when the client has gone.
+        self.reading: asyncio.Task[Any] | None = None
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        if self.protocol is not None:
+            self.protocol.transport.abort()
+        elif self.accepting is not None:
+            self.accepting.cancel()
+
+
+class OpenConnections:
+    """The open connections of the gateway: at most `most`, and `per_address` of one address."""
+
+    def __init__(self, most: int, per_address: int, count_closed: Callable[[str], None]) -> None:
+        self._most = most
+        self._per_address = per_address
+        self._count_closed = count_closed
+        #: The open connections, those that have waited longest first.
+        self._slots: dict[Slot, None] = {}
+        #: The connections by the client's address and port.
+        self.by_client: dict[tuple[str, int], Slot] = {}
+        #: Time of the last end of a request.
+        self.active_at = asyncio.get_running_loop().time()
+
+    def admit(self, address: str) -> Slot | None:
+        """Return a place for a new connection of an address; None if there is none."""
+        own = [slot for slot in self._slots if slot.address == address]
+        crowd = (
+            own
+            if len(own) >= self._per_address
+            else list(self._slots)
+            if len(self._slots) >= self._most
+            else None
+        )
+        if crowd is not None and not self._replace(crowd):
+            self._count_closed("too_many")
+            return None
+        slot = Slot(address)
+        self._slots[slot] = None
+        return slot
+
+    def _replace(self, crowd: list[Slot]) -> bool:
+        for state in (IDLE, UNKNOWN):
+            for slot in crowd:
+                if slot.state == state:
+                    self._count_closed("too_many")
+                    self.remove(slot)
+                    slot.replaced = True
+                    slot.abort()
+                    return True
+        return False
+
+    def remove(self, slot: Slot) -> None:
+        """Remove a closed connection."""
+        self._slots.pop(slot, None)
+
+    def begin(self, slot: Slot | None) -> None:
+        """Note that a request has begun, whose user is unknown."""
+        if slot is not None:
+            slot.state = UNKNOWN
+
+    def take(self, slot: Slot | None, administrator: bool) -> bool:
+        """Note whose request it is. Return False if the rest is kept for administrators."""
+        if slot is None:
+            return False
+        slot.state = BUSY
+        if administrator:
+            return True
+        if sum(each.ordinary for each in self._slots) >= self._most - RESERVED:
+            return False
+        slot.ordinary = True
+        return True
+
+    def finish(self, slot: Slot | None) -> None:
+        """Note that a request has ended: its connection has waited least of all."""
+        self.active_at = asyncio.get_running_loop().time()
+        if slot is not None:
+            slot.state, slot.ordinary, slot.reading = IDLE, False, None
+            if self._slots.pop(slot, self) is None:
+                self._slots[slot] = None
+
+    @property
+    def idle_since(self) -> float | None:
+        """Return the time since which no request was answered; None while there is one."""
+        busy = any(slot.state != IDLE for slot in self._slots)
+        return None if busy else self.active_at
+
+
+class GatewayProtocol(H11Protocol):
+    """One HTTP/1.1 connection: uvicorn's protocol, with time limits and answers to bad requests."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        state: Any,
+        link: BrokerLink,
+        open_connections: OpenConnections,
+        slot: Slot,
+        seconds: float,
+    ) -> None:
+        super().__init__(config, state, {})
+        self._link = link
+        self._open = open_connections
+        self._slot = slot
+        self._seconds = seconds
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._half_closed = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._slot.protocol = self
+        if self.client is not None:
+            self._open.by_client[self.client] = self._slot
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        self._open.remove(self._slot)
+        if self.client is not None:
+            self._open.by_client.pop(self.client, None)
+        if self._slot.replaced:
+            pass  # Counted when it was replaced.
+        elif self.cycle is None and self.conn.our_state is h11.IDLE:
+            self._link.count_closed("lost")
+        elif self.cycle is not None and not self.cycle.response_complete:
+            self._link.count_closed("lost")
+            if self._slot.reading is not None:
+                self._slot.reading.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        before = self.cycle
+        if self._head_timer is None and (before is None or before.response_complete):
+            self._await_head()
+        super().data_received(data)
+        if self.cycle is not before:
+            self._stop_timer()
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """Answer a request whose client sends nothing more; refuse one that is incomplete."""
+        if self.conn.trailing_data[0] and self.conn.their_state is h11.IDLE:
+            self._refuse(400, "the connection was closed within a request")
+            return None
+        if (
+            self.cycle is not None
+            and not self.cycle.response_complete
+            and self.conn.their_state is not h11.SEND_BODY
+        ):
+            self.cycle.keep_alive = False
+            return True
+        return None
+
+    def _await_head(self) -> None:
+        self._head_timer = self.loop.call_later(self._seconds, self._refuse_slow)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _refuse_slow(self) -> None:
+        self._refuse(408, "time limit exceeded")
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse a request that is not HTTP; uvicorn calls this in the handler of h11's error."""
+        error = sys.exc_info()[1]
+        if isinstance(error, h11.RemoteProtocolError):
+            self._refuse(error.error_status_hint, str(error))
+        else:
+            self._refuse(400, msg)
+
+    def _refuse(self, status: int, reason: str) -> None:
+        """Send a response without a request, and close the connection."""
+        self._stop_timer()
+        if self.transport.is_closing():
+            return
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._link.count_response(status)
+            body = f"{reason}\n".encode()
+            for event in (
+                h11.Response(
+                    status_code=status,
+                    headers=[
+                        ("Connection", "close"),
+                        ("Content-Type", "text/plain; charset=utf-8"),
+                        ("Content-Length", str(len(body))),
+                    ],
+                ),
+                h11.Data(data=body),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+class GatewayAcceptor(Acceptor):
+    """The acceptor of the connections of one socket: limits come first, then TLS."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        make: Callable[[Slot], GatewayProtocol],
+        open_connections: OpenConnections,
+        tls: ssl.SSLContext | None,
+        seconds: float,
+    ) -> None:
+        self._make_protocol = make
+        self._open = open_connections
+        self._tls = tls
+        self._handshake = None if tls is None else seconds
+        super().__init__(sock, asyncio.Protocol, Admission(0, 0))
+
+    async def _connect(self, sock: socket.socket) -> None:
+        slot: Slot | None = None
+        try:
+            address = str(sock.getpeername()[0])
+            slot = self._open.admit(address)
+            if slot is None:
+                sock.close()
+                return
+            slot.accepting = asyncio.current_task()
+            place = slot
+            await self._loop.connect_accepted_socket(
+                lambda: self._make_protocol(place),
+                sock,
+                ssl=self._tls,
+                ssl_handshake_timeout=self._handshake,
+            )
+        except (OSError, asyncio.CancelledError):
+            # The client has disconnected, failed in TLS, or has given way to another one.
+            sock.close()
+            if slot is not None and slot.protocol is None:
+                self._open.remove(slot)
+
+
+class GatewayServer(uvicorn.Server):
+    """uvicorn's server on the sockets of the broker; ends when idle, or when asked to."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        link: BrokerLink,
+        open_connections: OpenConnections,
+        tls: ssl.SSLContext | None,
+        seconds: float,
+    ) -> None:
+        super().__init__(config)
+        self._link = link
+        self._open = open_connections
+        self._tls = tls
+        self._seconds = seconds
+        self._acceptors: list[GatewayAcceptor] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections of all sockets."""
+
+        def make(slot: Slot) -> GatewayProtocol:
+            return GatewayProtocol(
+                self.config, self.server_state, self._link, self._open, slot, self._seconds
+            )
+
+        self.servers = []
+        self._acceptors = [
+            GatewayAcceptor(sock, make, self._open, self._tls, self._seconds)
+            for sock in sockets or []
+        ]
+        self.started = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return True if the server must end."""
+        idle_since = self._open.idle_since
+        now = asyncio.get_running_loop().time()
+        idle = idle_since is not None and now - idle_since >= IDLE_SECONDS
+        if await super().on_tick(counter) or idle or self._link.draining.is_set():
+            for acceptor in self._acceptors:
+                acceptor.close()
+            return True
+        return False
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave all signals to the process, which ignores them: the broker ends it."""
+        yield

@@ -1,0 +1,149 @@
+"""The gateway's end of the connection to the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from trellis.http import contract
+
+#: Largest frame that the gateway accepts, in bytes: an answer that is a single value.
+ANSWER_MAX: Final = 64 << 20
+
+
+class Refusal(Exception):
+    """The refusal of a request: the HTTP status, RabbitMQ's name of the error, and the reason."""
+
+    def __init__(self, status: int, error: str, reason: str, challenge: bool = False) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.error = error
+        self.reason = reason
+        self.challenge = challenge
+
+
+def bad_request(reason: str) -> Refusal:
+    """Return the refusal for a malformed request."""
+    return Refusal(400, "bad_request", reason)
+
+
+class OpenFile:
+    """A range of a file whose descriptor the broker has passed."""
+
+    def __init__(self, descriptor: int, place: contract.File) -> None:
+        self.descriptor = descriptor
+        self.start = place.start
+        self.end = place.end
+        #: The offset after the last durable row of the stream.
+        self.durable = place.durable
+
+    def read(self, at: int, size: int) -> bytes:
+        """Return data from an offset, at most `size` bytes. Raises ConnectionError at the end."""
+        data = os.pread(self.descriptor, min(size, self.end - at), at)
+        if not data:
+            raise ConnectionError("the segment file is shorter than its recorded size")
+        return data
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self.descriptor)
+
+
+class Exchange:
+    """A call and the broker's messages about it. `close` it when the answer is complete."""
+
+    def __init__(self, link: BrokerLink, number: int) -> None:
+        self._link = link
+        self.number = number
+        self.messages: asyncio.Queue[Any] = asyncio.Queue()
+        #: True if the broker's last message has come.
+        self.ended = False
+
+    async def next(self, seconds: float) -> Any:
+        """Return the next message. Raises Refusal if the broker refuses the call, TimeoutError."""
+        async with asyncio.timeout(seconds):
+            message = await self.messages.get()
+        if isinstance(message, contract.Refused):
+            self.ended = True
+            raise Refusal(message.status, message.error, message.reason, message.challenge)
+        self.ended = isinstance(message, contract.Answer | OpenFile)
+        return message
+
+    def close(self) -> None:
+        """End the exchange; the broker is told if its answer is not needed any more."""
+        self._link.exchanges.pop(self.number, None)
+        if not self.ended:
+            self._link.send(contract.Cancel(self.number))
+        while not self.messages.empty():
+            message = self.messages.get_nowait()
+            if isinstance(message, OpenFile):
+                message.close()
+
+
+class BrokerLink(asyncio.Protocol):
+    """The connection to the broker. `on_lost` is called when the broker has closed it."""
+
+    def __init__(self, files: socket.socket, on_lost: Callable[[], None]) -> None:
+        self._files = files
+        self._on_lost = on_lost
+        self._reader = contract.FrameReader(contract.FromBroker, ANSWER_MAX)
+        self._transport: asyncio.Transport | None = None
+        self._last = 0
+        #: The open exchanges by number.
+        self.exchanges: dict[int, Exchange] = {}
+        self.greeting: asyncio.Future[contract.Greeting] = (
+            asyncio.get_running_loop().create_future()
+        )
+        #: Set when the broker asks the gateway to end.
+        self.draining = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        for message in self._reader.feed(data):
+            if isinstance(message, contract.Greeting):
+                self.greeting.set_result(message)
+            elif isinstance(message, contract.Drain):
+                self.draining.set()
+            else:
+                exchange = self.exchanges.get(message.number)
+                if isinstance(message, contract.File):
+                    message = self._receive_file(message)
+                    if exchange is None:
+                        message.close()
+                if exchange is not None:
+                    exchange.messages.put_nowait(message)
+
+    def _receive_file(self, place: contract.File) -> OpenFile:
+        """Take the descriptor that the broker has passed before this message."""
+        data, descriptors, _, _ = socket.recv_fds(self._files, 8, 1)
+        if int.from_bytes(data, "big") != place.number or len(descriptors) != 1:
+            raise RuntimeError("the descriptor of a file is missing")
+        return OpenFile(descriptors[0], place)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._on_lost()
+
+    def send(self, message: object) -> None:
+        """Send a message to the broker."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(contract.frame(message))
+
+    def begin(self, make: Callable[[int], contract.Call]) -> Exchange:
+        """Send a new call; `make` gets its number."""
+        self._last += 1
+        exchange = self.exchanges[self._last] = Exchange(self, self._last)
+        self.send(make(self._last))
+        return exchange
+
+    def count_response(self, status: int, segment_bytes: int = 0) -> None:
+        """Count a response for the broker's metrics."""
+        self.send(contract.Tally({status: 1} if status else {}, {}, segment_bytes))
+
+    def count_closed(self, reason: str) -> None:
+        """Count a connection that ended without a response, for the broker's metrics."""
+        self.send(contract.Tally({}, {reason: 1}, 0))

@@ -1,0 +1,202 @@
+"""The gateway's process: started at the first request, watched, and started again when it is gone.
+
+The broker opens the listening sockets. While no gateway runs, it only watches whether a client
+connects; the gateway inherits the sockets and accepts. A gateway that is idle ends by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import trellis
+from broker.definitions.rabbitmq import SECTIONS, UNSUPPORTED
+from trellis import logs
+from trellis.http import contract
+from trellis.http.answering import CallServer
+from trellis.http.management.answers import ApiBackend
+from trellis.http.management.api import route_infos
+from trellis.monitoring.http_counters import HttpListenerCounters
+from trellis.settings import Settings
+
+#: Least number of seconds between two starts of a gateway: one that dies at once is not restarted
+#: in a busy loop. Clients wait in the kernel's queue.
+RESTART_SECONDS: Final = 1.0
+#: Seconds in which a gateway that has closed its connection must end; then it is killed.
+END_SECONDS: Final = 5.0
+#: Least number of seconds between two log lines about starts that fail.
+LOG_INTERVAL: Final = 60.0
+
+
+class GatewayProcess:
+    """The gateway of one listener, which serves `sockets`."""
+
+    def __init__(
+        self, backend: ApiBackend, counters: HttpListenerCounters, sockets: list[socket.socket]
+    ) -> None:
+        self._backend = backend
+        self._counters = counters
+        self._sockets = sockets
+        self._settings = backend.node.settings
+        self._loop = asyncio.get_running_loop()
+        self._watching = False
+        self._closed = False
+        self._task: asyncio.Task[None] | None = None
+        self._started_at = -RESTART_SECONDS
+        self._logged_at = -LOG_INTERVAL
+        self._process: subprocess.Popen[bytes] | None = None
+        #: The connection to the gateway; None while no gateway runs.
+        self.server: CallServer | None = None
+        self._watch()
+
+    @property
+    def pid(self) -> int:
+        """Return the process number of the gateway; 0 while no gateway runs."""
+        return 0 if self._process is None or self.server is None else self._process.pid
+
+    def reload(self, settings: Settings) -> None:
+        """Have the gateway end after its present requests: the next one has the new settings.
+
+        The files of certificates may have changed even if their names have not.
+        """
+        before, self._settings = self._settings, settings
+        changed = settings.log != before.log or settings.tls != before.tls
+        if self.server is not None and (changed or settings.http.tls):
+            self.server.send(contract.Drain())
+
+    async def close(self) -> None:
+        """End the gateway, and watch the sockets no longer."""
+        self._closed = True
+        self._unwatch()
+        if self.server is not None:
+            self.server.abort()
+        if self._process is not None:
+            self._process.kill()
+        if self._task is not None:
+            await self._task
+
+    # -- watching
+
+    def _watch(self) -> None:
+        """Start a gateway when a client connects."""
+        if not self._watching and not self._closed:
+            self._watching = True
+            for sock in self._sockets:
+                self._loop.add_reader(sock, self._on_client)
+
+    def _unwatch(self) -> None:
+        if self._watching:
+            self._watching = False
+            for sock in self._sockets:
+                self._loop.remove_reader(sock)
+
+    def _on_client(self) -> None:
+        self._unwatch()
+        self._task = self._loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        """Run one gateway from its start to its end."""
+        try:
+            await asyncio.sleep(max(0.0, self._started_at + RESTART_SECONDS - self._loop.time()))
+            self._started_at = self._loop.time()
+            if not self._closed:
+                await self._serve()
+        except OSError as error:
+            self._log(
+                "http_gateway_not_started",
+                error=error.strerror or error,
+                note=f"the HTTP API does not answer; next attempt in {RESTART_SECONDS:g} s",
+            )
+        finally:
+            self._watch()
+
+    async def _serve(self) -> None:
+        """Start a gateway, answer its calls, and wait for its end. Raises OSError."""
+        ours, theirs = socket.socketpair()
+        files, their_files = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            ours.setblocking(False)
+            files.setblocking(False)
+            with theirs, their_files:
+                self._process = await self._loop.run_in_executor(
+                    None, self._start, theirs, their_files
+                )
+            server = CallServer(self._backend, self._counters, files)
+            try:
+                if self._closed:
+                    self._process.kill()
+                else:
+                    await self._loop.create_unix_connection(lambda: server, sock=ours)
+                    self.server = server
+                    server.send(self._greeting())
+                    await server.lost.wait()
+                    await server.finish()
+            finally:
+                self.server = None
+                process, self._process = self._process, None
+                status = await self._loop.run_in_executor(None, self._reap, process)
+        finally:
+            files.close()
+            ours.close()
+        if self._closed:
+            return
+        if server.said_bye:
+            logs.info("http_gateway_ended", reason="idle or reloaded")
+        else:
+            self._counters.gateways_lost += 1
+            self._log(
+                "http_gateway_lost",
+                status=status,
+                note="requests were cut off; the next request starts it again",
+            )
+
+    def _log(self, event: str, **fields: object) -> None:
+        """Log a failure of the gateway, at most once in LOG_INTERVAL."""
+        if self._loop.time() - self._logged_at >= LOG_INTERVAL:
+            self._logged_at = self._loop.time()
+            logs.warning(event, **fields)
+
+    def _start(self, connection: socket.socket, files: socket.socket) -> subprocess.Popen[bytes]:
+        """Start the process. Runs in a thread, because it waits until the program is loaded."""
+        passed = [connection, files, *self._sockets]
+        numbers = [str(sock.fileno()) for sock in passed]
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")
+        }
+        environment["PYTHONPATH"] = str(Path(trellis.__file__).parent.parent)
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "trellis.http.gateway", *numbers],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[sock.fileno() for sock in passed],
+            env=environment,
+            start_new_session=True,
+        )
+        self._counters.gateway_starts += 1
+        return process
+
+    @staticmethod
+    def _reap(process: subprocess.Popen[bytes]) -> int:
+        """Wait for the end of the process, in a thread; return its exit status."""
+        try:
+            return process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+    def _greeting(self) -> contract.Greeting:
+        at_start = self._backend.node.settings
+        return contract.Greeting(
+            self._settings.log.level,
+            at_start.limits.handshake,
+            trellis.__version__,
+            at_start.http,
+            self._settings.tls,
+            route_infos(),
+            [*SECTIONS, *UNSUPPORTED],
+        )

@@ -1,0 +1,52 @@
+"""Logins over HTTP: the verdict on the password or token of a request."""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker.access.identity import Credentials, Identity, Verdict
+from trellis.auth.jwt import token_of
+from trellis.monitoring.http_counters import HttpCounters
+from trellis.server.listener_context import peer_of
+from trellis.server.node import BrokerNode
+
+
+async def authenticate(
+    node: BrokerNode,
+    counters: HttpCounters,
+    login: tuple[str | None, bytes, bytes],
+    address: object,
+    direct: bool,
+) -> Verdict:
+    """Return the verdict on a login (user, password, token) from an address, and count the login.
+
+    `direct` is False if a proxy or a web page of another site may be behind the request: it has no
+    privileges of this machine then.
+    """
+    user, password, token = login
+    if user is None and not token:
+        return Verdict(None, "this request requires a user and a password, or a token")
+    answer: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+
+    def on_verdict(verdict: Verdict) -> None:
+        if not answer.done():
+            answer.set_result(verdict)
+
+    peer = peer_of(address)
+    credentials = Credentials(
+        user or "", token or password, "/", peer.address, peer.local and direct
+    )
+    if node.tokens is not None and token_of(credentials):
+        on_verdict(node.tokens.judge(token_of(credentials), credentials))
+    else:
+        node.accounts.authenticate(credentials, on_verdict)
+    verdict = await answer
+    outcome = "accepted" if verdict.identity is not None else "busy" if verdict.busy else "refused"
+    logins = counters.logins
+    logins[outcome] = logins.get(outcome, 0) + 1
+    return verdict
+
+
+def tags_of(identity: Identity) -> set[str]:
+    """Return the tags of a user; an administrator has the tag even if the settings name none."""
+    return {*identity.tags, "administrator"} if identity.administrator else set(identity.tags)

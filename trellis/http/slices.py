@@ -1,0 +1,62 @@
+"""Slices: the work of all API calls gets at most SLICE_SECONDS in one turn of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from time import perf_counter
+from typing import Final
+
+#: Seconds of work for API calls between two turns of the event loop. A message waits for at most
+#: two slices: at its publication and at its delivery.
+SLICE_SECONDS: Final = 0.0005
+
+
+class Slices:
+    """The turns of all calls, in order of arrival: one slice in each turn of the event loop."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        #: Number of slices so far.
+        self.taken = 0
+
+
+class Slice:
+    """The work of one call, as a context: `pause` it whenever it is `over`."""
+
+    def __init__(self, slices: Slices) -> None:
+        self._slices = slices
+        self._held = False
+        self._ends = 0.0
+
+    async def __aenter__(self) -> Slice:
+        await self._begin()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._held:
+            await self._end()
+
+    @property
+    def over(self) -> bool:
+        """True if the present slice has used its time."""
+        return perf_counter() >= self._ends
+
+    async def pause(self, until: asyncio.Event | None = None) -> None:
+        """End the slice, wait for an event, and begin the next slice."""
+        await self._end()
+        if until is not None:
+            await until.wait()
+        await self._begin()
+
+    async def _begin(self) -> None:
+        await self._slices.turn.acquire()
+        self._held = True
+        self._slices.taken += 1
+        self._ends = perf_counter() + SLICE_SECONDS
+
+    async def _end(self) -> None:
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self._held = False
+            self._slices.turn.release()
