@@ -714,6 +714,7 @@ SAMPLES: dict[str, st.SearchStrategy[Any]] = {
     "check_origins": st.sampled_from(
         ["", "*", "null,https://app.example.org", "http://10.0.0.5:8080"]
     ),
+    "check_hosts": st.sampled_from(["", "broker", "broker.example.org,b_1"]),
     "check_path": st.sampled_from(["/", "/ws", "/mqtt/ws"]),
     "check_mode": st.sampled_from(["0660", "600", "0777"]),
 }

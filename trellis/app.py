@@ -193,7 +193,9 @@ class App:
             if name in HTTP_LISTENERS:
                 http.open(name, ports)
             else:
-                ports.serve(link_factory(node.listener_contexts[name]), node.admission)
+                ports.serve(
+                    link_factory(node.listener_contexts[name]), node.admission.count_refusal
+                )
             self.addresses[name] = ports.address
         node.addresses = self.addresses
         node.ready = True

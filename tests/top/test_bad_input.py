@@ -347,7 +347,7 @@ async def test_http_clients_that_break_the_protocol_are_told_and_closed(running:
         for listener in listeners
         for name, case in http_cases(listener).items()
     }
-    assert (await running.get("http", "/"))[0] == 404  # Starts the gateway.
+    assert (await running.get("http", "/api/overview"))[0] == 401  # Starts the gateway.
     leaks = await Leaks.watch(running)
     enough = asyncio.Event()
     asking = asyncio.gather(*(_ask(running, listener, enough) for listener in listeners))

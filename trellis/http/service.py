@@ -37,7 +37,7 @@ class HttpService:
                 counters,
                 node.descriptors.http,
             )
-            ports.serve(self.metrics.protocol, node.admission)
+            ports.serve(self.metrics.protocol, node.admission.count_refusal)
         else:
             backend = ApiBackend(node, self._counters)
             self.gateway = GatewayProcess(backend, counters, ports.sockets)

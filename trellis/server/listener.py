@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Final
 
 from trellis import logs
-from trellis.server.admission import Admission
 from trellis.settings import Listener, PlainListener
 
 #: Largest number of connections that wait in the kernel to be accepted, for each socket.
@@ -56,10 +55,13 @@ class BoundListener:
         host, port = self.sockets[0].getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    def serve(self, make: ProtocolFactory, admission: Admission) -> None:
-        """Begin to accept connections; `make` makes the protocol of each."""
+    def serve(self, make: ProtocolFactory, count_refusal: Callable[[str], None]) -> None:
+        """Begin to accept connections; `make` makes the protocol of each.
+
+        `count_refusal` counts a refused connection, or a pause in accepting, by reason.
+        """
         files = [] if self._file is None else [self._file.socket]
-        self._acceptors = [Acceptor(sock, make, admission) for sock in self.sockets + files]
+        self._acceptors = [Acceptor(sock, make, count_refusal) for sock in self.sockets + files]
 
     def close(self) -> None:
         """Stop accepting, and close the sockets."""
@@ -75,10 +77,12 @@ class BoundListener:
 class Acceptor:
     """The acceptor of the connections of one socket; `make` makes the protocol of each."""
 
-    def __init__(self, sock: socket.socket, make: ProtocolFactory, admission: Admission) -> None:
+    def __init__(
+        self, sock: socket.socket, make: ProtocolFactory, count_refusal: Callable[[str], None]
+    ) -> None:
         self._sock = sock
         self._make = make
-        self._admission = admission
+        self._count_refusal = count_refusal
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
         self._connecting: set[asyncio.Task[None]] = set()
@@ -112,7 +116,7 @@ class Acceptor:
 
     def _pause_accepting(self, error: OSError) -> None:
         """Pause accepting: file descriptors or memory are exhausted. Clients wait in the kernel."""
-        self._admission.count_refusal("descriptors")
+        self._count_refusal("descriptors")
         now = self._loop.time()
         if now - self._pause_logged >= LOG_INTERVAL:
             self._pause_logged = now

@@ -334,4 +334,6 @@ def _unrouted(found: Unrouted) -> Response:
         Refusal(405, "method_not_allowed", f"only {found.allow} are allowed for this path")
     )
     response.headers["Allow"] = found.allow
+    # The client may speak another protocol, such as HTTP/2, and mean no request by what follows.
+    response.headers["Connection"] = "close"
     return response

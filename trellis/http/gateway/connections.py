@@ -20,7 +20,6 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trellis.http.gateway.link import BrokerLink
-from trellis.server.admission import Admission
 from trellis.server.listener import Acceptor
 
 #: Connections that are kept free for administrators.
@@ -259,7 +258,7 @@ class GatewayAcceptor(Acceptor):
         self._open = open_connections
         self._tls = tls
         self._handshake = None if tls is None else seconds
-        super().__init__(sock, asyncio.Protocol, Admission(0, 0))
+        super().__init__(sock, asyncio.Protocol, lambda reason: None)
 
     async def _connect(self, sock: socket.socket) -> None:
         slot: Slot | None = None

@@ -1,0 +1,400 @@
+"""Tests of the process that serves the HTTP API: its life, its limits, and its order of checks."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gzip
+import json
+import os
+import signal
+from typing import Any, Final
+
+import pytest
+
+from tests.top.conftest import Start
+from tests.top.running import KNOWN, Running, Socket
+from tests.top.test_api import ADMIN, api
+from trellis.http import contract
+from trellis.http.gateway_process import GatewayProcess
+from trellis.http.management import api as routes
+from trellis.http.management.answers import Call
+
+PLAIN: Final = KNOWN | {"name": "plain", "tags": ("management",)}
+LOOPBACK: Final = ADMIN | {"name": "here", "loopback_only": True}
+
+
+def login(user: str = "admin", password: str = "known") -> str:
+    return f"Authorization: Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}\r\n"
+
+
+def get(path: str, headers: str = "", user: str = "admin", host: str = "localhost") -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: {host}\r\n{login(user)}{headers}\r\n".encode()
+
+
+def gateway_of(running: Running) -> GatewayProcess:
+    gateway = running.http.gateway
+    assert gateway is not None
+    return gateway
+
+
+async def response(client: Socket) -> tuple[int, dict[str, str], bytes]:
+    """Return the next response of a connection that stays open."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        more = await client.read()
+        assert more, f"closed after {data!r}"
+        data += more
+    head, _, body = data.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    headers = {
+        name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+    }
+    while len(body) < int(headers.get("content-length", "0")):
+        body += await client.read()
+    return int(first.split()[1]), headers, body
+
+
+@pytest.fixture
+async def broker(start: Start) -> Running:
+    return await start(users=[ADMIN, PLAIN, LOOPBACK])
+
+
+# -- the process
+
+
+async def test_the_process_starts_at_the_first_request_and_ends_with_the_broker(
+    broker: Running,
+) -> None:
+    gateway = gateway_of(broker)
+    assert gateway.pid == 0
+    assert (await api(broker, "GET", "whoami"))[0] == 200
+    pid = gateway.pid
+    assert pid
+    await broker.stop()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_a_process_that_is_killed_is_started_again_at_the_next_request(
+    broker: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway = gateway_of(broker)
+    assert (await api(broker, "GET", "whoami"))[0] == 200
+    first = gateway.pid
+    os.kill(first, signal.SIGKILL)
+    await broker.until(lambda: gateway.pid == 0)
+    assert (await api(broker, "GET", "whoami"))[0] == 200
+    assert gateway.pid not in (0, first)
+    page = await broker.scrape()
+    assert page.value("trellis_http_gateway_starts_total") == 2
+    assert page.value("trellis_http_gateway_lost_total") == 1
+    assert [
+        record.getMessage() for record in caplog.records if "http_gateway_lost" in record.message
+    ]
+
+
+async def test_metrics_and_health_answer_while_the_process_does_not(broker: Running) -> None:
+    assert (await api(broker, "GET", "whoami"))[0] == 200
+    os.kill(gateway_of(broker).pid, signal.SIGSTOP)
+    try:
+        assert (await broker.get("metrics", "/readyz"))[0] == 200
+        assert (await broker.get("metrics", "/metrics"))[0] == 200
+    finally:
+        os.kill(gateway_of(broker).pid, signal.SIGCONT)
+    assert (await api(broker, "GET", "whoami"))[0] == 200
+
+
+async def test_a_process_that_is_asked_to_end_finishes_and_gives_the_port_back(
+    broker: Running,
+) -> None:
+    assert (await api(broker, "GET", "whoami"))[0] == 200
+    gateway = gateway_of(broker)
+    first = gateway.pid
+    assert gateway.server is not None
+    gateway.server.send(contract.Drain())
+    await broker.until(lambda: gateway.pid == 0)
+    assert (await api(broker, "GET", "whoami"))[0] == 200
+    assert gateway.pid not in (0, first)
+    assert (await broker.scrape()).value("trellis_http_gateway_lost_total") == 0
+
+
+async def test_the_process_gets_no_secret_by_argument_or_environment(broker: Running) -> None:
+    assert (await api(broker, "GET", "whoami"))[0] == 200
+    pid = gateway_of(broker).pid
+    for name in ("cmdline", "environ"):
+        path = f"/proc/{pid}/{name}"
+        if os.path.exists(path):
+            with open(path, "rb") as file:
+                told = file.read()
+            assert b"argon2" not in told
+            assert b"TRELLIS_" not in told
+
+
+# -- requests
+
+
+async def test_a_connection_serves_many_requests(broker: Running) -> None:
+    client = await broker.socket("http")
+    for _ in range(3):
+        await client.send(get("/api/whoami"))
+        status, _, body = await response(client)
+        assert (status, json.loads(body)["name"]) == (200, "admin")
+    client.close()
+
+
+async def test_long_answers_are_compressed_for_clients_that_allow_it(broker: Running) -> None:
+    headers = "Accept-Encoding: gzip\r\n"
+    status, given, body = await broker.ask("http", get("/api/overview", headers))
+    assert (status, given["content-encoding"]) == (200, "gzip")
+    assert json.loads(gzip.decompress(body))["product_name"] == "Trellis"
+    status, given, body = await broker.ask("http", get("/api/overview"))
+    assert "content-encoding" not in given
+    assert json.loads(body)["product_name"] == "Trellis"
+
+
+async def test_a_body_is_asked_for_after_the_login_only(broker: Running) -> None:
+    def put(user: str, password: str) -> bytes:
+        return (
+            "PUT /api/vhosts/new HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
+            f"Expect: 100-continue\r\n{login(user, password)}\r\n"
+        ).encode()
+
+    client = await broker.socket("http")
+    await client.send(put("admin", "known"))
+    assert (await client.read()).startswith(b"HTTP/1.1 100 ")
+    await client.send(b"{}")
+    assert (await response(client))[0] == 201
+    await client.send(put("admin", "wrong"))
+    status, headers, _ = await response(client)
+    assert (status, headers["connection"]) == (401, "close")
+
+
+async def test_large_bodies_of_unknown_users_are_not_read(broker: Running) -> None:
+    client = await broker.socket("http")
+    head = f"POST /api/definitions HTTP/1.1\r\nHost: x\r\n{login(password='no')}"
+    await client.send(f"{head}Content-Length: {60 << 20}\r\n\r\n".encode())
+    status, headers, _ = await response(client)
+    assert (status, headers["connection"]) == (401, "close")
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "size", "expected"),
+    [
+        ("/api/vhosts/new", contract.BODY_MAX + 1, 413),
+        ("/api/definitions", contract.DOCUMENT_MAX + 1, 413),
+        ("/api/vhosts/new", 2, 201),
+    ],
+)
+async def test_each_route_has_a_limit_for_its_body(
+    broker: Running, path: str, size: int, expected: int
+) -> None:
+    method = "POST" if path.endswith("definitions") else "PUT"
+    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\n{login()}Content-Length: {size}\r\n\r\n"
+    status, _, body = await broker.ask("http", head.encode() + b"{}")
+    assert status == expected
+    if expected == 413:
+        assert json.loads(body)["error"] == "too_large"
+
+
+async def test_a_chunked_body_is_limited_too(broker: Running) -> None:
+    head = f"PUT /api/vhosts/new HTTP/1.1\r\nHost: x\r\n{login()}Transfer-Encoding: chunked\r\n\r\n"
+    chunk = b"8000\r\n" + b" " * 0x8000 + b"\r\n"
+    status, _, _ = await broker.ask("http", head.encode() + chunk * 3)
+    assert status == 413
+
+
+async def test_a_handler_that_fails_answers_500_with_an_id_that_is_in_the_log(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fails(call: Call) -> object:
+        return {}["missing"]
+
+    at = next(n for n, route in enumerate(routes.ROUTES) if route[1] == "/api/whoami")
+    method, path, tags, _ = routes.ROUTES[at]
+    monkeypatch.setitem(routes.ROUTES, at, (method, path, tags, fails))
+    broker = await start(users=[ADMIN])
+    status, body = await api(broker, "GET", "whoami")
+    assert (status, body["error"]) == (500, "internal_error")
+    identifier = body["reason"].rpartition("id=")[2]
+    logged = [record for record in caplog.records if identifier in record.getMessage()]
+    assert len(logged) == 1
+    assert "KeyError" in logged[0].getMessage()
+    caplog.clear()
+    assert (await api(broker, "GET", "cluster-name"))[0] == 200
+
+
+async def test_names_that_are_not_utf8_are_refused(broker: Running) -> None:
+    for method in ("PUT", "GET", "DELETE"):
+        status, body = await api(broker, method, "queues/%2F/%FF")
+        assert (status, body["error"]) == (400, "bad_request")
+
+
+# -- where requests come from
+
+
+FOREIGN: Final = (
+    "Host: evil.example:15672\r\n",
+    "Host: localhost\r\nOrigin: http://evil.example\r\n",
+    "Host: 127.0.0.1\r\nX-Forwarded-For: 192.0.2.1\r\n",
+    "Host: [::1]:15672\r\nForwarded: for=192.0.2.1\r\n",
+    "Host: 192.0.2.7\r\n",
+    "Host: localhost.evil.example\r\n",
+)
+DIRECT: Final = (
+    "Host: localhost\r\n",
+    "Host: LOCALHOST:15672\r\n",
+    "Host: 127.0.0.1:15672\r\nOrigin: http://127.0.0.1:15672\r\n",
+    "Host: [::1]\r\n",
+    "Host: broker.local:80\r\n",
+)
+
+
+async def test_privileges_of_this_machine_need_its_name(start: Start) -> None:
+    broker = await start(users=[ADMIN, LOOPBACK], http={"hosts": "broker.local"})
+
+    async def status(headers: str, user: str) -> int:
+        request = f"GET /api/whoami HTTP/1.1\r\n{headers}{login(user)}\r\n"
+        return (await broker.ask("http", request.encode()))[0]
+
+    for headers in DIRECT:
+        assert (headers, await status(headers, "here")) == (headers, 200)
+    for headers in FOREIGN:
+        assert (headers, await status(headers, "here")) == (headers, 401)
+        assert (headers, await status(headers, "admin")) == (headers, 200)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    ["Origin: http://evil.example\r\n", "Origin: null\r\n", "Sec-Fetch-Site: cross-site\r\n"],
+)
+async def test_pages_of_other_sites_change_nothing(broker: Running, headers: str) -> None:
+    for method in ("PUT", "DELETE"):
+        request = f"{method} /api/vhosts/x HTTP/1.1\r\nHost: localhost\r\n{login()}{headers}\r\n"
+        status, _, body = await broker.ask("http", request.encode())
+        assert (status, json.loads(body)["error"]) == (403, "not_authorised")
+    assert "x" not in broker.node.broker.vhosts
+    request = (
+        f"PUT /api/vhosts/x HTTP/1.1\r\nHost: localhost\r\n{login()}Origin: http://localhost\r\n"
+    )
+    assert (await broker.ask("http", f"{request}\r\n".encode()))[0] == 201
+
+
+# -- limits
+
+
+async def test_an_address_has_a_limited_number_of_connections(start: Start) -> None:
+    broker = await start(users=[ADMIN], http={"address_connections": 3})
+    silent = []
+    for _ in range(3):
+        client = await broker.socket("http")
+        await client.send(get("/api/whoami"))
+        assert (await response(client))[0] == 200
+        silent.append(client)
+    assert (await api(broker, "GET", "whoami"))[0] == 200
+    # The connection that was idle for longest gave way; the others still serve.
+    assert await silent[0].read() == b""
+    for client in silent[1:]:
+        await client.send(get("/api/whoami"))
+        assert (await response(client))[0] == 200
+        client.close()
+    page = await broker.scrape()
+    assert page.value("trellis_http_closed_total", listener="http", reason="too_many") == 1
+
+
+async def test_users_leave_connections_to_administrators(start: Start) -> None:
+    limits = {"connections": 8, "address_connections": 8}
+    broker = await start(users=[ADMIN, PLAIN], http=limits, limits={"handshake": 20})
+
+    async def hang(number: int) -> Socket:
+        """Begin a request with a body, and send no body: it takes a place."""
+        client = await broker.socket("http")
+        head = f"PUT /api/queues/%2F/q{number} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+        await client.send(f"{head}{login('plain')}Content-Length: 2\r\n\r\n".encode())
+        return client
+
+    waiting = [await hang(number) for number in range(4)]
+    for client in waiting:
+        assert (await client.read()).startswith(b"HTTP/1.1 100 ")
+    status, body = await api(broker, "GET", "whoami", user="plain")
+    assert (status, body["error"]) == (503, "busy")
+    assert (await api(broker, "GET", "whoami"))[0] == 200
+    for client in waiting:
+        await client.send(b"{}")
+        assert (await response(client))[0] == 201
+        client.close()
+    assert (await api(broker, "GET", "whoami", user="plain"))[0] == 200
+
+
+async def test_a_body_that_does_not_come_ends_the_request_and_frees_the_broker(
+    start: Start,
+) -> None:
+    broker = await start(users=[ADMIN], limits={"handshake": 0.5})
+    client = await broker.socket("http")
+    head = f"PUT /api/vhosts/x HTTP/1.1\r\nHost: x\r\n{login()}Content-Length: 20\r\n\r\n{{"
+    await client.send(head.encode())
+    status, _, body = await response(client)
+    assert (status, json.loads(body)["error"]) == (503, "timeout")
+    client.close()
+    server = gateway_of(broker).server
+    assert server is not None
+    await broker.until(lambda: not server._calls)
+    assert "x" not in broker.node.broker.vhosts
+
+
+# -- work in slices
+
+
+async def test_long_listings_give_way_to_other_work(broker: Running) -> None:
+    declarations = broker.node.broker.vhosts["/"]
+    for number in range(5_000):
+        declarations.declare_queue(f"q{number}")
+    server = gateway_of(broker)
+    assert (await api(broker, "GET", "whoami"))[0] == 200
+    assert server.server is not None
+    slices = server.server._backend.slices
+    before = slices.taken
+    turns = 0
+    listing = asyncio.create_task(api(broker, "GET", "queues?page=1&page_size=1&name=q4999"))
+    while not listing.done():
+        turns += 1
+        await asyncio.sleep(0)
+    status, page = await listing
+    assert (status, page["filtered_count"], page["total_count"]) == (200, 1, 5_000)
+    assert slices.taken - before > 5
+    assert turns >= slices.taken - before
+
+
+async def test_definitions_are_imported_in_slices(broker: Running) -> None:
+    rows: list[dict[str, Any]] = [
+        {"name": f"q{n}", "vhost": "/", "durable": True, "arguments": {}} for n in range(3_000)
+    ]
+    rows[1_000] = {"name": "q1000"}
+    large = {"name": "large", "vhost": "/", "arguments": {"x": "y" * contract.ROW_MAX}}
+    document = {"queues": [*rows, large], "bindings": 7, "parameters": [1], "unknown": [2]}
+    assert (await api(broker, "GET", "whoami"))[0] == 200
+    server = gateway_of(broker).server
+    assert server is not None
+    before = server._backend.slices.taken
+    status, report = await api(broker, "POST", "definitions", document)
+    assert (status, report["taken"]) == (200, {"queues": 2_999})
+    assert report["refused"] == [
+        "queues: row 3000 has 65590 bytes, more than 65536",
+        "queues[1000] 'q1000': 'vhost' is None, not a string",
+        "bindings: not a list",
+        "parameters: not supported by this broker",
+    ]
+    assert server._backend.slices.taken - before > 5
+
+
+async def test_the_description_names_every_route(broker: Running) -> None:
+    status, body = await broker.get("http", "/api/openapi.json")
+    description = json.loads(body)
+    assert (status, description["openapi"]) == (200, "3.1.0")
+    described = {
+        (method.upper(), path)
+        for path, operations in description["paths"].items()
+        for method in operations
+    }
+    assert described == {(method, path) for method, path, _, _ in routes.ROUTES}
