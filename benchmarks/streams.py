@@ -33,7 +33,7 @@ from flows import ACK_HEAD, ACKS, BATCH, BODY, Bench, frame, method, packet, sho
 import broker.queues.queue
 from broker.store.disk import RealDisk
 from broker.stream.queue import StreamQueue
-from trellis.http.contract import File
+from trellis.http.contract import FileRange
 from trellis.http.gateway.app import FILE_CHUNK
 from trellis.http.gateway.link import OpenFile
 
@@ -182,7 +182,7 @@ def serving(messages: int) -> float:
 
         reading = threading.Thread(target=read)
         reading.start()
-        part = OpenFile(file.fileno(), File(1, 0, file.tell(), 0))
+        part = OpenFile(file.fileno(), FileRange(1, 0, file.tell(), 0))
         assert part.end > messages * len(BODY)
         began = time.thread_time()
         at = part.start

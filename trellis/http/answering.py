@@ -22,10 +22,10 @@ from trellis.http.management.answers import (
     ApiRefusal,
     ApiRequest,
     Call,
-    Document,
     Empty,
     Failure,
     Listing,
+    SectionedRows,
     refusal_of,
 )
 from trellis.http.management.api import ADMINISTRATOR, ROUTES
@@ -42,7 +42,7 @@ UNREAD_MAX: Final = 256 << 10
 class OpenCall:
     """A call that is being answered: its task, and the messages of its body as they come."""
 
-    def __init__(self, call: contract.Call) -> None:
+    def __init__(self, call: contract.ApiCall) -> None:
         self.call = call
         self.task: asyncio.Task[None] | None = None
         self.body: asyncio.Queue[contract.Body | contract.Part | contract.Finish] = asyncio.Queue()
@@ -73,10 +73,12 @@ class CallServer(asyncio.Protocol):
     # -- the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport, and bound what it buffers."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(UNREAD_MAX)
 
     def data_received(self, data: bytes) -> None:
+        """Handle messages; one that the contract does not allow ends the gateway."""
         try:
             for message in self._reader.feed(data):
                 self._on_message(message)
@@ -85,12 +87,15 @@ class CallServer(asyncio.Protocol):
             self.abort()
 
     def pause_writing(self) -> None:
+        """Have the answers wait: the gateway does not read."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
+        """Have the answers go on."""
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel all calls: the gateway has ended."""
         self._writable.set()
         for call in self._calls.values():
             if call.task is not None:
@@ -116,7 +121,7 @@ class CallServer(asyncio.Protocol):
     # -- messages
 
     def _on_message(self, message: object) -> None:
-        if isinstance(message, contract.Call):
+        if isinstance(message, contract.ApiCall):
             self._begin(message)
         elif isinstance(message, contract.Tally):
             self._count(message)
@@ -133,7 +138,7 @@ class CallServer(asyncio.Protocol):
             if open_call is not None:
                 open_call.body.put_nowait(message)
 
-    def _begin(self, call: contract.Call) -> None:
+    def _begin(self, call: contract.ApiCall) -> None:
         if call.number in self._calls or not 0 <= call.route < len(ROUTES):
             raise contract.ContractError(f"call {call.number} of route {call.route}")
         if len(self._calls) >= contract.CALLS_MAX:
@@ -206,7 +211,7 @@ class CallServer(asyncio.Protocol):
             identity = self._still(identity)
         await self._send_result(call.number, await answer(Call(self._backend, request, identity)))
 
-    async def _identity(self, call: contract.Call) -> Identity:
+    async def _identity(self, call: contract.ApiCall) -> Identity:
         """Return the user of a call. Raises ApiRefusal."""
         verdict = await authenticate(
             self._backend.node,
@@ -249,7 +254,7 @@ class CallServer(asyncio.Protocol):
             await self._send_rows(number, ((("", row)) async for row in result.rows))
             shape = contract.PLAIN if result.plain else contract.PAGED
             self.send(contract.Answer(number, 200, shape))
-        elif isinstance(result, Document):
+        elif isinstance(result, SectionedRows):
             await self._send_rows(number, _asynchronous(result))
             value = contract.pack({"head": result.head, "sections": result.sections})
             self.send(contract.Answer(number, 200, contract.SECTIONS, value))
@@ -289,9 +294,9 @@ class CallServer(asyncio.Protocol):
             ) from None
         finally:
             part.close()
-        self.send(contract.File(number, part.start, part.end, part.durable))
+        self.send(contract.FileRange(number, part.start, part.end, part.durable))
 
 
-async def _asynchronous(document: Document) -> AsyncIterator[tuple[str, object]]:
+async def _asynchronous(document: SectionedRows) -> AsyncIterator[tuple[str, object]]:
     for section, row in document.rows:
         yield section, row

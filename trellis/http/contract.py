@@ -1,12 +1,12 @@
 """The messages between the broker and the gateway, the child process that serves the HTTP API.
 
     gateway -> broker                     broker -> gateway
-    Call      a request without its body  Greeting  settings and routes, once
+    ApiCall   a request without its body  Greeting  settings and routes, once
     Body      a small body                Accepted  the user may make the call: send the body
     Part      some rows of a document     Taken     the rows were handled: send the next Part
     Finish    the document is complete    Rows      some rows of a listing
     Cancel    the client has gone         Answer    the last message of a successful call
-    Tally     counts for the metrics      File      a range of a file, whose descriptor was passed
+    Tally     counts for the metrics      FileRange a range of a file, whose descriptor was passed
                                           Refused   the last message of a refused call
 
 A message is a frame: its length in 4 bytes, then the message as MessagePack. The broker decides who
@@ -54,7 +54,7 @@ class RouteInfo(Struct, array_like=True):
     body: int
 
 
-class Call(Struct, array_like=True, tag=1):
+class ApiCall(Struct, array_like=True, tag=1):
     """A request without its body.
 
     `direct` is True if the gateway knows of no proxy and of no web page of another site behind it.
@@ -106,7 +106,7 @@ class Cancel(Struct, array_like=True, tag=5):
 
 
 class Tally(Struct, array_like=True, tag=6):
-    """What happened since the last tally: responses by status, connections closed by reason."""
+    """Counts since the last tally: responses by status, connections closed by reason."""
 
     responses: dict[int, int]
     closed: dict[str, int]
@@ -171,7 +171,7 @@ class Refused(Struct, array_like=True, tag=25):
     challenge: bool = False
 
 
-class File(Struct, array_like=True, tag=26):
+class FileRange(Struct, array_like=True, tag=26):
     """The end of a call whose answer is a range of a file; its descriptor was passed before."""
 
     number: int
@@ -184,8 +184,8 @@ class Drain(Struct, array_like=True, tag=27):
     """A request to end after the present requests: the next gateway reads new certificates."""
 
 
-FromGateway = Call | Body | Part | Finish | Cancel | Tally | Bye
-FromBroker = Greeting | Accepted | Taken | Rows | Answer | Refused | File | Drain
+FromGateway = ApiCall | Body | Part | Finish | Cancel | Tally | Bye
+FromBroker = Greeting | Accepted | Taken | Rows | Answer | Refused | FileRange | Drain
 
 Message = TypeVar("Message")
 

@@ -22,7 +22,7 @@ from trellis.http import contract
 from trellis.http.credentials import parse_basic, parse_bearer
 from trellis.http.gateway.bodies import BodyReader, Disconnected, cut_document
 from trellis.http.gateway.connections import OpenConnections, Slot
-from trellis.http.gateway.link import BrokerLink, Exchange, OpenFile, Refusal, bad_request
+from trellis.http.gateway.link import BrokerLink, CallExchange, HttpRefusal, OpenFile, bad_request
 from trellis.http.gateway.openapi import OPENAPI_PATH, describe
 from trellis.http.gateway.paging import PageQuery, encode, encode_page, encode_rows
 from trellis.http.origins import is_cross_origin, is_direct
@@ -104,10 +104,10 @@ class Gateway:
         """Return the response to a request, also if it is refused or fails."""
         try:
             return await self._answer(incoming)
-        except Refusal as refusal:
+        except HttpRefusal as refusal:
             return _refused(refusal)
         except TimeoutError:
-            return _refused(Refusal(503, "timeout", "time limit exceeded"))
+            return _refused(HttpRefusal(503, "timeout", "time limit exceeded"))
         except (Disconnected, asyncio.CancelledError):
             raise
         except Exception:  # noqa: BLE001 - any failure is an answer with status 500
@@ -119,10 +119,10 @@ class Gateway:
                 traceback=traceback.format_exc(),
             )
             reason = f"the HTTP API failed to answer; the log has the reason with id={identifier}"
-            return _refused(Refusal(500, "internal_error", reason))
+            return _refused(HttpRefusal(500, "internal_error", reason))
 
     async def _answer(self, incoming: Incoming) -> Response:
-        """Ask the broker, and return the response. Raises Refusal, TimeoutError, Disconnected."""
+        """Ask the broker, and return the response. Raises HttpRefusal, TimeoutError, Disconnected."""
         path = incoming.path.rstrip("/") or "/"  # Flower requests /api/queues//.
         method = "GET" if incoming.method == "HEAD" else incoming.method
         if method == "GET" and path == OPENAPI_PATH:
@@ -134,7 +134,7 @@ class Gateway:
         if isinstance(found, Unrouted):
             return _unrouted(found)
         if not incoming.reads and is_cross_origin(incoming.headers):
-            raise Refusal(
+            raise HttpRefusal(
                 403,
                 "not_authorised",
                 "a web page of another site may not change anything over the HTTP API",
@@ -144,7 +144,7 @@ class Gateway:
         try:
             accepted = await exchange.next(self._greeting.seconds)
             if not self._connections.take(incoming.slot, accepted.administrator):
-                raise Refusal(
+                raise HttpRefusal(
                     503,
                     "busy",
                     "all connections for users without the tag 'administrator' are busy; try "
@@ -156,11 +156,11 @@ class Gateway:
         finally:
             exchange.close()
 
-    def _call(self, incoming: Incoming, route: int, path: str, parts: list[str]) -> Exchange:
+    def _call(self, incoming: Incoming, route: int, path: str, parts: list[str]) -> CallExchange:
         authorization = incoming.headers.get(b"authorization", b"")
         user, password = parse_basic(authorization)
         return self._link.begin(
-            lambda number: contract.Call(
+            lambda number: contract.ApiCall(
                 number,
                 route,
                 path,
@@ -177,14 +177,14 @@ class Gateway:
 
     # -- bodies
 
-    async def _send_body(self, incoming: Incoming, exchange: Exchange, kind: int) -> None:
+    async def _send_body(self, incoming: Incoming, exchange: CallExchange, kind: int) -> None:
         """Read the body of a request, and send it to the broker."""
         if kind == contract.SMALL_BODY:
             data = await incoming.body.read(contract.BODY_MAX, self._greeting.seconds)
             self._link.send(contract.Body(exchange.number, data))
             return
         if self._uploads >= UPLOADS_MAX:
-            raise Refusal(
+            raise HttpRefusal(
                 503, "busy", f"{UPLOADS_MAX} definitions documents are being imported; try again"
             )
         self._uploads += 1
@@ -201,7 +201,7 @@ class Gateway:
 
     # -- results
 
-    async def _result(self, incoming: Incoming, exchange: Exchange) -> Response:
+    async def _result(self, incoming: Incoming, exchange: CallExchange) -> Response:
         """Collect the broker's rows, and return the response."""
         wanted: PageQuery | None = None
         rows: list[Any] = []
@@ -317,7 +317,7 @@ def _document(value: dict[str, Any], rows: dict[str, list[Any]]) -> bytes:
     return b"{" + b",".join(parts) + b"}"
 
 
-def _refused(refusal: Refusal) -> Response:
+def _refused(refusal: HttpRefusal) -> Response:
     """Return the response of a refusal, as RabbitMQ writes it."""
     headers = {"WWW-Authenticate": 'Basic realm="trellis"'} if refusal.challenge else None
     value = {"error": refusal.error, "reason": refusal.reason}
@@ -328,10 +328,12 @@ def _unrouted(found: Unrouted) -> Response:
     """Return the response for an unknown path, or an unsupported method of a path."""
     if found.status == 404:
         return _refused(
-            Refusal(404, "Object Not Found", f"no such path; GET {OPENAPI_PATH} lists the paths")
+            HttpRefusal(
+                404, "Object Not Found", f"no such path; GET {OPENAPI_PATH} lists the paths"
+            )
         )
     response = _refused(
-        Refusal(405, "method_not_allowed", f"only {found.allow} are allowed for this path")
+        HttpRefusal(405, "method_not_allowed", f"only {found.allow} are allowed for this path")
     )
     response.headers["Allow"] = found.allow
     # The client may speak another protocol, such as HTTP/2, and mean no request by what follows.

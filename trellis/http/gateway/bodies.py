@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw
 
 from trellis.http import contract
-from trellis.http.gateway.link import Refusal, bad_request
+from trellis.http.gateway.link import HttpRefusal, bad_request
 
 #: Bytes of rows in one part of a document.
 PART_BYTES: Final = 32 << 10
@@ -43,8 +43,8 @@ class BodyReader:
         self._announced = int(length)
 
     async def read(self, most: int, seconds: float) -> bytes:
-        """Return the body. Raises Refusal if it is larger, TimeoutError, Disconnected."""
-        too_large = Refusal(413, "too_large", f"the body has more than {most} bytes")
+        """Return the body. Raises HttpRefusal if it is larger, TimeoutError, Disconnected."""
+        too_large = HttpRefusal(413, "too_large", f"the body has more than {most} bytes")
         if self._announced > most:
             raise too_large
         data = bytearray()
@@ -83,7 +83,7 @@ class BodyReader:
 def cut_document(data: bytes, sections: list[str]) -> Iterator[DocumentPart]:
     """Yield the rows of a definitions document in parts, in the order of `sections`.
 
-    The rows are not decoded. Raises Refusal if the document is no JSON object.
+    The rows are not decoded. Raises HttpRefusal if the document is no JSON object.
     """
     try:
         document = msgspec.json.decode(data, type=dict[str, Raw])

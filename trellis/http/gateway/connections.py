@@ -157,6 +157,7 @@ class GatewayProtocol(H11Protocol):
         self._half_closed = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a request."""
         super().connection_made(transport)
         self._slot.protocol = self
         if self.client is not None:
@@ -164,6 +165,7 @@ class GatewayProtocol(H11Protocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Count a connection that ended without a response, and stop a request that only reads."""
         self._stop_timer()
         self._open.remove(self._slot)
         if self.client is not None:
@@ -179,6 +181,7 @@ class GatewayProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        """Read a request; its head must be complete within the time limit."""
         before = self.cycle
         if self._head_timer is None and (before is None or before.response_complete):
             self._await_head()

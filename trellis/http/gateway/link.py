@@ -14,7 +14,7 @@ from trellis.http import contract
 ANSWER_MAX: Final = 64 << 20
 
 
-class Refusal(Exception):
+class HttpRefusal(Exception):
     """The refusal of a request: the HTTP status, RabbitMQ's name of the error, and the reason."""
 
     def __init__(self, status: int, error: str, reason: str, challenge: bool = False) -> None:
@@ -25,15 +25,15 @@ class Refusal(Exception):
         self.challenge = challenge
 
 
-def bad_request(reason: str) -> Refusal:
+def bad_request(reason: str) -> HttpRefusal:
     """Return the refusal for a malformed request."""
-    return Refusal(400, "bad_request", reason)
+    return HttpRefusal(400, "bad_request", reason)
 
 
 class OpenFile:
     """A range of a file whose descriptor the broker has passed."""
 
-    def __init__(self, descriptor: int, place: contract.File) -> None:
+    def __init__(self, descriptor: int, place: contract.FileRange) -> None:
         self.descriptor = descriptor
         self.start = place.start
         self.end = place.end
@@ -52,7 +52,7 @@ class OpenFile:
         os.close(self.descriptor)
 
 
-class Exchange:
+class CallExchange:
     """A call and the broker's messages about it. `close` it when the answer is complete."""
 
     def __init__(self, link: BrokerLink, number: int) -> None:
@@ -63,12 +63,12 @@ class Exchange:
         self.ended = False
 
     async def next(self, seconds: float) -> Any:
-        """Return the next message. Raises Refusal if the broker refuses the call, TimeoutError."""
+        """Return the next message. Raises HttpRefusal if the broker refuses the call, TimeoutError."""
         async with asyncio.timeout(seconds):
             message = await self.messages.get()
         if isinstance(message, contract.Refused):
             self.ended = True
-            raise Refusal(message.status, message.error, message.reason, message.challenge)
+            raise HttpRefusal(message.status, message.error, message.reason, message.challenge)
         self.ended = isinstance(message, contract.Answer | OpenFile)
         return message
 
@@ -93,7 +93,7 @@ class BrokerLink(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._last = 0
         #: The open exchanges by number.
-        self.exchanges: dict[int, Exchange] = {}
+        self.exchanges: dict[int, CallExchange] = {}
         self.greeting: asyncio.Future[contract.Greeting] = (
             asyncio.get_running_loop().create_future()
         )
@@ -101,9 +101,11 @@ class BrokerLink(asyncio.Protocol):
         self.draining = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
+        """Pass each message on to the exchange that it belongs to."""
         for message in self._reader.feed(data):
             if isinstance(message, contract.Greeting):
                 self.greeting.set_result(message)
@@ -111,14 +113,14 @@ class BrokerLink(asyncio.Protocol):
                 self.draining.set()
             else:
                 exchange = self.exchanges.get(message.number)
-                if isinstance(message, contract.File):
+                if isinstance(message, contract.FileRange):
                     message = self._receive_file(message)
                     if exchange is None:
                         message.close()
                 if exchange is not None:
                     exchange.messages.put_nowait(message)
 
-    def _receive_file(self, place: contract.File) -> OpenFile:
+    def _receive_file(self, place: contract.FileRange) -> OpenFile:
         """Take the descriptor that the broker has passed before this message."""
         data, descriptors, _, _ = socket.recv_fds(self._files, 8, 1)
         if int.from_bytes(data, "big") != place.number or len(descriptors) != 1:
@@ -126,6 +128,7 @@ class BrokerLink(asyncio.Protocol):
         return OpenFile(descriptors[0], place)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Report that the broker has ended."""
         self._on_lost()
 
     def send(self, message: object) -> None:
@@ -133,10 +136,10 @@ class BrokerLink(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(contract.frame(message))
 
-    def begin(self, make: Callable[[int], contract.Call]) -> Exchange:
+    def begin(self, make: Callable[[int], contract.ApiCall]) -> CallExchange:
         """Send a new call; `make` gets its number."""
         self._last += 1
-        exchange = self.exchanges[self._last] = Exchange(self, self._last)
+        exchange = self.exchanges[self._last] = CallExchange(self, self._last)
         self.send(make(self._last))
         return exchange
 

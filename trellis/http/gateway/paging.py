@@ -17,7 +17,7 @@ import msgspec
 
 from broker.errors import PreconditionFailed
 from broker.patterns import NAME_MAX, bounded_pattern
-from trellis.http.gateway.link import Refusal, bad_request
+from trellis.http.gateway.link import HttpRefusal, bad_request
 
 #: Rows that are encoded or freed at once, before other threads get a turn.
 SLICE_ROWS: Final = 100
@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 
 class PageQuery:
-    """The query parameters that page, filter and sort a list. Raises Refusal."""
+    """The query parameters that page, filter and sort a list. Raises HttpRefusal."""
 
     def __init__(self, query: Mapping[str, str]) -> None:
         self.paged = "page" in query
@@ -77,7 +77,7 @@ def encode_page(rows: list[Row], wanted: PageQuery) -> bytes:
     count = len(rows)
     pages = max(1, -(-count // wanted.size))
     if wanted.page > pages:
-        raise Refusal(
+        raise HttpRefusal(
             400, "page_out_of_range", f"page {wanted.page} does not exist; the last page is {pages}"
         )
     start = (wanted.page - 1) * wanted.size

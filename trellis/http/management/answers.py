@@ -58,7 +58,7 @@ class Listing:
         self.plain = plain
 
 
-class Document:
+class SectionedRows:
     """An answer of many rows in sections: a definitions document, which begins with `head`."""
 
     def __init__(self, head: Row, sections: tuple[str, ...], rows: Iterator[SectionRow]) -> None:

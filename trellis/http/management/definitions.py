@@ -8,17 +8,17 @@ import msgspec
 
 from broker.definitions import rabbitmq
 from trellis.auth.passwords import check_hash, show_hash
-from trellis.http.management.answers import Call, Document, Row, SectionRow, bad_request
+from trellis.http.management.answers import Call, Row, SectionedRows, SectionRow, bad_request
 from trellis.server import definitions_files
 
 #: Most refused definitions that an answer names.
 REFUSED_MAX = 10_000
 
 
-async def export(call: Call) -> Document:
+async def export(call: Call) -> SectionedRows:
     """Return all definitions of the broker as a JSON document."""
     rows = rabbitmq.export_rows(call.broker, show_hash)
-    return Document(dict(definitions_files.HEAD), rabbitmq.SECTIONS, rows)
+    return SectionedRows(dict(definitions_files.HEAD), rabbitmq.SECTIONS, rows)
 
 
 async def import_(call: Call) -> Row:
@@ -31,7 +31,7 @@ async def import_(call: Call) -> Row:
     return answer
 
 
-async def export_vhost(call: Call) -> Document:
+async def export_vhost(call: Call) -> SectionedRows:
     """Return the definitions of one virtual host."""
     vhost = call.vhost(call.path_parameters[0])
 
@@ -40,7 +40,7 @@ async def export_vhost(call: Call) -> Document:
             if section in definitions_files.VHOST_SECTIONS and row["vhost"] == vhost.name:
                 yield section, {key: value for key, value in row.items() if key != "vhost"}
 
-    return Document(dict(definitions_files.HEAD), definitions_files.VHOST_SECTIONS, rows())
+    return SectionedRows(dict(definitions_files.HEAD), definitions_files.VHOST_SECTIONS, rows())
 
 
 async def import_vhost(call: Call) -> Row:
