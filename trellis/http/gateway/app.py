@@ -122,7 +122,10 @@ class Gateway:
             return _refused(HttpRefusal(500, "internal_error", reason))
 
     async def _answer(self, incoming: Incoming) -> Response:
-        """Ask the broker, and return the response. Raises HttpRefusal, TimeoutError, Disconnected."""
+        """Ask the broker, and return the response.
+
+        Raises HttpRefusal, TimeoutError, Disconnected.
+        """
         path = incoming.path.rstrip("/") or "/"  # Flower requests /api/queues//.
         method = "GET" if incoming.method == "HEAD" else incoming.method
         if method == "GET" and path == OPENAPI_PATH:

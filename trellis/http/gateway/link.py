@@ -63,7 +63,10 @@ class CallExchange:
         self.ended = False
 
     async def next(self, seconds: float) -> Any:
-        """Return the next message. Raises HttpRefusal if the broker refuses the call, TimeoutError."""
+        """Return the next message.
+
+        Raises HttpRefusal if the broker refuses the call, TimeoutError.
+        """
         async with asyncio.timeout(seconds):
             message = await self.messages.get()
         if isinstance(message, contract.Refused):
