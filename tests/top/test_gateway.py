@@ -8,19 +8,22 @@ import gzip
 import json
 import os
 import signal
+import ssl
 import sys
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from tests.authority import Authority
 from tests.top.conftest import Start
-from tests.top.running import KNOWN, Running, Socket
+from tests.top.running import KNOWN, Running, Socket, parsed, settings
 from tests.top.test_api import ADMIN, api
 from trellis.http import contract
 from trellis.http.gateway_process import GatewayProcess
 from trellis.http.management import api as routes
 from trellis.http.management.answers import Call
+from trellis.settings import SettingsError
 
 PLAIN: Final = KNOWN | {"name": "plain", "tags": ("management",)}
 LOOPBACK: Final = ADMIN | {"name": "here", "loopback_only": True}
@@ -403,3 +406,74 @@ async def test_the_description_names_every_route(broker: Running) -> None:
         for method in operations
     }
     assert described == {(method, path) for method, path, _, _ in routes.ROUTES}
+
+
+# -- TLS, and the metrics port
+
+
+def secure(authority: Authority, **http: Any) -> dict[str, Any]:
+    certificate = str(authority.sign("localhost", "127.0.0.1"))
+    return {
+        "users": [ADMIN],
+        "tls": {"certificate": certificate, "ca": str(authority.file)},
+        "http": {"tls": True} | http,
+    }
+
+
+async def over_tls(running: Running, context: ssl.SSLContext) -> int:
+    client = await running.tls("http", context)
+    await client.send(get("/api/whoami", "Connection: close\r\n"))
+    return parsed(await client.read_to_end())[0]
+
+
+async def test_the_api_speaks_https_and_uses_a_new_certificate_after_a_reload(
+    start: Start, tmp_path: Path
+) -> None:
+    authority, other = Authority(tmp_path / "a"), Authority(tmp_path / "b")
+    broker = await start(**secure(authority))
+    assert await over_tls(broker, authority.client()) == 200
+    # A client that speaks no TLS is closed, and does no harm.
+    assert await (await talk(broker, get("/api/whoami"))).read_to_end() == b""
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await over_tls(broker, other.client())
+    await broker.reload(settings(**secure(other)))
+    await broker.until(lambda: gateway_of(broker).pid == 0)
+    assert await over_tls(broker, other.client()) == 200
+
+
+async def test_the_api_asks_for_client_certificates(start: Start, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    broker = await start(**secure(authority, client_certificate="required"))
+    with pytest.raises((ssl.SSLError, ConnectionError, IndexError)):
+        await over_tls(broker, authority.client())
+    signed = authority.client(authority.sign("client"))
+    assert await over_tls(broker, signed) == 200
+
+
+async def test_a_wrong_certificate_ends_the_start(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "no.pem"
+    file.write_text("nothing")
+    with pytest.raises(SettingsError, match=r"tls\.certificate"):
+        await start(users=[ADMIN], tls={"certificate": str(file)}, http={"tls": True})
+
+
+async def talk(running: Running, request: bytes) -> Socket:
+    client = await running.socket("http")
+    await client.send(request)
+    return client
+
+
+async def test_metrics_can_ask_for_a_login(start: Start) -> None:
+    watcher = KNOWN | {"name": "watcher", "tags": ("monitoring",)}
+    broker = await start(users=[ADMIN, PLAIN, LOOPBACK, watcher], metrics={"login": True})
+    for path in ("/metrics", "/metrics/per-object"):
+        for user, expected in (("watcher", 200), ("admin", 200), ("here", 200), ("plain", 403)):
+            assert (await broker.ask("metrics", get(path, user=user)))[0] == expected
+        evil = get(path, user="here", host="evil.example")
+        assert (await broker.ask("metrics", evil))[0] == 401
+        status, headers, _ = await broker.ask(
+            "metrics", f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        )
+        assert (status, headers["www-authenticate"]) == (401, 'Basic realm="trellis"')
+    assert (await broker.get("metrics", "/healthz"))[0] == 200
+    assert (await broker.get("metrics", "/readyz"))[0] == 200
