@@ -7,7 +7,7 @@ Packages and modules, from the top down; imports point down only:
 
     cli/          the command `trellis`
     app.py        builds a broker from its parts, serves, and stops it
-    http/         the HTTP server, the management API, the metrics port
+    http/         the management API and the process that serves it, the metrics port
     monitoring/   metrics for Prometheus, rows for `trellis list`
     server/       listeners, links, the turn of the event loop, TLS, store writer, recovery, reload
     auth/         logins by password, token or plugin; login throttling; rate limits

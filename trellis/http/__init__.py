@@ -1,11 +1,19 @@
-"""HTTP: the server, the management API, stream files and the metrics endpoint.
+"""HTTP: the management API, the process that serves it, stream files and the metrics port.
 
 Reading order:
 
-    server            the HTTP server: reads a request, calls its handler, sends the response
+    contract          the messages between the broker and the gateway
+    answering         the broker's end: judges users, runs handlers, sends rows in slices
+    management/       the routes and handlers of the management API
+    gateway/          the process of the http port: connections, bodies, JSON
+    gateway_process   starts the gateway at the first request, and again when it is gone
+    slices            the time that all calls may use in one turn of the event loop
+    logins            the verdict on the credentials of a request
+    origins           rules for requests of browsers and proxies
+    credentials       the Authorization header
+    stream_files      lists the segments of streams, and opens ranges of them
     routes            finds the handler of a method and a path
+    server            the HTTP server of the metrics port
     metrics_endpoint  the routes of the metrics port: metrics and health
-    stream_files      lists the segments of streams, and sends them to clients
-    management/       the routes of the http port: the management API
-    service           all HTTP servers of a broker, one for each listener
+    service           all HTTP of a broker
 """
