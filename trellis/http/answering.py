@@ -273,14 +273,16 @@ class CallServer(asyncio.Protocol):
         section, size = "", 0
         async with Slice(self._backend.slices) as work:
             async for name, row in rows:
+                if work.over or not self._writable.is_set():
+                    await work.pause(self._writable)
+                if row is None:
+                    continue
                 if packed and (name != section or size >= ROWS_BYTES):
                     self.send(contract.Rows(number, section, packed))
                     packed, size = [], 0
                 section = name
                 packed.append(contract.pack(row))
                 size += len(packed[-1])
-                if work.over or not self._writable.is_set():
-                    await work.pause(self._writable)
         if packed:
             self.send(contract.Rows(number, section, packed))
 
@@ -298,5 +300,5 @@ class CallServer(asyncio.Protocol):
 
 
 async def _asynchronous(document: SectionedRows) -> AsyncIterator[tuple[str, object]]:
-    for section, row in document.rows:
-        yield section, row
+    for row in document.rows:
+        yield ("", None) if row is None else row

@@ -8,7 +8,7 @@ served.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from broker.access.identity import Identity
 from broker.broker import Broker
@@ -47,31 +47,28 @@ class SegmentRange:
         os.close(self.descriptor)
 
 
-def list_streams(broker: Broker, identity: Identity) -> list[Row]:
-    """Return a row for each stream that the identity may read."""
-    rows: list[Row] = []
-    for vhost in broker.vhosts.values():
+def list_streams(broker: Broker, identity: Identity) -> Iterator[Row | None]:
+    """Yield a row for each stream that the identity may read, and None for every other queue."""
+    for vhost in list(broker.vhosts.values()):
         within = identity.for_vhost(vhost.name)
-        for queue in vhost.queues.values():
+        for queue in list(vhost.queues.values()):
             if within is not None and isinstance(queue, StreamQueue) and _may_read(within, queue):
                 archive = queue.archive
-                rows.append(
-                    {
-                        "vhost": vhost.name,
-                        "name": queue.name,
-                        "first": int(archive.first_offset),
-                        "durable": int(archive.end),
-                        "messages": int(archive.rows),
-                        "bytes": int(archive.size),
-                        "segments": len(archive.segments),
-                        "epoch": archive.epoch,
-                        "readers": len(queue.readers),
-                        "served": int(queue.served),
-                        "journal": queue.arguments.journal
-                        or queue.name == vhost.declarations.journal,
-                    }
-                )
-    return rows
+                yield {
+                    "vhost": vhost.name,
+                    "name": queue.name,
+                    "first": int(archive.first_offset),
+                    "durable": int(archive.end),
+                    "messages": int(archive.rows),
+                    "bytes": int(archive.size),
+                    "segments": len(archive.segments),
+                    "epoch": archive.epoch,
+                    "readers": len(queue.readers),
+                    "served": int(queue.served),
+                    "journal": queue.arguments.journal or queue.name == vhost.declarations.journal,
+                }
+            else:
+                yield None
 
 
 def list_segments(broker: Broker, identity: Identity, query: Mapping[str, str]) -> list[Row]:

@@ -50,18 +50,24 @@ def bad_request(reason: str) -> ApiRefusal:
 class Listing:
     """An answer of many rows, which the gateway pages, sorts and filters as the query says.
 
-    With `plain`, the rows are answered as they are.
+    With `plain`, the rows are answered as they are. None stands for an object that is not listed:
+    skipping many objects is work in slices too.
     """
 
-    def __init__(self, rows: AsyncIterator[Row], plain: bool = False) -> None:
+    def __init__(self, rows: AsyncIterator[Row | None], plain: bool = False) -> None:
         self.rows = rows
         self.plain = plain
 
 
 class SectionedRows:
-    """An answer of many rows in sections: a definitions document, which begins with `head`."""
+    """An answer of many rows in sections: a definitions document, which begins with `head`.
 
-    def __init__(self, head: Row, sections: tuple[str, ...], rows: Iterator[SectionRow]) -> None:
+    None stands for an object that is not part of the document.
+    """
+
+    def __init__(
+        self, head: Row, sections: tuple[str, ...], rows: Iterator[SectionRow | None]
+    ) -> None:
         self.head = head
         self.sections = sections
         self.rows = rows
@@ -204,7 +210,7 @@ class Call:
         return result
 
 
-async def iterate(rows: Iterable[Row]) -> AsyncIterator[Row]:
+async def iterate(rows: Iterable[Row | None]) -> AsyncIterator[Row | None]:
     """Yield rows, for a Listing."""
     for row in rows:
         yield row

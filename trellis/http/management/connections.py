@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 from broker.vhost.vhost import VirtualHost
@@ -11,7 +11,15 @@ from protocols.amqp.channel.consumer import AmqpConsumer
 from protocols.amqp.connection.connection import AmqpConnection
 from protocols.connection import EXPELLED, Connection
 from protocols.mqtt.connection.connection import MqttConnection
-from trellis.http.management.answers import ApiRefusal, Call, Empty, Listing, Row, not_found
+from trellis.http.management.answers import (
+    ApiRefusal,
+    Call,
+    Empty,
+    Listing,
+    Row,
+    iterate,
+    not_found,
+)
 
 #: Names of protocols in RabbitMQ.
 PROTOCOLS: Final = {
@@ -39,14 +47,15 @@ def vhost_of(connection: Connection) -> VirtualHost | None:
     )
 
 
-def _seen(call: Call) -> list[Connection]:
-    """Return the connections that the user may see: all of them, or the user's own."""
-    return [
-        connection
-        for front in call.node.fronts
-        for connection in list(front.connections)
-        if call.sees_everything or connection.describe()["user"] == call.identity.name
-    ]
+def _seen(call: Call) -> Iterator[Connection | None]:
+    """Yield the connections that the user may see: all of them, or the user's own.
+
+    Yield None for each other connection, and for each one that has closed or is closing meanwhile.
+    """
+    for front in call.node.fronts:
+        for connection in list(front.connections):
+            seen = call.sees_everything or connection.describe()["user"] == call.identity.name
+            yield connection if seen and _here(connection) else None
 
 
 def connection_row(connection: Connection, node: str) -> Row:
@@ -104,19 +113,15 @@ def connection_row(connection: Connection, node: str) -> Row:
 
 async def connections(call: Call) -> Listing:
     """List the connections, of one virtual host if the path names it."""
-    seen = [one for one in _seen(call) if not call.path_parameters or _in(call, one)]
-
-    async def rows() -> AsyncIterator[Row]:
-        for connection in seen:
-            if _here(connection):
-                yield connection_row(connection, call.broker.name)
-
-    return Listing(rows())
-
-
-def _in(call: Call, connection: Connection) -> bool:
-    """True if a connection is in the virtual host of the path. Raises ApiRefusal."""
-    return vhost_of(connection) is call.vhost(call.path_parameters[0])
+    vhost = call.vhost(call.path_parameters[0]) if call.path_parameters else None
+    return Listing(
+        iterate(
+            connection_row(each, call.broker.name)
+            if each is not None and (vhost is None or vhost_of(each) is vhost)
+            else None
+            for each in _seen(call)
+        )
+    )
 
 
 def _here(connection: Connection) -> bool:
@@ -126,17 +131,20 @@ def _here(connection: Connection) -> bool:
     )
 
 
-def _named(call: Call) -> Connection:
-    """Return the open connection that the path names. Raises ApiRefusal."""
-    for connection in _seen(call):
-        if _here(connection) and name_of(connection) == call.path_parameters[0]:
-            return connection
+async def _named(call: Call) -> Connection:
+    """Return the open connection that the path names, found in slices. Raises ApiRefusal."""
+    async with call.slice() as work:
+        for connection in _seen(call):
+            if connection is not None and name_of(connection) == call.path_parameters[0]:
+                return connection
+            if work.over:
+                await work.pause()
     raise not_found(f"there is no connection '{call.path_parameters[0]}'")
 
 
 async def connection(call: Call) -> Row:
     """Return the connection that the path names."""
-    return connection_row(_named(call), call.broker.name)
+    return connection_row(await _named(call), call.broker.name)
 
 
 async def delete_connection(call: Call) -> Empty:
@@ -144,7 +152,7 @@ async def delete_connection(call: Call) -> Empty:
 
     The header X-Reason of RabbitMQ's tools is ignored: clients always get the same reason.
     """
-    selected = _named(call)
+    selected = await _named(call)
     if not call.identity.administrator and selected.describe()["user"] != call.identity.name:
         raise ApiRefusal(
             403,
@@ -157,19 +165,26 @@ async def delete_connection(call: Call) -> Empty:
 
 async def user_connections(call: Call) -> Listing:
     """List the connections of the user that the path names."""
-    own = [one for one in _seen(call) if one.describe()["user"] == call.path_parameters[0]]
-
-    async def rows() -> AsyncIterator[Row]:
-        for connection in own:
-            if _here(connection):
-                yield connection_row(connection, call.broker.name)
-
-    return Listing(rows())
+    name = call.path_parameters[0]
+    return Listing(
+        iterate(
+            connection_row(each, call.broker.name)
+            if each is not None and each.describe()["user"] == name
+            else None
+            for each in _seen(call)
+        )
+    )
 
 
 async def delete_user_connections(call: Call) -> Empty:
     """Close the connections of the user that the path names."""
-    _close(call, [one for one in _seen(call) if one.describe()["user"] == call.path_parameters[0]])
+    name = call.path_parameters[0]
+    async with call.slice() as work:
+        for connection in _seen(call):
+            if connection is not None and connection.describe()["user"] == name:
+                _close(call, [connection])
+            if work.over:
+                await work.pause()
     return Empty()
 
 
@@ -183,13 +198,14 @@ def _close(call: Call, connections: list[Connection]) -> None:
 # -- channels
 
 
-def _channels(call: Call) -> list[tuple[AmqpConnection, Channel]]:
-    return [
-        (connection, channel)
-        for connection in _seen(call)
-        if isinstance(connection, AmqpConnection)
-        for channel in list(connection.channels.open.values())
-    ]
+def _channels(call: Call) -> Iterator[tuple[AmqpConnection, Channel] | None]:
+    """Yield the channels that the user may see, and None for each other connection."""
+    for connection in _seen(call):
+        if isinstance(connection, AmqpConnection):
+            for channel in list(connection.channels.open.values()):
+                yield connection, channel
+        else:
+            yield None
 
 
 def _details(connection: Connection) -> Row:
@@ -200,10 +216,14 @@ def _details(connection: Connection) -> Row:
     }
 
 
+def _channel_name(connection: AmqpConnection, channel: Channel) -> str:
+    return f"{name_of(connection)} ({int(channel.number)})"
+
+
 def channel_row(connection: AmqpConnection, channel: Channel, node: str) -> Row:
     """Return a channel as JSON."""
     return {
-        "name": f"{name_of(connection)} ({int(channel.number)})",
+        "name": _channel_name(connection, channel),
         "number": int(channel.number),
         "user": connection.handshake.user,
         "vhost": channel.vhost.name,
@@ -226,35 +246,42 @@ def channel_row(connection: AmqpConnection, channel: Channel, node: str) -> Row:
 
 async def channels(call: Call) -> Listing:
     """List the channels of all connections, of one connection, or in one virtual host."""
-    selected = _channels(call)
+    vhost: VirtualHost | None = None
     if call.path_parameters and call.request.path.startswith("/api/connections/"):
-        named = _named(call)
-        selected = [
-            (connection, channel) for connection, channel in selected if connection is named
-        ]
-    elif call.path_parameters:
+        named = await _named(call)
+        own = list(named.channels.open.values()) if isinstance(named, AmqpConnection) else []
+        return Listing(
+            iterate(
+                channel_row(named, channel, call.broker.name)
+                for channel in own
+                if isinstance(named, AmqpConnection)
+            )
+        )
+    if call.path_parameters:
         vhost = call.vhost(call.path_parameters[0])
-        selected = [
-            (connection, channel) for connection, channel in selected if channel.vhost is vhost
-        ]
-
-    async def rows() -> AsyncIterator[Row]:
-        for connection, channel in selected:
-            yield channel_row(connection, channel, call.broker.name)
-
-    return Listing(rows())
+    return Listing(
+        iterate(
+            channel_row(*pair, call.broker.name)
+            if pair is not None and (vhost is None or pair[1].vhost is vhost)
+            else None
+            for pair in _channels(call)
+        )
+    )
 
 
 async def channel(call: Call) -> Row:
     """Return the channel that the path names, with its consumers."""
-    for connection, selected in _channels(call):
-        row = channel_row(connection, selected, call.broker.name)
-        if row["name"] == call.path_parameters[0]:
-            row["consumer_details"] = [
-                _consumer_row(connection, selected, one, call.broker.name)
-                for one in selected.receiver.consumers.values()
-            ]
-            return row
+    async with call.slice() as work:
+        for pair in _channels(call):
+            if pair is not None and _channel_name(*pair) == call.path_parameters[0]:
+                row = channel_row(*pair, call.broker.name)
+                row["consumer_details"] = [
+                    _consumer_row(*pair, one, call.broker.name)
+                    for one in pair[1].receiver.consumers.values()
+                ]
+                return row
+            if work.over:
+                await work.pause()
     raise not_found(f"there is no channel '{call.path_parameters[0]}'")
 
 
@@ -276,7 +303,7 @@ def _consumer_row(
         "activity_status": "up" if active else "waiting",
         "arguments": {"x-priority": int(consumer.priority)} if consumer.priority else {},
         "channel_details": {
-            "name": f"{name_of(connection)} ({int(channel.number)})",
+            "name": _channel_name(connection, channel),
             "number": int(channel.number),
             "node": node,
             "user": connection.handshake.user,
@@ -290,13 +317,15 @@ def _consumer_row(
 async def consumers(call: Call) -> Listing:
     """List the consumers, of one virtual host if the path names it."""
     vhost = call.vhost(call.path_parameters[0]) if call.path_parameters else None
-    selected = [pair for pair in _channels(call) if vhost is None or pair[1].vhost is vhost]
     if vhost is None and not call.sees_everything and not call.vhosts:
         raise ApiRefusal(403, "not_authorised", "the user has no permissions in any virtual host")
 
-    async def rows() -> AsyncIterator[Row]:
-        for connection, channel in selected:
-            for consumer in list(channel.receiver.consumers.values()):
-                yield _consumer_row(connection, channel, consumer, call.broker.name)
+    async def rows() -> AsyncIterator[Row | None]:
+        for pair in _channels(call):
+            if pair is None or vhost is not None and pair[1].vhost is not vhost:
+                yield None
+                continue
+            for consumer in list(pair[1].receiver.consumers.values()):
+                yield _consumer_row(*pair, consumer, call.broker.name)
 
     return Listing(rows())

@@ -35,10 +35,12 @@ async def export_vhost(call: Call) -> SectionedRows:
     """Return the definitions of one virtual host."""
     vhost = call.vhost(call.path_parameters[0])
 
-    def rows() -> Iterator[SectionRow]:
+    def rows() -> Iterator[SectionRow | None]:
         for section, row in rabbitmq.export_rows(call.broker, show_hash):
             if section in definitions_files.VHOST_SECTIONS and row["vhost"] == vhost.name:
                 yield section, {key: value for key, value in row.items() if key != "vhost"}
+            else:
+                yield None
 
     return SectionedRows(dict(definitions_files.HEAD), definitions_files.VHOST_SECTIONS, rows())
 

@@ -23,10 +23,9 @@ async def _rows(call: Call, kind: str) -> Listing:
         raise not_found(f"there is no list '{kind}'; there are {', '.join(listings.KINDS)}")
     seen = None if call.sees_everything else {"", *(vhost.name for vhost in call.vhosts)}
 
-    async def visible() -> AsyncIterator[Row]:
+    async def visible() -> AsyncIterator[Row | None]:
         async for row in listings.KINDS[kind](call.node):
-            if seen is None or row.get("vhost", "") in seen:
-                yield row
+            yield row if seen is None or row.get("vhost", "") in seen else None
 
     return Listing(visible(), plain=True)
 
