@@ -258,7 +258,7 @@ async def listing(port: int, kind: str) -> list[dict[str, Any]]:
     sock = Socket(*await asyncio.open_connection("127.0.0.1", port))
     login = base64.b64encode(b"guest:guest").decode()
     await sock.send(
-        f"GET /api/trellis/{kind} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n"
+        f"GET /api/trellis/{kind} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
         f"Authorization: Basic {login}\r\n\r\n".encode()
     )
     head, _, body = (await sock.reader.read(-1)).partition(b"\r\n\r\n")

@@ -89,13 +89,18 @@ class Served:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.http)
         token = base64.b64encode(user.encode()).decode()
         writer.write(
-            f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {token}\r\n\r\n".encode()
+            f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+            f"Authorization: Basic {token}\r\n\r\n".encode()
         )
         answer = await reader.read(-1)
         writer.close()
         head, _, body = answer.partition(b"\r\n\r\n")
         lines = head.decode().split("\r\n")
-        return int(lines[0].split()[1]), dict(line.split(": ", 1) for line in lines[1:]), body
+        return (
+            int(lines[0].split()[1]),
+            dict(line.lower().split(": ", 1) for line in lines[1:]),
+            body,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +179,7 @@ async def test_segments_are_served_as_they_stand(served: Served) -> None:
             f"/api/streams/segment?queue=s&segment={segment['name']}"
         )
         assert (
-            status == 200 and len(data) == segment["bytes"] and headers["X-Trellis-Durable"] == "40"
+            status == 200 and len(data) == segment["bytes"] and headers["x-trellis-durable"] == "40"
         )
         rows += rows_in(data)
     assert [row["body"] for row in rows] == [b"%d" % number for number in range(40)]
