@@ -54,7 +54,8 @@ class MeasuredProcess:
     def memory(self) -> tuple[float, float]:
         """Return the resident memory of the broker, and of its gateway, in MB."""
         pid = self.process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        threads = Path(f"/proc/{pid}/task").glob("*/children")
+        children = [child for file in threads for child in file.read_text().split()]
         every = [Path(f"/proc/{child}/statm") for child in children]
         return _resident(Path(f"/proc/{pid}/statm")), sum(_resident(file) for file in every)
 

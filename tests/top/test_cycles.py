@@ -31,9 +31,11 @@ async def visited(running: Running, authority: Authority, rounds: int) -> None:
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     await running.until(lambda: not running.node.turn.links)
-    await running.until(
-        lambda: not any(server._serving for server in running.http.servers.values())
-    )
+    metrics, gateway = running.http.metrics, running.http.gateway
+    assert metrics is not None
+    assert gateway is not None
+    await running.until(lambda: not metrics._serving)
+    await running.until(lambda: gateway.server is None or not gateway.server._calls)
 
 
 def found_cycles() -> Counter[str]:

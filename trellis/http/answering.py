@@ -164,12 +164,8 @@ class CallServer(asyncio.Protocol):
             with contextlib.suppress(asyncio.CancelledError):
                 await self._answer(open_call)
         except (ApiRefusal, BrokerError, ValueError, TimeoutError) as error:
-            refusal = refusal_of(error)
-            self.send(
-                contract.Refused(
-                    number, refusal.status, refusal.error, refusal.reason, refusal.status == 401
-                )
-            )
+            # A local variable for the refusal would be a reference cycle with its traceback.
+            self._refuse(number, refusal_of(error))
         except Exception:  # noqa: BLE001 - any failure of a handler is an answer with status 500
             identifier = uuid.uuid4().hex[:12]
             logs.error(
@@ -186,6 +182,13 @@ class CallServer(asyncio.Protocol):
                     f"the broker failed to answer; the log has the reason with id={identifier}",
                 )
             )
+
+    def _refuse(self, number: int, refusal: ApiRefusal) -> None:
+        """Tell the gateway that a call is refused."""
+        challenge = refusal.status == 401
+        self.send(
+            contract.Refused(number, refusal.status, refusal.error, refusal.reason, challenge)
+        )
 
     async def _answer(self, open_call: OpenCall) -> None:
         """Judge the user of a call, wait for its body, and answer it. Raises ApiRefusal."""
