@@ -111,7 +111,7 @@ def test_the_shares_fit_into_the_limit_and_leave_most_to_clients(limit: int) -> 
     shares = DescriptorShares(limit)
     shares.open = 24
     assert shares.spares >= 4
-    assert shares.clients + shares.log_files + 2 * shares.stream_files + 3 * shares.http < limit
+    assert shares.clients + shares.log_files + 2 * shares.stream_files + shares.http < limit
     assert shares.clients > (0.7 * limit if limit > 1_000 else 4)
 
 

@@ -11,15 +11,18 @@ import signal
 import ssl
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
+import uvicorn
 
 from tests.authority import Authority
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, Running, Socket, parsed, settings
 from tests.top.test_api import ADMIN, api
 from trellis.http import contract
+from trellis.http.gateway.connections import IDLE_SECONDS, GatewayServer, OpenConnections
+from trellis.http.gateway.link import BrokerLink
 from trellis.http.gateway_process import GatewayProcess
 from trellis.http.management import api as routes
 from trellis.http.management.answers import Call
@@ -135,6 +138,30 @@ async def test_the_process_gets_no_secret_by_argument_or_environment(
         told = await asyncio.to_thread(file.read_bytes)
         assert b"argon2" not in told
         assert b"TRELLIS_" not in told
+
+
+class Quiet:
+    """A connection to no broker."""
+
+    def __init__(self) -> None:
+        self.draining = asyncio.Event()
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_a_process_without_requests_ends_after_a_while() -> None:
+    connections = OpenConnections(8, 8, lambda reason: None)
+    config = uvicorn.Config(lambda scope: None, log_config=None, lifespan="off")
+    config.load()
+    server = GatewayServer(config, cast(BrokerLink, Quiet()), connections, None, 1.0)
+    slot = connections.admit("127.0.0.1")
+    assert not await server.on_tick(1)
+    connections.begin(slot)
+    connections.active_at -= IDLE_SECONDS
+    assert not await server.on_tick(1)  # A request is being answered.
+    connections.finish(slot)
+    assert not await server.on_tick(1)
+    connections.active_at -= IDLE_SECONDS
+    assert await server.on_tick(1)
 
 
 # -- requests

@@ -14,6 +14,9 @@ from trellis.settings import SettingsError
 
 #: Descriptors for everything that has no share of its own: checkpoints, threads, reloads.
 MARGIN: Final = 8
+#: Descriptors for the process that serves the HTTP API: two connections, and for a moment those that
+#: its start needs, and files that are passed to it.
+GATEWAY: Final = 12
 #: Least number of client connections with which a broker starts.
 CLIENTS_MIN: Final = 4
 
@@ -33,7 +36,7 @@ class DescriptorShares:
         self.log_files = _part(limit, 16, 4, 64)
         #: Files of streams that stay open, for the writer and for readers each.
         self.stream_files = _part(limit, 32, 2, 64)
-        #: Open connections of each HTTP listener.
+        #: Open connections of the metrics port. (Those of the HTTP API are the gateway's own.)
         self.http = _part(limit, 32, 4, 64)
         #: Descriptors that were open when `reserve_open` was called.
         self.open = 0
@@ -48,8 +51,7 @@ class DescriptorShares:
 
         Raises SettingsError if they are too few.
         """
-        # An HTTP request may have a file open besides its connection.
-        others = self.open + self.log_files + 2 * self.stream_files + 3 * self.http + MARGIN
+        others = self.open + self.log_files + 2 * self.stream_files + self.http + GATEWAY + MARGIN
         if self.limit - others < CLIENTS_MIN:
             raise SettingsError(
                 f"the limit of file descriptors is {self.limit}, and a broker with these settings "
