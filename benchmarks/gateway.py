@@ -3,9 +3,10 @@
     python benchmarks/gateway.py [--trellis .run/bin/trellis] [--seconds 20] [--rounds 3]
 
 One AMQP connection publishes 1,000 messages a second to one consumer, and notes how long each
-takes. In turns, nothing else happens; or 20 requests a second list 10,000 queues, and one client
-uploads 50 MB of definitions again and again. Prints the median, p99 and p99.9 of both, the time of
-the first request and of later ones, and the memory of the broker and of its gateway.
+takes. Meanwhile, in turns, nothing else happens ("quiet"); or 20 requests a second list 10,000
+queues, and one client uploads 50 MB of definitions again and again, at another broker on the same
+processors ("beside") or at this one ("loaded"). The difference of the last two is what HTTP costs
+inside the broker. Also prints the time of the first request and of later ones, and memory.
 """
 
 from __future__ import annotations
@@ -163,9 +164,22 @@ def shown(name: str, took: list[float]) -> float:
     return parts[2]
 
 
+async def loaded(name: str, measured: MeasuredProcess, target: MeasuredProcess, s: float) -> float:
+    """Measure messages of one broker while another process makes requests to `target`."""
+    seconds = str(s + 2)
+    loading = await asyncio.create_subprocess_exec(
+        "nice", sys.executable, __file__, "--load", str(target.ports["http"]), seconds
+    )
+    await asyncio.sleep(1.5)
+    found = shown(name, await messages(measured.ports["amqp"], s))
+    await loading.wait()
+    return found
+
+
 async def measure(arguments: argparse.Namespace) -> None:
     """Run the measurement."""
     broker = MeasuredProcess(arguments.trellis)
+    other = MeasuredProcess(arguments.trellis)
     try:
         port = broker.ports["http"]
         print(f"start {broker.start_seconds:.2f} s; memory {broker.memory()[0]:.1f} MB")
@@ -173,21 +187,24 @@ async def measure(arguments: argparse.Namespace) -> None:
         later = [(await request(port, "GET", "/api/whoami"))[1] for _ in range(20)]
         print(f"first request {first:.2f} s, later ones {median(later) * 1000:.1f} ms")
         print("memory of broker and gateway: {:.1f} and {:.1f} MB".format(*broker.memory()))
-        status, _ = await request(port, "POST", "/api/definitions", definitions(0))
-        assert status == 200
-        quiet, busy = [], []
+        for each in (broker, other):
+            status, _ = await request(
+                each.ports["http"], "POST", "/api/definitions", definitions(0)
+            )
+            assert status == 200
+        quiet, beside, busy = [], [], []
         for _ in range(arguments.rounds):
             quiet.append(shown("quiet", await messages(broker.ports["amqp"], arguments.seconds)))
-            loading = await asyncio.create_subprocess_exec(
-                "nice", sys.executable, __file__, "--load", str(port), str(arguments.seconds + 2)
-            )
-            await asyncio.sleep(1.5)
-            busy.append(shown("loaded", await messages(broker.ports["amqp"], arguments.seconds)))
-            await loading.wait()
-        print(f"p99.9 rises by {median(busy) - median(quiet):.2f} ms")
+            beside.append(await loaded("beside", broker, other, arguments.seconds))
+            busy.append(await loaded("loaded", broker, broker, arguments.seconds))
+        print(
+            f"p99.9: quiet {median(quiet):.2f}, load on another broker {median(beside):.2f}, "
+            f"load on this broker {median(busy):.2f} ms"
+        )
         print("memory of broker and gateway: {:.1f} and {:.1f} MB".format(*broker.memory()))
     finally:
         broker.stop()
+        other.stop()
 
 
 def main() -> None:

@@ -14,9 +14,9 @@ from trellis.settings import SettingsError
 
 #: Descriptors for everything that has no share of its own: checkpoints, threads, reloads.
 MARGIN: Final = 8
-#: Descriptors for the process that serves the HTTP API: two connections, and for a moment those that
-#: its start needs, and files that are passed to it.
-GATEWAY: Final = 12
+#: Descriptors for the process that serves the HTTP API: two connections, and for a moment those
+#: that its start needs, and files that are passed to it.
+GATEWAY: Final = 8
 #: Least number of client connections with which a broker starts.
 CLIENTS_MIN: Final = 4
 
