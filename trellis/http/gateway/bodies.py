@@ -33,14 +33,13 @@ class BodyReader:
 
     def __init__(self, receive: Receive, headers: dict[bytes, bytes]) -> None:
         self._receive = receive
-        length = headers.get(b"content-length", b"0")
+        self._announced = int(headers.get(b"content-length", b"0"))
         #: True if the request has a body.
-        self.present = length != b"0" or b"transfer-encoding" in headers
+        self.present = self._announced > 0 or b"transfer-encoding" in headers
         #: True if all of the body was read.
         self.finished = not self.present
         #: True if the client sends the body only after it was asked to.
         self.expected = headers.get(b"expect", b"").lower() == b"100-continue"
-        self._announced = int(length)
 
     async def read(self, most: int, seconds: float) -> bytes:
         """Return the body. Raises HttpRefusal if it is larger, TimeoutError, Disconnected."""
