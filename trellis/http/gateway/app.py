@@ -132,8 +132,9 @@ class Gateway:
             return await self._body(incoming, self._description)
         try:
             found = self._router.find(method, path)
-        except UnicodeDecodeError:
-            raise bad_request("a name in the path is not UTF-8, percent-encoded") from None
+        except UnicodeDecodeError as error:
+            name = bytes(error.object).decode("utf-8", "backslashreplace")
+            raise bad_request(f"'{name}' in the path is not valid UTF-8") from None
         if isinstance(found, Unrouted):
             return _unrouted(found)
         if not incoming.reads and is_cross_origin(incoming.headers):

@@ -66,7 +66,11 @@ async def _import(call: Call, vhost: str | None) -> Row:
         async with call.slice() as work:
             call.node.turn.schedule()
             for row_json in rows:
-                row = msgspec.json.decode(row_json)
+                try:
+                    row = msgspec.json.decode(row_json)
+                except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+                    run.report.refused.append(f"{section}: an object is not JSON: {error}")
+                    continue
                 if vhost is not None and isinstance(row, dict):
                     row["vhost"] = vhost
                 run.take(section, row)
