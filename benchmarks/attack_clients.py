@@ -100,7 +100,7 @@ class Attack:
         self.notes = ""
         #: True if the recovery is the time that the broker needs to stop.
         self.measures_stop = False
-        #: Prepares the attack; its time is not counted.
+        #: The client that prepares the attack. The time of the preparation is not counted.
         self.client: AmqpSocket
 
     async def amqp(self, channels: int = 1) -> AmqpSocket:

@@ -34,9 +34,9 @@ from scale import PATIENCE, AmqpSocket, marshal, publication
 #: The directory of the attack on disk space: a file system that nothing else fills meanwhile.
 SHARED_MEMORY: Final = "/dev/shm"
 _MB: Final = 1_000_000
-#: Size of the disk reserve and room above it for the attack on disk space, in bytes.
+#: Room on disk in the attack on disk space, in bytes: the disk reserve, and what the queue may use.
 _DISK_ROOM: Final = 150 * _MB + 300 * _MB
-#: Hard limit of file descriptors in that attack, and connections that it tries to open.
+#: Hard limit of file descriptors in the attack on these, and connections that it tries to open.
 _DESCRIPTORS: Final = 256
 _CONNECTIONS: Final = 400
 #: Seconds for which the process is stopped, and the keep-alive of a client meanwhile.
@@ -94,6 +94,8 @@ async def cycle(attack: Attack) -> Prepared:
 
 async def _outgrow(attack: Attack, one: bytes, count: int) -> None:
     """Publish more than there is room for, and purge the queue each time that it stops growing.
+
+    `one` is the input that publishes one message; it is sent `count` times.
 
     The recovery is the longest time from a purge until the blocked publisher goes on.
     """

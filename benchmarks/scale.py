@@ -53,9 +53,9 @@ GREETING: Final = b"AMQP\x00\x00\x09\x01"
 PATIENCE: Final = 120.0
 
 
-#: Seconds of CPU time between two ticks that are described.
+#: CPU time between two ticks from which they are described, in seconds.
 LONG: Final = 0.01
-#: Holds that are described in one phase.
+#: Largest number of such holds that are described in one phase.
 DESCRIBED: Final = 5
 
 

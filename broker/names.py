@@ -1,15 +1,15 @@
-"""The check of every name that enters: of virtual hosts, users, exchanges, queues and policies.
+"""The check of the names of virtual hosts, users, exchanges, queues and policies.
 
-Names enter by AMQP methods, HTTP paths and JSON, definitions, settings, tokens and the command
-line. All of them are checked where the object is created, with `checked_name`:
+Names come in AMQP methods, HTTP paths and JSON, definitions, settings, tokens and commands. All of
+them are checked where the object is created, with `checked_name`:
 
     a name is text that UTF-8 can encode, of 1 to 255 bytes, without the character NUL
 
-A name of Python that has lone surrogates stands for bytes that are not UTF-8. Such a name cannot be
+A Python string with lone surrogates stands for bytes that are not UTF-8. Such a name cannot be
 written as JSON or sent to a client. Routing keys are not names: they may have any bytes.
 
-A client identifier of MQTT is checked when CONNECT is decoded, by the same rule, but for the
-length: it has up to 65,535 bytes, as the specification allows.
+A client identifier of MQTT is checked when CONNECT is decoded. The same rule applies, except that
+the identifier may have up to 65,535 bytes, as the specification allows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NAME_BYTES_MAX: Final = 255
 
 
 def is_text(name: str) -> bool:
-    """True if the name can be encoded in UTF-8, which lone surrogates cannot."""
+    """True if the name can be encoded in UTF-8, because it has no lone surrogates."""
     try:
         name.encode()
     except UnicodeEncodeError:

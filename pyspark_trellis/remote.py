@@ -34,13 +34,13 @@ PATIENCE: Final = 30
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirection: another server would get the password."""
+    """A handler that follows no redirection, because another server would get the password."""
 
     def redirect_request(self, *arguments: Any) -> None:
         """Return None, so that the redirection is an error."""
 
 
-#: Addresses the broker directly: a proxy of the environment would get the password.
+#: Opens URLs without a proxy: one that the environment names would get the password.
 _OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
 
 

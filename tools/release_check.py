@@ -1,9 +1,14 @@
 """Build what a release consists of, as far as one machine can, and check it: `make release-check`.
 
-From one source distribution, the compiled wheel of each CPython that is found here, and the pure
-wheel. Checked are: the C code is the same twice; a wheel is stripped and below MOST_BYTES; in a new
-virtual environment its modules are compiled, and the broker serves and stops; the description fits
-the package index; the changelog describes the version. The files are left in build/release.
+It builds one source distribution, and from that the compiled wheel of each CPython that is found
+here, and the pure wheel. It checks that
+
+- two builds give the same C code;
+- a compiled wheel is stripped and not larger than MOST_BYTES;
+- in a new virtual environment, its modules are compiled, and the broker serves and stops;
+- the description fits the package index, and the changelog describes the version.
+
+The files are left in build/release.
 """
 
 from __future__ import annotations
@@ -182,7 +187,9 @@ def main() -> None:
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
     (TARGET / "SHA256SUMS").write_text("".join(lines))
     missing = [f"3.{minor}" for minor in MINORS if f"3.{minor}" not in interpreters]
-    print(f"checked on CPython {', '.join(interpreters)}; not here: {', '.join(missing) or 'none'}")
+    print(
+        f"checked on CPython {', '.join(interpreters)}; not checked: {', '.join(missing) or 'none'}"
+    )
 
 
 if __name__ == "__main__":

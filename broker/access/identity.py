@@ -19,7 +19,7 @@ from broker.errors import AccessRefused
 READ_NONE: Final = 0
 READ_SOME: Final = 1
 READ_ALL: Final = 2
-#: Regular expressions that match every name; others are not recognized as such.
+#: The regular expressions that are recognized as matching every name.
 UNIVERSAL: Final = (".*", "^.*", ".*$", "^.*$", ".+", "^.+$")
 
 
@@ -86,7 +86,8 @@ class Identity:
     def may_publish_everything(self, exchange: str) -> bool:
         """True if the user's topic rules permit every routing key of a topic exchange.
 
-        Called when a user declares a way into the exchange on which routing keys are not checked.
+        Called when a user declares what leads messages into the exchange without a check of their
+        routing keys, such as a binding.
         """
         return True
 

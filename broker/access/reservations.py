@@ -1,9 +1,9 @@
 """Client identifiers that rules reserve for users.
 
     reserve client dev7              one identifier
-    reserve client {username}-*      all identifiers that begin so
+    reserve client {username}-*      all identifiers that begin with the user's name and `-`
 
-The rules stand among the topic rules of a user, in one virtual host. Only users with a matching
+These rules are in the list of a user's topic rules for a virtual host. Only users with a matching
 rule may connect with such an identifier, so no other user can take it before its device connects.
 A login looks its identifier up once, in a time that does not grow with the number of users.
 """
@@ -17,7 +17,7 @@ from typing import Final
 _VARIABLE: Final = re.compile(r"(\{username\}|\{vhost\})")
 #: The words with which the rule begins.
 _BEGINNING: Final = ("reserve", "client")
-#: Stands at the end of a pattern for any further characters.
+#: The end of a pattern that matches any further characters.
 _ANY: Final = "*"
 #: Length of the longest pattern, in characters. It bounds the prefixes that one lookup tries.
 PATTERN_MAX: Final = 255

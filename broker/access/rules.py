@@ -48,7 +48,7 @@ from matching.grammar import MQTT, InvalidPattern
 _ACTIONS: Final = {"publish": (True, False), "subscribe": (False, True), "all": (True, True)}
 #: Characters that a name must not contain if it replaces a variable in a filter.
 _NOT_IN_WORDS: Final = ("/", "+", "#", "\0")
-#: Finds the variables, each of which becomes a part of its own when a text is split.
+#: Matches one variable. The group keeps the variables among the parts when a text is split.
 _VARIABLE: Final = re.compile(r"(\{username\}|\{vhost\}|\{client_id\})")
 #: Largest number of rules of one user in one virtual host, and of levels in a rule's filter.
 RULES_MAX: Final = 200

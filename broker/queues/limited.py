@@ -77,7 +77,8 @@ class LimitedQueue(Queue):
         self.arguments = arguments
         #: Total size of the waiting messages' bodies in bytes, counted only if the queue limits it.
         self.waiting_bytes: i64 = 0
-        #: True while so many of its dead letters wait to be published that its publishers wait.
+        #: True while so many dead letters of this queue wait to be published that the publishers to
+        #: this queue must wait.
         self.behind = False
         self._host: DeadLetterHost | None = host
         self._unused_expiry: UnusedExpiry | None = None

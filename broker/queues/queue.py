@@ -103,7 +103,7 @@ class Queue(MessageSource):
         self._sequence: i64 = 0
         #: True also while the queue is held, so that nothing schedules a drain.
         self._drain_scheduled = False
-        #: Calls of `hold` without a call of `free`.
+        #: Number of calls of `hold` that no call of `free` has undone.
         self._holds: i64 = 0
         self._expiry_due: i64 = 0
         self._upkeep: QueueUpkeep | None = None
@@ -393,9 +393,9 @@ class Queue(MessageSource):
     def take(self, consumer: Consumer) -> Delivery | None:
         """Remove and return the next message for a client that polls (basic.get).
 
-        Return None if no message waits, if expired ones wait first to be discarded as bulk work
+        Return None if no message waits, if expired messages must be discarded first, as bulk work
         (`head_expired`), if the queue is `held`, or if no file descriptor is left to read the first
-        one.
+        message.
         """
         self.expire(MESSAGES_PER_SLICE)
         if self.depth == self._paged or self.head_expired or self._holds > 0:

@@ -105,7 +105,8 @@ class DeclarationRights:
     def _check_target(self, target: str, key: str | None, role: str) -> None:
         """Raise AccessRefused if messages that arrive at an exchange could have forbidden topics.
 
-        They arrive with the routing key `key`, with any one if it is None.
+        `key` is the routing key with which they arrive, or None for any routing key. `role` says in
+        the error what the exchange is for.
         """
         exchange = self._exchanges.get(target)
         if exchange is not None and not is_topic(exchange):

@@ -25,7 +25,7 @@ from broker.routing.plan import Plan
 #: Buckets of first words for each exchange. Plans of different buckets share nothing, so more of
 #: them take more memory.
 BUCKETS: Final[i64] = 64
-#: A plan that depends on more exchanges than these is retired by every change.
+#: Number of exchanges above which a plan that depends on them is retired by every change.
 EXCHANGES_MAX: Final = 8
 #: Retired plans that are released in one turn.
 PLANS_PER_SLICE: Final = 1_000
@@ -75,7 +75,8 @@ class PlanIndex:
         #: The plans that depend on more than EXCHANGES_MAX exchanges.
         self._broad: dict[Plan, tuple[object, ...]] = {}
         #: The plans of messages whose destinations depend on their headers, by destinations. Each
-        #: message is searched for, so no change makes such a plan wrong; it is only no longer used.
+        #: such message has a search of its own, so no change makes a plan wrong: a plan that no
+        #: search leads to is not used any more.
         self._of_messages: dict[tuple[object, ...], Plan] = {}
         #: For each set of destinations, one of the plans that lead to it.
         self._twins: dict[tuple[object, ...], Plan] = {}
@@ -88,7 +89,7 @@ class PlanIndex:
         return self._plans.get(key)
 
     def get_of_message(self, key: tuple[object, ...]) -> Plan | None:
-        """Return the plan of the destinations that were found for one message."""
+        """Return the plan of the destinations that were found for one message; None if unknown."""
         return self._of_messages.get(key)
 
     def add_of_message(self, key: tuple[object, ...], plan: Plan) -> None:
@@ -103,7 +104,7 @@ class PlanIndex:
             PlanRelease(self._agenda, list(plans.values())).run()
 
     def twin(self, key: tuple[object, ...]) -> Plan | None:
-        """Return a new plan with the destinations of this key, if another plan leads to them.
+        """Return a new plan with the destinations of this key, if a plan leads to them; else None.
 
         The two plans share their lists and relays, so that a publisher may alternate between their
         routes without breaking a run of packets (Relay).
@@ -126,7 +127,7 @@ class PlanIndex:
     def retire(self, exchange: str, word: str | None) -> None:
         """Make the plans stale that lead through this exchange for keys with this first word.
 
-        If `word` is None, those for all keys.
+        If `word` is None, make the plans for all keys stale.
         """
         self._release_of_messages()
         if not self._plans:

@@ -5,16 +5,17 @@
        `---------------------------------------------+         each exchange is walked once
        `------ alternate exchange, if nothing matched
 
-A search counts its steps. A binding, a routing key, or a node that a matcher visits is one step; it
-takes 15 to 200 ns, compiled. Most searches take a few steps. One client can make a search take
-millions of them (exchanges bound to each other, thousands of routing keys in a CC header, patterns
-with many wildcards), so a search may pause. It does STEPS_PER_TURN steps in a turn of the event
-loop; then the publication waits, and its publisher with it, while other clients are served. The
-publisher calls again in the next turn with the same SearchSlot, where the search waits.
+A search counts its steps. A binding, or a node that a matcher visits, is one step; a routing key is
+ten or more. A step takes 15 to 200 ns, compiled. Most searches take a few dozen steps. One client
+can make a search take millions of them (exchanges bound to each other, thousands of routing keys in
+a CC header, patterns with many wildcards), so a search may pause. It does STEPS_PER_TURN steps in a
+turn of the event loop; then the publication waits, and its publisher with it, while other clients
+are served. The publisher calls again in the next turn with the same SearchSlot, which holds the
+search.
 
-Bindings may change during a pause. Then the search begins anew, at most RESTARTS times. After that
-it only goes on: the destinations that it finds may lack a binding that was added meanwhile, so the
-plan serves this one message and is not kept.
+Bindings may change during a pause. Then the search begins anew, at most RESTARTS times. After that,
+the search goes on in spite of changes. The destinations that it finds may then lack a binding that
+was added meanwhile, so the plan serves this one message and is not kept.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ RESTARTS: Final = 2
 def live_destinations(
     targets: Iterable[tuple[Queue | Subscriber, int]],
 ) -> list[tuple[Queue | Subscriber, int]]:
-    """Return those of the destinations that still exist.
+    """Return those of the destinations that still exist, each with its QoS.
 
     A queue that a policy replaced is represented by its replacement.
     """
@@ -103,7 +104,7 @@ class SearchScope:
 
 
 class PlanSearch:
-    """One search. `advance` continues it; then the result is in the attributes."""
+    """One search. Once `advance` returns True, `targets` and other attributes hold the result."""
 
     def __init__(
         self,
@@ -116,7 +117,9 @@ class PlanSearch:
     ) -> None:
         """Create a search from an exchange.
 
-        `topic` is the message's own routing key as subscribers see it, and the first of `keys`.
+        `keys` are the routing keys of the message: its own, then those of its headers. `topic` is
+        its own routing key as subscribers see it. A subscription with no-local does not get
+        messages of its own session, which is `publishing_session`.
         """
         self._scope = scope
         self._exchange = exchange
@@ -161,7 +164,8 @@ class PlanSearch:
         #: Bindings of the source that match, and how many of them were followed.
         self._matched = _NO_BINDINGS
         self._followed: i64 = 0
-        #: The searches of its matcher that are not complete, the last one first.
+        #: The searches of the source's matcher that are not complete. The last one is continued
+        #: first.
         self._lookups: list[Search[Binding]] | None = None
         self._enter(self._exchange)
 
@@ -322,8 +326,10 @@ class PlanSearch:
         return at == 0 or target.may_read(topic_of(self._keys[at]))
 
     def _changed(self) -> bool:
-        """True if a binding of the exchanges that were walked has changed, or any permission, or if
-        an alternate exchange exists now that did not exist.
+        """True if what the search has found may be outdated.
+
+        That is so if a binding of a walked exchange or a permission has changed, or if an alternate
+        exchange that was missing exists now.
         """
         if self._scope.version != self._scope_version:
             return True

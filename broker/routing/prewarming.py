@@ -19,7 +19,7 @@ NAMES_PER_SLICE: Final[i64] = 100
 
 
 class PrewarmedName:
-    """An exchange and a routing key, with `cache_key`, their bytes in a packet of the front end."""
+    """An exchange and a routing key. `cache_key` is the pair as a client's packet encodes it."""
 
     def __init__(self, cache_key: bytes, exchange: str, key: str) -> None:
         self.cache_key = cache_key

@@ -13,7 +13,9 @@ from broker.stream.queue import StreamQueue
 class ResolvedTargets:
     """The destinations of a message that a transaction publishes when it commits.
 
-    Destinations that are bound later get no copy.
+    `targets` are the destinations with their QoS, and `unrepresentable` is the number of those that
+    cannot represent the topic. `journals` are the streams that record the message with the name of
+    its `publisher`. Destinations that are bound later get no copy.
     """
 
     def __init__(
@@ -30,7 +32,7 @@ class ResolvedTargets:
 
     @property
     def copies(self) -> int:
-        """The number of copies that the message makes."""
+        """The number of copies that the commit makes of the message, without journals."""
         return len(self._targets)
 
     @property

@@ -12,9 +12,9 @@ declared after step 1: a start from the backup ignores them. Files of the log on
 removed when a checkpoint has replaced them or nothing in them is live; a removed file stays
 readable while it is open. The copy of the newest file may end within a record, as after a crash.
 
-A head may be overwritten meanwhile, to say that files before it were dropped (dropping.py). These
-files are in the backup, and newer files with what settled their messages may not be. So each copy
-gets the head that its file had when all files were opened.
+A head may be overwritten meanwhile, to record that files before it were dropped (dropping.py). The
+backup has the dropped files, but it may lack newer files that settle or move their messages. So
+each copy gets the head that its file had when all files were opened.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TRIES: Final = 1_000
 
 
 class OpenedFile:
-    """A file to copy: its descriptor, and the bytes that were read from its beginning already.
+    """A file to copy: its descriptor, and `head`, the bytes already read from its beginning.
 
     If `complete` is True, the copy is made of these bytes only.
     """

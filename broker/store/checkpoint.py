@@ -4,22 +4,22 @@ A checkpoint replaces the first files of the log by one file with their live rec
 positions.
 
     mark     read the files, to find the live records (survivors.py)
-    look     look which later files have durable entries about them, such as settlements
-    late     read these
+    look     find the later files with durable entries about these records, such as settlements
+    late     read these later files
     copy     read the files again, and write the live records to checkpoint-P.log.tmp
     finish   sync the file, rename it, sync the directory: it now covers all positions up to P
     carry    carry over the figures by which dead files are found (liveness.py)
     remove   remove the replaced files
 
-Without the late records, the checkpoint would hold messages that a later file settles. Then that
+Without the stage `late`, the checkpoint would hold messages that a later file settles. Then that
 file, and each one behind it, could not be dropped (dropping.py).
 
 Two ways that look simpler lose or revive messages (tests/store/test_powerloss.py keeps them as
 controls): moving live records to the end under new positions, and overwriting the last checkpoint
 in place.
 
-A crash at any point leaves the old files or the new one. A thread of its own makes the checkpoint,
-in steps of about a millisecond or one system call; other threads run between the steps. The thread
+A crash at any point leaves the old files or the new one. A separate thread makes the checkpoint, in
+steps of about a millisecond or one system call; other threads run between the steps. The thread
 finds the live records by reading the files, not in the memory of the broker.
 """
 
@@ -62,7 +62,7 @@ from broker.store.records import closing_record, write_header
 from broker.store.segments import SegmentLog
 from broker.store.survivors import Survivors, producer_key, retained_key
 
-#: Most records and most bytes of one step.
+#: Largest number of records, and of bytes, that one step reads.
 STEP_RECORDS: Final[i64] = 400
 STEP_SIZE: Final[i64] = 1 << 18
 #: Bytes read at once. After each read the thread waits for the interpreter lock, 5 ms if the event
@@ -73,8 +73,8 @@ SYNC_SIZE: Final[i64] = 32 << 20
 #: Above this number of small files, a checkpoint is made to merge them.
 FILES_MAX: Final = 64
 
-#: Dead bytes in full files that a log keeps until it is idle, in segments, and number of its newest
-#: full files that a checkpoint may omit.
+#: Size of the dead records that the full files of a busy log may keep, in segments. Also the most
+#: of the newest full files that a checkpoint may leave out.
 SLACK_SEGMENTS: Final = 2
 
 #: Stages of a Checkpointing.
@@ -96,13 +96,14 @@ def begin_checkpoint(
 ) -> Checkpointing | None:
     """Begin a checkpoint of the full files; return None if it is certainly not worth it.
 
-    A Checkpointing measures how much is live, and ends early if too little space would be freed.
+    A Checkpointing measures how much is live, and ends early if too little space would be freed. It
+    gets a copy of `holder_numbers`.
 
     Unless the log is `idle` or has many small files, a checkpoint must free at least SLACK_SEGMENTS
     segments, and leaves out up to SLACK_SEGMENTS of the newest full files while they have live
-    records. Most files soon have no live record and are dropped without being read. If a checkpoint
-    copied a message just before it is settled, the file with the settlement could not be dropped,
-    nor could any later file.
+    records. The reason: most files soon have no live record, and are dropped without being read. If
+    a checkpoint copied a message just before it is settled, the file with the settlement could not
+    be dropped, nor could any later file.
     """
     sealed = log.sealed()
     many_small = _many_small(log, sealed)
@@ -148,8 +149,8 @@ def files_worth_checkpoint(log: SegmentLog) -> list[LogFile]:
 def live_estimate(log: SegmentLog) -> int:
     """Return the estimated size of a checkpoint of all full files, in bytes.
 
-    If half of a checkpoint is unexpectedly larger, the disk may be full before it is finished. Then
-    it is cancelled, and its file removed.
+    The estimate may be too low. If the disk is full before the checkpoint is finished, the
+    checkpoint is cancelled, and its file removed.
     """
     return sum(int(file.size) - file.reclaimable for file in log.sealed())
 
@@ -162,7 +163,7 @@ def _many_small(log: SegmentLog, sealed: list[LogFile]) -> bool:
 
 
 def _half_size(files: list[LogFile]) -> int:
-    """Return half of the size of the files.
+    """Return half of the total size of the files in bytes, rounded up.
 
     A checkpoint that frees this many bytes copies no more than it frees.
     """
@@ -190,20 +191,20 @@ class Checkpointing:
         self._files = files
         self._survivors = Survivors(holder_numbers)
         self._least = least
-        #: The estimate of what the checkpoint would free, when it began.
+        #: The value of `log.reclaimable` when the checkpoint began, in bytes.
         self._reclaimable = log.reclaimable
         #: True once the checkpoint has replaced the files.
         self.completed = False
         #: The first error of removing a replaced file.
         self._failure: StoreError | None = None
-        #: The files that are read now, and up to which size.
+        #: The files that the present stage reads, and the size up to which it reads each of them.
         self._sources = files
         self._sizes = [int(file.size) for file in files]
         self._file_at = 0
         self._range_at = 0
         self._scan: FileScan | None = None
-        #: Name of a later file -> number of its entries about the replaced files, and the sums of
-        #: these files' live entries, when the late records were looked for.
+        #: Name of a later file -> number of its entries about the replaced files. Then the sums of
+        #: `live` and of `balance` of the replaced files. All are figures of the stage LOOK.
         self._late_needs: dict[str, int] = {}
         self._late_live: i64 = 0
         self._late_balance: i64 = 0
@@ -217,7 +218,7 @@ class Checkpointing:
         self._synced: i64 = 0
 
     def step(self) -> bool:
-        """Do one step, and return False when the checkpoint is done.
+        """Do one step. Return True if steps are left, False if the checkpoint is done.
 
         After OutOfDescriptors the step can be repeated. After another StoreError the checkpoint is
         cancelled, and the log is unchanged.
@@ -359,7 +360,7 @@ class Checkpointing:
         needs: dict[str, int] = {}
         sizes: list[int] = []
         for file in log.files[len(self._files) :]:
-            # First the number: more of the file may be durable when its size is read.
+            # The number is read before the size: the writer may add entries between the two.
             number = sum(file.needs.get(name, 0) for name in names)
             if number:
                 needs[file.name] = number
@@ -560,7 +561,11 @@ class Checkpointing:
         self._file_at = 0
 
     def _carry_over(self) -> None:
-        """Carry over to the checkpoint what was settled and needed since `_begin_late`."""
+        """Add what changed in the figures of the replaced files since `_begin_late`.
+
+        The checkpoint gets their `live` and `balance`. Later files that needed the replaced files
+        now need the checkpoint.
+        """
         log, checkpoint = self._log, self._checkpoint
         if log.liveness.changes % 2:
             return  # The writer still counts a batch in the replaced files.
@@ -583,9 +588,10 @@ class Checkpointing:
         self.stage = REMOVE
 
     def _remove(self) -> None:
-        """Remove one of the replaced files. (Removing a large file takes some time.)
+        """Remove one of the replaced files; each call removes one, because a large file takes time.
 
-        A file that cannot be removed does not keep the others: the error is raised after the last.
+        If a file cannot be removed, the others still are. The first error is raised after the last
+        file.
         """
         if self._file_at < len(self._files):
             file = self._files[self._file_at]

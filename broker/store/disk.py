@@ -37,7 +37,7 @@ class DirectoryLocked(StoreError):
 
 
 class OutOfDescriptors(StoreError):
-    """No file could be opened, because no file descriptor is left. Try again later."""
+    """The error that no file can be opened, because no file descriptor is left. Try again later."""
 
 
 class Poisoned(StoreError):

@@ -1,12 +1,12 @@
-"""Dropping of dead files: gives back the disk space of files in which nothing is live, unread.
+"""Dropping of dead files: gives back the space of files without live entries, without reading them.
 
-    1. write into the head of the segment behind them that the files before it were dropped
-    2. sync that segment: from now on, recovery ignores the files
+    1. write into the head of the next segment that the files before it were dropped
+    2. sync that segment: from now on, recovery ignores the dropped files
     3. remove the files, in any order
 
-The head exists twice, and each copy is synced before the other is written. Nothing here needs free
-space on the disk. A file that settles messages of an earlier one is dropped with it or after it,
-never before: else the messages would come back.
+A segment has two copies of its head, and each is synced before the other is written. Nothing here
+needs free space on the disk. A file that settles messages of an earlier file is dropped with that
+file or after it, never before: otherwise the messages would come back.
 
 The newest file with a durable record is never dropped: it holds the last position. Recovery removes
 a newer segment without records.
@@ -22,7 +22,7 @@ from broker.store.segments import SegmentLog
 
 
 def dead_files(log: SegmentLog) -> list[list[LogFile]]:
-    """Return the files that can be dropped, as runs of neighbours, in their order."""
+    """Return the files that can be dropped, as lists of neighbouring files, in their order."""
     if log.poisoned or log.no_checkpoint_reason:
         return []
     files = list(log.files)
@@ -40,7 +40,7 @@ def dead_files(log: SegmentLog) -> list[list[LogFile]]:
             if not run:
                 runs.append(run)
             run.append(file)
-            # The files that need only this one can go as well.
+            # A later dead file whose settlements concern only dropped files can be dropped too.
             present.discard(file.name)
         else:
             run = []
@@ -55,7 +55,8 @@ def dead_size(log: SegmentLog) -> int:
 def drop_dead_files(log: SegmentLog) -> int:
     """Drop all dead files, and return their total size in bytes. May block.
 
-    No checkpoint may be in progress. Raise StoreError; a later call drops and removes what is left.
+    No checkpoint may be in progress. Raise StoreError if a file cannot be dropped or removed; a
+    later call tries again.
     """
     size = log.remove_leftover()
     failure: StoreError | None = None
@@ -74,7 +75,7 @@ def drop_dead_files(log: SegmentLog) -> int:
 
 
 def mark_gap(log: SegmentLog, run: list[LogFile]) -> None:
-    """Make it durable that these files are dropped."""
+    """Record durably, in the head of the next segment, that the files of `run` are dropped."""
     at = log.files.index(run[-1])
     following = log.files[at + 1]
     before = log.files[at - len(run)] if at >= len(run) else None

@@ -275,7 +275,8 @@ class DurableStore(Store):
     def read_stored(self, reader: LogReader, position: i64) -> MessageStored | None:
         """Return the entry of the message at a position.
 
-        If it cannot be read, report that and return None. Raise OutOfDescriptors: it is not lost.
+        If the message is lost, report that and return None. Raise OutOfDescriptors if it can be
+        read only later.
         """
         try:
             if reader.read(position):
@@ -295,7 +296,8 @@ class DurableStore(Store):
     def read_retained(self, reader: LogReader, position: i64) -> Message | None:
         """Return the retained message at a position; None if the topic's message was removed.
 
-        If it cannot be read, report that and return None. Raise OutOfDescriptors: it is not lost.
+        If the message is lost, report that and return None. Raise OutOfDescriptors if it can be
+        read only later.
         """
         try:
             if reader.read(position):

@@ -7,10 +7,11 @@ a packet identifier, a retained message, a stream or a producer.
                     settlement subtracts what the message added. If both are 0, each entry was
                     settled exactly once. If an entry was ever settled twice, they do not agree:
                     then the file is not dead until a checkpoint has read it.
-    needs           the other files about whose entries a file has entries. While such a file is
-                    there, this one must stay: without its settlements, messages would come back.
+    needs           the other files that entries of this file are about, such as the files of the
+                    messages that it settles. While one of them exists, this file must stay: without
+                    its settlements, the messages would come back.
 
-Only durable entries count: a crash must not bring back the message of a file that is gone.
+Only durable entries count. Otherwise a file could be removed whose message a crash brings back.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Liveness:
     """The figures about live entries of a log, and the positions of the last entry for each key."""
 
     def __init__(self) -> None:
-        #: Odd while figures change: a reader of several figures looks before and afterwards.
+        #: Grows by one before and after each change, so it is odd while figures change. Another
+        #: thread has read consistent figures if this number was even, and the same afterwards.
         self.changes: i64 = 0
         #: Session -> packet identifier -> position of the entry that holds it.
         self._held: dict[int, dict[int, int]] = {}
@@ -53,7 +55,7 @@ class Liveness:
         self._held, self._streams, self._sequences = held, streams, sequences
 
     def count(self, files: list[LogFile], file: LogFile, records: Records) -> None:
-        """Count the records of a batch, which is durable in `file`, the last one. Hot path.
+        """Count the records of a batch that is durable in `file`, the last of `files`. Hot path.
 
         `changes` must be odd.
         """
@@ -86,7 +88,7 @@ class Liveness:
             self._count_keyed(files, file, position_, entry)
 
     def settle(self, files: list[LogFile], queue: i64, position: i64) -> None:
-        """Count a message as settled of which no settlement is written."""
+        """Count a message of a deleted queue as settled; the log gets no entry about that."""
         self.changes += 1
         file = _covering(files, position)
         if file is not None:
@@ -96,9 +98,9 @@ class Liveness:
         self.changes += 1
 
     def remove_holder(self, files: list[LogFile], number: int) -> None:
-        """Count the entries about a removed session or stream, whose removal is durable.
+        """Count the entries about a removed session or stream as no longer live.
 
-        `number` may be that of another definition, which no such entry is about.
+        The removal must be durable. If `number` is that of another definition, nothing changes.
         """
         self.changes += 1
         for position in self._held.pop(number, {}).values():
@@ -154,12 +156,12 @@ def _end(files: list[LogFile], position: i64) -> LogFile | None:
 
 
 def _covering(files: list[LogFile], position: i64) -> LogFile | None:
-    """Return the file that covers a position; None if it is gone."""
+    """Return the file that holds a position; None if that file no longer exists."""
     file = file_holding(files, position)
     return file if file is not None and position <= file.last else None
 
 
 def _need(file: LogFile, other: LogFile | None, entries: i64) -> None:
-    """Note that a file has a number of entries about entries of another one."""
+    """Count so many entries of `file` that are about entries of the file `other`."""
     if other is not None and other is not file and entries > 0:
         file.needs[other.name] = file.needs.get(other.name, 0) + int(entries)

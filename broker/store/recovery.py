@@ -81,7 +81,7 @@ class Replay:
         raise NotImplementedError
 
     def file(self, files: list[LogFile]) -> None:
-        """Process the beginning of a file, the last one of these."""
+        """Process the beginning of a file: the last one of `files`."""
 
     def batch(self) -> None:
         """Process the beginning of a batch.
@@ -98,7 +98,7 @@ def ignore_progress(recovery: Recovery) -> None:
 class Recoverer:
     """The recovery of the log in one directory; `report` has its progress and its result.
 
-    With `changes_files` False, it changes no file, for `trellis store verify`.
+    With `changes_files` False, the recovery changes no file; `trellis store verify` uses this.
     """
 
     def __init__(
@@ -258,7 +258,7 @@ class Recoverer:
     def _dropped(self) -> list[str]:
         """Return the names of the files that were dropped, because nothing in them was live.
 
-        The head of the segment behind them says so: it names the last position before them.
+        The head of the next segment shows this: it names the last position before these files.
         """
         gaps = [
             (head.previous_last, head.first) for head in self._heads.values() if head.follows_gap

@@ -1,4 +1,4 @@
-"""The segment log: appends batches, is read by recovery as a whole and by queues record by record.
+"""The segment log: batches are appended, recovery reads it all, queues read single records.
 
     log/   checkpoint-00..0420.log     the live entries up to position 420
            00..0421.log                a full segment, which is never written again
@@ -80,7 +80,8 @@ class SegmentLog:
         #: messages of equal size.) Both in bytes.
         self.check_size: i64 = 0
         self.check_reclaimable: i64 = 0
-        #: While disk space is short, the size is measured again at this sum of `reclaimable`.
+        #: While disk space is short, the size of the live records is measured again at this sum of
+        #: `reclaimable`, in bytes.
         self.short_check_reclaimable: i64 = 0
         #: The salt of the log's files, once the log is open.
         self.salt: i64 = salt
@@ -351,12 +352,13 @@ class SegmentLog:
         return sum(file.reclaimable for file in self.sealed())
 
     def postpone_checkpoint(self, live: i64, measured: i64) -> None:
-        """Set when a checkpoint is considered next, after this one found `live` live bytes.
+        """Set the sizes at which the next checkpoint is considered; this one found `live` bytes.
 
-        That is when the full files, or their reclaimable part, have grown enough. `measured` is the
-        reclaimable part when the measuring began: entries settled since then may have counted as
-        live. While disk space is short, an eighth of the live part that the estimate knew is
-        enough. So the files are read some five times until that part has halved.
+        They are sizes of the full files and of the reclaimable part of these files. `measured` is
+        the reclaimable part when the measuring began: entries settled since then may have counted
+        as live. While disk space is short, it is enough that the reclaimable part grows by an
+        eighth of the rest of the files. So they are read about five times until that rest has
+        halved.
         """
         total: i64 = sum(int(file.size) for file in self.sealed())
         self.check_size = max(2 * live, total + total // 4)

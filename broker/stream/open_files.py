@@ -19,7 +19,7 @@ class FileUser:
 class OpenFiles:
     """The objects with open files; the ones used last stay open.
 
-    One thread calls `use`. Any thread may call `forget` meanwhile: the event loop does when a
+    One thread calls `use`. Any thread may call `forget` meanwhile: the event loop calls it when a
     stream is deleted, and closing a file lets other threads run.
     """
 

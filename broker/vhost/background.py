@@ -1,4 +1,4 @@
-"""Background work of a virtual host: tasks that change many objects, some in each turn.
+"""Background work of a virtual host: tasks that change many objects, a part of them in each turn.
 
 - PolicyUpdate: queues and exchanges get the arguments of the policies that changed.
 - BindingRemoval: bindings of a deleted queue, subscriber or exchange are removed.
@@ -57,7 +57,7 @@ class BindingRemover(Protocol):
 
 
 class PolicyUpdate(BulkTask):
-    """A task that applies the present policies to queues and exchanges, some in each turn."""
+    """A task that applies the present policies to all these exchanges, and to queues in slices."""
 
     def __init__(
         self,
@@ -143,8 +143,8 @@ class ExchangeRemoval(BulkTask):
 class TopologySnapshot(BulkTask):
     """A task that writes a snapshot to `$topology`: exchanges, then queues, then bindings.
 
-    Changes during the snapshot are written as they happen. So a binding that is removed before its
-    turn is skipped, and a binding that is added meanwhile is written twice.
+    Changes during the snapshot are written as they happen. So a binding that is removed before the
+    snapshot reaches it is skipped, and a binding that is added meanwhile may be written twice.
     """
 
     def __init__(

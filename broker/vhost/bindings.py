@@ -184,7 +184,7 @@ class Bindings:
     def _auto_delete(self, exchange: Exchange) -> None:
         """Delete the exchange if it is auto-delete and has lost its last binding.
 
-        If it lost the binding because another such exchange is being deleted, delete it later.
+        If the deletion of another auto-delete exchange took that binding, delete this one later.
         """
         if exchange.options.auto_delete and not exchange.bindings and not exchange.dead:
             if self._deleting:

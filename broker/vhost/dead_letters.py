@@ -19,8 +19,9 @@ messages.
 
 A full queue discards one message for each message that it gets. If MOVES_MAX of these messages
 wait, the clients that publish to the queue wait until half of them are published. So at most
-MOVES_MAX wait, and those that one turn and one further message of each publisher add. A job that
-publishes to such a queue moves one message in each slice, so that no cycle of queues stands still.
+MOVES_MAX messages wait, plus those that one turn adds, plus one further message of each publisher.
+A job that publishes to such a queue moves one message in each slice, so that no cycle of queues
+stands still.
 
 Dead letters and delayed messages move from one queue to others. The store gets both changes in one
 group: after a crash, the message is either still in the one queue or already in the others.
@@ -66,14 +67,14 @@ from broker.store.contract import Store, Ticket
 
 #: A dead letter loses its expiration, or it would expire in the next queue too.
 _WITHOUT_EXPIRATION: Final[dict[str, object]] = {"expiration": None}
-#: Work of a job in one slice, and the work for one message without its copies, in copies of a
-#: message: a slice publishes up to 100 messages, which takes 1 to 2 ms.
+#: Work of a job in one slice, and the work for one message besides its copies. The unit is the work
+#: for one copy. A slice publishes up to 100 messages, which takes 1 to 2 ms.
 STEPS_PER_SLICE: Final[i64] = 1_000
 _MESSAGE_STEPS: Final[i64] = 9
 #: Steps of the search for the destinations of a message that count as one step of a slice.
 SEARCH_STEPS: Final[i64] = 8
-#: Messages that wait in one job from which on the queue discards no more messages that have expired
-#: or are above a lowered limit. They stay in the queue, where they can be on disk.
+#: Number of waiting messages in one job at which its queue stops discarding messages that have
+#: expired or are above a lowered limit. These stay in the queue, where they can be on disk.
 MOVES_MAX: Final = 10_000
 #: The reason for which a full queue discards a message.
 OVERFLOWED: Final = DEAD_LETTER_REASONS[int(OVER_LIMIT)]
@@ -107,7 +108,8 @@ class MessagePublisher(Protocol):
     ) -> Route | None:
         """Return a new route for one message with several routing keys, or for a dead letter.
 
-        None if the search for its plan pauses.
+        `deaths` are the entries of x-death that the check for cycles uses; None for no check.
+        Return None if the search for its plan pauses.
         """
 
     def plan_of(
@@ -135,14 +137,14 @@ class MessagePublisher(Protocol):
         """Count one user of the context less, because a connection or a will no longer needs it."""
 
     def set_behind(self, queue: LimitedQueue, behind: bool) -> None:
-        """Let the publishers to a queue wait from now on, or continue."""
+        """Make the publishers to a queue wait from now on; with `behind` False, let them go on."""
 
 
 class SharedAddresses:
     """The addresses of messages that the broker published lately.
 
     Such a message gets a new route, with a plan that should not stay in memory as long as the
-    message. So it refers to an address without a plan, which it shares with other messages.
+    message. So the message refers to an address without a plan, which other messages share.
     """
 
     def __init__(self) -> None:
@@ -181,7 +183,7 @@ class QueueMoves(BulkTask):
         return self._messages.size
 
     def add(self, message: Message) -> None:
-        """Publish the message after those that wait already."""
+        """Publish the message in a later slice, after those that wait already."""
         if self._messages.size == 0:
             self._publisher.moves[self._queue] = self
             self._publisher.agenda.add_bulk(self)
@@ -235,7 +237,7 @@ class QueueMoves(BulkTask):
     def _amended(self, message: Message, slot: SearchSlot) -> tuple[Route, Message] | None:
         """Return the new message that is published in place of this one, and its route.
 
-        None if the search for its destinations pauses: the job goes on with this message later.
+        Return None if the search for its destinations pauses: the job goes on with it later.
         """
         raise NotImplementedError
 

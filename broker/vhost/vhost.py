@@ -288,7 +288,7 @@ class VirtualHost(DeadLetterHost):
         """Delete a session or a subscription group, with its inbox and bindings."""
         inbox = subscriber.inbox
         if inbox.durable:
-            # Before its messages are released, which counts when this entry is durable.
+            # First this entry, then the release of the messages: it counts when this is durable.
             self.store.append(
                 Undefined(self.name, "session", subscriber.name, subscriber.number), ticket
             )
@@ -565,9 +565,9 @@ class VirtualHost(DeadLetterHost):
         moves.add_for(message, reason)
 
     def set_behind(self, queue: LimitedQueue, behind: bool) -> None:
-        """Let the publishers to a queue wait from now on, or let all waiting publishers continue.
+        """Make the publishers to a queue wait from now on; with `behind` False, let all go on.
 
-        Called between publications, because the plans to the queue are retired.
+        Called between publications, because the plans that lead to the queue are retired.
         """
         queue.behind = behind
         self.retire_plans_to(queue)

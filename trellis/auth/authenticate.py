@@ -55,7 +55,7 @@ VerdictCallback = Callable[[Verdict], None]
 class AccountIdentity(Identity):
     """A user of the settings, to whom the broker may store further permissions."""
 
-    #: The accounts, which know the users that the broker stores. They set the attribute themselves.
+    #: The accounts, which know the users that the broker stores. `Accounts` sets this attribute.
     accounts: Accounts | None = None
 
     def stored_identity(self, vhost: str, client_id: str) -> Identity | None:
@@ -72,8 +72,8 @@ class AccountIdentity(Identity):
 class Account:
     """A user that may log in, with the hash of the password.
 
-    A `loopback_only` user may log in from this machine only. `rules` are those of a user of the
-    settings, by virtual host.
+    A `loopback_only` user may log in from this machine only. `rules` are the topic rules of a user
+    of the settings, by virtual host.
     """
 
     def __init__(
@@ -312,8 +312,10 @@ class Accounts(Authenticator):
         return [*self._reservations.users(vhost, client_id), *stored]
 
     def _accept(self) -> None:
-        """Read the rules about client identifiers of the users in the settings, and let these users
-        have the permissions that the broker stores for them.
+        """Prepare the accounts for logins.
+
+        Read the rules about client identifiers of all users in the settings. Let these users have
+        the permissions that the broker stores for them.
         """
         self._reservations = Reservations()
         for name, account in self._accounts.items():

@@ -207,7 +207,9 @@ class Tokens:
         if not isinstance(user, str) or not user:
             raise ValueError(f"the claim '{self._settings.user}' names no user")
         if fault_of(user):
-            raise ValueError(f"the claim '{self._settings.user}' is no name: {fault_of(user)}")
+            raise ValueError(
+                f"the claim '{self._settings.user}' is not a valid user name: {fault_of(user)}"
+            )
         if not isinstance(expires, int | float) or isinstance(expires, bool):
             raise ValueError("the claim 'exp' is not a number of seconds")
         if not 0 <= expires <= MAX_EXPIRES:

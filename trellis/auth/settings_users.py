@@ -59,7 +59,7 @@ class SettingsIdentity(AccountIdentity):
 class Superuser(AccountIdentity):
     """A user with all permissions in all virtual hosts.
 
-    Permissions that the broker stores for its name replace them, except in the virtual host "/".
+    Permissions that the broker stores for its name replace these, except in the virtual host "/".
     """
 
     def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:

@@ -242,7 +242,7 @@ def _question(tool: Parser) -> None:
     group.add_argument(
         "--topology",
         metavar="PLACE",
-        help="directory of $topology, or the broker: http://HOST:15672; none: use "
+        help="directory of $topology, or the broker: http://HOST:15672; or none, to use "
         "no topology "
         "[the $topology beside the journal]",
     )

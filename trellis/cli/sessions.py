@@ -18,8 +18,8 @@ def add(commands: Commands) -> None:
         "sessions",
         "delete",
         delete,
-        "end the session of a client identifier with its messages, disconnect the client, and free "
-        "the identifier for other users",
+        "end the session of a client identifier, drop its messages, disconnect the client, and "
+        "free the identifier for other users",
         "CLIENT_ID [--vhost NAME]",
     )
     command.add_argument("client_id", metavar="CLIENT_ID", help="MQTT client identifier")

@@ -128,8 +128,8 @@ def _add_permissions(commands: Commands) -> None:
         "rules",
         metavar="RULE",
         nargs="*",
-        help='such as "allow publish sensors/{username}/#", where the first rule that matches '
-        'decides, or "reserve client {username}-*"',
+        help='such as "allow publish sensors/{username}/#" (the first rule that matches a topic '
+        'decides) or "reserve client {username}-*"',
     )
     command.add_argument("--clear", action="store_true", help="remove all rules of the user")
     add_vhost(command)
@@ -262,7 +262,10 @@ def clear_permission(arguments: argparse.Namespace) -> int:
 
 
 def set_rules(arguments: argparse.Namespace) -> int:
-    """Replace the topic rules of a user in a virtual host. Raises CommandError without rules."""
+    """Replace the topic rules of a user in a virtual host, or remove all of them (`--clear`).
+
+    Raises CommandError for rules with `--clear`, and for neither.
+    """
     if bool(arguments.rules) == arguments.clear:
         raise CommandError(
             "give either the rules or --clear, which removes all rules: the user may then use "

@@ -50,7 +50,10 @@ def conflicts(owners: Mapping[str, list[str]]) -> list[str]:
 
 
 def version(arguments: argparse.Namespace) -> int:
-    """Print the versions of Trellis, Python and uvloop, and if the core is compiled."""
+    """Print the versions of Trellis, Python and uvloop, and whether the core is compiled.
+
+    Print a warning for each package of Trellis that another distribution has installed too.
+    """
     for warning in conflicts(packages_distributions()):
         print(warning, file=sys.stderr)
     try:

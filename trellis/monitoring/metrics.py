@@ -670,7 +670,8 @@ def _trellis(page: MetricsPage, node: BrokerNode) -> None:
         page.counter(
             "trellis_long_turns",
             "Total number of turns longer than 10 ms. `working`: the thread of the event loop used "
-            "10 ms of CPU time. `waiting`: it did not, because the machine ran something else.",
+            "10 ms of CPU time. `waiting`: it used less, because the machine did not run it or a "
+            "call waited.",
             count,
             spent=spent,
         )

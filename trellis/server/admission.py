@@ -60,7 +60,7 @@ class Admission:
     def _count_unauthenticated(self, address: str) -> int:
         """Return the number of connections from an address that have not logged in.
 
-        Connections that have logged in since are removed when the list is full.
+        If the list of an address is full, remove the connections that have logged in since.
         """
         waiting = self._unauthenticated.get(address)
         if waiting is None:

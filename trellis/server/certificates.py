@@ -18,7 +18,7 @@ from trellis.settings import Http, Settings, SettingsError, TlsListener
 
 #: Ciphers allowed for TLS 1.2; all of TLS 1.3 are allowed.
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-#: Seconds before the expiration of a certificate from which a warning is logged.
+#: A warning is logged if a certificate expires in fewer than this number of seconds.
 SOON: Final = 14 * 86_400
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
@@ -119,8 +119,8 @@ class Certificates:
                     "revocation_list_expired",
                     file=settings.tls.crl,
                     ended=time.strftime("%Y-%m-%d", time.gmtime(ends)),
-                    note="all client certificates of its authority are refused; renew it, then "
-                    "send SIGHUP",
+                    note="all client certificates of the authority that signed this list are "
+                    "refused; renew the list, then send SIGHUP",
                 )
 
 
@@ -204,9 +204,9 @@ def _load_revocations(context: ssl.SSLContext, file: str) -> None:
 
 
 def _revocations(file: str) -> list[float]:
-    """Return the time at which each revocation list in a PEM file ends, in seconds since 1970.
+    """Return the time at which each revocation list in a PEM file expires, in seconds since 1970.
 
-    A list without such a time does not end. Raises SettingsError.
+    A list without such a time does not expire, and is left out. Raises SettingsError.
     """
     from cryptography import x509
 
@@ -215,7 +215,7 @@ def _revocations(file: str) -> list[float]:
         blocks = _CRL.findall(opened.read())
     try:
         if not blocks:
-            raise ValueError("no PEM block of one")
+            raise ValueError("no PEM block X509 CRL")
         ends = [x509.load_pem_x509_crl(block).next_update_utc for block in blocks]
     except ValueError as error:
         raise SettingsError(
@@ -281,17 +281,17 @@ def _readable(file: str, key: str) -> None:
 
 
 def _times(file: str) -> tuple[float, float]:
-    """Return the times at which the first certificate of a PEM file begins and ceases to be valid.
+    """Return when the first certificate of a PEM file begins to be valid, and when it expires.
 
-    Times are in seconds since 1970. Raises ValueError if the file has no certificate.
+    Both are in seconds since 1970. Raises ValueError if the file has no certificate.
     """
-    # Only brokers with TLS need the package, which takes memory.
+    # Imported here, because the package takes memory and only brokers with TLS need it.
     from cryptography import x509
 
     with open(os.path.expanduser(file), "rb") as opened:
         blocks = _CERTIFICATE.search(opened.read())
     if blocks is None:
-        raise ValueError("no PEM block of one")
+        raise ValueError("no PEM block CERTIFICATE")
     read = x509.load_pem_x509_certificate(blocks[0])
     return read.not_valid_before_utc.timestamp(), read.not_valid_after_utc.timestamp()
 

@@ -1,8 +1,8 @@
 """Shares of the file descriptor limit: the store and HTTP have theirs, clients get the rest.
 
-Without a descriptor the store could neither begin a segment of its log nor a checkpoint, and no
-message would be confirmed. So the files that stay open are few, and spare descriptors are held for
-those that are opened rarely (`RealDisk` in broker/store/disk.py).
+Without a descriptor the store could begin neither a segment of its log nor a checkpoint, and no
+message would be confirmed. So few files stay open, and spare descriptors are held for files that
+are opened rarely (`RealDisk` in broker/store/disk.py).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class DescriptorShares:
     def clients(self) -> int:
         """The number of client connections that the limit has room for.
 
-        Raises SettingsError if they are too few.
+        Raises SettingsError if it is below CLIENTS_MIN.
         """
         others = self.open + self.log_files + 2 * self.stream_files + self.http + GATEWAY + MARGIN
         if self.limit - others < CLIENTS_MIN:

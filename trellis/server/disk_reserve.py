@@ -43,7 +43,7 @@ class DiskReserve:
         #: True once a look has failed to make the reserve, so that only the first one is logged.
         self._refused = False
         try:
-            disk.remove(self._path)  # Its size may be another one today, or it may have a hole.
+            disk.remove(self._path)  # An old file may have another size, or a hole.
         except OSError:
             pass
         self.look()

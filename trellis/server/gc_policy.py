@@ -62,8 +62,9 @@ class GcPolicy:
         """
         gc.collect()
         gc.freeze()
-        # Python postpones a full collection until a fourth as many new objects have survived as the
-        # last one examined. After one that examines nothing, it postpones none.
+        # Python postpones a full collection while the new survivors are fewer than a fourth of the
+        # objects that the last full collection examined. After this one, which examines none, no
+        # full collection is postponed.
         gc.collect()
         gc.set_threshold(*THRESHOLDS)
         gc.callbacks.append(self._on_collection)

@@ -17,7 +17,7 @@ from typing import Final
 
 from trellis import process
 
-#: Bytes that must have been freed since the last trim for the next one.
+#: Bytes that must have been freed since the last trim before the heap is trimmed again.
 TRIM_BYTES: Final = 64 << 20
 #: Least number of seconds between two trims.
 TRIM_INTERVAL: Final = 10.0
@@ -77,7 +77,8 @@ class HeapTrimmer:
     def _idle_and_free(self) -> tuple[int, int]:
         """Return the resident memory beyond the allocated part of the heap, and the free part.
 
-        Both in bytes, and 0 if the C library cannot say. The free part may be given back already.
+        Both are in bytes, and 0 if the C library cannot say. Pages of the free part may have been
+        given back already.
         """
         if self._info is None:
             return 0, 0
@@ -101,7 +102,7 @@ class HeapTrimmer:
         return seconds
 
     def trim_if_worthwhile(self) -> bool:
-        """Trim the heap if TRIM_BYTES were freed since the last trim. Return True if it did."""
+        """Trim the heap if TRIM_BYTES were freed since the last trim. Return True if it trimmed."""
         if not self.due or self._clock() < self._look_again_at or self._look() < TRIM_BYTES:
             return False
         self.trim()

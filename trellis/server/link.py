@@ -186,7 +186,7 @@ class Link(TurnLink):
         if connection.finished:
             self._close_transport(connection, transport)
         elif connection.paused and transport.get_write_buffer_size() > self._unread_max:
-            # Deliveries stopped long ago: this output is answers to requests, which are not read.
+            # Deliveries stopped long ago: this output is answers to requests, unread by the client.
             connection.abort("reads_nothing")
             transport.abort()
         elif not self._reading:
@@ -250,7 +250,7 @@ class Link(TurnLink):
             connection.expires = 0
             connection.reauthorize()
         if not self._reading:
-            connection.last_input_at = now  # The client is not silent: its input is not read.
+            connection.last_input_at = now  # The client may have sent input that was not read.
         if 0 < connection.deadline <= now and not connection.finished:
             connection.advance(now)
 

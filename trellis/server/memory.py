@@ -6,7 +6,7 @@ by an estimate:
 
     estimate = min(RSS, accounted + unaccounted)
 
-`accounted` is counted by MemoryAccount. `unaccounted` is the rest of RSS when RSS has passed the
+MemoryAccount counts `accounted`. `unaccounted` is the rest of RSS at the time when RSS passed the
 limit: objects that are not counted, and freed memory.
 """
 
@@ -72,11 +72,11 @@ class MemoryEstimate:
 
     def __init__(self) -> None:
         self._unaccounted = 0
-        #: The largest RSS since it has passed the limit, and what was accounted then.
+        #: The largest RSS since RSS passed the limit, and the accounted memory at that time.
         self._peak: tuple[int, int] | None = None
 
     def end(self) -> None:
-        """Forget what is unaccounted, because RSS is below the limit."""
+        """Forget the unaccounted memory, because RSS is below the limit."""
         self._peak = None
 
     @property

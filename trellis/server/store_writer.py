@@ -29,7 +29,7 @@ from broker.store.segments import SegmentLog
 from trellis import logs
 from trellis.server.disk_reserve import DiskReserve
 
-#: Seconds before a write that found the disk full is retried.
+#: Seconds before a write is repeated that failed because the disk was full.
 RETRY_SECONDS: Final = 1.0
 #: Bytes waiting for the disk above which backpressure applies to publishers.
 BACKLOG_BYTES: Final = 64 << 20
@@ -48,8 +48,8 @@ LOG_SLACK: Final = 256 << 20
 #: Seconds between two steps of a checkpoint, in which the event loop runs.
 CHECKPOINT_PAUSE: Final = 0.0005
 #: Most seconds that a checkpoint works without a pause. Its slices grow up to this limit while the
-#: log grows faster than the checkpoint advances: a busy event loop lets other threads run only
-#: every 5 ms.
+#: log grows faster than the checkpoint advances. The reason: a busy event loop lets other threads
+#: run only every 5 ms.
 CHECKPOINT_SLICE_MAX: Final = 0.005
 
 
@@ -139,7 +139,8 @@ class DurableStoreWriter(StoreWriter):
         #: Why space could not be freed; "" after a success. It is logged once.
         self._freeing_failure = ""
         self._closing = False
-        #: State of the log at the last look, and its size in bytes written at the last second.
+        #: Number of segments begun and of bytes written at the last look, and the bytes written at
+        #: the last tick.
         self._looked = (0, 0)
         self._ticked = -1
         self._clock = loop.call_later(LOOK_SECONDS, self._tick)
@@ -177,8 +178,8 @@ class DurableStoreWriter(StoreWriter):
         self._free = free
         if short:
             log = self.durable.log
-            # Otherwise the last measuring found too little to free, and little was settled since it
-            # began.
+            # Below this value, a measurement would find too little to free, as the last one did:
+            # few entries were settled since that one began.
             if log.reclaimable >= log.short_check_reclaimable:
                 log.check_reclaimable = 0
             self._look(True)
@@ -270,7 +271,7 @@ class DurableStoreWriter(StoreWriter):
         )
 
     def _drop_dead_files(self) -> bool:
-        """Begin to drop dead files, which needs no space on the disk; False if there are none."""
+        """Begin to drop dead files, which needs no disk space; return False if it did not begin."""
         log = self.durable.log
         if self._work is not None or self._closing or not dead_files(log):
             return False

@@ -44,13 +44,13 @@ DEADLINE_SLICE: Final = 2_000
 #: A check that comes this many seconds late follows a pause: the process was stopped (SIGSTOP, a
 #: suspended machine), or a turn took long. Nothing was read meanwhile.
 PAUSE_SECONDS: Final = 0.1
-#: Seconds of a long turn. Long turns are counted.
+#: Duration in seconds from which a turn is long. Long turns are counted.
 LONG_SECONDS: Final = 0.01
-#: Seconds of a turn that is logged, and seconds between two such log lines.
+#: Duration in seconds from which a turn is logged, and least seconds between two such log lines.
 LOGGED_SECONDS: Final = 0.1
 LOG_INTERVAL: Final = 10.0
 #: Least number of seconds between two readings of the thread's CPU clock, which is a system call.
-#: The CPU time of a long turn is exact to this.
+#: So the CPU time of a long turn may be too large by this.
 CPU_SAMPLE_SECONDS: Final = 0.001
 #: Turns between the end of a pause and the check of deadlines. Input that lies in the sockets is
 #: read in the first one, and the turns after it handle the rest.

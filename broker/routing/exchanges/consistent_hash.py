@@ -31,9 +31,9 @@ from matching.matcher import Search
 
 #: The largest weight of a binding.
 WEIGHT_MAX: Final = 1_000_000
-#: Bindings whose scores count as one step of a search: 25 to 65 ns each, compiled.
+#: Number of bindings whose scores count as one step of a search: 25 to 65 ns each, compiled.
 SHARES_PER_STEP: Final = 4
-#: Bindings up to which a match is done at once, in up to 1 ms.
+#: Largest number of bindings with which a match is made at once, in up to 1 ms, without a search.
 DIRECT_SHARES: Final = 16_384
 _PROPERTIES: Final = ("correlation_id", "message_id", "timestamp")
 _MASK: Final[i64] = 0xFFFF_FFFF

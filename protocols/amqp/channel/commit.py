@@ -3,7 +3,7 @@
     prepare    slices   a plan for each publication, of those of its queues that still exist
     apply      at once  all publications, acknowledgements and rejections: one group of store
                         records, so that after a crash all of them have happened or none
-    finish     slices   requeue what the client has requeued, which is not stored; free the memory
+    finish     slices   requeue what the client has requeued (no store record); free the memory
     reply               tx.commit-ok
 
 A small transaction needs one turn. While a larger one is carried out, the connection is stalled, so
@@ -32,8 +32,8 @@ from protocols.amqp.channel.settlement import HeldQueues
 from protocols.amqp.channel.transaction import REQUEUED, TransactedPublication
 from protocols.amqp.codec.frames import encode
 
-#: Publications and their copies that one slice prepares; publications that one slice frees;
-#: deliveries that one slice requeues. A slice takes up to 2 ms.
+#: Work of one slice: the number of publications and copies that it prepares, of publications that
+#: it frees, or of deliveries that it requeues. A slice takes up to 2 ms.
 PARTS_PER_SLICE: Final = 2_000
 
 
@@ -50,7 +50,11 @@ class Commit(BulkTask):
         publications: list[TransactedPublication],
         settlements: dict[int, int],
     ) -> None:
-        """Create the commit; tx.commit-ok waits for the ticket."""
+        """Create the commit of these publications and settlements.
+
+        `settlements` gives for a delivery tag ACKED, REJECTED or REQUEUED. The ticket counts what
+        the commit appends to the store; tx.commit-ok is sent once that is durable.
+        """
         self._connection = connection
         self._publisher = publisher
         self._receiver = receiver
@@ -78,7 +82,7 @@ class Commit(BulkTask):
             self._connection.agenda.add_bulk(self)
 
     def abandon(self) -> None:
-        """Do nothing more that has an effect: the channel has closed."""
+        """Cancel what has had no effect yet, and send no reply: the channel has closed."""
         self._abandoned = True
         self._requeued = []
         self._held.free()

@@ -44,7 +44,7 @@ class ConsumerOwner(Task):
     def does_not_fit(self, delivery: Delivery) -> None:
         """Close the channel at the end of this turn, and return the message to its queue.
 
-        Its properties do not fit into a frame of the client.
+        The properties of this message do not fit into a frame of the client.
         """
         raise NotImplementedError
 

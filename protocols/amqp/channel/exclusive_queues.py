@@ -1,4 +1,4 @@
-"""The exclusive queues of a connection: only it may use them, and they are deleted when it ends."""
+"""Exclusive queues: only one connection may use them, and they are deleted when it ends."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from protocols.amqp.codec.frames import got
 from protocols.amqp.errors import AmqpError
 from protocols.window import Window
 
-#: Number of messages that one basic.get passes over because their properties do not fit.
+#: Largest number of messages that one basic.get passes over because their properties do not fit.
 PASSED_MAX: Final = 100
 #: Class and method id of basic.get.
 _GET: Final[i64] = 60 << 16 | 70
@@ -31,8 +31,8 @@ class Fetch(BulkTask):
     """One basic.get. It waits, with its connection, while the queue discards expired messages or
     gets back very many deliveries of another client.
 
-    `consumer` stands for the client; it is not subscribed to the queue. If the channel, whose
-    receiver side is `owner`, closes meanwhile, no message is taken.
+    `consumer` stands for the client, and is not subscribed to the queue. `owner` is the receiver
+    side of the channel; if the channel closes meanwhile, no message is taken.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Fetch(BulkTask):
         self._number: i64 = number
 
     def start(self) -> None:
-        """Answer, or stall the connection until the answer. Raises AmqpError."""
+        """Answer at once, or stall the connection until the answer. Raises AmqpError."""
         if not self._answer():
             self._connection.stall()
             self._connection.agenda.add_bulk(self)
@@ -73,7 +73,7 @@ class Fetch(BulkTask):
         connection.resume_input()
 
     def _answer(self) -> bool:
-        """Send get-ok with a content, or get-empty; return False if it waits.
+        """Send get-ok with a content, or get-empty; return False if the answer must wait.
 
         Raises AmqpError if too many messages do not fit into the client's frames.
         """
@@ -113,7 +113,7 @@ class Fetch(BulkTask):
         return True
 
     def _send(self, delivery: Delivery, content: bytes) -> None:
-        """Send get-ok with a content, and hold the delivery unless it is settled with that."""
+        """Send get-ok with a content. Keep the delivery if the client must acknowledge it."""
         queue, tally = self._queue, self._connection.front.tally
         number: i64
         if self._consumer.no_ack:

@@ -95,8 +95,8 @@ class ChannelPublisher:
         """Publish a message with any flags, properties and route: the slow path.
 
         `address` is the exchange and the routing key as they stand in basic.publish. Return the
-        cost of the publication in units of the connection's BUDGET; SEARCHING if the search for its
-        destinations pauses, to be called again in the next turn. Raises AmqpError.
+        cost of the publication in units of the connection's BUDGET. Return SEARCHING if the search
+        for its destinations pauses: then call this again in the next turn. Raises AmqpError.
         """
         searched: i64 = 0
         cost: i64 = 0
@@ -235,7 +235,7 @@ class ChannelPublisher:
     def _route_copies(self, route: Route, message: Message, slot: SearchSlot) -> Route | None:
         """Return the route with the further routing keys that CC and BCC headers name.
 
-        None if the search for it pauses. Raises AmqpError.
+        Return None if the search for it pauses. Raises AmqpError.
         """
         properties = message.properties
         headers = properties.get("headers")
@@ -351,7 +351,7 @@ class ChannelPublisher:
         """Return the cost of a publication in units of BUDGET.
 
         While an alarm is on, block the connection and return the whole BUDGET, so that nothing more
-        is read after this publication. So too if a queue is behind with its dead letters.
+        is read after this publication. Do the same if a queue is behind with its dead letters.
         """
         if self._vhost.alarmed:
             self._connection.block()

@@ -31,7 +31,7 @@ from protocols.amqp.errors import AmqpError
 from protocols.tally import FrontCounters
 from protocols.window import Window
 
-#: Number of cancelled consumers from which on those without deliveries are removed.
+#: Least length at which the list of cancelled consumers is searched for those without deliveries.
 _CANCELLED_LEAST: Final = 8
 #: basic.cancel searches the consumers of a queue; so many of them cost one unit of BUDGET.
 CONSUMERS_PER_UNIT: Final = 50
@@ -306,7 +306,10 @@ class ChannelReceiver(ConsumerOwner):
         )
 
     def settle_committed(self, settlements: dict[int, int]) -> None:
-        """Acknowledge and reject deliveries, as a transaction that is being committed says."""
+        """Acknowledge and reject the deliveries for which a transaction being committed says so.
+
+        `settlements` gives for a delivery tag ACKED, REJECTED or REQUEUED, which is left out here.
+        """
         for number, how in settlements.items():
             if how != REQUEUED:
                 delivery = self.unacked.take(number)
@@ -318,9 +321,9 @@ class ChannelReceiver(ConsumerOwner):
                     reject(delivery)
 
     def requeue_committed(self, numbers: list[int], held: HeldQueues) -> None:
-        """Hold the queues of deliveries, and requeue these, the last number first.
+        """Requeue the deliveries with these tags, the last of the list first; hold their queues.
 
-        They are a slice of those that a transaction requeues.
+        `numbers` is one slice of the tags that a transaction requeues.
         """
         for number in reversed(numbers):
             delivery = self.unacked.take(number)
@@ -379,7 +382,7 @@ class ChannelReceiver(ConsumerOwner):
             self._after_unsubscribe(consumer)
 
     def take_consumers(self, by_queue: dict[MessageSource, list[Consumer]]) -> None:
-        """Add the consumers of this channel, which ends, to the consumers of their queues."""
+        """Add the consumers of this ending channel to `by_queue`, the consumers of each queue."""
         self._unsubscribed = True
         for consumer in self.consumers.values():
             by_queue.setdefault(consumer.queue, []).append(consumer)

@@ -2,8 +2,8 @@
 
 A client may hold hundreds of thousands of deliveries. They are settled in slices, oldest first, as
 bulk work of the agenda. Meanwhile the connection is stalled, so its later methods wait; other
-clients are served. A channel that closes meanwhile leaves the settlement to go on; the deliveries
-that are left then are requeued behind it.
+clients are served. If the channel closes meanwhile, the settlement goes on, and afterwards the
+channel's other deliveries are requeued.
 
 A queue that gets back more deliveries than one slice is held from the first of them to the end of
 the settlement, so that it delivers all of them in order, before the messages behind them.
@@ -27,7 +27,7 @@ SETTLED_PER_SLICE: Final[i64] = 1_000
 
 
 class HeldQueues:
-    """Queues that deliver nothing until all deliveries of a settlement are requeued, in order."""
+    """Queues that deliver nothing until all deliveries of a settlement or commit are requeued."""
 
     def __init__(self) -> None:
         self._queues: dict[MessageSource, None] = {}
@@ -68,7 +68,7 @@ class Settlement(BulkTask):
         self._kept = kept
         #: All deliveries up to this tag are settled or kept.
         self._done: i64 = 0
-        #: True if the rest of the channel's deliveries is requeued afterwards.
+        #: True if the channel's other deliveries are requeued afterwards.
         self._requeues_rest = False
         self._stalls = False
         #: The queues that are held until the settlement is finished.
@@ -83,9 +83,9 @@ class Settlement(BulkTask):
             self._connection.agenda.add_bulk(self)
 
     def start_at_close(self) -> None:
-        """Settle the first slice, and the others later: the channel has closed.
+        """Settle the first slice now, and the others later: the channel has closed.
 
-        If the connection has ended with all its channels, they settle one slice together at once.
+        If all channels of a connection close together, they settle about one slice in all now.
         """
         if self._connection.extra_cost < SETTLED_PER_SLICE:
             self._settle_slice()

@@ -124,7 +124,8 @@ class AmqpStreamConsumer(QueueStreamReader):
                 + i64(read_i32_le(data, topic_ends + at + 4))
             ]
             if not batch.is_null("routing_key", row):
-                key = batch.text("routing_key", row)  # It is not UTF-8; `topic` only resembles it.
+                # The key is not valid UTF-8, so `topic` has replacements for some of its bytes.
+                key = batch.text("routing_key", row)
             if len(key) > 255:
                 key = key[:255]
             offset: i64 = batch.base + row

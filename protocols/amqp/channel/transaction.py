@@ -89,7 +89,7 @@ class Transaction:
         return self._parts_max - self._copies - len(self.settlements)
 
     def check_parts(self, more: int) -> None:
-        """Raise AmqpError if the transaction cannot have so many more parts."""
+        """Raise AmqpError if `more` further parts would exceed the limit of the transaction."""
         if self.room < more:
             raise AmqpError(
                 406,

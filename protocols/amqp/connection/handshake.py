@@ -211,8 +211,8 @@ class Handshake:
     def _on_update_secret(self, connection: ConnectionInterface, method: Any) -> None:
         """Start the check of a new token, which the client sends before its token expires.
 
-        The permissions of other users do not come from the secret, so it is not checked, as in
-        RabbitMQ.
+        The permissions of a user without a token do not come from the secret, so the secret of such
+        a user is not checked, as in RabbitMQ.
         """
         if self.identity is None or not self.identity.expires:
             connection.send(0, spec.Connection.UpdateSecretOk())

@@ -14,10 +14,10 @@ from protocols.mqtt.connection.service import MqttService
 def identifier_refusal(
     service: MqttService, vhost: VirtualHost, client_id: str, identity: Identity, user: Identity
 ) -> str:
-    """Return why a user may not connect with a client identifier; an empty string if it may.
+    """Return why a user may not connect with a client identifier; "" if the user may.
 
     `user` is the identity from the login, `identity` the user's identity in the virtual host. The
-    text names the owner, so it is for the log only.
+    reason names the owner, so it is for the log only.
     """
     if not client_id:
         return ""
@@ -30,7 +30,7 @@ def identifier_refusal(
     if session is None or session.belongs_to(name, user.anonymous):
         return ""
     if reserved and (session.anonymous or session.user not in owners):
-        # The session was opened before the rule was made. The login ends it.
+        # The session was opened before the rule was made, so the caller ends the session.
         service.log(
             "session_ended",
             {
