@@ -63,7 +63,10 @@ class PlanPlace:
 
 
 class PlanIndex:
-    """The interned plans: routes with the same exchanges, bucket and destinations share one."""
+    """The interned plans: routes with the same exchanges, bucket and destinations share one.
+
+    At most `most` plans are kept for messages whose destinations depend on their headers.
+    """
 
     def __init__(self, agenda: Agenda, most: int) -> None:
         self._agenda = agenda
@@ -85,7 +88,7 @@ class PlanIndex:
         return len(self._plans) + len(self._of_messages)
 
     def get(self, key: tuple[object, ...]) -> Plan | None:
-        """Return the plan of this key, if it is in use."""
+        """Return the plan of this key; None if no plan of the key is in use."""
         return self._plans.get(key)
 
     def get_of_message(self, key: tuple[object, ...]) -> Plan | None:
@@ -113,7 +116,7 @@ class PlanIndex:
         return None if known is None else known.twin()
 
     def add(self, key: tuple[object, ...], plan: Plan) -> None:
-        """Add a plan. Its key begins with its place."""
+        """Add a plan. The key begins with the PlanPlace of the plan."""
         place = key[0]
         assert isinstance(place, PlanPlace)
         self._plans[key] = plan

@@ -47,11 +47,11 @@ KEYS: Final = [f"{first}.{second}" for first in "ab" for second in range(60)]
 
 
 class Steps:
-    """Counts the calls of functions of the broker."""
+    """A count of the calls of functions of the broker."""
 
     def __init__(self) -> None:
         self.count = 0
-        #: The most steps of one measured piece of work, and all steps.
+        #: The most steps of one measured piece of work, and the steps of all of them.
         self.most = self.total = 0
 
     def _called(self, frame: FrameType, event: str, argument: object) -> None:
@@ -113,7 +113,7 @@ class Bounded(World):
         return [one.connection for one in self.clients] + [one.connection for one in self.sessions]
 
     def give(self, connection: Any, data: bytes) -> None:
-        """Give a connection a chunk of input, and do the work that it causes, or some of it."""
+        """Give a connection a chunk of input. Do the work that this causes, or a part of it."""
         self.steps.measure(lambda: connection.receive_data(data))
         for _ in range(self.random.choice((1, 3, 30))):
             if not self.one_turn():
@@ -140,7 +140,7 @@ class Bounded(World):
         raise AssertionError("the work does not end")
 
     def wait(self, milliseconds: int) -> None:
-        """Advance the clock. The timers that have run out are part of a turn."""
+        """Advance the clock. The next turn runs the timers that are due."""
         agenda = self.broker.agenda
         now, wall = int(agenda.now) + milliseconds, agenda.wall + milliseconds / 1000
         self.steps.measure(lambda: agenda.advance(now, wall))
@@ -313,7 +313,7 @@ class Bounded(World):
 
 
 def lived(seed: int, commands: int = 20) -> Bounded:
-    """Return a world after a number of random commands, whose work is done."""
+    """Return a world after a number of random commands, with all their work done."""
     world = Bounded(seed)
     for _ in range(commands):
         world.step()

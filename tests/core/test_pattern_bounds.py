@@ -19,7 +19,7 @@ from broker.routing.exchanges.topic import UNCHECKED_PATTERNS
 from matching.visits import VisitBound
 from tests.clients import World
 
-#: Patterns of eight words, each of which makes a bound larger.
+#: Patterns of eight words. Each of them makes the bound of its destination larger.
 PATTERNS = [".".join(words) for words in product(["*", "a"], repeat=8) if "*" in words]
 
 

@@ -68,7 +68,7 @@ class Exchanges:
             del exchanges[packet.packet_id]
 
     def _take_published(self, packet: Recorded) -> str:
-        """Take a packet of the publisher's side. Return its fault, or an empty string."""
+        """Take a packet of the publisher's side. Return a fault in it, or an empty string."""
         exchange = self._from_publisher.get(packet.packet_id)
         if packet.kind == PUBLISH:
             if exchange is None:
@@ -95,7 +95,7 @@ class Exchanges:
         return ""
 
     def _take_delivered(self, packet: Recorded) -> str:
-        """Take a packet of the subscriber's side. Return its fault, or an empty string."""
+        """Take a packet of the subscriber's side. Return a fault in it, or an empty string."""
         exchange = self._to_subscriber.get(packet.packet_id)
         if packet.kind == PUBLISH:
             if exchange is None:

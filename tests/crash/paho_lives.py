@@ -28,7 +28,7 @@ from tests.crash.wire import PATIENCE, until
 PUBLISHER, SUBSCRIBER, TOPIC = "publisher", "subscriber", "crash/two"
 #: Messages that the publisher may have unacknowledged.
 OUTSTANDING: Final = 40
-#: Packets at which the broker is killed: whether a client sends them, which client, and their kind.
+#: Packets at which the broker is killed: True if the client sends the packet, the client, the kind.
 MOMENTS: Final = [
     *((True, PUBLISHER, kind) for kind in (PUBLISH, PUBREL)),
     *((False, PUBLISHER, kind) for kind in (CONNACK, PUBREC, PUBCOMP)),
@@ -42,8 +42,8 @@ _RETRY: Any = 0.1
 class CarefulClient(paho.Client):
     """A paho client that remembers its PUBRELs however often it fails to connect.
 
-    paho 2.2 forgets that it has sent a PUBREL when a second attempt to connect follows one without
-    CONNACK. Then it sends the PUBLISH again, which [MQTT-4.3.3-6] forbids.
+    paho 2.2 forgets that it has sent a PUBREL when it attempts to connect again after an attempt
+    without CONNACK. Then it sends the PUBLISH again, which [MQTT-4.3.3-6] forbids.
     """
 
     def _messages_reconnect_reset_out(self) -> None:
@@ -220,7 +220,7 @@ class Lives:
         path.write_text("".join(f"{packet}\n" for packet in self.relay.records))
 
     def _judge(self) -> None:
-        """Give the exchanges the packets that were recorded since the last call."""
+        """Pass the packets that were recorded since the last call to `exchanges`."""
         records = self.relay.records
         while self._taken < len(records):
             self.exchanges.take(records[self._taken])

@@ -55,8 +55,8 @@ class Relay:
     def __init__(self, patient: bool, level: int) -> None:
         """Create a relay for clients of one protocol level: 4 or 5.
 
-        While the broker is down, a `patient` relay keeps new connections waiting; another one ends
-        them.
+        While the broker is down, a `patient` relay keeps new connections waiting; a relay that is
+        not patient ends them.
         """
         self.records: list[Recorded] = []
         #: The port of the broker; 0 while it is down.
@@ -164,7 +164,7 @@ class Connection:
             writer.close()
 
     def _record(self, packet: bytes, from_client: bool) -> bool:
-        """Record a packet; False if it gets lost."""
+        """Record a packet; return False if the packet is to be lost."""
         recorded = self._read(packet, from_client)
         relay = self._relay
         relay.records.append(recorded)

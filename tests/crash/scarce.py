@@ -22,7 +22,7 @@ from trellis.server import alarms, store_writer
 from trellis.server.reload import Read
 from trellis.settings import Settings
 
-#: Most operations between two shortages, and most refused operations of one.
+#: Most operations between two shortages, and most refused operations in one shortage.
 CALM, SHORT = 60, 8
 #: Operations that fail while the disk is full, and while no descriptor is left.
 WRITES = ("write", "allocate", "create")

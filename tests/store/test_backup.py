@@ -112,7 +112,7 @@ def test_a_backup_has_all_that_was_durable_when_it_was_begun(tmp_path: Path) -> 
 def test_a_backup_has_a_message_that_moves_into_a_newer_file_while_it_is_copied(
     tmp_path: Path,
 ) -> None:
-    """The first file is dead and dropped once its message has moved; its copy is complete."""
+    """The message moves, so its file is dropped; the backup has the whole file nevertheless."""
     home = tmp_path / "home"
     home.mkdir()
     store = opened(home).store
@@ -168,7 +168,7 @@ def test_a_backup_has_a_message_that_moves_into_a_newer_file_while_it_is_copied(
 def test_a_backup_of_a_segment_without_records_is_as_good_as_the_original(
     tmp_path: Path, size: int
 ) -> None:
-    """A crash may leave a segment whose head was never written, or not all of it."""
+    """A crash may leave a segment without a head, or with a part of its head."""
     home = tmp_path / "home"
     home.mkdir()
     store = opened(home).store

@@ -1,8 +1,9 @@
 """Shortages of file descriptors: each opening of a file in a broker's life fails, for a while.
 
-A whole life runs on a simulated disk: a long queue, dead letters, streams with retention and
-deletion, checkpoints, dropped files. No message may be lost, the store may not stop, and all work
-must continue by itself once there are descriptors again.
+One life of a broker is repeated on a simulated disk, with a long queue, dead letters, streams with
+retention and deletion, checkpoints and dropped files. Each time, another opening fails. No message
+may be lost, the store must not stop, and all work must continue by itself once there are
+descriptors again.
 """
 
 from __future__ import annotations
@@ -104,9 +105,9 @@ def body(name: str, number: int) -> bytes:
 
 
 def consumed(home: Home, reader: Amqp, first: list[Any], count: int) -> list[bytes]:
-    """Read and acknowledge messages until there are `count`, across retries of their queue.
+    """Read and acknowledge messages until there are `count`, and return their contents.
 
-    `first` are the frames that were read already.
+    The queue may have to retry meanwhile. `first` are the frames that were read already.
     """
     found = reader.bodies(first)
     for _ in range(RETRIES):
@@ -163,7 +164,7 @@ def live(home: ScarceHome) -> None:
 def check(home: Home, directory: Path, disk: SimulatedDisk, kept: float = 1.0) -> None:
     """Assert that nothing is lost, in this life and in the next one.
 
-    Between them is a crash that keeps each change that was not synced with this chance.
+    Between them is a crash. `kept` is the chance with which a change that was not synced survives.
     """
     assert home.complaints == [] and not home.store.log.poisoned
     assert not [path for path in disk.names if "/gone/" in path]

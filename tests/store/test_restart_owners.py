@@ -46,6 +46,6 @@ def test_an_older_version_stored_anonymous_clients_by_name_alone(tmp_path: Path)
     after = NamedHome(tmp_path / "home")
     assert after.mqtt("dev", clean=False, user="anonymous/guest").greeting == REJECTED
     assert after.mqtt("dev", clean=False).greeting == RESUMED
-    # Versions before stored no user: the first one to connect owns the session from then on.
+    # Still older versions stored no user: the first user to connect owns the session from then on.
     assert after.mqtt("none", clean=False).greeting == RESUMED
     assert after.mqtt("none", clean=False, user="anonymous/guest").greeting == REJECTED

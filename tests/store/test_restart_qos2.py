@@ -45,10 +45,10 @@ class Crash(NamedTuple):
     """A crash at the packet with this number that a client sends."""
 
     number: int
-    #: True if the packet reaches the broker, and if its effect reaches the disk.
+    #: `arrives`: True if the packet reaches the broker. `written`: True if its effect is durable.
     arrives: bool
     written: bool
-    #: The clients that still receive what the broker sent.
+    #: The clients that still receive what the broker sent before the crash.
     hear: tuple[str, ...]
 
 
@@ -160,7 +160,7 @@ class Lives:
     def _hear(
         self, said: dict[str, bytes], hear: tuple[str, ...] = (PUBLISHER, SUBSCRIBER)
     ) -> None:
-        """Give the clients what the broker has sent, and queue their answers."""
+        """Pass what the broker has sent to the clients in `hear`, and queue their answers."""
         for name, client in self.clients.items():
             data = said.get(name, b"") + client.all()
             if name in hear:

@@ -45,7 +45,7 @@ def test_the_files_used_last_stay_open(steps: list[tuple[int, bool]], most: int)
 
 
 class ForgottenMeanwhile(User):
-    """A user that is forgotten while its file is closed, as another thread may do."""
+    """A user of files that is forgotten while its file is closed, as if by another thread."""
 
     def __init__(self, files: OpenFiles) -> None:
         super().__init__()

@@ -68,7 +68,7 @@ def test_freed_memory_is_given_back_after_enough_was_freed_and_not_too_often() -
 
 
 class SlowClock(Clock):
-    """A clock that every reading advances, so that each look at the heap takes long."""
+    """A clock that advances with every reading, so that each look at the heap takes long."""
 
     def __call__(self) -> float:
         self.now += 0.05

@@ -14,7 +14,7 @@ from trellis.server.turn import CPU_SAMPLE_SECONDS, LOGGED_SECONDS, LONG_SECONDS
 
 
 class Holding(Task):
-    """Holds the event loop for one turn."""
+    """A task that holds the event loop for one turn."""
 
     def __init__(self, hold: Callable[[], None]) -> None:
         self._hold = hold
@@ -41,7 +41,7 @@ def work() -> None:
 
 
 def wait() -> None:
-    """Wait as a thread waits that the machine does not run."""
+    """Wait without using the CPU, like a thread that the machine does not run."""
     time.sleep(3 * LONG_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""Names that enter the broker: every door gives the same verdict, and old data is repaired."""
+"""Names that reach the broker: every way in gives the same verdict, and old data is repaired."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CORNERS: Final = (
 
 
 def valid(name: bytes) -> bool:
-    """The rule, said in another way than the broker does."""
+    """Return True if the name is valid: the rule, coded in another way than in the broker."""
     try:
         text = name.decode()
     except UnicodeDecodeError:
@@ -66,7 +66,7 @@ def names() -> Iterator[bytes]:
         yield text[: chance.randrange(1, len(text) + 1)]
 
 
-# -- the doors: each returns True if the name was accepted
+# -- the ways in: each function returns True if the name was accepted
 
 
 async def _ask(running: Running, method: str, path: str, body: bytes) -> tuple[int, Any]:

@@ -27,7 +27,8 @@ class Visit(NamedTuple):
 
     listener: str
     sent: bytes
-    #: Bytes that the answer contains; b"" waits until the broker closes.
+    #: Bytes that the answer contains. With b"", the client waits until the broker closes; with
+    #: NO_ANSWER, it waits for nothing.
     until: bytes
     #: True if the client's socket is reset instead of closed.
     reset: bool = False

@@ -1,4 +1,4 @@
-"""Ways around permissions: a user under topic rules, a journal, further routing keys."""
+"""Ways around permissions, and their refusal: topic rules, journals, further routing keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.wire.amqp.speech import names, refusal
 
 Q, X = spec.Queue, spec.Exchange
 MINE = "allow publish mine/#"
-#: Ways into amq.topic. The last method of each is the one that makes the way.
+#: Methods that lead messages into amq.topic. The last method of each list completes the way.
 WAYS: dict[str, list[Any]] = {
     "fanout exchange": [
         X.Declare(exchange="own", exchange_type="fanout"),

@@ -86,7 +86,7 @@ class HeapTrimmer:
         return process.resident_bytes() - info.uordblks - info.hblkhd, int(info.fordblks)
 
     def _look(self) -> int:
-        """Return how many bytes a trim seems to give back."""
+        """Return an estimate of the bytes that a trim would give back."""
         began = self._clock()
         idle, free = self._idle_and_free()
         self.looks += 1

@@ -41,7 +41,7 @@ def open_channels(client: Amqp, count: int) -> None:
 
 
 def deliver_all(client: Amqp, queue: str, count: int) -> None:
-    """Run turns, and read what the client is sent, until so many messages are outstanding."""
+    """Run turns, and read the client's deliveries, until `count` messages are outstanding."""
     for _ in range(1_000):
         if client.world.queue(queue).unacked == count:
             return

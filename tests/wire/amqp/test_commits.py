@@ -1,4 +1,4 @@
-"""Large commits: prepared in slices, applied at once, with nothing of them or all of them done."""
+"""Large commits are prepared in slices and applied at once: all their effects happen, or none."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def transacting(*queues: str, world: World | None = None) -> Amqp:
 
 
 def say(client: Amqp, messages: list[bytes]) -> None:
-    """Let the client send so many messages that they take several turns."""
+    """Let the client send these messages, which take several turns."""
     for at in range(0, len(messages), 500):
         client.connection.receive_data(b"".join(messages[at : at + 500]))
         client.world.settle(client.connection)

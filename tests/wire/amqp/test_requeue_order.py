@@ -1,6 +1,6 @@
 """Thousands of requeued deliveries go before the messages behind them, whatever happens meanwhile.
 
-They are requeued in slices. Their queue delivers nothing until the last slice, and is free then.
+They are requeued in slices. Their queue delivers nothing before the last slice, and continues then.
 """
 
 from __future__ import annotations
