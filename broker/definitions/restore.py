@@ -208,7 +208,7 @@ class DefinitionsRestore:
         if not is_text(name) and kind not in ("binding", "subscription"):
             raise PreconditionFailed(
                 "its name is not valid UTF-8: stop the broker and run `trellis store repair`, "
-                "which renames it"
+                "which renames the object"
             )
         if kind == "exchange":
             if name in vhost.exchanges:

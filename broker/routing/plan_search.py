@@ -6,7 +6,7 @@
        `------ alternate exchange, if nothing matched
 
 A search counts its steps. A binding, or a node that a matcher visits, is one step; a routing key is
-ten or more. A step takes 15 to 200 ns, compiled. Most searches take a few dozen steps. One client
+ten or more. A step takes 15 to 200 ns, compiled. Most searches take less than 100 steps. One client
 can make a search take millions of them (exchanges bound to each other, thousands of routing keys in
 a CC header, patterns with many wildcards), so a search may pause. It does STEPS_PER_TURN steps in a
 turn of the event loop; then the publication waits, and its publisher with it, while other clients

@@ -1,7 +1,7 @@
 """The segment log: batches are appended, recovery reads it all, queues read single records.
 
     log/   checkpoint-00..0420.log     the live entries up to position 420
-           00..0421.log                a full segment, which is never written again
+           00..0421.log                a full segment, which gets no more records
            00..0977.log                the active segment
            quarantine/                 copies of damaged data
 
@@ -123,11 +123,11 @@ class SegmentLog:
 
     @property
     def active(self) -> LogFile | None:
-        """The segment that is written. No other file is ever written again."""
+        """The segment to which records are appended; None until the first append."""
         return self._active
 
     def sealed(self) -> list[LogFile]:
-        """Return all files but the active one: they are never written again."""
+        """Return all files but the active one: they get no more records."""
         return [file for file in self.files if file is not self._active]
 
     # -- opening and closing
@@ -352,13 +352,13 @@ class SegmentLog:
         return sum(file.reclaimable for file in self.sealed())
 
     def postpone_checkpoint(self, live: i64, measured: i64) -> None:
-        """Set the sizes at which the next checkpoint is considered; this one found `live` bytes.
+        """Set the sizes at which the next checkpoint is considered.
 
-        They are sizes of the full files and of the reclaimable part of these files. `measured` is
-        the reclaimable part when the measuring began: entries settled since then may have counted
-        as live. While disk space is short, it is enough that the reclaimable part grows by an
-        eighth of the rest of the files. So they are read about five times until that rest has
-        halved.
+        They are the size of the full files, and the size of the reclaimable part of these files.
+        `live` is the size of the live records that this checkpoint found. `measured` is the
+        reclaimable part when it began: entries settled since then may have counted as live. While
+        disk space is short, it is enough that the reclaimable part grows by an eighth of the rest
+        of the files. So the files are read about five times until that rest has halved.
         """
         total: i64 = sum(int(file.size) for file in self.sealed())
         self.check_size = max(2 * live, total + total // 4)

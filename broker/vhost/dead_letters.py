@@ -8,9 +8,10 @@ A dead letter cycle is a chain of dead letter exchanges that leads a message bac
 discarded it before; without a check, the message would go round for ever. So before a dead letter
 is routed, `Planner.plan_keys` compares its destinations with `x-death`: the message does not go to
 a queue that discarded it before, unless a consumer has rejected the message since (`would_cycle` in
-messages/x_death.py). A message that has no other destination left ends with the fate "looped". For
-a message that becomes a dead letter because a consumer rejected it, there is no check: the consumer
-decides each time whether the message goes round again.
+messages/x_death.py). A message that has no other destination left ends with the fate "looped", and
+so does a message that would become more than COPIES_MAX copies (`count_copies`). For a message that
+becomes a dead letter because a consumer rejected it, there is no check of its destinations: the
+consumer decides each time whether the message goes round again.
 
 Each queue that discards messages has one job (QueueMoves), which publishes them in the order in
 which they were discarded. A job is bulk work of the agenda: deliveries go first, and the jobs of

@@ -212,7 +212,7 @@ class Declarations:
         del self.exchanges[name]
         exchange.dead = True
         if exchange.options.durable:
-            # First this entry, then the release of the messages: it counts when this is durable.
+            # Appended before the messages are released: the release counts once this is durable.
             self._store.append(Undefined(self._vhost, "exchange", name, exchange.number), ticket)
         if isinstance(exchange, DelayedExchange):
             del self.delays[name]
@@ -366,7 +366,7 @@ class Declarations:
         del self.queues[queue.name]
         self.queues_deleted += 1
         if queue.durable:
-            # First this entry, then the release of the messages: it counts when this is durable.
+            # Appended before the messages are released: the release counts once this is durable.
             self._store.append(Undefined(self._vhost, "queue", queue.name, queue.number), ticket)
         purged = queue.on_deleted()
         self.deleted.add_queue(queue)

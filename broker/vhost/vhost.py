@@ -288,7 +288,7 @@ class VirtualHost(DeadLetterHost):
         """Delete a session or a subscription group, with its inbox and bindings."""
         inbox = subscriber.inbox
         if inbox.durable:
-            # First this entry, then the release of the messages: it counts when this is durable.
+            # Appended before the messages are released: the release counts once this is durable.
             self.store.append(
                 Undefined(self.name, "session", subscriber.name, subscriber.number), ticket
             )
@@ -565,7 +565,7 @@ class VirtualHost(DeadLetterHost):
         moves.add_for(message, reason)
 
     def set_behind(self, queue: LimitedQueue, behind: bool) -> None:
-        """Make the publishers to a queue wait from now on; with `behind` False, let all go on.
+        """Make the publishers to a queue wait; with `behind` False, let all who wait continue.
 
         Called between publications, because the plans that lead to the queue are retired.
         """

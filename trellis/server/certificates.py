@@ -18,7 +18,7 @@ from trellis.settings import Http, Settings, SettingsError, TlsListener
 
 #: Ciphers allowed for TLS 1.2; all of TLS 1.3 are allowed.
 CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-#: A warning is logged if a certificate expires in fewer than this number of seconds.
+#: A warning is logged if a certificate expires in less than this number of seconds.
 SOON: Final = 14 * 86_400
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}

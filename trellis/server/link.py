@@ -76,7 +76,7 @@ class Link(TurnLink):
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Handle a new transport."""
+        """Open a connection for a new transport, unless admission refuses it."""
         self._turn.schedule()
         self._open(transport, self._context.peer(transport))
 

@@ -89,7 +89,7 @@ def apply(
 ) -> None:
     """Apply a profile; without a profile, apply `routes` and the matcher `default` of the settings.
 
-    `routes` is the size of a route cache. `serving` is True while clients are connected.
+    `routes` is the capacity of each route cache. `serving` is True while clients are connected.
     """
     broker.limits.routes = profile.routes if profile is not None else routes
     advised: dict[str, dict[str, ExchangeProfile]] = {}

@@ -24,7 +24,7 @@ from trellis.server.store_writer import StoreWriter
 
 #: Queues, exchanges, sessions or connections that are counted in one turn of the event loop.
 COUNT_SLICE: Final = 100
-#: A count that took long is used for this many times its duration.
+#: The result of a count is used again for this many times the duration of the count.
 COUNT_PAUSE: Final = 20
 
 
@@ -43,7 +43,10 @@ class MemoryAccount:
         self._next_count = 0.0
 
     async def count(self) -> int:
-        """Count the memory of messages, unsent output, unread input and bindings, in bytes."""
+        """Return the memory of messages, unsent output, unread input and bindings, in bytes.
+
+        The count is made in slices. A recent result is used again (COUNT_PAUSE).
+        """
         began = asyncio.get_running_loop().time()
         if began < self._next_count:
             return self.accounted

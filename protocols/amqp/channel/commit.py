@@ -52,8 +52,8 @@ class Commit(BulkTask):
     ) -> None:
         """Create the commit of these publications and settlements.
 
-        `settlements` gives for a delivery tag ACKED, REJECTED or REQUEUED. The ticket counts what
-        the commit appends to the store; tx.commit-ok is sent once that is durable.
+        `settlements` maps delivery tags to ACKED, REJECTED or REQUEUED. The ticket counts what the
+        commit appends to the store; tx.commit-ok is sent once that is durable.
         """
         self._connection = connection
         self._publisher = publisher

@@ -119,7 +119,7 @@ class ChannelReceiver(ConsumerOwner):
         )
 
     def cancel(self, tag: str) -> None:
-        """End a consumer; its deliveries stay outstanding.
+        """End the consumer with this tag, if there is one; its deliveries stay outstanding.
 
         An auto-delete queue is deleted with its last consumer.
         """
@@ -133,7 +133,10 @@ class ChannelReceiver(ConsumerOwner):
         self._after_unsubscribe(consumer)
 
     def _after_unsubscribe(self, consumer: AmqpConsumer) -> None:
-        """Delete the queue of a consumer that has ended, if it is for this consumer only."""
+        """Delete the queue of an ended consumer if it has no further use.
+
+        Such a queue is the queue of direct replies, or an auto-delete queue without consumers.
+        """
         queue = consumer.queue
         if self.replies is not None and queue is self.replies:
             self._vhost.close_reply(self.replies)
@@ -306,9 +309,10 @@ class ChannelReceiver(ConsumerOwner):
         )
 
     def settle_committed(self, settlements: dict[int, int]) -> None:
-        """Acknowledge and reject the deliveries for which a transaction being committed says so.
+        """Acknowledge or reject deliveries, because a transaction commits.
 
-        `settlements` gives for a delivery tag ACKED, REJECTED or REQUEUED, which is left out here.
+        `settlements` maps delivery tags to ACKED, REJECTED or REQUEUED. Deliveries to requeue are
+        left to `requeue_committed`.
         """
         for number, how in settlements.items():
             if how != REQUEUED:

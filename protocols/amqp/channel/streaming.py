@@ -112,7 +112,7 @@ class AmqpStreamConsumer(QueueStreamReader):
             before, after = self._before, self._after
             size: i64 = _FIXED + len(before) + 8 + len(after)
             if size > self._room:
-                # The properties do not fit into a frame of this client: it does not get the row.
+                # The properties do not fit into a frame of this client, so the row is left out.
                 row += 1
                 continue
             exchange = data[

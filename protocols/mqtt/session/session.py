@@ -95,8 +95,8 @@ class Session(Subscriber):
         #: determines the permissions, which `identity` has.
         self.user = ""
         self.named = False
-        #: True if the client logged in without a user name. All such clients count as one user.
-        #: That user is not the one who logged in with a name equal to `user`.
+        #: True if the client logged in without a user name. All such clients count as one user,
+        #: who is distinct from a user that logs in under the same name.
         self.anonymous = False
         self.identity: Identity | None = None
         #: The client's connection, before and after the CONNACK; None while the client is away.
