@@ -40,7 +40,7 @@ class Reauthorization(Task):
 
     def __init__(self, front: Front) -> None:
         self._front = front
-        #: The connections that are not reviewed yet, the last one first.
+        #: The connections that are not reviewed yet. The last of the list is reviewed first.
         self._left = list(front.connections)
         self._agenda = front.broker.agenda
         self._done = False

@@ -120,7 +120,7 @@ class Catalog:
             raise CatalogError(f"cannot read '{path}-wal': {error.strerror or error}") from error
         if self.wal.damage:
             raise self._damage_error(f"'{path}-wal', {self.wal.damage}")
-        create_private(path)  # The write-ahead log gets the same mode.
+        create_private(path)  # SQLite gives the write-ahead log the mode of this file.
         try:
             # One thread opens the database, another one writes later: never both at once.
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -227,9 +227,10 @@ class Catalog:
     # -- renaming, for repairs
 
     def rename(self, number: int, kind: str, name: str) -> None:
-        """Give an object another name, in a transaction of its own. Bindings refer to numbers.
+        """Give an object another name, in a transaction of its own.
 
-        The caller must hold the lock on the data directory.
+        Bindings refer to the number of the object, so they stay valid. The caller must hold the
+        lock on the data directory.
         """
         table, db = _OBJECT_TABLES[kind], self._db
         try:

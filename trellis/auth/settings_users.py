@@ -31,9 +31,9 @@ class GeneratedUser(msgspec.Struct):
 
 
 class SettingsIdentity(AccountIdentity):
-    """A user of the settings, with permissions in the virtual hosts named there.
+    """A user of the settings, with permissions in the virtual hosts that the settings name.
 
-    In other virtual hosts it has the permissions that the broker stores for its name.
+    In other virtual hosts, the user has the permissions that the broker stores for its name.
     """
 
     def __init__(self, user: UserSettings) -> None:

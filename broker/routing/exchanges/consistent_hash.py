@@ -33,7 +33,7 @@ from matching.matcher import Search
 WEIGHT_MAX: Final = 1_000_000
 #: Number of bindings whose scores count as one step of a search: 25 to 65 ns each, compiled.
 SHARES_PER_STEP: Final = 4
-#: Largest number of bindings with which a match is made at once, in up to 1 ms, without a search.
+#: Largest number of bindings with which a match is made without a pause. It takes up to 1 ms.
 DIRECT_SHARES: Final = 16_384
 _PROPERTIES: Final = ("correlation_id", "message_id", "timestamp")
 _MASK: Final[i64] = 0xFFFF_FFFF
