@@ -277,7 +277,7 @@ class Checkpointing:
     # -- reading, twice
 
     def _read(self) -> bool:
-        """Read some records; return False if there are no more."""
+        """Read some records for the present stage; return False if there are no more."""
         scan = self._scan
         if scan is None:
             scan = self._scan = self._next_range()
@@ -337,7 +337,7 @@ class Checkpointing:
                 start, end = ranges[self._range_at]
                 end = min(end, self._sizes[self._file_at])
                 scan = FileScan(file.file(), start, end, file.seed, 0, READ_SIZE)
-                # The mark stage checked all checksums. Copied records are checked again.
+                # The mark stage checked all checksums. `_copy_if_live` checks copied records again.
                 scan.reader.skip_checksums = self.stage == COPY
                 return scan
             file.close_scan()

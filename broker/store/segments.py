@@ -426,7 +426,7 @@ class LogReader:
         self._log = log
         self._file: LogFile | None = None
         self._reader = RecordReader(0, 0)
-        #: The last position that was read. The reader has passed the records up to this position.
+        #: The last position that was asked for. The reader has passed the records up to it.
         self._reached: i64 = 0
 
     def read(self, position: i64) -> bool:

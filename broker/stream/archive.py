@@ -169,8 +169,8 @@ class SegmentWriter:
     def finish(self) -> None:
         """Make the rows of the active segment durable, then end it and write its index.
 
-        The end-of-stream marker and the index are optional: the next start finds the end of the
-        segment, and makes the index. Raise StoreError.
+        The end-of-stream marker and the index are optional: if the disk is full, the next start
+        adds them. Raise StoreError.
         """
         self.sync()
         segment, written, file = self._segment, self._written, self._open_file()

@@ -165,7 +165,7 @@ def repair(arguments: argparse.Namespace) -> int:
 
 
 def _rename_invalid(directory: Path) -> None:
-    """Rename the objects in the catalog whose names are not valid UTF-8. Print the names of each."""
+    """Rename objects in the catalog whose names are not valid UTF-8; print old and new names."""
     from broker.names import shown
     from broker.store.catalog import Catalog
     from broker.store.inspect import REPAIRED
