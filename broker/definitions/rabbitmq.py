@@ -106,7 +106,7 @@ class Import:
         self._seen: dict[str, int] = {}
 
     def take(self, section: str, row: object) -> None:
-        """Import one object of a section, and count it in the report, or its refusal."""
+        """Import one object of a section; count the object, or its refusal, in the report."""
         at = self._seen.get(section, 0)
         self._seen[section] = at + 1
         report = self.report
