@@ -24,13 +24,13 @@ read:
                 or a write of the store before a reply (`reply_when_durable`). `stall` stops all
                 handling of input, so that replies keep their order; `resume_input` ends it.
     block       An alarm for memory or disk is on, and this client publishes. `block` stalls the
-                connection until the alarm is over, and then `unblock` is called.
+                connection until the alarm is over; broker/alarms.py then calls `unblock`.
     throttled   The client is above its rate limit. The link does not read for a while, and
                 `throttled` names the limit (trellis/server/rate_limited_link.py).
     backlog     The disk is slower than the publishers: too many bytes wait to be written
-                (BACKLOG_BYTES in trellis/server/store_writer.py). The link of a client that
-                `persists` does not read until the disk has caught up; while a journal records all
-                publications, this applies to every client.
+                (BACKLOG_BYTES in trellis/server/store_writer.py). The link of a connection with
+                `persists` does not read until the disk has caught up. While a journal records all
+                publications, this applies to every connection.
 
 The opposite direction, a client that reads too slowly, is in broker/messages/outlet.py.
 """
@@ -58,8 +58,8 @@ COLD: Final[i64] = 10
 #: Size of the input that is kept for a client while its credentials are checked, in bytes.
 LOGIN_INPUT_MAX: Final[i64] = 64 << 10
 
-#: In place of a cost: a publication waits for its search and has had no effect. It is handled again
-#: in the next turn, and the input behind it waits.
+#: Returned in place of a cost: the search for a publication's destinations pauses, and the
+#: publication has had no effect. It is handled again in the next turn; the input after it waits.
 SEARCHING: Final[i64] = -1
 
 #: Reasons for which the broker closes a connection, as the metrics count them: an operator or a
@@ -80,7 +80,7 @@ def _unlogged(event: str, fields: dict[str, object]) -> None:
 class Peer:
     """The client's end of a transport.
 
-    `local` is True if the client runs on this machine and is no proxy for clients of other
+    `local` is True if the client runs on this machine and is not a proxy for clients on other
     machines. Some users may log in from this machine only.
     """
 
@@ -90,7 +90,7 @@ class Peer:
         self.local = local
         #: Name of the listener to which the client has connected.
         self.listener = ""
-        #: Name in the client's certificate if that is trusted; "" without a trusted certificate.
+        #: Name in the client's certificate; "" if the client has no trusted certificate.
         self.certificate = ""
         #: True for a browser that shows a page of another site. Its user may not know that the page
         #: connects to this broker.
@@ -124,7 +124,7 @@ class ConnectionRegistry:
         #: Number of logins by outcome.
         self.logins: dict[str, int] = {}
 
-        #: Writes an event with its fields into the log. The server sets it.
+        #: Function that writes an event with its fields into the log. The server sets it.
         self.log: Callable[[str, dict[str, object]], None] = _unlogged
 
     def enter(self, connection: Connection) -> None:
@@ -160,14 +160,14 @@ class Connection(Outlet):
         self.behind = False
         self.stalled = False
         self.finished = False
-        #: Reason of the end, as the metrics count it; "" before.
+        #: Reason for which the connection has ended, as the metrics count it; "" while it is open.
         self.reason = ""
-        #: True if the client has asked for the end: it must be able to read the reply before the
-        #: transport closes.
+        #: True if the client has asked to close the connection: the client must be able to read the
+        #: reply before the transport closes.
         self.answers_last = False
         self.deadline: i64 = 0
         self.agenda = front.broker.agenda
-        #: Time of the connection, in seconds since 1970.
+        #: Time at which the connection was opened, in seconds since 1970.
         self.opened_at = self.agenda.wall
         #: True once the client has logged in.
         self.admitted = False
@@ -176,8 +176,8 @@ class Connection(Outlet):
         self.persists = False
         #: Time of the last input, in ms of Agenda.now.
         self.last_input_at: i64 = self.agenda.now
-        #: Size that the kept input must reach before `consume` is called again, in bytes: with
-        #: less, its first frame is incomplete.
+        #: Size that the kept input must reach before `consume` is called again, in bytes. Below
+        #: this size, the first frame of the input is incomplete.
         self.need: i64 = 0
         self.bytes_in: i64 = 0
         #: Input that is not consumed yet, and its size in bytes.
@@ -192,17 +192,18 @@ class Connection(Outlet):
         self.transport_backlog: Callable[[], int] = _no_backlog
         #: Time at which the client's credentials expire, in ms of Agenda.now; 0 for never.
         self.expires: i64 = 0
-        #: The searches of the publication that is being handled, from the first one that needs any.
+        #: The searches for the destinations of the publication that is being handled. None until a
+        #: publication needs a search; later publications use the same slot.
         self.slot: SearchSlot | None = None
-        #: Rate limit that the client has exceeded, while the link therefore does not read; else "".
+        #: Name of the rate limit because of which the link does not read now; "" while it reads.
         self.throttled = ""
 
     @property
     def published(self) -> int:
         """Number of publications that the connection's publish context has received.
 
-        Other connections of the same user share the context. So only the increase during a call of
-        this connection comes from this connection.
+        Other connections of the same user share the context. So the publications of this
+        connection are the increase of the number during calls of this connection's methods.
         """
         return 0
 
@@ -261,9 +262,10 @@ class Connection(Outlet):
             self.touch()
 
     def _check_login_input(self) -> None:
-        """Abort a connection whose client sends over LOGIN_INPUT_MAX bytes before it is logged in.
+        """Abort the connection if its client sends too much input before it is logged in.
 
-        The bytes count while the connection is stalled, as it is during a check of credentials.
+        The limit of LOGIN_INPUT_MAX bytes is for the input that waits while the connection is
+        stalled, as during the check of the client's credentials.
         """
         if self._input_size > LOGIN_INPUT_MAX and not self.admitted:
             self.abort("too_much_before_login")
@@ -279,7 +281,7 @@ class Connection(Outlet):
     def search_slot(self) -> SearchSlot:
         """Return the slot for the searches of the present publication.
 
-        `end_search` must be called when the publication is complete or refused.
+        The caller must call `end_search` when the publication is complete or refused.
         """
         slot = self.slot
         if slot is None:
@@ -310,7 +312,10 @@ class Connection(Outlet):
         self.touch()
 
     def block(self) -> None:
-        """Stall a client that has published during an alarm for memory or disk, until its end."""
+        """Stall a client that has published during an alarm, until no alarm is on.
+
+        The alarms are those for memory and disk.
+        """
         if not self.stalled:
             self.stall()
             self.front.broker.alarms.wait(self)
@@ -321,7 +326,7 @@ class Connection(Outlet):
             self.resume_input()
 
     def wait_for_dead_letters(self, vhost: VirtualHost) -> None:
-        """Stall a client that has published to a queue which is behind with its dead letters.
+        """Stall a client that has published to a queue with too many unpublished dead letters.
 
         `VirtualHost.set_behind` ends the stall.
         """
@@ -380,9 +385,9 @@ class Connection(Outlet):
         )
 
     def reauthorize(self) -> None:
-        """Look up the permissions of the client again: they changed, or its credentials expire.
+        """Look up the client's permissions again: they changed, or the credentials have expired.
 
-        Apply the permissions found, or close the connection if the client may not stay.
+        Apply the permissions found, or close the connection if the client may not stay connected.
         """
 
     # -- the end
@@ -457,7 +462,7 @@ class DeferredReply(Waiter):
         self.reply = b""
 
     def settled(self) -> None:
-        """Send the reply, and have the connection handle input again."""
+        """Send the reply, and resume the input of the connection."""
         connection = self._connection
         if connection.stalled and self.reply and not connection.finished:
             connection.out.write(self.reply)

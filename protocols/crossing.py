@@ -10,7 +10,7 @@ and back unchanged.
                              empty, too long for a header, or the name of one of these headers
     x-mqtt-content-type      a Content Type of more than 255 bytes
     x-reply-to-topic         the Response Topic, as a routing key
-    x-correlation-id         Correlation Data that is not a short string
+    x-correlation-id         Correlation Data of more than 255 bytes, or that is not UTF-8
 """
 
 from __future__ import annotations

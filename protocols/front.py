@@ -8,7 +8,7 @@ from broker.agenda import Task
 from broker.broker import Broker
 from protocols.connection import Connection, ConnectionRegistry, Peer
 
-#: Connections whose permissions are renewed in one turn of the event loop.
+#: Number of connections whose permissions are renewed in one turn of the event loop.
 REVIEWED: Final = 100
 
 
@@ -17,7 +17,7 @@ class Front(ConnectionRegistry):
 
     def __init__(self, name: str, broker: Broker) -> None:
         super().__init__(name, broker)
-        #: Names of the publish contexts: one for each version of the protocol that has its own.
+        #: Names of the publish contexts: one for each version of the protocol with its own context.
         self.context_names: tuple[str, ...] = (name,)
         self._reviewing: Reauthorization | None = None
 
@@ -26,7 +26,7 @@ class Front(ConnectionRegistry):
         raise NotImplementedError
 
     def reauthorize(self) -> None:
-        """Renew the permissions of all connections, of REVIEWED connections in each turn."""
+        """Renew the permissions of all connections: those of REVIEWED connections in each turn."""
         if self._reviewing is None or not self._reviewing.again():
             self._reviewing = Reauthorization(self)
             self.broker.agenda.add(self._reviewing)
@@ -40,7 +40,7 @@ class Reauthorization(Task):
 
     def __init__(self, front: Front) -> None:
         self._front = front
-        #: The connections that are not reviewed yet. The last of the list is reviewed first.
+        #: The connections whose permissions are not renewed yet. The last one in the list is next.
         self._left = list(front.connections)
         self._agenda = front.broker.agenda
         self._done = False

@@ -20,10 +20,11 @@ from broker.messages.memory import SAMPLES, estimate
 from broker.messages.message import Message
 from broker.queues.consumer import Delivery
 
-#: Number of settled entries at the start of the list from which on they may be removed together.
+#: The settled entries at the start of the list are removed together, but only if there are at least
+#: this many and they are at least half of the list.
 SLACK: Final[i64] = 512
-#: Distance between the oldest outstanding number and the newest above which the outstanding
-#: deliveries become stragglers, if they are few.
+#: Largest number of entries from the first outstanding delivery of the list to its end. In a longer
+#: list, the outstanding deliveries become stragglers if they are few (`_leave_behind`).
 SPAN: Final[i64] = 65_536
 #: Empty dict that all windows without stragglers share. It is never changed.
 _NO_STRAGGLERS: Final[dict[int, Delivery]] = {}
@@ -63,7 +64,7 @@ class Window:
         return self.base - 1
 
     def skip_to(self, number: i64) -> None:
-        """Have the next delivery get this number. It must not be below `next`."""
+        """Reserve this number for the next delivery. It must not be below `next`."""
         if self.count > len(self._stragglers):
             while self.next < number:
                 self.skip()
@@ -83,9 +84,9 @@ class Window:
         return self.base + len(self._items)
 
     def span(self) -> i64:
-        """Return `next` minus `first`: the numbers given out from the oldest delivery on.
+        """Return `next` minus `first`: how many numbers were assigned from `first` on.
 
-        Stragglers do not count.
+        Stragglers have lower numbers and do not count.
         """
         return len(self._items) - self.head
 

@@ -20,7 +20,7 @@ Theory of operation
   byte by byte. For the other methods, pamqp has the list of fields, and encodes them.
 - A content is relayed as one slice of the input, with all its frames. `Frames` is the encoding of a
   content; each pair of channel number and frame_max has one such object. So a comparison with `is`
-  tells a consumer if it can send the slice unchanged, or needs other frames (codec/contents.py).
+  tells a consumer whether to send the slice unchanged or to make other frames (codec/contents.py).
 - Routes are cached under the bytes of exchange and routing key in basic.publish. The plan of a
   route tells if a publication may take the fast path; all others go to ChannelPublisher.publish.
 - Replies and confirms keep their order. A reply to a method that changes durable definitions waits

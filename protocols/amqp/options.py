@@ -10,11 +10,11 @@ class AmqpOptions:
     """Limits and timings of all AMQP connections of one broker."""
 
     def __init__(self, version: str = "0") -> None:
-        #: Version of the broker, told in connection.start.
+        #: Version of the broker, sent in connection.start.
         self.version = version
-        #: Channels that a connection may open.
+        #: Largest number of channels that a connection may open.
         self.channel_max = 2047
-        #: Largest frame in bytes; at most codec.frames.FRAME_MAX.
+        #: Size of the largest frame, in bytes; at most codec.frames.FRAME_MAX.
         self.frame_max = 131_072
         #: Heartbeat offered to clients, in seconds; 0 offers none.
         self.heartbeat = 60

@@ -14,23 +14,25 @@ class MqttOptions:
         self.version = version
         #: Time that a client has to send its CONNECT, in milliseconds.
         self.handshake_ms = 10_000
-        #: Largest packet in bytes.
+        #: Size of the largest packet, in bytes.
         self.max_packet = 16 << 20
-        #: Levels of a topic name or topic filter.
+        #: Largest number of levels of a topic name or topic filter.
         self.max_levels = 200
-        #: Messages of QoS 1 and 2 in flight to one client, and from one client of MQTT 5.
+        #: Largest number of QoS 1 and 2 messages in flight to one client, and from one client of
+        #: MQTT 5.
         self.receive_maximum = 1_024
         #: Longest session expiry interval, in seconds.
         self.session_expiry_s = 14 * 86_400
-        #: Sessions of the broker, with and without a connected client.
+        #: Largest number of sessions of the broker, with and without a connected client.
         self.sessions = 1_000_000
-        #: Messages that wait in the inbox of one session.
+        #: Largest number of messages that wait in the inbox of one session.
         self.session_backlog = 100_000
-        #: Subscriptions of one session, shared ones included; 0 is no limit.
+        #: Largest number of subscriptions of one session, shared subscriptions included; 0 is no
+        #: limit.
         self.subscriptions = 100_000
-        #: Topic aliases that a client of MQTT 5 may use; 0 offers none.
+        #: Largest number of topic aliases that a client of MQTT 5 may use; 0 offers none.
         self.topic_alias_maximum = 16
-        #: Longest keep-alive in seconds, told to clients of MQTT 5; 0 is no limit.
+        #: Longest keep-alive in seconds, sent to clients of MQTT 5; 0 is no limit.
         self.keep_alive_max = 0
         #: Response information for clients that request it: this prefix and the client identifier.
         self.response_prefix = "responses/"

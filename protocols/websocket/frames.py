@@ -32,8 +32,8 @@ TOO_LARGE: Final = 1009
 #: 3000 to 4999.
 _CODES: Final = (1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014)
 
-#: True without compilation. A step of eight bytes in `unmask` then costs as much as `unmasked` for
-#: a whole small frame.
+#: True if this module is not compiled. A step of eight bytes in `unmask` then costs as much as
+#: `unmasked` for a whole small frame.
 _INTERPRETED: Final = __file__.endswith(".py")
 
 
@@ -54,8 +54,8 @@ def close(code: int) -> bytes:
 def read_close(payload: bytes) -> int:
     """Return the close code for the answer to a close frame with this payload.
 
-    It is the code in the payload if that is valid (section 7.4), 0 for an empty payload, and
-    PROTOCOL_ERROR or INVALID for an invalid one.
+    The result is the code in the payload if the payload is valid (section 7.4), 0 for an empty
+    payload, and PROTOCOL_ERROR or INVALID for an invalid payload.
     """
     if not payload:
         return 0

@@ -114,7 +114,8 @@ class WebSocketLayer(Layer):
                 self._left -= end - at
                 at = end
             if size - at < 6:
-                # The header of a masked frame has at least six bytes; two show if it is invalid.
+                # The header of a masked frame has at least six bytes; the first two show whether
+                # it is valid.
                 if size - at < 2 or self._left > 0 or not self._invalid(data, at):
                     break
                 return out.getvalue()
@@ -148,7 +149,7 @@ class WebSocketLayer(Layer):
         return out.getvalue()
 
     def _invalid(self, data: bytes, at: i64) -> bool:
-        """Check the first two bytes of a frame, at `at`.
+        """Check the first two bytes of the frame that begins at `at`.
 
         Close the WebSocket and return True if the frame is invalid, or not allowed now.
         """

@@ -18,7 +18,8 @@ from protocols.connection import Peer
 
 #: Size of the largest request, in bytes.
 REQUEST_MAX: Final = 16 << 10
-#: Subprotocols of MQTT, as clients name them: that of the specification, and that of version 3.1.
+#: Names of the MQTT subprotocol that clients offer: the name in the specification, and the name
+#: that clients of version 3.1 use.
 SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
 
 #: Reasons to refuse an upgrade: the request is no valid upgrade, has the wrong path, Origin or
@@ -33,7 +34,7 @@ _HERE: Final = ("localhost", "127.0.0.1", "[::1]")
 class OriginPolicy:
     """The path of the WebSocket, and the origins of the pages that may open it.
 
-    Pages of the broker's own host always may open it. `origins` are lowercase; `*` allows all.
+    Pages of the broker's own host may always open it. `origins` are lowercase; `*` allows all.
     """
 
     def __init__(self, path: str, origins: list[str]) -> None:
@@ -46,7 +47,10 @@ class OriginPolicy:
 
 
 class UpgradeRefused(Exception):
-    """A refused upgrade: `reason` is one of REASONS; `status` and the text are for the client."""
+    """A refused upgrade. The response to the client has the HTTP `status` and the text.
+
+    `reason` is one of REASONS.
+    """
 
     def __init__(self, reason: str, status: int, text: str) -> None:
         super().__init__(text)
@@ -99,7 +103,7 @@ def upgrade(policy: OriginPolicy, data: bytes, peer: Peer) -> tuple[bytes, bytes
         return None
     headers = _fields(request)
     if request.method != b"GET":
-        raise UpgradeRefused("request", 405, "only GET is served here, to open a WebSocket")
+        raise UpgradeRefused("request", 405, "the method must be GET, to open a WebSocket")
     if request.target.decode("ascii", "replace").partition("?")[0] != policy.path:
         raise UpgradeRefused(
             "path", 404, f"no such page: MQTT over WebSocket is served at {policy.path}"
@@ -144,10 +148,12 @@ def _key(request: h11.Request, fields: dict[bytes, bytes]) -> bytes:
             "request", 426, "only WebSocket is served here: send Upgrade and Connection headers"
         )
     if request.http_version < b"1.1":
-        raise UpgradeRefused("request", 400, "WebSocket needs HTTP/1.1; the request is older")
+        raise UpgradeRefused(
+            "request", 400, "WebSocket needs HTTP/1.1; the request has an older version"
+        )
     if fields.get(b"sec-websocket-version", b"") != b"13":
         raise UpgradeRefused(
-            "request", 426, "only version 13 is supported: send Sec-WebSocket-Version: 13"
+            "request", 426, "only WebSocket version 13 is supported: send Sec-WebSocket-Version: 13"
         )
     key = fields.get(b"sec-websocket-key", b"")
     try:
@@ -181,7 +187,7 @@ def _check_origin(policy: OriginPolicy, fields: dict[bytes, bytes], peer: Peer) 
             "origin",
             403,
             f"pages of {origin} may not connect: to allow them, add this origin to the setting "
-            "ws.origins (wss.origins)",
+            "ws.origins or wss.origins",
         )
     peer.cross_site = True
     peer.local = False
@@ -197,7 +203,7 @@ def _host(authority: str) -> str:
 def _subprotocol(fields: dict[bytes, bytes]) -> str:
     """Return the best subprotocol that the client offers [MQTT-6.0.0-3], [MQTT-6.0.0-4].
 
-    Raises UpgradeRefused if it offers none of SUBPROTOCOLS.
+    Raises UpgradeRefused if the client offers none of SUBPROTOCOLS.
     """
     offered = list(_words(fields, b"sec-websocket-protocol"))
     for word in SUBPROTOCOLS:

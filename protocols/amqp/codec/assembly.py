@@ -12,8 +12,8 @@ from protocols.amqp.errors import AmqpError
 class Assembly:
     """A content that arrives frame by frame, with the arguments of its basic.publish.
 
-    `address` is the exchange and routing key as encoded in the method, `flags` are its mandatory
-    and immediate bits.
+    `address` is the exchange and routing key as encoded in the method, `flags` are the mandatory
+    and immediate bits of the method.
     """
 
     def __init__(self, address: bytes, flags: i64) -> None:
@@ -28,19 +28,19 @@ class Assembly:
     def add(self, kind: i64, frame: bytes) -> bool:
         """Add a frame; return True if the content is complete. Raises AmqpError."""
         if kind != (HEADER if self.left < 0 else BODY):
-            raise AmqpError(505, "expected content header or body")
+            raise AmqpError(505, "content header and body frames are in the wrong order")
         if kind == HEADER:
             if len(frame) < FIXED_HEADER + 8:
                 raise AmqpError(501, "content header is cut off")
             if frame[7:9] != b"\x00\x3c":
-                raise AmqpError(505, "content header of another class than basic")
+                raise AmqpError(505, "content header has another class than basic")
             self.size = self.left = int.from_bytes(frame[11:19], "big", signed=True)
             if self.left < 0:
-                raise AmqpError(501, "negative body size")
+                raise AmqpError(501, "content header has a negative body size")
         else:
             self.left -= len(frame) - 8
             if self.left < 0:
-                raise AmqpError(501, "body longer than declared")
+                raise AmqpError(501, "body is longer than its content header declares")
             if len(frame) == 8:
                 return False  # An empty body frame is dropped.
         self._content += frame

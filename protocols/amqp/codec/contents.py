@@ -37,7 +37,8 @@ NUMBERED: Final = PRODUCER.encode()
 #: Size of the payload of a header frame before the properties, in bytes.
 FIXED_HEADER: Final[i64] = 14
 
-#: Name that stands for direct replies: in reply_to, and as the queue to consume them from.
+#: Name that stands for direct replies: in the property reply_to of a request, and as the name of
+#: the queue from which the client consumes the replies.
 DIRECT: Final = b"amq.rabbitmq.reply-to"
 
 _TIMESTAMP: Final[i64] = 1 << 6
@@ -108,7 +109,7 @@ class EncodedProperties(Encoding):
 
 
 class AmqpPropertyCodec(PropertyCodec):
-    """The codec that encodes the properties of dead letters of any protocol as AMQP's."""
+    """The codec that encodes the properties of dead letters of any protocol as AMQP properties."""
 
     def encoded(self, encoding: AmendedEncoding, content: bytes, qos: i64) -> Encoding:
         source = encoding.source
@@ -127,8 +128,8 @@ _known: Final[dict[tuple[int, int], Frames]] = {}
 def frames_of(channel: i64, frame_max: i64) -> Frames:
     """Return the encoding for a channel number and a frame_max.
 
-    It is the same object each time, unless _KNOWN_MAX other encodings are cached. If a content's
-    encoding is the object for the receiving channel, its frames can be relayed unchanged.
+    The result is the same object each time, unless _KNOWN_MAX other encodings are cached. If a
+    content's encoding is the object for the receiving channel, its frames can be relayed unchanged.
     """
     known = _known.get((channel, frame_max))
     if known is None:
@@ -194,8 +195,8 @@ def persistent(data: bytes, start: i64) -> bool:
 def slow_path_reasons(reasons: i64, data: bytes, start: i64) -> i64:
     """Return the reasons for the slow path that remain after a check of the property values.
 
-    `reasons` is a mask: the bits of Plan.slow_path_mask that the content's property flags, or its
-    plan, have set. `start` is the position of the header frame.
+    `reasons` is a mask: those bits of Plan.slow_path_mask that apply to every content, or to a
+    content with these property flags. `start` is the position of the header frame.
     """
     if reasons & PERSISTENCE and not persistent(data, start):
         reasons -= PERSISTENCE
@@ -236,7 +237,7 @@ def short_property(content: bytes, wanted: i64) -> bytes:
 
 
 def _property_at(data: bytes, start: i64, wanted: i64) -> i64:
-    """Return the position of the property with the flag `wanted`, after those with higher flags.
+    """Return the position of the property with the flag `wanted`, which must be set.
 
     Return 0 if the header frame ends before the property.
     """

@@ -32,16 +32,18 @@ _COLUMNS: Final = [PROPERTY_COLUMNS[name] for name, _ in LAYOUT]
 _WIDTHS: Final[list[i64]] = [
     {"text": _TEXT, "table": _TABLE, "byte": 1, "time": 8}[kind] for _, kind in LAYOUT
 ]
-#: Column of the headers. It is the last one, although other flags follow that of the headers.
+#: Column of the headers: the last column, although the flag of the headers is not the last flag.
 _LAST: Final = PROPERTY_COLUMNS["headers"]
 #: Largest number of entries in each cache: headers of messages without properties, and results of
-#: `properties`. Longer properties than _KNOWN_SIZE_MAX bytes are not cached.
+#: `properties`. Properties of more than _KNOWN_SIZE_MAX bytes are not cached.
 _KNOWN_MAX: Final = 1_024
 _KNOWN_SIZE_MAX: Final = 256
 
 
 class AmqpHeaderCodec(HeaderCodec):
-    """The codec of messages of any protocol to AMQP content headers, and of these to columns."""
+    """The codec that converts messages of any protocol to AMQP content headers, and AMQP content
+    headers to columns.
+    """
 
     def __init__(self) -> None:
         self._known: dict[bytes, list[tuple[int, bytes]]] = {}
@@ -98,7 +100,7 @@ class AmqpHeaderCodec(HeaderCodec):
 
 
 def _columns(data: bytes) -> list[tuple[int, bytes]]:
-    """Return (column, value) of each property, columns ascending.
+    """Return (column, value) of each property, in ascending order of the columns.
 
     `data` is flags and properties. A property that is cut off, and all after it, are left out.
     """

@@ -74,12 +74,12 @@ def write_properties(properties: Properties) -> bytes:
 def amended(data: bytes, headers: Mapping[str, object], changed: Mapping[str, object]) -> bytes:
     """Return flags and properties after changes.
 
-    `data` is flags and properties before. `headers` and `changed` have the new values of headers
-    and of other properties, by name; the value None removes one.
+    `data` is flags and properties before the changes. `headers` has the new values of headers by
+    name, `changed` those of other properties. The value None removes a header or property.
     """
     kept = {name: value for name, _, value in split_properties(data)}
     if kept.get("delivery_mode", _MODES[0]) not in _MODES:
-        del kept["delivery_mode"]  # Some clients fail to read an invalid one.
+        del kept["delivery_mode"]  # Some clients cannot read an invalid mode.
     for name, kind in LAYOUT:
         if name in changed:
             kept.pop(name, None)

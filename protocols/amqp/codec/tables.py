@@ -5,8 +5,8 @@
     value   type(1)    bytes, as many as the type says
 
 pamqp is not used for tables: it copies the rest of a table for every entry (0.9 s for a frame full
-of them), and does not preserve types when it writes what it has read. A double becomes a float, a
-long integer a single byte, and a name is cut at 128 bytes.
+of entries), and does not preserve types when it writes a table that it has read. A double becomes a
+float, a long integer becomes a single byte, and a name is cut at 128 bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 
 Table = dict[str, object]
 
-#: Depth of nested tables and arrays; a deeper one is an error.
+#: Largest depth of nested tables and arrays; deeper nesting is an error.
 DEPTH_MAX: Final = 100
 #: Layouts of the numeric types.
 _NUMBERS: Final[dict[int, struct.Struct]] = {
@@ -122,7 +122,7 @@ def _read_array(data: bytes, at: int, end: int, depth: int) -> tuple[list[object
 def _skip(data: bytes, at: int, end: int) -> int:
     """Return the position after the value at position `at`. Raises ValueError."""
     if at >= end:
-        raise ValueError("a name without a value")
+        raise ValueError("an entry has no value")
     kind = data[at]
     at += 1
     number = _NUMBERS.get(kind)

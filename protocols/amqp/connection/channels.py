@@ -20,7 +20,8 @@ from protocols.amqp.errors import AmqpError
 from protocols.connection import ConnectionRegistry
 
 #: Limit of the total size of the incomplete contents on one connection: UNFINISHED times the size
-#: of the largest message, plus UNFINISHED_LEAST bytes, so that frames fit below a small limit.
+#: of the largest message, plus UNFINISHED_LEAST bytes. The second part leaves room for the frames
+#: if the largest message is small.
 UNFINISHED: Final[i64] = 4
 UNFINISHED_LEAST: Final[i64] = 1 << 20
 
@@ -31,7 +32,7 @@ class ChannelTable:
     def __init__(self, message_max: i64) -> None:
         #: Open channels by number.
         self.open: dict[int, Channel] = {}
-        #: Numbers of the channels that the broker has closed and the client has not.
+        #: Numbers of the channels that the broker has closed and whose channel.close-ok is missing.
         self.closing: set[int] = set()
         self._message_max: i64 = message_max
         #: Size of the incomplete contents on all channels, in bytes, frames included.
@@ -85,7 +86,7 @@ class ChannelTable:
         self.closing.clear()
 
     def confirm(self) -> None:
-        """Send those confirms of all channels that can be sent now."""
+        """Send the confirms of all channels, as far as they can be sent now."""
         for channel in self.open.values():
             channel.publisher.confirm()
 
@@ -103,7 +104,7 @@ class ChannelTable:
         """
         assembly = publisher.assembly
         if assembly is None:
-            raise AmqpError(505, "content without a method")
+            raise AmqpError(505, "a content frame must follow a basic.publish")
         before: i64 = assembly.held
         complete = assembly.add(kind, frame)
         self._unfinished += assembly.held - before

@@ -1,4 +1,4 @@
-"""Closing: the ways in which a connection or a channel ends, and the action of each in each state.
+"""Closing: the ways in which a connection or a channel ends, and their actions in each state.
 
 A connection ends through one of four verbs, which are methods of AmqpConnection:
 
@@ -103,7 +103,7 @@ class Closing:
     """
 
     def __init__(self) -> None:
-        #: True once the input cannot be divided into frames any more: all of it is ignored then.
+        #: True once the input cannot be divided into frames: all further input is ignored.
         self.unreadable = False
 
     def close(
@@ -119,7 +119,7 @@ class Closing:
             _enter_closing(connection, reason, CLOSING_MS)
             connection.release_resources()
             if connection.stalled:
-                connection.resume_input()  # The input that waits may contain the client's close.
+                connection.resume_input()  # The waiting input may contain the client's close.
             connection.touch()
         elif todo == END:
             connection.abort(reason)
@@ -130,7 +130,8 @@ class Closing:
     ) -> None:
         """Refuse a client that has not logged in.
 
-        `refusal` is the error for its connection.start-ok, or None if the client cannot read it.
+        `refusal` is the error that answers the client's connection.start-ok, or None if the client
+        does not understand an error at this point.
         """
         todo = action(connection.state, REJECT)
         if todo == SEND_HEADER:

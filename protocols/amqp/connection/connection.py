@@ -81,7 +81,7 @@ BASIC: Final[i64] = 60
 DECLARED: Final[i64] = 100
 #: Methods that a running connection may send and that need no reply.
 _IGNORED: Final = ("Connection.Blocked", "Connection.Unblocked")
-#: Size of a basic.publish with an empty exchange name and routing key, in bytes.
+#: Size of the payload of a basic.publish with an empty exchange name and routing key, in bytes.
 _SHORTEST_PUBLISH: Final[i64] = 9
 
 
@@ -95,13 +95,15 @@ class AmqpConnection(ConnectionInterface):
         #: Size of the largest message body, in bytes.
         self.message_max: i64 = front.broker.limits.message
         self.channels = ChannelTable(self.message_max)
-        #: Channel, and class and method id, of the frame that is being handled.
+        #: Number of the channel, and method (class id << 16 | method id; 0 for none), of the frame
+        #: that is being handled.
         self.current_channel: i64 = 0
         self.current_method: i64 = 0
         self.deadline = self.agenda.now + options.handshake_ms
         #: Size of the largest content that may take the fast path, in bytes; -1 for none.
         self._fast_max: i64 = self.message_max
-        #: The content that came in several chunks and waits for the search for its destinations.
+        #: A content that came in several chunks, while the search for its destinations pauses; None
+        #: at other times.
         self._searching: tuple[ChannelPublisher, Assembly] | None = None
         #: Position in the input behind the frame that is being handled.
         self._cursor: i64 = 0
@@ -170,7 +172,7 @@ class AmqpConnection(ConnectionInterface):
             length: i64 = i64(read_i32_be(data, position + 3))
             if length < 0 or length > self.frame_max - OVERHEAD:
                 self._fail_framing(
-                    f"frame with a payload of {length & 0xFFFF_FFFF} bytes; "
+                    f"a frame has a payload of {length & 0xFFFF_FFFF} bytes; "
                     f"the limit is {self.frame_max - OVERHEAD}"
                 )
                 return size
@@ -294,7 +296,7 @@ class AmqpConnection(ConnectionInterface):
         self.current_method = 0
         if kind == HEARTBEAT:
             if number != 0:
-                raise AmqpError(505, f"heartbeat on channel {number}")
+                raise AmqpError(505, f"a heartbeat must use channel 0, not {number}")
             return
         if kind not in (METHOD, HEADER, BODY):
             raise AmqpError(501, f"unknown frame type {kind}")
@@ -304,7 +306,7 @@ class AmqpConnection(ConnectionInterface):
         elif channel is not None:
             self._on_content(channel.publisher, kind, frame)
         elif number not in self.channels.closing:
-            raise AmqpError(505, "content without a method")
+            raise AmqpError(505, "a content frame must follow a basic.publish")
 
     def _on_content(self, publisher: ChannelPublisher, kind: i64, frame: bytes) -> None:
         """Add a frame to the content of a publication, and publish it when it is complete."""
@@ -351,7 +353,7 @@ class AmqpConnection(ConnectionInterface):
             self._on_closing_channel(number)
             return
         if channel is not None and channel.publisher.assembly is not None:
-            raise AmqpError(505, "expected content header or body, got a method")
+            raise AmqpError(505, "a method frame interrupts the content of a basic.publish")
         if (
             channel is not None
             and method_id == _PUBLISH
@@ -366,10 +368,10 @@ class AmqpConnection(ConnectionInterface):
         name: str = method.name
         if number == 0 or name.startswith("Connection."):
             if number != 0:
-                raise AmqpError(504, f"{name} on channel {number}")
+                raise AmqpError(504, f"{name} must use channel 0, not {number}")
             self._on_connection_method(name, method)
         elif self.state != states.RUNNING:
-            raise AmqpError(504, f"{name} before connection.open")
+            raise AmqpError(504, f"{name} is not allowed before connection.open")
         elif name == "Channel.Open":
             self.channels.open_channel(self, self.handshake, number)
         elif channel is None:

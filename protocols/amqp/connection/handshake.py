@@ -70,10 +70,10 @@ class Handshake:
         self.client = ClientProperties({})
         #: Mechanism of the login, as the client named it.
         self.mechanism = ""
-        #: User name: first as the client gave it, and once the login is accepted, as the identity
-        #: has it.
+        #: User name: the name that the client gave, and once the login is accepted, the name of the
+        #: identity.
         self.user = ""
-        #: None until the login is accepted.
+        #: Identity of the client's user; None until the login is accepted.
         self.identity: Identity | None = None
         self.channel_max: i64 = 0
         #: Interval of the heartbeats, in seconds; 0 for none.
@@ -177,7 +177,10 @@ class Handshake:
         self.heartbeat = method.heartbeat
 
     def _on_open(self, connection: ConnectionInterface, method: spec.Connection.Open) -> None:
-        """Open the virtual host that the client names. Raises AmqpError if it may not enter."""
+        """Open the virtual host that the client names.
+
+        Raises AmqpError if the virtual host does not exist, or if the client may not use it.
+        """
         name = method.virtual_host
         broker = connection.front.broker
         vhost = broker.vhosts.get(name)
@@ -209,10 +212,10 @@ class Handshake:
     # -- changed permissions of a running connection
 
     def _on_update_secret(self, connection: ConnectionInterface, method: Any) -> None:
-        """Start the check of a new token, which the client sends before its token expires.
+        """Start the check of a new token, which the client sends before its old token expires.
 
-        The permissions of a user without a token do not come from the secret, so the secret of such
-        a user is not checked, as in RabbitMQ.
+        If the client's credentials have no expiry time, its permissions do not depend on the
+        secret. The secret is then not checked, as in RabbitMQ.
         """
         if self.identity is None or not self.identity.expires:
             connection.send(0, spec.Connection.UpdateSecretOk())
@@ -263,14 +266,17 @@ class Handshake:
 
 
 def mechanisms(peer: Peer) -> str:
-    """Return the mechanisms offered to a peer: EXTERNAL only to one with a trusted certificate."""
+    """Return the names of the login mechanisms that are offered to a peer.
+
+    EXTERNAL is offered only to a peer with a trusted certificate.
+    """
     return f"{MECHANISMS} EXTERNAL" if peer.certificate else MECHANISMS
 
 
 def credentials(mechanism: str, response: bytes, peer: Peer) -> Credentials:
     """Return the credentials in a connection.start-ok. Raises AmqpError."""
     if mechanism == "EXTERNAL" and peer.certificate:
-        # The response may name a user to act for. No user may act for another, so it is not read.
+        # The response may name another user to act for. That is not supported: it is ignored.
         login = Credentials(peer.certificate, b"", "/", peer.address, peer.local)
         login.proven = True
         return login
@@ -284,7 +290,9 @@ def credentials(mechanism: str, response: bytes, peer: Peer) -> Credentials:
             table = read_table(len(response).to_bytes(4, "big") + response, 0, len(response) + 4)[0]
             user, password = _as_bytes(table["LOGIN"]), _as_bytes(table["PASSWORD"])
         except (KeyError, ValueError) as error:
-            raise AmqpError(501, "AMQPLAIN response is no table with LOGIN and PASSWORD") from error
+            raise AmqpError(
+                501, "AMQPLAIN response is not a table with LOGIN and PASSWORD"
+            ) from error
     else:
         raise AmqpError(
             503, f"unknown authentication mechanism '{mechanism}'; known are {mechanisms(peer)}"

@@ -1,7 +1,8 @@
 """The methods on a channel: METHODS maps the name of each method to its handler.
 
-A handler checks permissions, calls the virtual host or a side of the channel, and replies. It
-raises AmqpError, or BrokerError from the core; AmqpConnection then closes the channel or itself.
+A handler checks permissions, calls the virtual host or a part of the channel, and replies. It
+raises AmqpError, or BrokerError from the core; AmqpConnection then closes the channel or the
+connection.
 AmqpConnection handles basic.publish, and nearly every basic.ack, without this table.
 """
 
@@ -26,8 +27,8 @@ from protocols.amqp.errors import AmqpError
 
 Handler = Callable[[Channel, Any], None]
 
-#: Products whose basic.qos also changes the prefetch count of running consumers (docs/amqp.md,
-#: clients and their habits).
+#: Client libraries, by their product name, whose basic.qos also changes the prefetch count of
+#: running consumers.
 RETUNING_CLIENTS: Final = ("py-amqp",)
 #: Highest priority of a consumer; the lowest is its negative.
 PRIORITY_MAX: Final = 1 << 31
@@ -174,7 +175,8 @@ def queue_unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
 def _binding(channel: Channel, method: spec.Queue.Bind | spec.Queue.Unbind) -> tuple[str, str]:
     """Return the queue name and the routing key of a binding that a client changes.
 
-    Raises AccessRefused if the user may not change it, NotFound without a queue.
+    Raises AccessRefused if the user may not change the binding, NotFound if the client names no
+    queue and the channel has declared none.
     """
     _refuse_default_exchange(method.exchange)
     name = method.queue or _last_queue(channel)
@@ -218,7 +220,7 @@ def queue_delete(channel: Channel, method: spec.Queue.Delete) -> None:
 def basic_qos(channel: Channel, method: spec.Basic.Qos) -> None:
     """Set the prefetch count of consumers that start from now on.
 
-    With global=true, set the one that all consumers of the channel share.
+    With global=true, set the prefetch count that all consumers of the channel share.
     """
     receiver = channel.receiver
     if method.prefetch_size:
@@ -234,7 +236,7 @@ def basic_qos(channel: Channel, method: spec.Basic.Qos) -> None:
 
 
 def _is_reply_queue(name: str) -> bool:
-    """True if the name is the one for direct replies, or that of a channel's reply queue."""
+    """True if the name stands for direct replies, or is the name of a channel's reply queue."""
     return name == _REPLY_QUEUE or name.startswith(_REPLY_QUEUE + ".")
 
 
@@ -272,7 +274,7 @@ def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
     if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > PRIORITY_MAX:
         raise PreconditionFailed(
             f"invalid arg 'x-priority' for queue '{queue.name}' in vhost '{channel.vhost.name}': "
-            f"{priority!r} is not a number up to {PRIORITY_MAX}"
+            f"{priority!r} is not an integer from -{PRIORITY_MAX} to {PRIORITY_MAX}"
         )
     if method.exclusive and queue.arguments.single_active_consumer:
         raise AccessRefused(
@@ -345,7 +347,7 @@ def basic_recover_async(
 ) -> None:
     """Requeue all outstanding deliveries, without a reply."""
     if not method.requeue:
-        raise AmqpError(540, "requeue=false")
+        raise AmqpError(540, "requeue=false is not supported")
     channel.receiver.recover()
 
 
@@ -362,7 +364,7 @@ def tx_select(channel: Channel, method: spec.Tx.Select) -> None:
 
 
 def tx_commit(channel: Channel, method: spec.Tx.Commit) -> None:
-    """Commit the transaction; the channel replies when that is done."""
+    """Commit the transaction; the channel replies when the commit is done."""
     channel.commit()
 
 
@@ -375,7 +377,7 @@ def tx_rollback(channel: Channel, method: spec.Tx.Rollback) -> None:
 def channel_flow(channel: Channel, method: spec.Channel.Flow) -> None:
     """Accept channel.flow with active=true, which changes nothing."""
     if not method.active:
-        raise AmqpError(540, "active=false")
+        raise AmqpError(540, "active=false is not supported")
     channel.reply(spec.Channel.FlowOk(True))
 
 

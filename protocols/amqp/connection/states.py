@@ -29,7 +29,7 @@ RUNNING: Final = "running"
 CLOSING: Final = "closing"
 CLOSED: Final = "closed"
 
-#: The state after a method of the handshake, by the state in which it may come.
+#: The methods of the handshake: (state in which the method is allowed, method) -> next state.
 _AFTER: Final = {
     (START, "Connection.StartOk"): VERDICT,
     (TUNE, "Connection.TuneOk"): OPEN,

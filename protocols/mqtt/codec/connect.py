@@ -1,4 +1,4 @@
-"""Read a CONNECT, the packet that names the protocol level of all later ones.
+"""Read a CONNECT, the packet that names the protocol level of the connection.
 
     protocol name   level (1 byte)   flags (1 byte)   keep-alive (2 bytes)   [properties]
     client identifier   [[properties] topic, payload of the will]   [user]   [password]
@@ -46,7 +46,7 @@ class UnacceptableVersion(Exception):
     """
 
     def __init__(self, level: int) -> None:
-        super().__init__("protocol level")
+        super().__init__("unacceptable protocol level")
         self.level = level
 
 

@@ -76,7 +76,7 @@ class MqttEncoding(Encoding):
         try:
             given = read_properties(PacketReader(content), PUBLISH)
         except MalformedPacket:
-            return self._with_flags({}, {})  # Never: they were valid when the message came.
+            return self._with_flags({}, {})  # Never: they were valid in the PUBLISH.
         properties: Properties = {}
         headers: dict[str, object] = {}
         content_type = given.text(CONTENT_TYPE)
@@ -134,7 +134,10 @@ def number_of(encoding: MqttEncoding) -> int:
 
 
 def numbered(number: int) -> Encoding:
-    """Return the encoding that has this number in the store's log. Raises ValueError."""
+    """Return the encoding that has this number in the store's log.
+
+    Raises ValueError if no encoding has the number.
+    """
     if not 0 < number < len(_ENCODINGS):
         raise ValueError(f"no encoding has number {number}")
     return _ENCODINGS[number]

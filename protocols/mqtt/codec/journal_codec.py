@@ -15,11 +15,11 @@ from broker.messages.message import SWAP_SEPARATORS
 from broker.stream.rows import PacketParser, PublishRun, RowName, StreamRows
 
 _EXCHANGE: Final = b"amq.topic"
-#: Slots of the cache of topic names; the slot of a name follows from a hash of its bytes. Longer
-#: names than _LONGEST bytes are not cached.
+#: Number of slots of the cache of topic names; the slot of a name follows from a hash of its bytes.
+#: Names of more than _LONGEST bytes, with their two bytes of size, are not cached.
 _SLOTS: Final[i64] = 1_024
 _LONGEST: Final[i64] = 256
-#: An odd number with many bits: multiplied by it, all bits of a name take part in its hash.
+#: Odd factor of the hash: multiplication by it spreads each bit of a name over many bits.
 _SPREAD: Final[i64] = 0x1E3779B97F4A7C15
 
 
@@ -35,7 +35,7 @@ class CachedName:
 class MqttPacketParser(PacketParser):
     """The parser of captured runs: valid PUBLISH packets of QoS 0 without properties.
 
-    At level 5, the absence of properties takes one byte, their length of 0.
+    At level 5, a packet without properties has one more byte: their length of 0.
     """
 
     def __init__(self) -> None:

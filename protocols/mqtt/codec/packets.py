@@ -37,8 +37,8 @@ DUP: Final[i64] = 8
 
 PINGRESP: Final = b"\xd0\x00"
 
-#: Return codes of a CONNACK (section 3.2.2.3 of 3.1.1); FAILURE is the one of a refused
-#: subscription.
+#: Return codes of a CONNACK (section 3.2.2.3 of 3.1.1). FAILURE is the return code of a refused
+#: subscription in a SUBACK.
 ACCEPTED: Final = 0
 UNACCEPTABLE_VERSION: Final = 1
 IDENTIFIER_REJECTED: Final = 2
@@ -74,7 +74,7 @@ class PacketReader:
         """Read `size` bytes."""
         self._at += size
         if self._at > len(self._packet):
-            raise MalformedPacket("packet ends within a field")
+            raise MalformedPacket("the packet ends within a field")
         return self._packet[self._at - size : self._at]
 
     def byte(self) -> int:
@@ -92,7 +92,7 @@ class PacketReader:
     def variable(self) -> int:
         """Read a variable byte integer, of one to four bytes.
 
-        Raises MalformedPacket if it could be shorter [MQTT-1.5.5-1].
+        Raises MalformedPacket if a shorter encoding of the number exists [MQTT-1.5.5-1].
         """
         number, shift, digit = 0, 0, 128
         while digit >= 128:
@@ -134,7 +134,7 @@ class PacketReader:
     def end(self) -> None:
         """Raise MalformedPacket if bytes of the packet are left."""
         if self.more:
-            raise MalformedPacket("bytes after the last field of the packet")
+            raise MalformedPacket("the packet has bytes after its last field")
 
     def rest(self) -> bytes:
         """Return all bytes that are not read yet. They stay unread."""
@@ -150,7 +150,7 @@ def decoded(data: bytes) -> str:
     except UnicodeDecodeError as error:
         raise MalformedPacket("invalid UTF-8") from error
     if "\0" in text:
-        raise MalformedPacket("NUL in a UTF-8 string")
+        raise MalformedPacket("a UTF-8 string contains NUL")
     return text
 
 

@@ -1,6 +1,6 @@
 """Read and write the packets of MQTT 5; PUBLISH and CONNECT have modules of their own.
 
-The `read_` functions check a packet on its own; their caller checks it against the session.
+The `read_` functions check a packet on its own; their callers check it against the session.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def read_auth(reader: PacketReader) -> ReasonPacket:
     [MQTT-3.15.2-1].
     """
     if not reader.more:
-        raise MalformedPacket("AUTH with reason code 0 from a client", code=PROTOCOL_ERROR)
+        raise MalformedPacket("a client must not send AUTH with reason code 0", code=PROTOCOL_ERROR)
     code = _code(reader, AUTH)
     properties = read_properties(reader, AUTH)
     reader.end()
@@ -170,12 +170,14 @@ def read_subscribe(reader: PacketReader) -> SubscribePacket:
         topic_filter, options = reader.text(), reader.byte()
         qos, retain_handling = options & 3, options >> 4 & 3
         if options & 0xC0:
-            raise MalformedPacket("reserved bits set in subscription options")  # [MQTT-3.8.3-5]
+            raise MalformedPacket("reserved subscription options are set")  # [MQTT-3.8.3-5]
         if qos == 3 or retain_handling == 3:
-            raise MalformedPacket("QoS or Retain Handling is 3", code=PROTOCOL_ERROR)
+            raise MalformedPacket(
+                "QoS or Retain Handling is 3; the maximum is 2", code=PROTOCOL_ERROR
+            )
         if options & 4 and topic_filter.startswith("$share/"):
             raise MalformedPacket(
-                "No Local in a shared subscription", code=PROTOCOL_ERROR
+                "a shared subscription must not set No Local", code=PROTOCOL_ERROR
             )  # [MQTT-3.8.3-4]
         requests.append(
             SubscribeRequest(
@@ -184,7 +186,7 @@ def read_subscribe(reader: PacketReader) -> SubscribePacket:
         )
     if not requests:
         raise MalformedPacket(
-            "SUBSCRIBE without topic filter", code=PROTOCOL_ERROR
+            "SUBSCRIBE has no topic filter", code=PROTOCOL_ERROR
         )  # [MQTT-3.8.3-2]
     return SubscribePacket(packet_id, properties, requests)
 
@@ -198,7 +200,7 @@ def read_unsubscribe(reader: PacketReader) -> UnsubscribePacket:
         filters.append(reader.text())
     if not filters:
         raise MalformedPacket(
-            "UNSUBSCRIBE without topic filter", code=PROTOCOL_ERROR
+            "UNSUBSCRIBE has no topic filter", code=PROTOCOL_ERROR
         )  # [MQTT-3.10.3-2]
     return UnsubscribePacket(packet_id, properties, filters)
 
@@ -240,7 +242,10 @@ def acknowledgement5(
 def reason_codes5(
     first: int, packet_id: int, codes: bytes, properties: Properties5 | None = None
 ) -> bytes:
-    """Return a SUBACK or UNSUBACK with a code for each topic filter; `first` is its first byte."""
+    """Return a SUBACK or UNSUBACK with a reason code for each topic filter.
+
+    `first` is the packet's first byte.
+    """
     body = packet_id.to_bytes(2, "big") + (properties or _NO_PROPERTIES).encoded() + codes
     return bytes([first]) + remaining_length(len(body)) + body
 

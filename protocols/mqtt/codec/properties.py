@@ -2,10 +2,10 @@
 
     properties   length (variable)   identifier (1 byte) value   identifier (1 byte) value   ...
 
-_TABLE says for each property the type of its value and the packets in which it may stand. A User
+_TABLE has the type of each property's value and the packets in which the property may occur. A User
 Property may be repeated in every packet, a Subscription Identifier in a PUBLISH; every other
-property stands once. An invalid value makes a packet malformed; a property in the wrong packet, or
-a second one, is a protocol error.
+property may occur once. An invalid value makes a packet malformed. A property in the wrong packet
+is a protocol error, and so is a property that is repeated but must not be.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class Properties5:
 
 
 def read_properties(reader: PacketReader, place: int) -> Properties5:
-    """Read the properties in a packet of the type `place`, or of a will if `place` is WILL.
+    """Read the properties of a packet of type `place`, or of a will if `place` is WILL.
 
     Raises MalformedPacket.
     """

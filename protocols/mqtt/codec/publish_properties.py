@@ -31,8 +31,8 @@ class PublishProperties:
     __slots__ = ("alias", "expiry", "misnumbered", "publication", "relayed", "text")
 
     def __init__(self, relayed: bytes, alias: int, expiry: int, text: bool) -> None:
-        #: The encoding that subscribers receive, with its length: without the topic alias, the
-        #: message expiry first. Empty if no property is left.
+        #: The encoded properties that subscribers receive, preceded by their length: without the
+        #: topic alias, and with the message expiry first. Empty if no property is left.
         self.relayed = relayed
         #: The topic alias; 0 for none.
         self.alias = alias

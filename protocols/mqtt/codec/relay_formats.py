@@ -13,7 +13,8 @@ from broker.messages.message import FRONT_END, Encoding
 from broker.routing.subscriber import RelayFormat
 
 #: Bits of `Plan.slow_path_mask`. APART_4: the packets of publishers of level 3 and 4 cannot be
-#: relayed unchanged to all subscribers of the plan. APART_5: those of level 5 cannot.
+#: relayed unchanged to all subscribers of the plan. APART_5: the packets of publishers of level 5
+#: cannot.
 APART_4: Final[i64] = FRONT_END
 APART_5: Final[i64] = FRONT_END << 1
 

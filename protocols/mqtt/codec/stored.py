@@ -11,15 +11,15 @@ from broker.messages.message import Encoding
 from broker.store.codecs import Codec, Codecs
 from protocols.mqtt.codec.content import MqttEncoding, number_of, numbered
 
-#: The tag of these contents in the log; it stands in files on disk.
+#: The tag of these contents in the log. Files on disk contain it, so it must not change.
 TAG: Final = 16
 
 
 class MqttCodec(Codec):
     """The codec in the store for MQTT contents.
 
-    The parameters are one byte, a bit mask. Bit 0: the content begins with properties; bit 1: it
-    was published with RETAIN; bit 2: with QoS 2.
+    The parameters are one byte, a bit mask. Bit 0: the content begins with properties; bit 1: the
+    message was published with RETAIN; bit 2: the message was published with QoS 2.
     """
 
     def dump(self, encoding: Encoding, content: bytes) -> tuple[int, bytes, bytes]:

@@ -37,10 +37,10 @@ class MqttTopics:
         self.no_subscribe = no_subscribe
 
     def resolve(self, context: PublishContext, topic: bytes, slot: SearchSlot) -> Route | None:
-        """Make and return the route of a topic name, which the publish context does not have yet.
+        """Make and return the route of a topic name that the publish context does not have yet.
 
-        Return None if the search for it pauses, to be called again with the same slot. Raises
-        MalformedPacket.
+        Return None if the search for the route's plan pauses. The caller then calls again, with the
+        same slot. Raises MalformedPacket.
         """
         name = topic_name(decoded(topic))
         route = context.resolve(topic, EXCHANGE, swap(name), slot)

@@ -63,16 +63,16 @@ class EnhancedAuthentication:
         """
         if packet.properties.text(AUTHENTICATION_METHOD) != self.method:
             raise MalformedPacket(
-                "AUTH names another authentication method", code=PROTOCOL_ERROR
+                "AUTH must name the same authentication method as CONNECT", code=PROTOCOL_ERROR
             )  # [MQTT-4.12.0-5], [MQTT-4.12.1-1]
         if packet.code == REAUTHENTICATE and connected and self._conversation is None:
             self._conversation = self._authenticator.start_conversation(
                 self.method, self._credentials
             )
         elif packet.code != CONTINUE_AUTHENTICATION:
-            raise MalformedPacket("unexpected AUTH", code=PROTOCOL_ERROR)
+            raise MalformedPacket("re-authentication is not allowed now", code=PROTOCOL_ERROR)
         if self._conversation is None:
-            raise MalformedPacket("unexpected AUTH", code=PROTOCOL_ERROR)
+            raise MalformedPacket("AUTH continues no authentication", code=PROTOCOL_ERROR)
         self._respond(
             self._conversation, packet.properties.binary(AUTHENTICATION_DATA) or b"", decide
         )

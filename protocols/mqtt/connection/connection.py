@@ -84,7 +84,7 @@ class MqttConnection(SessionConnection):
     def __init__(self, front: MqttService, peer: Peer) -> None:
         super().__init__(front, peer)
         self.service = front
-        #: The reader of the present packets; the front end gives a new connection a Login.
+        #: The handler of the client's packets. The front end gives each new connection a Login.
         self.handler: InputHandler = _IGNORED
         #: AWAITING_CONNECT, AUTHENTICATING, OPENING, CONNECTED or CLOSED.
         self.state = AWAITING_CONNECT
@@ -131,9 +131,9 @@ class MqttConnection(SessionConnection):
             return len(data)
 
     def plan_of(self, context: PublishContext, route: Route, message: Message) -> Plan | None:
-        """Return the present plan of a message; None if the search for it pauses.
+        """Return the present plan of a message; None if the search for the plan pauses.
 
-        With a plan, the caller calls `end_search`.
+        If a plan is returned, the caller must call `end_search`.
         """
         vhost = self.vhost
         vhost.publishing_session = self.session
@@ -229,8 +229,8 @@ class MqttConnection(SessionConnection):
     # -- time
 
     def advance(self, now: int) -> None:
-        """Close after one and a half keep-alive intervals without input [MQTT-3.1.2-22], or if no
-        CONNECT came in time.
+        """Close the connection after one and a half keep-alive intervals without input
+        [MQTT-3.1.2-22], or if the login was not complete in time.
         """
         limit: i64 = self.keep_alive * 1500
         if self.session is None:
@@ -291,10 +291,10 @@ class MqttConnection(SessionConnection):
         self.vhost.contexts.leave(context)
 
     def _keep_will(self) -> None:
-        """Keep the will of a persistent session from being published when the broker stops.
+        """Drop the will of a persistent session, so that a stop of the broker does not publish it.
 
-        A will with a delay is not affected: after a restart, the broker publishes it when the
-        delay has passed.
+        A will with a delay is not dropped: after a restart, the broker publishes it when the delay
+        has passed.
         """
         if (
             self.session is not None

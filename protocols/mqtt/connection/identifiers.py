@@ -14,7 +14,7 @@ from protocols.mqtt.connection.service import MqttService
 def identifier_refusal(
     service: MqttService, vhost: VirtualHost, client_id: str, identity: Identity, user: Identity
 ) -> str:
-    """Return why a user may not connect with a client identifier; "" if the user may.
+    """Return why a user may not connect with a client identifier; "" if the user may connect.
 
     `user` is the identity from the login, `identity` the user's identity in the virtual host. The
     reason names the owner, so it is for the log only.
@@ -43,6 +43,6 @@ def identifier_refusal(
         return ""
     whose = "anonymous clients" if session.anonymous else f"user '{session.user}'"
     return (
-        f"the client identifier has a session of {whose}; `trellis sessions delete` frees it, and "
-        "a rule can reserve it"
+        f"the client identifier has a session of {whose}: end the session with "
+        "`trellis sessions delete`, or reserve the identifier with a rule"
     )

@@ -49,7 +49,7 @@ class Level5Handler(PacketHandler):
     """The packet handler for protocol level 5.
 
     `expiry` is the session expiry interval in the client's CONNECT, in seconds. `authentication` is
-    None unless that CONNECT named an authentication method.
+    None if the CONNECT named no authentication method.
     """
 
     def __init__(
@@ -78,7 +78,9 @@ class Level5Handler(PacketHandler):
         alias = properties.alias
         if alias == 0:
             if not topic:
-                raise MalformedPacket("PUBLISH without topic name or alias", code=PROTOCOL_ERROR)
+                raise MalformedPacket(
+                    "PUBLISH has neither topic name nor topic alias", code=PROTOCOL_ERROR
+                )
             return topic
         if alias > self.service.options.topic_alias_maximum:
             raise MalformedPacket(
@@ -144,12 +146,12 @@ class Level5Handler(PacketHandler):
             self._on_auth(reader)
         elif first == CONNECT << 4:
             raise MalformedPacket(
-                "second CONNECT on one connection", code=PROTOCOL_ERROR
+                "the client has sent a second CONNECT", code=PROTOCOL_ERROR
             )  # [MQTT-3.1.0-2]
         elif kind in (0, 2, 9, 11, 13):
-            raise MalformedPacket("packet type not allowed from a client", code=PROTOCOL_ERROR)
+            raise MalformedPacket("a client must not send this packet type", code=PROTOCOL_ERROR)
         else:
-            raise MalformedPacket("invalid flags in a fixed header")  # [MQTT-2.1.3-1]
+            raise MalformedPacket("the flags in the fixed header are invalid")  # [MQTT-2.1.3-1]
         return COLD
 
     def _on_pubrec(self, session: Session, reader: PacketReader) -> None:
@@ -189,7 +191,7 @@ class Level5Handler(PacketHandler):
         packet = read_auth(reader)
         if self._authentication is None:
             raise MalformedPacket(
-                "AUTH, but CONNECT named no authentication method", code=PROTOCOL_ERROR
+                "AUTH is not allowed: CONNECT named no authentication method", code=PROTOCOL_ERROR
             )  # [MQTT-4.12.1-1]
         self._authentication.on_auth(packet, True, self._on_verdict)
 

@@ -78,7 +78,8 @@ from protocols.mqtt.session.publish_writer import Level4Writer, Level5Writer, Pu
 from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.wills import will_of
 
-#: The largest packet that MQTT knows, in bytes: a Maximum Packet Size above it is no limit.
+#: Size of the largest packet that MQTT permits, in bytes: a Maximum Packet Size of at least this
+#: size is no limit.
 PACKET_MAX: Final = 268_435_460
 
 
@@ -116,11 +117,15 @@ class Login(InputHandler):
             if length > connection.packet_max or (
                 not awaiting_connect and end - position > connection.packet_max
             ):
-                raise MalformedPacket("packet too large", "too_large", PACKET_TOO_LARGE)
+                raise MalformedPacket(
+                    f"the packet is larger than the limit of {connection.packet_max} bytes",
+                    "too_large",
+                    PACKET_TOO_LARGE,
+                )
             if end > size:
                 if awaiting_connect and first != CONNECT << 4:
                     raise MalformedPacket(
-                        "expected CONNECT"
+                        "the first packet must be a CONNECT"
                     )  # The rest of the packet changes nothing.
                 connection.need = end - position
                 break
@@ -141,14 +146,14 @@ class Login(InputHandler):
             self._authentication.on_auth(read_auth(PacketReader(body)), False, self._decide)
         elif first == AUTH << 4:
             raise MalformedPacket(
-                "AUTH, but CONNECT named no authentication method", code=PROTOCOL_ERROR
+                "AUTH is not allowed: CONNECT named no authentication method", code=PROTOCOL_ERROR
             )  # [MQTT-4.12.0-5]
         elif first == DISCONNECT << 4:
             read_disconnect(PacketReader(body))
             self._connection.on_closed("client")
         else:
             raise MalformedPacket(
-                "expected AUTH before the CONNACK", code=PROTOCOL_ERROR
+                "only AUTH and DISCONNECT are allowed before the CONNACK", code=PROTOCOL_ERROR
             )  # [MQTT-3.1.2-30]
 
     def _on_connect(self, body: bytes) -> None:
@@ -271,7 +276,7 @@ class Login(InputHandler):
             connection.reject(NOT_AUTHORISED, NOT_AUTHORISED_5, "login_refused")
 
     def _log_refusal(self, user: str, reason: str) -> None:
-        """Log why a client is refused whose credentials were accepted."""
+        """Log the reason for refusing a client whose credentials were accepted."""
         connect = self._connect
         fields: dict[str, object] = {"user": user, "address": self._connection.peer.address}
         if connect is not None and connect.client_id:
@@ -339,7 +344,8 @@ class Login(InputHandler):
     ) -> Session | None:
         """Close an older connection of the client [MQTT-3.1.4-3]; return the session to resume.
 
-        Return None if the client has no session, or needs a new one.
+        Return None if the client has no session, or if its session could not be resumed and was
+        ended. The caller then creates a session.
         """
         vhost: VirtualHost = self._connection.vhost
         sessions = self._service.sessions
@@ -379,7 +385,8 @@ class Login(InputHandler):
         will = connection.will
         if will is None or not self._service.topics.serves(swap(will.message.address.key)):
             return None
-        # A refusal is known at once; a search that pauses is done again when the will is published.
+        # If the route is refused, no search is needed. If the search pauses, its result is not
+        # needed here: the will is routed again when it is published.
         route = connection.vhost.route(context, EXCHANGE, will.message.address.key, SearchSlot())
         refused = route is not None and route.plan.refusal is not None
         return None if refused else will.definition()
@@ -387,7 +394,7 @@ class Login(InputHandler):
     def _granted(self, connect: Connect, client_id: str, expiry: int, data: bytes) -> Properties5:
         """Return the properties of a CONNACK (section 3.2.2.3).
 
-        They are the limits of the broker, and the values that differ from the client's CONNECT.
+        They have the limits of the broker, and the values that differ from those in the CONNECT.
         """
         connection, options = self._connection, self._service.options
         granted = Properties5()

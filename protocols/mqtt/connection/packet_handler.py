@@ -1,4 +1,4 @@
-"""Read publications at every protocol level: packets out of chunks, messages to the core.
+"""Read publications at every protocol level, and pass them to the core as messages.
 
     PUBLISH   topic name   packet identifier (QoS 1, 2)   properties (level 5)   payload
 
@@ -57,8 +57,8 @@ _PUBLISH_0: Final[i64] = PUBLISH << 4
 _PUBLISH_1: Final[i64] = PUBLISH << 4 | AT_LEAST_ONCE << 1
 _PUBACK: Final[i64] = PUBACK << 4
 _PUBREC: Final[i64] = PUBREC << 4
-#: Features of a plan for which packets are not relayed unchanged, as bits of `Plan.slow_path_mask`:
-#: packets of level 3 and 4, and packets of level 5.
+#: Bits of `Plan.slow_path_mask` with which packets are not relayed unchanged: for packets of levels
+#: 3 and 4, and for packets of level 5.
 _SLOW_4: Final[i64] = ALWAYS | QUEUES | APART_4
 _SLOW_5: Final[i64] = ALWAYS | QUEUES | APART_5
 #: Reason codes that publishers of level 5 receive, by fate.
@@ -254,9 +254,10 @@ class PacketHandler(InputHandler):
         return position
 
     def _resolve(self, context: PublishContext, topic: bytes) -> Route | None:
-        """Resolve the route of a topic; None if the search for it pauses.
+        """Make and return the route of a topic; None if the search for the route's plan pauses.
 
-        With a route, `end_search` is called, after `plan_of` if the message takes the slow path.
+        If a route is returned, the caller must call `end_search`: after `plan_of` if the message
+        takes the slow path, otherwise at once.
         """
         return self._topics.resolve(context, topic, self.connection.search_slot())
 
@@ -277,7 +278,7 @@ class PacketHandler(InputHandler):
             context.received += 1
             context.count_fate(TOO_LARGE)
         raise MalformedPacket(
-            f"packet above the Maximum Packet Size of {self.connection.packet_max} bytes",
+            f"the packet is larger than the limit of {self.connection.packet_max} bytes",
             "too_large",
             PACKET_TOO_LARGE,
         )
@@ -353,7 +354,7 @@ class PacketHandler(InputHandler):
         qos = first >> 1 & 3
         if qos == 3 or qos == AT_MOST_ONCE and first & 8:
             raise MalformedPacket(
-                "QoS is 3, or DUP set with QoS 0"
+                "QoS is 3, or DUP is set with QoS 0"
             )  # [MQTT-3.3.1-4], [MQTT-3.3.1-2]
         topic = reader.binary()
         packet_id: i64 = reader.packet_id() if qos else 0
@@ -383,8 +384,8 @@ class PacketHandler(InputHandler):
         ticket = Ticket(replies)
         connection.persists = True
         store = connection.vhost.store
-        # The message and its packet identifier become durable together: after a crash, either both
-        # are known, or the client sends the message again and it is new.
+        # The message and its packet identifier become durable together. After a crash, the broker
+        # knows both or neither; if neither, the client sends the message again as a new message.
         store.begin()
         try:
             code = self._publish(context, route, plan, properties, message, bool(first & 1), ticket)

@@ -1,9 +1,9 @@
 """Apply changed permissions of a user to its sessions.
 
 A subscription that may read nothing any more is removed. Its client, if connected, is disconnected
-with reason code 0x87 (Not authorized): it can connect and subscribe again, and the SUBACK then says
-which topic filters are allowed. A subscription that may read less than before receives less. A
-session whose user is deleted, or may not enter its virtual host any more, ends.
+with reason code 0x87 (Not authorized). The client can connect and subscribe again, and the SUBACK
+then says which topic filters are allowed. A subscription that may read less than before receives
+less. A session ends if its user is deleted, or may not use the virtual host any more.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class MqttService(Front):
         #: Bytes received and sent by connections that have ended.
         self.bytes_in = 0
         self.bytes_out = 0
-        #: The highest number of connections at once.
+        #: The highest number of connections that were open at the same time.
         self.connections_max = 0
         self.topics = MqttTopics(options.max_levels, options.no_subscribe)
 
@@ -55,8 +55,8 @@ class MqttService(Front):
     ) -> Credentials:
         """Return the credentials in a CONNECT.
 
-        A user name may begin with a virtual host and a colon. A client without a user name is the
-        user that its certificate names.
+        A user name may begin with a virtual host and a colon. A client that gives no user name has
+        the user name in its trusted certificate, if it has one.
         """
         vhost = "/"
         certified = user is None and peer.certificate != ""

@@ -49,9 +49,9 @@ from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.subscription_options import AS_PUBLISHED, IDENTIFIER
 from protocols.mqtt.session.sys_topics import ROOT
 
-#: Topic filters of one packet that are handled in one turn of the event loop, and the sum of their
-#: levels, with which the cost of a filter grows (500 filters of 128 levels take 13 ms uncompiled).
-#: One filter is handled in any case.
+#: Limits of one slice, which is handled in one turn of the event loop: the number of topic filters,
+#: and the total number of their levels. The cost of a filter grows with its levels (500 filters of
+#: 128 levels take 13 ms uncompiled). Each slice has at least one filter.
 SLICE: Final = 500
 LEVELS: Final = 5_000
 
@@ -75,7 +75,7 @@ def subscribe(
         if not service.topics.check_filter(request.topic_filter):
             code = TOPIC_FILTER_INVALID
         elif not service.topics.allows(request.topic_filter):
-            code = UNSPECIFIED  # No user may subscribe to it: NOT_AUTHORISED would be wrong.
+            code = UNSPECIFIED  # Not NOT_AUTHORISED: no user may subscribe to it.
         codes.append(code)
     SubscribeTask(connection, session, service, identity, packet, codes, level).run()
     return len(packet.requests)
@@ -103,10 +103,10 @@ def _read_subscribe_4(reader: PacketReader) -> SubscribePacket:
     while reader.more:
         topic_filter, qos = reader.text(), reader.byte()
         if qos > EXACTLY_ONCE:
-            raise MalformedPacket("QoS of a subscription above 2")  # [MQTT-3.8.3-4 of 3.1.1]
+            raise MalformedPacket("the QoS of a subscription is above 2")  # [MQTT-3.8.3-4 of 3.1.1]
         requests.append(SubscribeRequest(topic_filter, qos))
     if not requests:
-        raise MalformedPacket("SUBSCRIBE without topic filter")  # [MQTT-3.8.3-3 of 3.1.1]
+        raise MalformedPacket("SUBSCRIBE has no topic filter")  # [MQTT-3.8.3-3 of 3.1.1]
     return SubscribePacket(packet_id, Properties5(), requests)
 
 
@@ -117,7 +117,7 @@ def _read_unsubscribe_4(reader: PacketReader) -> UnsubscribePacket:
     while reader.more:
         filters.append(reader.text())
     if not filters:
-        raise MalformedPacket("UNSUBSCRIBE without topic filter")  # [MQTT-3.10.3-2]
+        raise MalformedPacket("UNSUBSCRIBE has no topic filter")  # [MQTT-3.10.3-2]
     return UnsubscribePacket(packet_id, Properties5(), filters)
 
 

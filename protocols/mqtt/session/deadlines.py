@@ -15,9 +15,9 @@ from mypy_extensions import i64
 
 from broker.agenda import Agenda, Task
 
-#: Tasks that run in one turn of the event loop.
+#: Largest number of tasks that run in one turn of the event loop.
 SLICE: Final = 200
-#: Cancelled deadlines that may stay in the heap, however few others there are.
+#: Cancelled deadlines are removed from the heap once they outnumber the others by more than this.
 SLACK: Final = 64
 
 

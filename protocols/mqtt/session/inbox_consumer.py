@@ -26,8 +26,8 @@ from protocols.mqtt.session.subscription_options import Addressed
 from protocols.mqtt.session.subscriptions import SessionSubscriptions
 from protocols.tally import FrontCounters
 
-#: Amount that is subtracted from the credit of a consumer while it waits for the store: more than
-#: acknowledgements can return meanwhile.
+#: Amount that is subtracted from the credit of a consumer while it waits for the store. The amount
+#: is larger than the credit that acknowledgements can return meanwhile.
 HOLD: Final[i64] = 1 << 40
 #: The outlet and the writer of a consumer whose connection is gone: they are never written to.
 NOWHERE: Final = Outlet()
@@ -37,8 +37,8 @@ NO_WRITER: Final = Level4Writer(NOWHERE)
 class InboxConsumer(Consumer):
     """The consumer that delivers the messages of a session's inbox to its client.
 
-    A message of QoS 2 is not sent before it is durable: if it were lost in a crash, the client
-    would hold its packet identifier for ever. Until then no later message is sent.
+    A message of QoS 2 is not sent before it is durable, nor is any message after it: if the message
+    were lost in a crash, the client would hold its packet identifier for ever.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class InboxConsumer(Consumer):
         self._span_max: i64 = span_max
         #: Credit that is withheld while the span is above its maximum.
         self._withheld: i64 = 0
-        #: The message that is not durable yet.
+        #: The delivery that waits until its message is durable; None if no delivery waits.
         self._held: Delivery | None = None
         if window.span() > span_max:
             self._check_span()
@@ -152,9 +152,9 @@ class InboxConsumer(Consumer):
             self._check_span()
 
     def _check_span(self) -> None:
-        """Withhold all credit while the next packet identifier could still be in use.
+        """Withhold all credit if the next packet identifier could still be in use.
 
-        Afterwards, return the withheld credit.
+        Otherwise return the withheld credit.
         """
         if self._window.span() > self._span_max:
             if self.credit > 0:
@@ -184,7 +184,7 @@ class InboxConsumer(Consumer):
 
 
 class DurableWaiter(Waiter):
-    """The waiter that resumes a session's deliveries once the next message is durable."""
+    """The waiter that resumes a session's deliveries once a message or PUBREC is durable."""
 
     def __init__(self, resume: Callable[[], None]) -> None:
         self._resume = resume

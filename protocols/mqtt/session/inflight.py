@@ -33,11 +33,11 @@ class InflightWindow(Window):
 
     def __init__(self) -> None:
         super().__init__()
-        #: Packet identifiers of QoS 2 messages from the client, until their PUBREL. The ticket is
-        #: the one that the PUBREC waits for; None if it was sent.
+        #: Packet identifiers of QoS 2 messages from the client, until their PUBREL. The PUBREC
+        #: waits for the ticket; None if the PUBREC waits for nothing.
         self.received: dict[int, Ticket | None] = _NONE_RECEIVED
-        #: Packet identifiers of QoS 2 messages to the client that it has acknowledged by a PUBREC,
-        #: each with the store position of the PUBREC; 0 if the PUBREC is not stored.
+        #: Packet identifiers of QoS 2 messages to the client that the client has acknowledged by a
+        #: PUBREC, each with the store position of the PUBREC; 0 if the PUBREC is not stored.
         self.released: dict[int, int] = _NONE_RELEASED
 
     @property
@@ -48,7 +48,8 @@ class InflightWindow(Window):
     def number_of(self, packet_id: i64) -> i64:
         """Return the sequence number that this packet identifier stands for.
 
-        It is one of the IDENTIFIERS numbers from the oldest message in flight on.
+        The result is between the number of the oldest message in flight (`first`) and
+        `first` + IDENTIFIERS - 1.
         """
         first: i64 = self.first
         return first + (packet_id - 1 - (first - 1) % IDENTIFIERS + IDENTIFIERS) % IDENTIFIERS

@@ -1,5 +1,5 @@
-"""Interfaces of the objects that a session uses and that know sessions themselves: its connection,
-its shared subscriptions, its client's delayed will and the registry of sessions.
+"""Interfaces of the objects that a session uses and whose modules import the session's module: its
+connection, its shared subscriptions, its client's delayed will and the registry of sessions.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class SharedSubscription:
 
 
 class DelayedWillTask(Task):
-    """A will that waits until its delay has passed. `run` publishes it.
+    """A will that waits until its delay has passed. `run` publishes the will.
 
-    It is cancelled if the client connects again before.
+    The task is cancelled if the client connects again before the delay has passed.
     """
 
     def review(self, identity: Identity) -> None:

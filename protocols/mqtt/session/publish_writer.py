@@ -33,7 +33,7 @@ from protocols.mqtt.codec.relay_formats import (
 )
 from protocols.mqtt.session.subscription_options import Addressed, SessionOptions
 
-#: Size of the longest topic name that gets no alias, in bytes.
+#: Topic names of up to this size get no alias, in bytes.
 SHORT: Final = 3
 
 
@@ -42,7 +42,7 @@ class PublishWriter:
 
     def __init__(self, outlet: Outlet) -> None:
         self.outlet = outlet
-        #: The options of the session's subscriptions, if they have any; for level 5.
+        #: The options of the session's subscriptions, for level 5; None if there are none.
         self.options: SessionOptions | None = None
 
     @property
@@ -128,7 +128,7 @@ class Level5Writer(PublishWriter):
     ) -> bool:
         """Write a packet that may need properties or a topic alias, or may be too large.
 
-        Return False, and write nothing, if it is too large for the client.
+        Return False, and write nothing, if the packet is too large for the client.
         """
         topic = message.address.topic
         encoding = message.encoding
@@ -213,7 +213,10 @@ class Level5Writer(PublishWriter):
 
 
 def _plain_body(message: Message) -> bytes:
-    """Return the payload of a message; one that must be extracted is cached in the message."""
+    """Return the payload of a message.
+
+    If the payload is only a part of the content, it is extracted and cached in the message.
+    """
     encoding = message.encoding
     if encoding is PLAIN or isinstance(encoding, MqttEncoding) and not encoding.described:
         return message.content

@@ -3,10 +3,11 @@
     positions   1 2 . . 5 6   7 8 . 10 11     12 13 14 ...       rising; a gap is a settled message
                 in flight     returned        tail
 
-The client has the messages up to its last PUBREC: they are in flight. It may have the next ones, as
-many as its receive maximum, and all up to the last gap: they are returned, so they come again with
-DUP. It has none of the rest. A message keeps its sequence number in the inbox, and so its packet
-identifier.
+The client has received all messages up to the last message for which it sent a PUBREC: these are
+in flight. It may have received the following messages, if they are among the first R (R is its
+receive maximum) or before the last gap: these are returned to the inbox, and sent again with DUP.
+It has not received any later message: these are the tail. A message keeps its sequence number in
+the inbox, and so its packet identifier.
 
 The client may hold the packet identifier of a message that is gone: the message expired after the
 crash that lost its PUBREC. An inbox without messages therefore does not begin again at 1.
@@ -29,15 +30,16 @@ from protocols.mqtt.session.session import Session
 def restore_inbox(
     session: Session, store: DurableStore, positions: array[int], acknowledged: set[int]
 ) -> None:
-    """Restore the messages of a session's inbox, and the sequence number of the next one.
+    """Restore the messages of a session's inbox, and the sequence number of the next message.
 
     `positions` are the positions of the messages in the store; `acknowledged` are the positions of
-    those that the client has acknowledged by a PUBREC.
+    the messages that the client has acknowledged by a PUBREC.
     """
     inbox = session.inbox
     if not positions:
-        # Each stored message took a position of the store, so the numbers of earlier messages were
-        # lower, unless many messages of shared subscriptions were sent again.
+        # Each stored message took a position of the store, so the sequence numbers of earlier
+        # messages were lower than the store's next position, unless many messages of shared
+        # subscriptions were sent again.
         inbox.restore(positions, store.position + 1)
         return
     reader = store.log.reader()
@@ -83,9 +85,10 @@ def _put_in_flight(session: Session, delivery: Delivery, acknowledged: bool) -> 
 
 
 def _sequence(stored: MessageStored | None, inbox: i64, before: i64) -> i64:
-    """Return the sequence number of a message in the inbox, which is above the one `before` it.
+    """Return the sequence number of a message in the inbox with the number `inbox`.
 
-    The store keeps sequence numbers modulo ANNOTATION_MODULUS.
+    `before` is the sequence number of the message before it; the result is higher. The store keeps
+    sequence numbers modulo ANNOTATION_MODULUS.
     """
     if stored is None or stored.annotations is None:
         return before + 1
@@ -94,5 +97,5 @@ def _sequence(stored: MessageStored | None, inbox: i64, before: i64) -> i64:
         return sequence
     while sequence <= before:
         sequence += ANNOTATION_MODULUS
-    # No two messages are so far apart: such a number is wrong.
+    # Two consecutive messages are never so far apart, so such a sequence number is wrong.
     return sequence if sequence - before < ANNOTATION_MODULUS // 2 else before + 1

@@ -23,7 +23,7 @@ def send_retained(session: Session, topic_filter: str) -> None:
 
 
 class RetainedDelivery(RetainedReceiver):
-    """The receiver of the retained messages that match a new subscription: sends them."""
+    """The receiver that sends a session the retained messages that match a new subscription."""
 
     def __init__(self, session: Session, binding: Binding) -> None:
         self._session = session

@@ -54,7 +54,7 @@ from protocols.mqtt.session.publish_writer import PublishWriter
 from protocols.mqtt.session.subscriptions import SessionSubscriptions
 from protocols.tally import FrontCounters
 
-#: Number of messages in the inbox from which on retained messages are not put into it, so that the
+#: While the inbox has this many messages or more, no retained messages are put into it, so that the
 #: inbox does not drop other messages for them.
 BACKLOGGED: Final[i64] = 500
 #: Containers without elements: shared by all sessions, and never changed.
@@ -92,11 +92,11 @@ class Session(Subscriber):
         #: Messages that may be in flight: the broker's limit, or the client's if that is lower.
         self.receive_maximum: i64 = receive_maximum
         #: The user that the client logged in as. `named` is True if the user's name alone
-        #: determines the permissions, which `identity` has.
+        #: determines the permissions. `identity` has the permissions.
         self.user = ""
         self.named = False
-        #: True if the client logged in without a user name. All such clients count as one user,
-        #: who is distinct from a user that logs in under the same name.
+        #: True if the client logged in without a user name. All such clients count as one user.
+        #: A client that gives the name of that user is another user.
         self.anonymous = False
         self.identity: Identity | None = None
         #: The client's connection, before and after the CONNACK; None while the client is away.
@@ -120,8 +120,8 @@ class Session(Subscriber):
         #: Deliveries of retained messages that wait for the SUBACK or for room, by topic filter.
         self._waiting_retained = _NONE_WAITING
         self._consumer: InboxConsumer | None = None
-        #: Messages in flight that were not resent yet over this connection, oldest last; and how
-        #: many of them the client accepts now.
+        #: Messages in flight that were not resent yet over this connection, oldest last; and the
+        #: number of them that the client accepts now.
         self._unsent = _NONE_UNSENT
         self._resendable: i64 = 0
         #: Distance from the oldest to the newest sequence number in flight above which no message
@@ -186,7 +186,7 @@ class Session(Subscriber):
         self._apply_options()
 
     def unsubscribe(self, topic_filter: str, ticket: Ticket | None) -> bool:
-        """Remove a subscription; False if there is none."""
+        """Remove a subscription; return False if there is none."""
         binding = self.subscriptions.remove(topic_filter)
         if binding is not None:
             self._apply_options()
@@ -203,7 +203,7 @@ class Session(Subscriber):
     def _apply_options(self) -> None:
         """Give the writer the options of the subscriptions, and update the relay format.
 
-        A client with subscription identifiers cannot be relayed packets unchanged.
+        Packets cannot be relayed unchanged to a client that uses subscription identifiers.
         """
         writer = self.writer
         if writer is not None:
@@ -250,7 +250,7 @@ class Session(Subscriber):
         return self.in_flight
 
     def resend(self) -> None:
-        """Resend the rest of the messages in flight, as far as that is possible now."""
+        """Resend the messages in flight that were not resent over this connection, if possible."""
         if self._unsent:
             self._resend()
 
@@ -373,7 +373,7 @@ class Session(Subscriber):
     # -- shared subscriptions
 
     def leave_group(self, name: str, ticket: Ticket | None) -> bool:
-        """Remove a shared subscription; False if there is none."""
+        """Remove a shared subscription; return False if there is none."""
         membership = self.subscriptions.memberships.pop(name, None)
         if membership is None:
             return False
@@ -385,7 +385,7 @@ class Session(Subscriber):
         """Return the consumer that sends a message of a shared subscription.
 
         Return None if the session accepts no message now. Its shared subscriptions are then drained
-        as soon as it accepts one again.
+        as soon as the session accepts messages again.
         """
         consumer = self._consumer
         if consumer is not None and consumer.has_room():
@@ -401,7 +401,7 @@ class Session(Subscriber):
     # -- acknowledgements of the client
 
     def puback(self, packet_id: i64) -> bool:
-        """Handle a PUBACK; False if no QoS 1 message has this packet identifier. Hot path."""
+        """Handle a PUBACK; return False if no QoS 1 message has its packet identifier. Hot path."""
         window = self.in_flight
         sequence: i64 = window.number_of(packet_id)
         delivery = window.get(sequence)
@@ -411,10 +411,10 @@ class Session(Subscriber):
         return True
 
     def pubrec(self, packet_id: i64, ticket: Ticket) -> bool:
-        """Handle a PUBREC; False if the packet identifier belongs to a QoS 1 message.
+        """Handle a PUBREC; return False if the packet identifier belongs to a QoS 1 message.
 
-        `ticket` is the one that the PUBREL waits for. Return True for an unknown packet identifier
-        too: it is answered, because the client waits for the PUBREL [MQTT-4.3.3-1].
+        The PUBREL waits for `ticket`. Return True for an unknown packet identifier too: the broker
+        answers it, because the client waits for the PUBREL [MQTT-4.3.3-1].
         """
         window = self.in_flight
         delivery = window.delivery(packet_id)
@@ -442,7 +442,7 @@ class Session(Subscriber):
         self._settle(self.in_flight.number_of(packet_id))
 
     def pubcomp(self, packet_id: i64) -> None:
-        """Handle a PUBCOMP; one without a PUBREC before it is ignored."""
+        """Handle a PUBCOMP. It is ignored if the client has sent no PUBREC before it."""
         if self.in_flight.released.pop(packet_id, -1) >= 0:
             self._settle(self.in_flight.number_of(packet_id))
 

@@ -36,7 +36,7 @@ class Sessions(SessionRegistry):
 
     A session whose client stays away ends after the expiry that the client asked for, and at the
     latest after `options.session_expiry_s`. The stored definition of a persistent session has the
-    time at which its client disconnected, in ms of the wall clock; 0 while it is connected.
+    time at which its client disconnected, in ms of the wall clock; 0 while the client is connected.
     """
 
     def __init__(self, agenda: Agenda, options: MqttOptions, tally: FrontCounters) -> None:
@@ -96,7 +96,7 @@ class Sessions(SessionRegistry):
     ) -> Session:
         """Create the session of a client identifier that has none.
 
-        The session outlives its connection by `expiry` seconds; with 0 it is not stored.
+        The session outlives its connection by `expiry` seconds; it is not stored if `expiry` is 0.
         `stored_will` is stored with the session. `named` is True if the name of the user alone
         determines its permissions, `anonymous` if the client gave no user name.
         """
@@ -150,17 +150,24 @@ class Sessions(SessionRegistry):
             self.store(session, 0, None if stored_will is None else ticket)
 
     def leave(self, session: Session) -> None:
-        """Detach a session from its connection, which has ended. End it if it does not persist."""
+        """Detach a session from its connection, which has ended.
+
+        End the session instead if it is not persistent, or if its expiry is 0.
+        """
         if not session.persistent or session.expiry == 0:
             self.end(session, None)
             return
         session.detach()
         self._start_expiry(session, 0)
-        # No reply waits for this record: without it, the session would expire a moment later.
+        # No reply waits for this record. If a crash loses it, the session expires a moment later.
         self.store(session, int(self._agenda.wall * 1000), None)
 
     def store(self, session: Session, away_since: int, ticket: Ticket | None) -> None:
-        """Store the definition of a persistent session, which has changed."""
+        """Store the changed definition of a persistent session.
+
+        `away_since` is the time at which the client disconnected, in ms of the wall clock; 0 if the
+        client is connected.
+        """
         session.vhost.store.append(
             Defined(session.vhost.name, "session", session.name, _definition(session, away_since)),
             ticket,
@@ -280,7 +287,7 @@ class Sessions(SessionRegistry):
     def finish_restore(self) -> None:
         """Complete the restore of all sessions: their groups, expiries, wills and $SYS topics.
 
-        A client that was connected when the broker stopped is away from now on.
+        A client that was connected when the broker stopped counts as away from now on.
         """
         shared, self._shared = self._shared, []
         for session, memberships in shared:
@@ -303,9 +310,10 @@ class Sessions(SessionRegistry):
                 self.sys.watch(session)
 
     def _delay_will(self, session: Session, will: StoredWill, away: int) -> None:
-        """Schedule a restored will for the rest of its delay; its client was away for `away` ms.
+        """Schedule a restored will for the rest of its delay.
 
-        The permission to publish the will was checked before the will was stored.
+        The client of the session has been away for `away` ms of the delay. The permission to
+        publish the will was checked before the will was stored.
         """
         when: i64 = self._agenda.now + max(will.delay - away, 0)
         session.delayed_will = DelayedWill(
@@ -314,7 +322,7 @@ class Sessions(SessionRegistry):
 
 
 def _definition(session: Session, away_since: int) -> dict[str, object]:
-    """Return the definition of a session for the store, without a number for a new session."""
+    """Return the definition of a session for the store; a new session has no number yet."""
     definition: dict[str, object] = {"away_since": away_since, "expiry": session.expiry}
     if session.stored_will is not None:
         definition["will"] = session.stored_will

@@ -5,8 +5,8 @@
                 --QoS 2----> queue of the group --> a GroupConsumer with room --> its inbox
 
 A QoS 1 message returns to the group if its member's connection ends without acknowledging it. A
-QoS 2 message belongs to the session that it was delivered to, and goes to no other [MQTT-4.8.2-4],
-[MQTT-4.8.2-5]. A group exists while it has members.
+QoS 2 message belongs to the session that it was delivered to, and goes to no other session
+[MQTT-4.8.2-4], [MQTT-4.8.2-5]. A group exists while it has members.
 """
 
 from __future__ import annotations
@@ -164,7 +164,8 @@ class SubscriptionGroup(Subscriber):
         self.members: list[SharedMember] = []
         self._groups: SubscriptionGroups | None = groups
         self._turn = 0
-        #: The QoS of the group's binding: the highest that a member was granted; -1 without one.
+        #: The QoS of the group's binding: the highest QoS that a member was granted; -1 if the
+        #: group is not bound.
         self._qos = -1
         vhost.add_subscriber(self)
 
@@ -232,7 +233,7 @@ class SubscriptionGroup(Subscriber):
         )
 
     def restore_binding(self, binding: Binding) -> None:
-        """Note the QoS of the group's binding, which is restored already."""
+        """Set the QoS of the group to that of its binding, which is restored already."""
         self._qos = int(binding.qos)
 
     def bind(self, ticket: Ticket | None) -> None:
@@ -243,7 +244,7 @@ class SubscriptionGroup(Subscriber):
             self.vhost.bind(EXCHANGE, Binding(self.topic_filter, self, qos, None, MQTT), ticket)
 
     def remove(self, member: SharedMember, ticket: Ticket | None) -> None:
-        """Remove a member; the group ends with its last one."""
+        """Remove a member; the group ends with its last member."""
         self.members.remove(member)
         if self.members:
             self.bind(ticket)

@@ -15,8 +15,8 @@ from matching.grammar import MQTT
 from protocols.mqtt.codec.packets import remaining_length
 from protocols.mqtt.codec.properties import SUBSCRIPTION_IDENTIFIER
 
-#: Number of topic names whose options are cached. A full cache evicts KNOWN divided by PORTION of
-#: them.
+#: Largest number of topic names whose options are cached. A full cache evicts the KNOWN // PORTION
+#: oldest names.
 KNOWN: Final = 1_000
 PORTION: Final = 16
 #: Names of two arguments in the binding of a subscription. (The planner knows a third one,
@@ -116,7 +116,7 @@ class Addressed(Message):
     """A copy of a message that a session receives for a single one of its subscriptions.
 
     It is a retained message for a new subscription, or a message of a shared subscription. It has
-    the options of this subscription only, even if others match.
+    the options of this subscription only, even if other subscriptions match its topic.
     """
 
     __slots__ = ("identifier", "origin")
@@ -134,6 +134,6 @@ class Addressed(Message):
         self.position = 0 if retained else message.position
         self.retained = retained
         self.identifier = identifier
-        #: For a shared subscription: the message that another session gets if this one does not
+        #: For a shared subscription: the message that another session gets if this session does not
         #: acknowledge the copy.
         self.origin: Message | None = None

@@ -15,10 +15,10 @@ from broker.routing.binding import Binding
 from protocols.mqtt.session.interfaces import SharedSubscription
 from protocols.mqtt.session.subscription_options import SessionOptions, is_special
 
-#: Up to this many subscriptions are kept in a tuple instead of a dict (one takes 64 bytes in a
-#: tuple, 184 in a dict).
+#: Up to this many subscriptions are kept in a tuple instead of a dict (a single subscription takes
+#: 64 bytes in a tuple, 184 bytes in a dict).
 FEW: Final = 4
-#: The shared subscriptions of a session without any: shared, and never changed.
+#: Empty dict that all sessions without shared subscriptions use in common. It is never changed.
 _NO_MEMBERSHIPS: Final[dict[str, SharedSubscription]] = {}
 _NO_SUBSCRIPTIONS: Final[tuple[Binding, ...]] = ()
 
@@ -26,14 +26,15 @@ _NO_SUBSCRIPTIONS: Final[tuple[Binding, ...]] = ()
 class SessionSubscriptions:
     """The subscriptions of one session, by topic filter.
 
-    Shared subscriptions are `memberships`, by their full name `$share/GROUP/FILTER`, and do not
-    count as items.
+    Shared subscriptions are in `memberships`, by their full name `$share/GROUP/FILTER`. They are
+    not counted by `len` and not returned by `items`.
     """
 
     def __init__(self) -> None:
         self.memberships: dict[str, SharedSubscription] = _NO_MEMBERSHIPS
-        #: `has_shared` is True if the session had a shared subscription during this connection,
-        #: `shared_refused` if it had no room for a message of one.
+        #: `has_shared` is True if the session has or had a shared subscription during the present
+        #: connection; `shared_refused` is True if the session had no room for the message of a
+        #: shared subscription.
         self.has_shared = False
         self.shared_refused = False
         #: Subscription identifiers and Retain As Published; None if no subscription has either.
@@ -134,7 +135,7 @@ class SessionSubscriptions:
             membership.schedule_drain()
 
     def drain_refused(self) -> None:
-        """Drain the shared subscriptions if the session had no room for a message of one before.
+        """Drain the shared subscriptions if the session had no room for one of their messages.
 
         Hot path.
         """

@@ -24,12 +24,12 @@ ROOT: Final = "$SYS"
 AVERAGES: Final = (1, 5, 15)
 
 
-#: Sessions, connections and queues that are counted in one turn of the event loop.
+#: Number of sessions, connections and queues that are counted in one turn of the event loop.
 STEP: Final = 2_000
 
 
 class Survey:
-    """A count of everything that $SYS publishes, made in steps that do not hold the event loop."""
+    """A count of everything that $SYS publishes, made in steps that do not block the event loop."""
 
     def step(self, most: int) -> bool:
         """Count up to `most` objects; return True if there are more."""

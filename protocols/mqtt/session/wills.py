@@ -113,7 +113,7 @@ def restored_will(definition: Definition) -> StoredWill:
 
 
 class DelayedWill(DelayedWillTask):
-    """A will that waits for its delay. `run` publishes it in its client's publish context."""
+    """A will that waits for its delay. `run` publishes the will in a given publish context."""
 
     def __init__(
         self,
@@ -157,7 +157,10 @@ class DelayedWill(DelayedWillTask):
             self._vhost.leave(self._context)
 
     def _finish(self) -> Session | None:
-        """End the wait; return the session whose will this is, or None if the wait was over."""
+        """End the wait, and return the session to which the will belongs.
+
+        Return None if the will was published or cancelled before.
+        """
         session, self._session = self._session, None
         if session is not None:
             session.delayed_will = None

@@ -117,7 +117,10 @@ def test_an_empty_body_is_complete_with_its_header(piece: int) -> None:
     say(writer, (publish("", "q") + header(0)) * 3, piece)
     assert [one.kind for one in heard(target)] == [METHOD, HEADER] * 3
     say(writer, publish("", "q") + header(0) + body(b""), piece)
-    assert writer.read()[0].reply_text == "UNEXPECTED_FRAME - content without a method"
+    assert (
+        writer.read()[0].reply_text
+        == "UNEXPECTED_FRAME - a content frame must follow a basic.publish"
+    )
 
 
 @pytest.mark.parametrize("piece", [0, 1, 50])
@@ -298,9 +301,8 @@ def test_frames_up_to_the_negotiated_size_are_taken_and_no_larger_ones(frame_max
     say(writer, publish("", "q") + header(frame_max - 8) + body(b"x" * (frame_max - 8)))
     assert len(heard(target)) == 3 and writer.read() == []
     say(writer, publish("", "q") + header(frame_max - 7) + body(b"x" * (frame_max - 7)))
-    text = (
-        f"FRAME_ERROR - frame with a payload of {frame_max - 7} bytes; the limit is {frame_max - 8}"
-    )
+    text = f"FRAME_ERROR - a frame has a payload of {frame_max - 7} bytes; the limit is "
+    text += str(frame_max - 8)
     assert heard(target) == [] and writer.read()[0].reply_text == text
 
 

@@ -185,7 +185,7 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
         406,
         (
             "PRECONDITION_FAILED - invalid arg 'x-priority' for queue 'q' in vhost '/': 'high' is "
-            f"not a number up to {1 << 31}"
+            f"not an integer from -{1 << 31} to {1 << 31}"
         ),
         60,
         20,
@@ -475,7 +475,13 @@ HARD: list[tuple[Any, int, str, int, int]] = [
         50,
         10,
     ),
-    (method(2, 50, 10, b"\0"), 501, "FRAME_ERROR - ticket of Queue.Declare: cut off", 50, 10),
+    (
+        method(2, 50, 10, b"\0"),
+        501,
+        "FRAME_ERROR - ticket of Queue.Declare: the value is cut off",
+        50,
+        10,
+    ),
     (
         method(2, 50, 10, b"\0\0" + short("q") + b"\0"),
         501,
@@ -493,7 +499,7 @@ HARD: list[tuple[Any, int, str, int, int]] = [
     (
         method(2, 50, 10, b"\0\0" + short("q") + b"\0" + long(short("a"))),
         501,
-        "FRAME_ERROR - arguments of Queue.Declare: a name without a value",
+        "FRAME_ERROR - arguments of Queue.Declare: an entry has no value",
         50,
         10,
     ),
@@ -511,7 +517,13 @@ HARD: list[tuple[Any, int, str, int, int]] = [
         50,
         10,
     ),
-    (method(2, 60, 80, b"\0"), 501, "FRAME_ERROR - delivery_tag of Basic.Ack: cut off", 60, 80),
+    (
+        method(2, 60, 80, b"\0"),
+        501,
+        "FRAME_ERROR - delivery_tag of Basic.Ack: the value is cut off",
+        60,
+        80,
+    ),
     (
         method(2, 60, 40, b"\0\0\0\0"),
         501,
@@ -543,21 +555,21 @@ HARD: list[tuple[Any, int, str, int, int]] = [
     (
         publish("", "q", channel=2) + header(-1 & 0xFFFF_FFFF_FFFF_FFFF, channel=2),
         501,
-        "FRAME_ERROR - negative body size",
+        "FRAME_ERROR - content header has a negative body size",
         60,
         40,
     ),
     (
         publish("", "q", channel=2) + header(3, channel=2) + body(b"four", 2),
         501,
-        "FRAME_ERROR - body longer than declared",
+        "FRAME_ERROR - body is longer than its content header declares",
         60,
         40,
     ),
     (
         publish("", "q", channel=2) + header(3, channel=2) + body(b"ab", 2) + body(b"cd", 2),
         501,
-        "FRAME_ERROR - body longer than declared",
+        "FRAME_ERROR - body is longer than its content header declares",
         60,
         40,
     ),
@@ -639,49 +651,61 @@ HARD: list[tuple[Any, int, str, int, int]] = [
     (publication("", "q", b"x", 3), 504, "CHANNEL_ERROR - expected 'channel.open'", 60, 40),
     (method(3, 60, 80, bytes(9)), 504, "CHANNEL_ERROR - expected 'channel.open'", 60, 80),
     # 505
-    (frame(8, 2, b""), 505, "UNEXPECTED_FRAME - heartbeat on channel 2", 0, 0),
-    (body(b"x", 2), 505, "UNEXPECTED_FRAME - content without a method", 0, 0),
-    (content(b"x", channel=2), 505, "UNEXPECTED_FRAME - content without a method", 0, 0),
-    (content(b"x", channel=3), 505, "UNEXPECTED_FRAME - content without a method", 0, 0),
+    (frame(8, 2, b""), 505, "UNEXPECTED_FRAME - a heartbeat must use channel 0, not 2", 0, 0),
+    (body(b"x", 2), 505, "UNEXPECTED_FRAME - a content frame must follow a basic.publish", 0, 0),
+    (
+        content(b"x", channel=2),
+        505,
+        "UNEXPECTED_FRAME - a content frame must follow a basic.publish",
+        0,
+        0,
+    ),
+    (
+        content(b"x", channel=3),
+        505,
+        "UNEXPECTED_FRAME - a content frame must follow a basic.publish",
+        0,
+        0,
+    ),
     (
         publish("", "q", channel=2) + body(b"x", 2),
         505,
-        "UNEXPECTED_FRAME - expected content header or body",
+        "UNEXPECTED_FRAME - content header and body frames are in the wrong order",
         60,
         40,
     ),
     (
         publish("", "q", channel=2) + header(1, channel=2) + header(1, channel=2),
         505,
-        "UNEXPECTED_FRAME - expected content header or body",
+        "UNEXPECTED_FRAME - content header and body frames are in the wrong order",
         60,
         40,
     ),
     (
         publish("", "q", channel=2) + header(1, channel=2, class_id=50),
         505,
-        "UNEXPECTED_FRAME - content header of another class than basic",
+        "UNEXPECTED_FRAME - content header has another class than basic",
         60,
         40,
     ),
     (
         publish("", "q", channel=2) + marshal(2, Q.Declare(queue="q")),
         505,
-        "UNEXPECTED_FRAME - expected content header or body, got a method",
+        "UNEXPECTED_FRAME - a method frame interrupts the content of a basic.publish",
         50,
         10,
     ),
     (
         publish("", "q", channel=2) + header(1, channel=2) + publish("", "q", channel=2),
         505,
-        "UNEXPECTED_FRAME - expected content header or body, got a method",
+        "UNEXPECTED_FRAME - a method frame interrupts the content of a basic.publish",
         60,
         40,
     ),
     (
         publish("", "q", channel=2) + header(1, channel=2) + marshal(2, spec.Basic.Ack(1)),
         505,
-        "UNEXPECTED_FRAME - expected content header or body, got a method",
+        "UNEXPECTED_FRAME - a method frame interrupts the content of a basic.publish",
         60,
         80,
     ),
@@ -728,12 +752,18 @@ HARD: list[tuple[Any, int, str, int, int]] = [
     (
         marshal(2, spec.Basic.Recover(requeue=False)),
         540,
-        "NOT_IMPLEMENTED - requeue=false",
+        "NOT_IMPLEMENTED - requeue=false is not supported",
         60,
         110,
     ),
-    (method(2, 60, 100, b"\0"), 540, "NOT_IMPLEMENTED - requeue=false", 60, 100),
-    (marshal(2, spec.Channel.Flow(active=False)), 540, "NOT_IMPLEMENTED - active=false", 20, 20),
+    (method(2, 60, 100, b"\0"), 540, "NOT_IMPLEMENTED - requeue=false is not supported", 60, 100),
+    (
+        marshal(2, spec.Channel.Flow(active=False)),
+        540,
+        "NOT_IMPLEMENTED - active=false is not supported",
+        20,
+        20,
+    ),
 ]
 
 
@@ -760,14 +790,14 @@ def test_a_hard_error_ends_the_connection_and_gives_back_what_it_held(
 @pytest.mark.parametrize(
     ("broken", "text"),
     [
-        (frame(1, 1, bytes(131_065)), "frame with a payload of 131065 bytes; the limit is 131064"),
+        (frame(1, 1, bytes(131_065)), "a frame has a payload of 131065 bytes; the limit is 131064"),
         (
             b"\x01\0\1\xff\xff\xff\xff" + bytes(50),
-            "frame with a payload of 4294967295 bytes; the limit is 131064",
+            "a frame has a payload of 4294967295 bytes; the limit is 131064",
         ),
         (
             b"\x01\0\1\x80\0\0\0" + bytes(50),
-            "frame with a payload of 2147483648 bytes; the limit is 131064",
+            "a frame has a payload of 2147483648 bytes; the limit is 131064",
         ),
         (method(1, 50, 10, bytes(40))[:-1] + b"\xcd", "frame does not end with byte 206"),
     ],
