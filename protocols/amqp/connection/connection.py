@@ -76,8 +76,8 @@ _CHANNEL_CLOSE: Final[i64] = 20 << 16 | 40
 _CHANNEL_CLOSE_OK: Final[i64] = 20 << 16 | 41
 #: Class id of the basic methods.
 BASIC: Final[i64] = 60
-#: Cost of a method in units of BUDGET, unless it is a basic method: a declaration takes as long as
-#: a hundred publications.
+#: Cost of a method that is not a basic method, in units of BUDGET: a declaration takes as long as a
+#: hundred publications.
 DECLARED: Final[i64] = 100
 #: Methods that a running connection may send and that need no reply.
 _IGNORED: Final = ("Connection.Blocked", "Connection.Unblocked")

@@ -276,7 +276,7 @@ def mechanisms(peer: Peer) -> str:
 def credentials(mechanism: str, response: bytes, peer: Peer) -> Credentials:
     """Return the credentials in a connection.start-ok. Raises AmqpError."""
     if mechanism == "EXTERNAL" and peer.certificate:
-        # The response may name another user to act for. That is not supported: it is ignored.
+        # The response may name another user to act for. As that is not supported, it is not read.
         login = Credentials(peer.certificate, b"", "/", peer.address, peer.local)
         login.proven = True
         return login

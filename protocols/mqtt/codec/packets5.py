@@ -1,4 +1,4 @@
-"""Read and write the packets of MQTT 5; PUBLISH and CONNECT have modules of their own.
+"""Read and write the packets of MQTT 5. PUBLISH and CONNECT have modules of their own.
 
 The `read_` functions check a packet on its own; their callers check it against the session.
 """

@@ -212,7 +212,7 @@ def _read(reader: PacketReader, place: int, properties: Properties5) -> None:
             raise MalformedPacket(f"unknown property {identifier}")
         if place not in known.places:
             raise MalformedPacket(
-                f"property {identifier} is not allowed in a packet of type {place}",
+                f"property {identifier} is not allowed in packet type {place} (type 0 is a will)",
                 code=PROTOCOL_ERROR,
             )
         kind = known.kind

@@ -78,5 +78,7 @@ class Level4Handler(PacketHandler):
             connection.will = None  # [MQTT-3.14.4-3]
             connection.on_closed("client")
         else:
-            raise MalformedPacket("invalid packet type or flags")  # [MQTT-2.2.2-2], [MQTT-3.1.0-2]
+            raise MalformedPacket(
+                "packet type or flags are invalid"
+            )  # [MQTT-2.2.2-2], [MQTT-3.1.0-2]
         return COLD

@@ -3,9 +3,9 @@
     PUBLISH   topic name   packet identifier (QoS 1, 2)   properties (level 5)   payload
 
 The levels differ only in the properties: a publication without properties has one byte more at
-level 5, which is their length of 0. So one loop reads publications of all levels. Adjacent QoS 0
-packets to the same subscribers are a run, which is relayed as one slice of the input. Other packets
-are handled by the subclass for the level.
+level 5, the length 0 of the properties. So one loop reads publications of all levels. Adjacent
+QoS 0 packets to the same subscribers are a run, which is relayed as one slice of the input. Other
+packets are handled by the subclass for the level.
 """
 
 from __future__ import annotations
@@ -349,7 +349,7 @@ class PacketHandler(InputHandler):
     def on_publish(
         self, session: Session, context: PublishContext, first: i64, reader: PacketReader
     ) -> i64:
-        """Handle any PUBLISH; return its cost in units of the connection's budget, or SEARCHING."""
+        """Handle any PUBLISH; return its cost in units of the connection's BUDGET, or SEARCHING."""
         connection, replies = self.connection, self.replies
         qos = first >> 1 & 3
         if qos == 3 or qos == AT_MOST_ONCE and first & 8:
@@ -437,7 +437,7 @@ class PacketHandler(InputHandler):
         return _CODES.get(int(fate), UNSPECIFIED) if self._has_properties else SUCCESS
 
     def _exceeds_receive_maximum(self, session: Session) -> bool:
-        """True if the client already has as many unacknowledged publications as it may have."""
+        """True if the number of unacknowledged publications has reached Receive Maximum."""
         return (
             len(session.in_flight.received) + self.replies.waiting
             >= self.service.options.receive_maximum
@@ -445,7 +445,7 @@ class PacketHandler(InputHandler):
 
 
 def _message(route: Route, properties: PublishProperties, body: bytes, first: i64) -> Message:
-    """Return the message of a PUBLISH with any flags, which are in its `first` byte."""
+    """Return the message of a PUBLISH. `first` is the packet's first byte, which has the flags."""
     qos: i64 = first >> 1 & 3
     has_properties = properties.relayed != b""
     encoding = encoding_of(has_properties, bool(first & 1), qos == EXACTLY_ONCE)

@@ -15,7 +15,7 @@ from protocols.mqtt.session.sessions import Sessions
 from protocols.mqtt.session.sys_topics import Survey, Surveyor, SysTree
 
 #: Names of the protocol levels in metrics and listings. Level 0 stands for a connection before its
-#: CONNECT, which gets the most frequent name.
+#: CONNECT; it has the name of the most frequent level.
 NAMES: Final = {0: "mqtt311", 3: "mqtt310", 4: "mqtt311", 5: "mqtt50"}
 
 

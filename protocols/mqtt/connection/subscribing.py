@@ -75,7 +75,7 @@ def subscribe(
         if not service.topics.check_filter(request.topic_filter):
             code = TOPIC_FILTER_INVALID
         elif not service.topics.allows(request.topic_filter):
-            code = UNSPECIFIED  # Not NOT_AUTHORISED: no user may subscribe to it.
+            code = UNSPECIFIED  # No user may use this filter, so NOT_AUTHORISED is wrong.
         codes.append(code)
     SubscribeTask(connection, session, service, identity, packet, codes, level).run()
     return len(packet.requests)
@@ -122,7 +122,7 @@ def _read_unsubscribe_4(reader: PacketReader) -> UnsubscribePacket:
 
 
 class SubscriptionChange(Task):
-    """A task that carries out one packet that changes a session's subscriptions, in slices."""
+    """A task that carries out one SUBSCRIBE or UNSUBSCRIBE packet, in slices."""
 
     def __init__(
         self,

@@ -67,7 +67,7 @@ class DelayedWillTask(Task):
 
 
 class SessionRegistry(SessionRestorer):
-    """The registry of all sessions of a broker, as far as a session uses it."""
+    """The registry of all sessions of a broker: the methods that a session uses."""
 
     def expire(self, session: Subscriber) -> None:
         """End a session whose client stayed away for too long."""

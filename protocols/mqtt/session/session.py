@@ -227,7 +227,7 @@ class Session(Subscriber):
         self._apply_options()
 
     def start_deliveries(self) -> None:
-        """Resend messages in flight in order, then deliver those of the inbox [MQTT-4.4.0-1]."""
+        """Resend messages in flight in order, then deliver the inbox's messages [MQTT-4.4.0-1]."""
         outlet, writer = self.connection, self.writer
         assert outlet is not None and writer is not None
         early = self.outlet

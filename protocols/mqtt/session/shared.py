@@ -260,7 +260,7 @@ class SubscriptionGroup(Subscriber):
 
 
 def _not_stored(message: Message) -> Message:
-    """Return the message if it has no position in the store, otherwise a copy without one."""
+    """Return the message if it has no store position, otherwise a copy without a position."""
     if message.position == 0:
         return message
     if isinstance(message, Addressed):

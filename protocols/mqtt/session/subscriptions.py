@@ -95,7 +95,7 @@ class SessionSubscriptions:
         return binding
 
     def clear(self) -> None:
-        """Remove all subscriptions but the shared ones."""
+        """Remove all subscriptions except shared subscriptions."""
         self._few = _NO_SUBSCRIPTIONS
         self._many = None
         self.options = None
