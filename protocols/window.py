@@ -4,9 +4,10 @@
               ^base         ^head
 
 AMQP delivery tags and MQTT packet identifiers are assigned in order and mostly settled in order, so
-finding a delivery is indexing a list (18 % cheaper per acknowledged message than a dict). A
-delivery that is still outstanding after 65,536 later ones moves to a dict of stragglers, so that
-one message that is never settled does not make the list grow for ever.
+finding a delivery is indexing a list (18 % cheaper per acknowledged message than a dict). If the
+list has more than 65,536 entries from the first outstanding delivery on, and at most one eighth of
+them are outstanding, the outstanding deliveries move to a dict of stragglers. So one message that
+is never settled does not make the list grow for ever.
 """
 
 from __future__ import annotations
@@ -192,7 +193,7 @@ class Window:
     def _leave_behind(self) -> None:
         """Move the outstanding deliveries to the dict of stragglers, and empty the list.
 
-        Do nothing if more than one of eight deliveries in the list is still outstanding.
+        Do nothing if more than one eighth of the entries from `head` on are outstanding.
         """
         if (self.count - len(self._stragglers)) * 8 > self.span():
             return

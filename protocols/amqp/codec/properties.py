@@ -4,8 +4,8 @@
             10 correlation_id   9 reply_to            8 expiration    7 message_id       6 timestamp
              5 type             4 user_id             3 app_id        2 cluster_id       1, 0 unused
 
-(AMQP 0-9-1, section 4.2.6.1.) The broker relays contents without reading their properties, so it
-can meet invalid ones here. A property that cannot be read, and all that follow it, are left out.
+(AMQP 0-9-1, section 4.2.6.1.) The broker relays contents without reading their properties, so
+they can be invalid here. A property that cannot be read, and all that follow it, are left out.
 """
 
 from __future__ import annotations

@@ -148,7 +148,8 @@ def _skip(data: bytes, at: int, end: int) -> int:
 def read_timestamp(data: bytes) -> datetime | int:
     """Return a timestamp as a datetime in UTC.
 
-    Return the number itself if it is too large for that: some clients write ms instead of seconds.
+    Return the number itself if it is too large for a datetime: some clients write ms instead of
+    seconds.
     """
     seconds: int = _TIMESTAMP.unpack(data)[0]
     try:

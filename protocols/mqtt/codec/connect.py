@@ -146,7 +146,7 @@ def read_connect(reader: PacketReader) -> Connect:
         raise MalformedPacket("unknown protocol name in CONNECT")  # [MQTT-3.1.2-1]
     if _NAMES.get(level) != name:
         # [MQTT-3.1.2-2]: a client of a level above 5 can read a refusal of level 5. Some bridges
-        # set bit 7, and connect again without it.
+        # set bit 7 of the level, and connect again without that bit.
         raise UnacceptableVersion(LEVEL_5 if level & 127 > LEVEL_311 else LEVEL_311)
     flags, keep_alive = reader.byte(), reader.two_bytes()
     qos, has_will, has_user, has_password = flags >> 3 & 3, flags & 4, flags & 128, flags & 64

@@ -146,7 +146,7 @@ def numbered(number: int) -> Encoding:
 def properties_end(content: bytes) -> int:
     """Return the size in bytes of the properties at the beginning of a content.
 
-    It includes the length field before them.
+    The size includes the length field before the properties.
     """
     size, shift, at = 0, 0, 0
     while content[at] >= 128:

@@ -70,8 +70,8 @@ _TEXT: Final = 4
 _BINARY: Final = 5
 _PAIR: Final = 6
 
-#: Stands for the will in the list of packet types: a CONNECT has a second list of properties, which
-#: are those of its will.
+#: Stands for the will in the lists of packet types: a CONNECT has a second list of properties, the
+#: properties of its will.
 WILL: Final = 0
 
 _ANSWERS: Final = (int(PUBACK), int(PUBREC), int(PUBREL), int(PUBCOMP), int(SUBACK), int(UNSUBACK))

@@ -307,7 +307,8 @@ class MqttConnection(SessionConnection):
     def _leave_will(self, session: Session, context: PublishContext, will: StoredWill) -> None:
         """Publish the will now or after its delay.
 
-        If no client may publish to its topic (`MqttTopics.serves`), only count it as denied.
+        If no client may publish to the will's topic (`MqttTopics.serves`), only count the will as
+        denied.
         """
         if not self.service.topics.serves(swap(will.message.address.key)):
             context.received += 1

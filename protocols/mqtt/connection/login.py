@@ -422,7 +422,7 @@ class Login(InputHandler):
 def _remaining_length(data: bytes, at: i64) -> tuple[i64, i64]:
     """Return the remaining length at position `at`, and the position after it.
 
-    Return (0, 0) if it is incomplete. Raises MalformedPacket if it is invalid.
+    Return (0, 0) if the remaining length is incomplete. Raises MalformedPacket if it is invalid.
     """
     length: i64 = 0
     shift: i64 = 0

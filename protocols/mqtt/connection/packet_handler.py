@@ -290,7 +290,7 @@ class PacketHandler(InputHandler):
     ) -> i64:
         """Handle a publication of QoS 1. Hot path if it has no properties.
 
-        Return its cost in units of the connection's BUDGET, or SEARCHING.
+        Return the publication's cost in units of the connection's BUDGET, or SEARCHING.
         """
         replies = self.replies
         mark: i64 = start + 2 + (i64(read_i16_be(data, start)) & 0xFFFF)

@@ -115,7 +115,8 @@ class SessionReauthorization(Task):
     def _review(self, name: str) -> bool:
         """Check one subscription against the permissions. Remove it if it is not allowed any more.
 
-        Return True if its messages are checked topic by topic from now on, or were before.
+        Return True if the subscription's messages are checked topic by topic from now on, or were
+        before.
         """
         session = self._session
         scope = read_scope(self._identity, name, session.vhost.name)

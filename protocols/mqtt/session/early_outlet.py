@@ -15,7 +15,7 @@ class EarlyOutlet(Outlet):
     def touch(self) -> None:
         """Pause the outlet once it is full.
 
-        This is called after each write, because `dirty` is never set.
+        The writers call this method after each write, because `dirty` is never set.
         """
         if len(self.out) + self._parts_size >= TURN_BYTES:
             self.paused = True

@@ -108,9 +108,7 @@ class InboxConsumer(Consumer):
         )
 
     def release_held(self) -> None:
-        """Send the held message, which has become durable, and continue with the messages after
-        it.
-        """
+        """Send the held message, which has become durable; continue with the later messages."""
         delivery, self._held = self._held, None
         self.credit += HOLD
         if delivery is not None and self.outlet is not NOWHERE:

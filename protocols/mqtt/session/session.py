@@ -170,8 +170,8 @@ class Session(Subscriber):
     ) -> None:
         """Add or replace a subscription [MQTT-3.8.4-3].
 
-        Raise LimitExceeded if lookups would become too long because of the subscriptions of this
-        session.
+        Raise LimitExceeded if lookups of topics would take too long because of this session's
+        subscriptions.
         """
         binding = Binding(topic_filter, self, qos, arguments, MQTT)
         self.vhost.bind(EXCHANGE, binding, ticket)
@@ -257,7 +257,7 @@ class Session(Subscriber):
     def _resend(self) -> None:
         """Resend messages as far as the client, the connection and the store allow.
 
-        After the last one, start to deliver the messages of the inbox.
+        After the last message in flight, start to deliver the messages of the inbox.
         """
         outlet, writer, store, window = self.outlet, self.writer, self.vhost.store, self.in_flight
         if outlet is None or writer is None:
@@ -447,8 +447,8 @@ class Session(Subscriber):
             self._settle(self.in_flight.number_of(packet_id))
 
     def _settle(self, sequence: i64) -> None:
-        """Settle a message that the client has acknowledged, and send the next one that waited
-        for this acknowledgement. Hot path.
+        """Settle a message that the client has acknowledged, and send the next message that
+        waited for this acknowledgement. Hot path.
         """
         window = self.in_flight
         delivery = window.take(sequence)

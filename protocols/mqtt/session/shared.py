@@ -85,7 +85,8 @@ class GroupConsumer(Consumer):
     def leave(self) -> None:
         """Stop delivering to the member.
 
-        Deliveries in flight refer to this consumer, so it must not refer to the member any more.
+        Deliveries in flight refer to this consumer, so the consumer drops its reference to the
+        member.
         """
         self.queue.unsubscribe(self)
         self.outlet = NOWHERE
