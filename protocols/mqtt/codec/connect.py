@@ -143,7 +143,7 @@ def read_connect(reader: PacketReader) -> Connect:
     """Read a CONNECT. Raises MalformedPacket, UnacceptableVersion."""
     name, level = reader.binary(), reader.byte()
     if name not in (b"MQTT", b"MQIsdp"):
-        raise MalformedPacket("unknown protocol name in CONNECT")  # [MQTT-3.1.2-1]
+        raise MalformedPacket("CONNECT has an unknown protocol name")  # [MQTT-3.1.2-1]
     if _NAMES.get(level) != name:
         # [MQTT-3.1.2-2]: a client of a level above 5 can read a refusal of level 5. Some bridges
         # set bit 7 of the level, and connect again without that bit.
@@ -161,7 +161,7 @@ def read_connect(reader: PacketReader) -> Connect:
         and not has_user
         and level < LEVEL_5
     ):
-        raise MalformedPacket("invalid connect flags")
+        raise MalformedPacket("the connect flags are invalid")
     properties = read_properties(reader, CONNECT) if level == LEVEL_5 else Properties5()
     if properties.has(AUTHENTICATION_DATA) and not properties.has(AUTHENTICATION_METHOD):
         raise MalformedPacket(

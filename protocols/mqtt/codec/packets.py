@@ -97,12 +97,12 @@ class PacketReader:
         number, shift, digit = 0, 0, 128
         while digit >= 128:
             if shift > 21:
-                raise MalformedPacket("invalid variable byte integer")
+                raise MalformedPacket("a variable byte integer has more than four bytes")
             digit = self.byte()
             number |= (digit & 127) << shift
             shift += 7
         if digit == 0 and shift > 7:
-            raise MalformedPacket("invalid variable byte integer")
+            raise MalformedPacket("a variable byte integer has more bytes than necessary")
         return number
 
     def block(self) -> bytes:
@@ -148,7 +148,7 @@ def decoded(data: bytes) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise MalformedPacket("invalid UTF-8") from error
+        raise MalformedPacket("a string is not valid UTF-8") from error
     if "\0" in text:
         raise MalformedPacket("a UTF-8 string contains NUL")
     return text

@@ -72,7 +72,7 @@ class EnhancedAuthentication:
         elif packet.code != CONTINUE_AUTHENTICATION:
             raise MalformedPacket("re-authentication is not allowed now", code=PROTOCOL_ERROR)
         if self._conversation is None:
-            raise MalformedPacket("AUTH continues no authentication", code=PROTOCOL_ERROR)
+            raise MalformedPacket("no authentication is in progress", code=PROTOCOL_ERROR)
         self._respond(
             self._conversation, packet.properties.binary(AUTHENTICATION_DATA) or b"", decide
         )

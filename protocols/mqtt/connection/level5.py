@@ -120,7 +120,7 @@ class Level5Handler(PacketHandler):
             answer = read_acknowledgement(reader, PUBACK)
             if not session.puback(answer.packet_id) and session.is_in_flight(answer.packet_id):
                 raise MalformedPacket(
-                    "PUBACK for a QoS 2 publication: send PUBREC", code=PROTOCOL_ERROR
+                    "a QoS 2 publication needs PUBREC, not PUBACK", code=PROTOCOL_ERROR
                 )
         elif first == PUBREC << 4:
             self._on_pubrec(session, reader)
@@ -166,7 +166,7 @@ class Level5Handler(PacketHandler):
             ticket = Ticket(self.replies)
             if not session.pubrec(answer.packet_id, ticket):
                 raise MalformedPacket(
-                    "PUBREC for a QoS 1 publication: send PUBACK", code=PROTOCOL_ERROR
+                    "a QoS 1 publication needs PUBACK, not PUBREC", code=PROTOCOL_ERROR
                 )
             self.replies.give(PUBREL << 4 | 2, answer.packet_id, ticket)
 

@@ -432,9 +432,9 @@ def _remaining_length(data: bytes, at: i64) -> tuple[i64, i64]:
         length |= (digit & 127) << shift
         if digit < 128:
             if digit == 0 and shift > 0:
-                raise MalformedPacket("invalid remaining length")
+                raise MalformedPacket("the remaining length has more bytes than necessary")
             return length, at
         shift += 7
         if shift > 21:
-            raise MalformedPacket("invalid remaining length")
+            raise MalformedPacket("the remaining length has more than four bytes")
     return 0, 0

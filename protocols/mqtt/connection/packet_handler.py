@@ -151,7 +151,7 @@ class PacketHandler(InputHandler):
                     break
                 if length < 0 or digit == 0:
                     self._send(run, run_count, data, run_start, position)
-                    raise MalformedPacket("invalid remaining length")
+                    raise MalformedPacket("the remaining length is invalid")
             end: i64 = start + length
             # The Maximum Packet Size of level 5 counts the whole packet, the limit of the older
             # levels the bytes behind the remaining length.
@@ -368,7 +368,7 @@ class PacketHandler(InputHandler):
             return COLD
         if qos and self._has_properties and self._exceeds_receive_maximum(session):
             raise MalformedPacket(
-                "more unacknowledged QoS 1 and QoS 2 publications than Receive Maximum permits "
+                "the client has more unacknowledged publications than Receive Maximum permits "
                 f"({self.service.options.receive_maximum})",
                 "receive_maximum",
                 RECEIVE_MAXIMUM_EXCEEDED,
