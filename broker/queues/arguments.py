@@ -76,8 +76,8 @@ _STREAM_ARGUMENTS: Final = (
     "x-max-length-bytes",
     _SINGLE_ACTIVE_CONSUMER,
 )
-#: The declared arguments, beside the type and the priorities, with which a queue counts as limited
-#: in the seed of a consistent-hash binding.
+#: Declared arguments that make `hash_kind` count a queue as limited. The type quorum and a delivery
+#: limit do so, too.
 _LIMITING: Final = (
     "x-message-ttl",
     "x-expires",
@@ -181,8 +181,8 @@ class QueueArguments:
     def hash_kind(self) -> str:
         """The `Destination.hash_kind` of the queue, for the seed of a consistent-hash binding.
 
-        It depends on the declared arguments only. They never change, but a policy may come and go,
-        and would move messages between queues.
+        It depends on the declared arguments only. They never change. A policy may change, which
+        would move messages between queues.
         """
         declared = self.arguments
         if self.stream:
@@ -210,7 +210,7 @@ class QueueArguments:
 
 
 def _check(thing: str, arguments: Mapping[str, object]) -> None:
-    """Raise PreconditionFailed if the value of an argument is invalid, whatever the others are.
+    """Raise PreconditionFailed if the value of an argument is invalid by itself.
 
     `thing` names the queue in the error.
     """

@@ -198,7 +198,7 @@ class MessageSource(Destination):
     def return_unseen(self, delivery: Delivery) -> None:
         """Put a message back that its consumer could not pass on to the client.
 
-        The message does not count as delivered before.
+        The message does not count as delivered.
         """
         raise NotImplementedError
 

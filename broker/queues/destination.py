@@ -13,8 +13,8 @@ from matching.bucket import Bucket
 class Destination(Task):
     """An object to which bindings lead: a queue, a subscriber or an exchange.
 
-    It is a Task itself, so that deferred work such as a drain needs no second object per queue. The
-    two objects would refer to each other: a cycle for the garbage collector.
+    A destination is itself a Task, so that deferred work such as a drain needs no second object.
+    Such an object and the destination would form a reference cycle.
     """
 
     #: The word for this class of destination in the seed of a consistent-hash binding. The seed

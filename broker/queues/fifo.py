@@ -8,7 +8,8 @@ from mypy_extensions import i64
 
 T = TypeVar("T")
 
-#: Number of empty slots at the head from which on they are removed, if they are half of the list.
+#: The empty slots at the head are removed if there are at least this many, and they make up half of
+#: the list or more.
 EMPTY_SLOTS_MAX: Final[i64] = 512
 
 

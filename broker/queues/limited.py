@@ -215,7 +215,8 @@ class LimitedQueue(Queue):
     def _put_drops(self) -> i64:
         """Return how many messages `_trim` may drop at once because a message was put.
 
-        While bulk work drops messages, two: the queue does not grow, and no turn gets long.
+        While bulk work drops messages, return 2: then the queue does not grow, and no turn gets
+        long.
         """
         return 2 if self._upkeep_waits() else MESSAGES_PER_SLICE
 

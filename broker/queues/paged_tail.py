@@ -108,7 +108,8 @@ class PagedTail:
         """Remove and return the next messages, up to the first one that cannot be read.
 
         Return `[None]` if the next message itself cannot be read; the store has logged the reason.
-        Raise OutOfDescriptors, and remove nothing, if the messages can be read later only.
+        Raise OutOfDescriptors, and remove nothing, if no file descriptor is left to read the
+        messages.
         """
         messages = self._read_ahead or self._read()
         self._read_ahead = []

@@ -103,7 +103,7 @@ class Policy:
 
 
 def _check_arguments(name: str, vhost: str, arguments: Mapping[str, object]) -> None:
-    """Raise PreconditionFailed unless a queue, or a stream, accepts each of these arguments."""
+    """Raise PreconditionFailed if an argument is valid neither for streams nor for other queues."""
     of_streams = {
         argument: value
         for argument, value in arguments.items()

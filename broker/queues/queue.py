@@ -6,7 +6,7 @@
 
 A queue is first in, first out. Each message has a sequence number in its queue. A message that a
 consumer returns (a requeue) goes back to its old place: `returned` is sorted by sequence number.
-Each message in `returned` left the queue before every message in `waiting`, so it goes first.
+All sequence numbers in `returned` are lower than those in `waiting`, so `returned` goes first.
 
 Backpressure: a consumer is ready while it has credit (prefetch) and its outlet accepts data. If no
 consumer is ready, messages wait in the queue. One invariant saves a drain per message: while
@@ -211,7 +211,7 @@ class Queue(MessageSource):
         self.schedule_drain()
 
     def _insert_returned(self, returned: ReturnedMessage) -> None:
-        """Insert a message by its sequence number; one step for ascending and for descending ones.
+        """Insert a message by its sequence number, fast in ascending and in descending order.
 
         A channel that closes may return hundreds of thousands of messages.
         """
@@ -393,9 +393,9 @@ class Queue(MessageSource):
     def take(self, consumer: Consumer) -> Delivery | None:
         """Remove and return the next message for a client that polls (basic.get).
 
-        Return None if no message waits, if expired messages must be discarded first, as bulk work
-        (`head_expired`), if the queue is `held`, or if no file descriptor is left to read the first
-        message.
+        Return None if no message waits, if the first message has expired and waits to be discarded
+        as bulk work (`head_expired`), if the queue is `held`, or if no file descriptor is left to
+        read the first message.
         """
         self.expire(MESSAGES_PER_SLICE)
         if self.depth == self._paged or self.head_expired or self._holds > 0:
@@ -407,9 +407,9 @@ class Queue(MessageSource):
         return delivery
 
     def put_back(self, delivery: Delivery) -> None:
-        """Return a message that `take` gave to a client which cannot receive it, uncounted.
+        """Put back a message that `take` gave to a client which cannot receive it.
 
-        Of several messages, the last one must be put back first.
+        This does not count as a delivery. Of several messages, the last one must be put back first.
         """
         self._insert_returned(
             ReturnedMessage(delivery.message, delivery.sequence, delivery.attempts)
@@ -520,10 +520,10 @@ class Queue(MessageSource):
         """
 
     def expire(self, limit: i64) -> None:
-        """Discard expired messages from the head, at most `limit` now and the rest as bulk work.
+        """Discard expired messages from the head: at most `limit` now, the others as bulk work.
 
-        None now, unless `limit` is UNLIMITED, if bulk work waits already. An expired message behind
-        one that has not expired stays until it is at the head.
+        If bulk work of this queue waits already and `limit` is not UNLIMITED, discard none now. An
+        expired message behind one that has not expired stays until it is at the head.
         """
         if limit != UNLIMITED and self._upkeep_waits():
             return

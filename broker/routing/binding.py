@@ -16,8 +16,9 @@ _NONE: Arguments = {}
 #: An argument of a subscriber's binding: the subscriber gets no copy of a message that its own
 #: session publishes (the MQTT 5 subscription option "no local").
 NO_LOCAL: Final = "no-local"
-#: An argument of a subscriber's binding: the user may read some of the topics that match the key.
-#: The planner asks `Subscriber.may_read` about each topic, when it resolves a route.
+#: An argument of a subscriber's binding: the subscriber's user may read only some of the topics
+#: that match the key. The planner asks `Subscriber.may_read` about each topic when it resolves
+#: a route.
 PARTLY: Final = "partly-allowed"
 
 
@@ -48,6 +49,6 @@ class Binding:
     def identity(self) -> str:
         """The key and the arguments as one text.
 
-        An exchange has at most one binding to a destination with this identity.
+        An exchange has at most one binding with this identity to each destination.
         """
         return f"{self.key}\0{sorted(self.arguments.items())!r}" if self.arguments else self.key

@@ -12,11 +12,12 @@ The broker remembers the last sequence number of each producer. A message with a
 larger is confirmed and dropped. The store keeps the last number in one group with the message, so
 after a crash both are there, or neither is.
 
-A queue that is full may refuse a message. Its number must then be the producer's next one: if a
-larger number were accepted, the repeated message would count as published and be lost. So larger
-numbers of this producer are refused, too, until the refused number is accepted. A producer that
-does not publish the refused number again within REFUSAL_MS has given that message up. This applies
-to publishers that hear of the refusal: with confirms, or with QoS 1 or 2.
+A full queue may refuse a message, and the producer then publishes the message again. If the broker
+accepted a larger number in between, it would drop the message as a repeat. So after a refusal, the
+broker refuses all larger numbers of the producer until it has accepted the refused number. If the
+producer does not publish the refused number again within REFUSAL_MS, the broker accepts larger
+numbers again. This applies only to publishers that are told of the refusal: with confirms, or with
+QoS 1 or 2.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ SEQUENCE: Final = "x-trellis-sequence"
 #: Number of producers that a virtual host remembers. If there are more, the producer that published
 #: longest ago is evicted.
 PRODUCERS_MAX: Final = 100_000
-#: Time in ms for which a refused sequence number is remembered, since it was refused last.
+#: Time in ms for which a refused sequence number is remembered after its last refusal.
 REFUSAL_MS: Final = 3_600_000
 #: Size in bytes of the longest producer name.
 NAME_MAX: Final = 255
@@ -81,9 +82,9 @@ def numbered(headers: Properties) -> NumberedPublication | None:
 
 
 class Refusal:
-    """The sequence number that a producer must publish next, and when the broker forgets it.
+    """A refused sequence number, which the producer must publish next.
 
-    `expires` is in ms of the agenda's clock.
+    `expires` is the time at which the broker forgets the refusal, in ms of the agenda's clock.
     """
 
     __slots__ = ("expires", "sequence")
@@ -121,7 +122,7 @@ class Producers:
         return False
 
     def refuse(self, publication: NumberedPublication) -> None:
-        """Remember a refused sequence number, unless a lower one of the producer is remembered."""
+        """Remember a refused sequence number, unless the producer has a lower refused number."""
         refused, producer = self.refused, publication.producer
         known = refused.pop(producer, None)
         sequence = (

@@ -1,4 +1,4 @@
-"""Equivalence of declarations: an exchange or a queue is declared again with equal options only.
+"""Equivalence of declarations: a new declaration of an existing object must have equal options.
 
 AMQP 0-9-1 lets several clients declare the same object, if they all declare it with the same
 options. If an option or an argument differs, the error names it.

@@ -70,8 +70,8 @@ class Plan:
         ]
         #: Subscribers that get a message published with QoS 0.
         self.relay = _relay([subscriber for subscriber, _ in subscribers])
-        #: Subscribers that get a message published with QoS 1 or 2, but with QoS 0, because their
-        #: subscription asks for QoS 0.
+        #: Subscribers that get messages published with QoS 1 or 2. They get them with QoS 0,
+        #: because their subscription asks for QoS 0.
         self.reliable_relay = _relay(
             [subscriber for subscriber, qos in subscribers if qos == AT_MOST_ONCE]
         )
@@ -111,7 +111,7 @@ class Plan:
         self.fate: i64 = ROUTED if targets else UNROUTABLE
         #: The number of copies that each message makes.
         self.copies: i64 = len(targets) + unrepresentable
-        #: The number of those copies whose destination cannot represent the topic.
+        #: The number of copies of each message whose destination cannot represent the topic.
         self.unrepresentable: i64 = unrepresentable
         #: The cost of a message, in units of the work budget of a turn. Thousands of queues do not
         #: fit into the processor's cache, so each of them costs more.

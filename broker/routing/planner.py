@@ -38,8 +38,8 @@ TOPICS: Final = "amq.topic"
 class Planner(PlanResolver):
     """The plans of one virtual host.
 
-    Plans are interned: routes to the same set of destinations share one, if the same changes
-    concern them (plan_index.py).
+    Plans are interned: routes to the same set of destinations share one plan, if the same changes
+    make it stale (plan_index.py).
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Planner(PlanResolver):
 
     def retire(self, exchange: str, word: str | None = None) -> None:
         """Make the plans stale that lead through an exchange, because the exchange or one of its
-        bindings changed. A search that pauses and has walked the exchange begins anew.
+        bindings changed. A paused search that has already followed the exchange begins anew.
 
         If `word` is given, only the plans for routing keys that begin with this word become stale.
         """
@@ -111,7 +111,7 @@ class Planner(PlanResolver):
     ) -> Plan | None:
         """Follow the bindings of the exchange, and return the plan of the destinations found.
 
-        A destination to which several bindings lead gets the message with the highest of their QoS.
+        A destination to which several bindings lead gets the message with the highest QoS of them.
         `publisher` is the user name that journals record. `publishing_session` gets no copy of its
         own message through a binding with the argument NO_LOCAL. Return None if the search pauses.
         """
@@ -237,7 +237,7 @@ class Planner(PlanResolver):
         properties: Properties,
         publishing_session: Subscriber | None,
     ) -> PlanSearch | None:
-        """Begin the search of this name, or continue it; None if it pauses."""
+        """Begin or continue the search that `slot` keeps under `name`. Return None if it pauses."""
         search = None if slot.searches is None else slot.searches.get(name)
         if search is None or not search.is_for(source, keys):
             search = PlanSearch(
@@ -254,7 +254,7 @@ class Planner(PlanResolver):
     def _find(
         self, slot: SearchSlot, source: Exchange, route: Route, publisher: str
     ) -> Plan | None:
-        """Return the plan of a route, whatever the headers; None if the search for it pauses."""
+        """Return the plan of a route for messages without headers; None if the search pauses."""
         search = self._search(slot, "route", source, route, [route.key], {}, None)
         if search is None or search.plan is not None:
             return None if search is None else search.plan

@@ -90,7 +90,8 @@ class PublishContext:
     def resolve(self, name: bytes, exchange: str, key: str, slot: SearchSlot) -> Route | None:
         """Resolve a route, and cache it under `name`, its bytes in the packet. Not a hot path.
 
-        Return None if the search for its plan pauses, to be called again with the same slot.
+        Return None if the search for the route's plan pauses. The caller then calls again, with the
+        same slot.
 
         A route with a name that is too long is not cached. Neither is a route through the default
         exchange whose key names no queue: clients that reply to deleted queues would fill the
@@ -121,7 +122,8 @@ class PublishContext:
     def renew(self, route: Route, slot: SearchSlot) -> bool:
         """Replace the stale plan of a route by the present one. Not a hot path.
 
-        Return False if the search for that plan pauses, to be called again with the same slot.
+        Return False if the search for the plan pauses. The caller then calls again, with the same
+        slot.
         """
         plan = self._resolver.plan(self.identity, route.exchange, route.key, slot)
         if plan is None:
@@ -140,7 +142,7 @@ class PublishContext:
         self._unrepresentable += messages * plan.unrepresentable
 
     def count_fate(self, fate: i64) -> None:
-        """Count a message that has no plan, or another fate than `Plan.fate` says."""
+        """Count a message that has no plan, or whose fate is not the plan's."""
         self._fates[fate] += 1
 
     def count_copies(self, copies: i64, unrepresentable: i64) -> None:
@@ -271,7 +273,7 @@ class PublishContexts:
         ]:
             self._past.setdefault(idle.front, IngressCounters()).add(idle)
             del self._contexts[key]
-        # If most contexts are in use, the next search waits until there are twice as many.
+        # If most contexts are in use, search for unused ones again when there are twice as many.
         self._most = max(self._limits.contexts, 2 * len(self._contexts))
 
     def absorb(self, other: PublishContexts) -> None:

@@ -53,9 +53,9 @@ class Relay:
 
 
 class RecordingRelay(Relay):
-    """A relay of a virtual host with journals.
+    """A relay that records its packets in the journals of the virtual host.
 
-    It appends the encoded packets to the journals as they are; the journals decode them later.
+    The packets are appended to the journals without decoding; the journals' writer decodes them.
     """
 
     def __init__(

@@ -14,9 +14,10 @@ when it was published.
     complete                  the end of the snapshot: all objects are known now
 
 A snapshot consists of rows `declare`, `bind` and `subscribe` for all objects that exist. The rows
-of changes during the snapshot stand between them. There is a snapshot after each start. Another
-begins with each new segment of the stream, so that a reader can begin in the middle; but not before
-the changes since the last snapshot take twice as many rows as that snapshot.
+of changes during the snapshot stand between them. There is a snapshot after each start. Later
+snapshots let a reader begin in the middle of the stream. One is made when a new segment has begun
+since the last snapshot, and the changes since then take more than twice as many rows as that
+snapshot.
 """
 
 from __future__ import annotations
@@ -110,8 +111,9 @@ class TopologyStream:
     def _record(self, event: str, facts: Mapping[str, object]) -> None:
         self._count_copies(1, 0)
         self.queue.put(Message(Address("", event), dump(facts).encode(), _JSON, AT_LEAST_ONCE))
-        # The next snapshot comes with a new segment, but not before the changes since the last one
-        # take twice as many rows as that snapshot did: a large snapshot must not fill the stream.
+        # Make the next snapshot in a new segment, but not before the changes since the last
+        # snapshot take twice as many rows as that snapshot: large snapshots must not fill the
+        # stream.
         segments = self.queue.archive.segments
         if (
             self._rows >= 0

@@ -1,8 +1,9 @@
 """The bindings of a virtual host: how they are added, removed and stored.
 
-A binding is durable if both of its ends are. Its name in the store is made of the numbers of its
-ends, because the bindings of a deleted queue are removed in slices: meanwhile a new queue of the
-same name may get bindings of its own, and these must stay.
+A binding is durable if both of its ends, the exchange and the destination, are durable. The
+binding's name in the store contains the numbers of its ends, because the bindings of a deleted
+queue are removed in slices. Meanwhile a new queue of the same name may get bindings, which must
+stay.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from broker.store.contract import Defined, Store, Ticket, Undefined
 from broker.vhost.background import BindingRemoval, ExchangeRemoval
 from matching.bucket import members
 
-#: If a destination has more bindings to an exchange than these, all plans of the exchange are
-#: retired with it.
+#: A change of a destination with at most this many bindings to an exchange retires only the plans
+#: for the first words of the binding keys; with more bindings, all plans of the exchange.
 SINGLE_RETIREMENTS: Final = 256
 
 
@@ -109,7 +110,7 @@ class Bindings:
         self._planner.retire(exchange.name, exchange.first_word(binding))
 
     def add(self, exchange: Exchange, binding: Binding) -> Binding | None:
-        """Add a binding without storing it. A restore calls this for a stored one.
+        """Add a binding without storing it. A restore calls this for a stored binding.
 
         Return the binding with the same destination, key and arguments, which is replaced; None if
         there is none. Raise PreconditionFailed if the type of the exchange does not accept the
@@ -119,7 +120,7 @@ class Bindings:
         return exchange.bind(binding)
 
     def unbind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
-        """Remove the binding with the destination, key and arguments of this one, if it exists."""
+        """Remove the binding that has the destination, key and arguments of `binding`, if any."""
         exchange = self._exchanges.get(source)
         known = None if exchange is None else exchange.unbind(binding.destination, binding.identity)
         if exchange is not None and known is not None:
@@ -160,10 +161,11 @@ class Bindings:
         BindingRemoval(self, self._agenda, exchange, list(exchange.bindings)).run()
 
     def remove_slice(self, exchange: Exchange, destination: Destination, most: int) -> int:
-        """Remove up to `most` bindings from `exchange` to `destination`, one of which is deleted.
+        """Remove up to `most` bindings from `exchange` to `destination`, after a deletion.
 
-        Return how many bindings were removed, those with long keys counted several times; 0 if none
-        are left. The store removes these bindings itself, with the exchange or the destination.
+        Return how many bindings were removed; a binding with a long key counts several times.
+        Return 0 if no binding was left. The store removes these bindings itself, with the exchange
+        or the destination.
         """
         removed = exchange.unbind_some(destination, most)
         for binding in removed:
@@ -184,7 +186,8 @@ class Bindings:
     def _auto_delete(self, exchange: Exchange) -> None:
         """Delete the exchange if it is auto-delete and has lost its last binding.
 
-        If the deletion of another auto-delete exchange took that binding, delete this one later.
+        If it lost the binding because another auto-delete exchange is being deleted, delete it
+        later.
         """
         if exchange.options.auto_delete and not exchange.bindings and not exchange.dead:
             if self._deleting:

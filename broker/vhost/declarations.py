@@ -160,7 +160,7 @@ class Declarations:
         return exchange
 
     def _assign_number(self, exchange: Exchange, number: i64) -> None:
-        """Give the exchange its number in the store, and its queue of delayed messages too."""
+        """Set the number of the exchange in the store, also for its queue of delayed messages."""
         exchange.number = number
         if isinstance(exchange, DelayedExchange):
             exchange.waiting.number = number
@@ -212,7 +212,8 @@ class Declarations:
         del self.exchanges[name]
         exchange.dead = True
         if exchange.options.durable:
-            # Appended before the messages are released: the release counts once this is durable.
+            # Append this entry before `on_deleted` releases the delayed messages: their release
+            # counts once this entry is durable.
             self._store.append(Undefined(self._vhost, "exchange", name, exchange.number), ticket)
         if isinstance(exchange, DelayedExchange):
             del self.delays[name]
@@ -350,8 +351,8 @@ class Declarations:
         """Delete a queue, and return how many messages it held.
 
         Raise PreconditionFailed if it has consumers and `if_unused` is given, if it holds messages
-        and `if_empty` is given, or if it is the topology stream of a journal. The last rule does
-        not hold when the whole virtual host is deleted (`vhost_closing`).
+        and `if_empty` is given, or if it is the topology stream and a journal exists. The last rule
+        does not hold when the whole virtual host is deleted (`vhost_closing`).
         """
         where = f"queue '{queue.name}' in vhost '{self._vhost}'"
         if if_unused and queue.consumer_count:
@@ -366,7 +367,8 @@ class Declarations:
         del self.queues[queue.name]
         self.queues_deleted += 1
         if queue.durable:
-            # Appended before the messages are released: the release counts once this is durable.
+            # Append this entry before `on_deleted` releases the messages: their release counts once
+            # this entry is durable.
             self._store.append(Undefined(self._vhost, "queue", queue.name, queue.number), ticket)
         purged = queue.on_deleted()
         self.deleted.add_queue(queue)

@@ -42,7 +42,8 @@ class RetainedMessage:
 
     With its key and its entry in the dict of topics it takes some 300 bytes beside the payload; a
     Message with its Address would take twice that. `serial` numbers the retained messages in the
-    order in which they came: a new subscription gets those that came before it.
+    order in which they came: a new subscription gets the messages that came before the
+    subscription.
     """
 
     __slots__ = (
@@ -202,7 +203,7 @@ class RetainedMessages:
         return not self._held
 
     def restore(self, message: Message, position: i64) -> None:
-        """Add the message stored at a position when the broker starts.
+        """Add a stored message when the broker starts. Its entry in the store has `position`.
 
         The limits hold for new messages only.
         """

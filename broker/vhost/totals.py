@@ -68,7 +68,7 @@ class VirtualHostTotals:
         #: Messages in queues: ready for delivery, and delivered but not acknowledged.
         self.ready: i64 = 0
         self.unacked: i64 = 0
-        #: Messages in the inboxes of subscribers, counted in the same way.
+        #: Messages in the inboxes of subscribers: ready, and delivered but not acknowledged.
         self.inbox_ready: i64 = 0
         self.inbox_unacked: i64 = 0
         #: Queues that clients cannot name: direct replies, and delayed messages.

@@ -105,7 +105,8 @@ class VirtualHost(DeadLetterHost):
         self.alarmed = False
         #: Dead letters by reason.
         self.dead_letters: dict[str, int] = {}
-        #: The queues with messages that wait to be published again, and the jobs that do it.
+        #: For each queue with messages that wait to be published again: the task that publishes
+        #: them.
         self.moves: dict[LimitedQueue, QueueMoves] = {}
         #: Publishers that wait because a queue is `LimitedQueue.behind` with its dead letters.
         self.held_publishers: dict[Outlet, None] = {}
@@ -212,9 +213,9 @@ class VirtualHost(DeadLetterHost):
         return self.declarations.delete_queue(queue, if_unused, if_empty, ticket, self.closing)
 
     def rights_of(self, identity: Identity, administrator: bool) -> DeclarationRights:
-        """Return what a user may declare here, by the identity that it has in this virtual host.
+        """Return what a user may declare here; `identity` is the user's in this virtual host.
 
-        `administrator` is True if the user has the tag of this name.
+        `administrator` is True if the user has the tag `administrator`.
         """
         return DeclarationRights(identity, administrator, self.name, self.exchanges)
 
@@ -226,7 +227,7 @@ class VirtualHost(DeadLetterHost):
         self.bindings.bind(source, binding, ticket)
 
     def unbind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
-        """Remove the binding with the destination, key and arguments of this one, if it exists."""
+        """Remove the binding that has the destination, key and arguments of `binding`, if any."""
         self.bindings.unbind(source, binding, ticket)
 
     def retire_plans(self) -> None:
@@ -288,7 +289,8 @@ class VirtualHost(DeadLetterHost):
         """Delete a session or a subscription group, with its inbox and bindings."""
         inbox = subscriber.inbox
         if inbox.durable:
-            # Appended before the messages are released: the release counts once this is durable.
+            # Append this entry before `on_deleted` releases the messages: their release counts once
+            # this entry is durable.
             self.store.append(
                 Undefined(self.name, "session", subscriber.name, subscriber.number), ticket
             )
@@ -398,14 +400,14 @@ class VirtualHost(DeadLetterHost):
     ) -> i64:
         """Publish a message on the slow path, and return its fate.
 
-        `plan` is the result of `plan_of`, called in the same turn. Raise its `refusal`, if it has
-        one. The ticket waits for all changes that must be durable before the publisher gets a
-        confirm. Afterwards, a message with QoS 1 or 2 that a durable queue gets has a `position` in
-        the store.
+        `plan` is the result of `plan_of`, called in the same turn. Raise the plan's `refusal`, if
+        it has one. The ticket waits for all changes that must be durable before the publisher gets
+        a confirm. Afterwards, a message with QoS 1 or 2 that a durable queue gets has a `position`
+        in the store.
         """
         if plan.refusal is not None:
             context.count(plan, 1)
-            # A new error: one that is raised again and again collects tracebacks.
+            # Raise a copy: an error object that is raised again and again collects tracebacks.
             raise type(plan.refusal)(str(plan.refusal))
         if plan is not route.plan and plan.recorded:
             message.address = _with_plan(route, plan)

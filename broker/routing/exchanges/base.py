@@ -57,18 +57,18 @@ class Exchange(Destination):
         #: set by the declaration or by a policy; None if there is none.
         self.alternate = options.alternate
         self.bindings: dict[Destination, dict[str, Binding]] = {}
-        #: Grows with each change of a binding, and of all else that makes plans through this
-        #: exchange stale.
+        #: A number that grows with each change that makes plans through this exchange stale, such
+        #: as a change of a binding.
         self.version: i64 = 0
 
     @property
     def lookup_steps(self) -> i64:
-        """The steps of a search that a call of `match` takes."""
+        """The cost of a call of `match`, in steps of a search; 0 if `needs_search` is True."""
         return 0
 
     @property
     def needs_search(self) -> bool:
-        """True if `match` may take too long for a single turn, so that `searches` is called."""
+        """True if `match` may take too long for one turn. The planner then calls `searches`."""
         return False
 
     def bind(self, binding: Binding) -> Binding | None:
@@ -163,16 +163,16 @@ class Exchange(Destination):
         """
 
     def first_word(self, binding: Binding) -> str | None:
-        """Return the first word of all routing keys that the binding may match.
+        """Return the first word that all routing keys matched by the binding have in common.
 
-        None if the words are not all the same, as for a binding that begins with a wildcard.
+        Return None if they have none in common, as for a binding that begins with a wildcard.
         """
         return None
 
     def searches(
         self, key: str, properties: Properties, found: list[Binding]
     ) -> list[Search[Binding]]:
-        """Begin a lookup that can pause; see `Matcher.searches`."""
+        """Return the searches of a lookup that can pause, which add the bindings to `found`."""
         found += self.match(key, properties)
         return []
 

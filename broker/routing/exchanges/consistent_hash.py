@@ -9,8 +9,8 @@ added or removed moves only its own messages; and the result does not depend on 
 bindings, so it is the same after a restart. (D. G. Thaler, C. V. Ravishankar: Using name-based
 mappings to increase hit rates, 1998.)
 
-The seed is a hash of the `hash_kind` and the name of the destination and the identity of the
-binding. All three are stable: a policy, a restart or a renamed class moves no messages to other
+The seed is a hash of the destination's `hash_kind`, the destination's name and the binding's
+identity. All three are stable: a policy, a restart or a renamed class moves no messages to other
 queues.
 """
 
@@ -31,9 +31,9 @@ from matching.matcher import Search
 
 #: The largest weight of a binding.
 WEIGHT_MAX: Final = 1_000_000
-#: Number of bindings whose scores count as one step of a search: 25 to 65 ns each, compiled.
+#: Number of scores that count as one step of a search. A score takes 25 to 65 ns, compiled.
 SHARES_PER_STEP: Final = 4
-#: Largest number of bindings with which a match is made without a pause. It takes up to 1 ms.
+#: Largest number of bindings for which a match is done at once. It then takes up to 1 ms.
 DIRECT_SHARES: Final = 16_384
 _PROPERTIES: Final = ("correlation_id", "message_id", "timestamp")
 _MASK: Final[i64] = 0xFFFF_FFFF
@@ -126,7 +126,8 @@ class ConsistentHashExchange(Exchange):
     def _key_hash(self, key: str, properties: Properties) -> i64:
         """Return a 32-bit hash of the routing key, or of the chosen header or property.
 
-        `ascii` and not `repr`, because each release of Python can print other characters.
+        The value is printed with `ascii`: the characters that `repr` escapes depend on Python's
+        version.
         """
         if self._header is not None:
             headers = properties.get("headers")

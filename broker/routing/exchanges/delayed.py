@@ -57,7 +57,7 @@ class DelayedExchange(Exchange):
 
     def redirect(self, old: Destination, new: Destination) -> None:
         super().redirect(old, new)
-        # The bindings are redirected already; only what the inner exchange keeps for `old` moves.
+        # The bindings are redirected already; the inner exchange redirects its own index.
         self.inner.redirect(old, new)
 
     def check_limit(self, binding: Binding, most: int) -> None:

@@ -21,10 +21,11 @@ from matching.grammar import AMQP, DEFAULT, MQTT, swap
 from matching.matcher import Search
 from matching.visits import VisitBound
 
-#: A lookup that visits at most so many nodes is done at once: 4,094 nodes take some 70 us compiled,
-#: in a search 150 us.
+#: A lookup that visits at most this many nodes is done at once. Compiled, 4,094 nodes take some 70
+#: us, or 150 us in a search that can pause.
 DIRECT_NODES: Final = 4_096
-#: Most lookups visit fewer nodes than the bound says, so that many nodes of it count as one step.
+#: This many nodes of the bound count as one step, because most lookups visit far fewer nodes than
+#: the bound.
 NODES_PER_STEP: Final = 8
 #: The number of patterns of one destination that are not checked against the limit.
 UNCHECKED_PATTERNS: Final = 32
@@ -40,9 +41,10 @@ class TopicExchange(Exchange):
         super().__init__(name, options)
         self.algorithm = algorithm
         self._matcher: Bilingual[Binding] = Bilingual(DEFAULT, algorithm)
-        #: For each grammar, a bound of the nodes that a lookup visits because of all patterns.
+        #: For each grammar, an upper bound of the number of nodes that a lookup visits.
         self._bounds: list[VisitBound] = [VisitBound(AMQP), VisitBound(MQTT)]
-        #: The bounds of the patterns of one destination, if it has more than UNCHECKED_PATTERNS.
+        #: An upper bound for the patterns of each destination that has more than
+        #: UNCHECKED_PATTERNS.
         self._bounds_by_destination: dict[Destination, VisitBound] = {}
 
     @property
