@@ -172,7 +172,7 @@ class Catalog:
             or not all(isinstance(value, int) for value in meta.values())
             or meta.get("sum") != _checksum(meta.get("seen"), meta.get("last"))
         ):
-            raise self._damage_error("the log positions in the table meta")
+            raise self._damage_error("the log positions in the table meta are invalid")
         self.log_position, self.last = meta["seen"], meta["last"]
 
     def _version(self) -> int:
@@ -297,9 +297,9 @@ class Catalog:
     def _define(self, position: int, entry: Defined) -> None:
         """Insert a definition, or update an existing one.
 
-        If an object of that name exists, the definition's `number` decides: with the number of the
-        existing object it updates that object; otherwise the existing object and its bindings are
-        deleted first. A binding, subscription or virtual host that exists is updated.
+        If an object of that name exists and has the definition's `number`, it is updated. If it has
+        another number, the existing object and its bindings are deleted first. An existing binding,
+        subscription or virtual host is always updated.
         """
         db, kind, table, vhost = self._db, entry.kind, _TABLES[entry.kind], entry.vhost
         name, definition = _encode_name(entry.name), dump(entry.definition)

@@ -247,8 +247,8 @@ class RetainedSet(StoreEntry):
     """The retained message of a topic; None if it was removed.
 
     `previous` is the position of the entry with the topic's last retained message: 0 if it had
-    none, -1 if that is not known. It is not written: the store needs it to know which files of the
-    log are dead.
+    none, -1 if that is not known. `previous` is not written to the log: the store needs it to know
+    which files of the log are dead.
     """
 
     def __init__(self, vhost: str, key: str, message: Message | None, previous: i64 = -1) -> None:
@@ -342,8 +342,8 @@ class Store:
         self.batch_number: i64 = 0
         #: Messages that a durable queue keeps in memory. Of further messages it keeps positions.
         self.window: i64 = WINDOW
-        #: Called with the first entry of a batch, and again with the first ticket of it: the server
-        #: should call `take`.
+        #: The store calls this function for the first entry of a batch, and again for the first
+        #: ticket of the batch, so that the server calls `take`.
         self.request_batch: Callable[[], None] = _ignore_request
         #: True if entries or rows wait for the next batch.
         self.unbatched = False
@@ -360,7 +360,7 @@ class Store:
         self.journaling = False
         #: The durable ends of the streams at the start of the broker: stream number -> offset.
         self.stream_ends: dict[int, int] = {}
-        #: True if these are the last ends that were written. False if the log was damaged.
+        #: True if `stream_ends` has the last ends that were written, False if the log was damaged.
         self.stream_ends_exact = True
         #: The last sequence numbers of producers at the start of the broker, for deduplication:
         #: (virtual host, producer) -> number.

@@ -87,7 +87,7 @@ class File:
     def close(self) -> None:
         """Close the file.
 
-        Files that several threads read are not closed this way, but by their last reference.
+        A file that several threads read is not closed this way, but with its last reference.
         """
         raise NotImplementedError
 
@@ -143,13 +143,13 @@ class Disk:
         raise NotImplementedError
 
     def keep_spares(self) -> None:
-        """Open spare file descriptors again, as far as there are descriptors."""
+        """Open spare file descriptors again, as many as are available."""
 
     def close_spares(self) -> None:
         """Close the spare file descriptors for good, because the broker ends."""
 
     def allocate(self, path: str, size: i64) -> None:
-        """Make a file that does not exist yet, with `size` bytes of the disk behind it.
+        """Create a file that does not exist yet, and allocate `size` bytes of the disk for it.
 
         After an error, there is no file.
         """
@@ -160,8 +160,8 @@ def remove_files(disk: Disk, paths: list[str]) -> None:
     """Remove files and directories, and skip those that cannot be removed.
 
     The next start of the broker finds and removes the skipped ones. Raise WriteFailed if no file
-    descriptor is left for a sync: then `paths` has the rest, for a later call. The end of a path
-    says what to do:
+    descriptor is left for a sync: then `paths` has the paths that remain, for a later call. The end
+    of a path says what to do:
 
     - `/`: remove the directory and then its parent, each only if it is empty.
     - `/.`: sync the directory, so that removals in it are durable before the next removal.

@@ -92,7 +92,7 @@ class DurableBatch(WriteBatch):
     def _note_segment(self) -> None:
         """Write to the catalog that the log has a new segment, so that its loss is noticed.
 
-        While the catalog refuses, the next batch does it.
+        If the catalog cannot be written now, the next batch tries again.
         """
         log = self._log
         try:
@@ -102,7 +102,7 @@ class DurableBatch(WriteBatch):
         log.noted_rolls = log.rolls
 
     def _count_removed(self) -> None:
-        """Count what durable deletions of queues, sessions and streams ended."""
+        """Count the entries that the removals of queues, sessions and streams made dead."""
         self.count_released(self.released)
         self.released = b""
         log = self._log
@@ -139,8 +139,9 @@ class DurableStore(Store):
         self.catalog = catalog
         self.stream_disk = log.disk
         self.stream_root = f"{log.directory.rpartition('/')[0]}/streams"
-        #: Numbers of the definitions that can hold messages. A removed one stays until its removal
-        #: is durable: until then a crash brings it back.
+        #: Numbers of the definitions that can hold messages. The number of a removed definition
+        #: stays until its removal is durable, because a crash before that brings the definition
+        #: back.
         self.holder_numbers = holder_numbers
         self._report = report
         self._recorder = Recorder(codecs, log.seed)
@@ -275,8 +276,8 @@ class DurableStore(Store):
     def read_stored(self, reader: LogReader, position: i64) -> MessageStored | None:
         """Return the entry of the message at a position.
 
-        If the message is lost, report that and return None. Raise OutOfDescriptors if it can be
-        read only later.
+        If the message cannot be read, report that and return None. If only a file descriptor is
+        missing, raise OutOfDescriptors: the message is not lost.
         """
         try:
             if reader.read(position):
@@ -296,8 +297,8 @@ class DurableStore(Store):
     def read_retained(self, reader: LogReader, position: i64) -> Message | None:
         """Return the retained message at a position; None if the topic's message was removed.
 
-        If the message is lost, report that and return None. Raise OutOfDescriptors if it can be
-        read only later.
+        If the message cannot be read, report that and return None. If only a file descriptor is
+        missing, raise OutOfDescriptors: the message is not lost.
         """
         try:
             if reader.read(position):

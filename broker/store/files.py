@@ -64,8 +64,8 @@ SUM_MASK: Final[i64] = (1 << 62) - 1
 class Head:
     """The head of a file: kind, salt, first position, last position of the file before.
 
-    `follows_gap` says that all files between these two positions were dropped, even if they are
-    still in the directory.
+    `follows_gap` is True if all files between `previous_last` and `first` were dropped. They may
+    still be in the directory.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class LogFile:
         self.live: i64 = 0
         self.balance: i64 = 0
         self.counted = False
-        #: Name of another file -> number of entries in this file about entries of that one.
+        #: Name of another file -> number of entries in this file about entries in that file.
         self.needs: dict[str, int] = {}
         #: Size of the records of messages, and of the other records, in bytes.
         self.stored_size: i64 = 0
@@ -199,7 +199,7 @@ class LogFile:
         self._file: File | None = None
 
     def add_to_index(self, position: i64, offset: i64, always: bool = False) -> None:
-        """Add a record to the index if it is at least INDEX_STRIDE bytes after the last one."""
+        """Add a record to the index, if it is INDEX_STRIDE bytes or more after the last entry."""
         if always or offset - self._last_indexed >= INDEX_STRIDE:
             self._last_indexed = offset
             self._offsets.append(offset)
@@ -260,7 +260,7 @@ class LogFile:
 
 
 def file_holding(files: list[LogFile], position: i64) -> LogFile | None:
-    """Return the file that covers a position, or the last one before it.
+    """Return the file that covers a position, or else the last file before the position.
 
     Return None if the position comes before all files.
     """
@@ -282,7 +282,7 @@ def file_holding(files: list[LogFile], position: i64) -> LogFile | None:
 def entry_hash(holder: i64, position: i64) -> i64:
     """Return a number that stands for the message at a position in the queue `holder`.
 
-    The holder is 0 for other entries. All products fit into 63 bits. Hot path.
+    For an entry that is not a message, `holder` is 0. All products fit into 63 bits. Hot path.
     """
     mixed: i64 = (position & _U32) * 0x7FEB352D & SUM_MASK
     mixed += (position >> 32) * 0x1B873593 & SUM_MASK

@@ -99,9 +99,9 @@ def verify(
 ) -> Iterator[Finding]:
     """Yield a finding for each file and for each problem, without changing anything.
 
-    `check` receives all records. `log_position` is the position up to which the log was written
-    when the catalog was: a log that ends before has lost its end. `salt` is used only if no file
-    has an intact head. Raise StoreError.
+    `check` receives all records. `log_position` is the last position of the log when the catalog
+    was last written. A log that ends before this position has lost its end. `salt` is used only if
+    no file has an intact head. Raise StoreError.
     """
     recoverer = Recoverer(disk, directory, salt, check or EntryCheck(), changes_files=False)
     yield from _recover(recoverer)
@@ -254,7 +254,7 @@ def repair(
                 raise StoreError(os_error_text(file.path, "rewrite", error)) from error
             yield Finding(REPAIRED, file.name, 0, 0, "rewritten without the damage")
         if file.checkpoint or file.records or file.closed or not file.damage_saved:
-            last = file.last  # Recovery takes a file without records for empty.
+            last = file.last  # Recovery treats a file without records as empty.
 
 
 def _rewrite_file(disk: Disk, directory: str, file: LogFile, salt: i64, after: i64) -> None:

@@ -68,7 +68,7 @@ BATCH_START: Final[i64] = 0x80
 
 #: Least distance between two records in the index of a file, in bytes.
 INDEX_STRIDE: Final[i64] = 4_096
-#: Contents of at least this size are written without a copy into the batch, in bytes.
+#: Size in bytes from which on a content is written without being copied into the batch.
 UNCOPIED_SIZE: Final[i64] = 16_384
 #: Size of a stored message before its names, in bytes.
 MESSAGE_HEADER_SIZE: Final[i64] = 22

@@ -83,7 +83,7 @@ def open_store(
 
 
 def _compare_catalog_and_log(catalog: Catalog, survivors: Survivors, recovery: Recovery) -> None:
-    """Add a finding for each file that has lost its end, the log or the catalog.
+    """Add a finding if the log has lost its end, and a finding if the catalog has lost its end.
 
     The log has lost its end if the catalog refers to later positions. The catalog has lost its end
     if the log refers to queues, sessions or streams that were declared after its last definition.

@@ -87,7 +87,7 @@ class RecordReader:
         self.stop: i64 = END
         self.needed: i64 = 0
         self.reason = ""
-        #: True while reading again data whose checksums were found right before.
+        #: True while data is read again whose checksums were found correct before.
         self.skip_checksums = False
 
     def load(self, data: bytes, base: i64) -> None:
@@ -144,7 +144,7 @@ class RecordReader:
         return True
 
     def is_intact(self, began: i64, end: i64) -> bool:
-        """True if the checksum of the record at `data[began:end]` is right."""
+        """True if the checksum of the record at `data[began:end]` is correct."""
         data = self.data
         crc: i64 = crc32(
             data[began + 8 : end]

@@ -75,7 +75,7 @@ class Records:
         #: Queue i64 and position i64 of each settlement, and of each PUBREC.
         self.settled = BytesWriter()
         self.stepped = BytesWriter()
-        #: Entries of which the last one for each key counts, with their positions.
+        #: Entries that replace the previous entry with the same key, with their positions.
         self.keyed: list[tuple[int, StoreEntry]] = []
 
 

@@ -12,7 +12,8 @@ from broker.names import NAME_BYTES_MAX, is_text, shown
 from broker.store.catalog import Catalog
 from broker.store.contract import Defined
 
-#: Kinds of definitions whose names do not come from clients: those of links contain routing keys.
+#: Kinds of definitions whose names the broker makes. They contain routing keys, which need not be
+#: UTF-8.
 _LINKS: Final = ("binding", "subscription")
 #: Bytes of a name that are kept free for a number that makes the name unique.
 _SUFFIX: Final = 12

@@ -1,4 +1,4 @@
-"""The live records of the log: those that recovery restores and a checkpoint copies.
+"""The live records of the log, which recovery restores and a checkpoint copies.
 
 Only the positions of messages are kept: 20 bytes a message, more if it is in several queues.
 """
@@ -161,9 +161,10 @@ class Survivors(Replay):
     def __init__(self, holder_numbers: set[int], newest_number: i64 = 0) -> None:
         self.holder_numbers = holder_numbers
         self.newest_number: i64 = newest_number
-        #: Records for queues and streams with numbers above `newest_number`: their number before
-        #: the last batch, and in it. Those in the last batch are no damage: a crash came between
-        #: the write of the log and that of the catalog, so the declarations were never confirmed.
+        #: How many references to queues and streams with numbers above `newest_number` the log has:
+        #: before its last batch, and in the last batch. References in the last batch are no damage:
+        #: a crash came between the write of the log and the write of the catalog, so the
+        #: declarations were never confirmed.
         self.unknown_holders: i64 = 0
         self.unconfirmed_holders: i64 = 0
         self.copies = LiveMessages()
@@ -248,7 +249,7 @@ class Survivors(Replay):
             self._end(kind, data, start, end)
 
     def _end(self, kind: i64, data: bytes, start: i64, end: i64) -> i64:
-        """Remove the last entry with the key of this one, and return its position, or 0."""
+        """Remove the previous entry with the same key. Return its position; 0 if there is none."""
         if kind in (PACKET_ID_HELD, PACKET_ID_RELEASED):
             session: i64 = read_i64_be(data, start)
             return self.held_packet_ids.get(session, {}).pop(_u16(data, start + 8), 0)
@@ -261,7 +262,7 @@ class Survivors(Replay):
         return 0
 
     def _begin(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> None:
-        """Add an entry of which the last one for its key counts."""
+        """Add an entry that replaces the previous entry with the same key."""
         if kind == PACKET_ID_HELD:
             session: i64 = read_i64_be(data, start)
             if session in self.holder_numbers:
@@ -282,7 +283,7 @@ class Survivors(Replay):
                 self.sequences[producer_key(data, start, end)] = (sequence, position)
 
     def _need(self, position: i64) -> None:
-        """Note that the current file has an entry about the one at an earlier position."""
+        """Note that the current file has an entry about the entry at an earlier `position`."""
         other = file_holding(self._files, position)
         if other is not None and position <= other.last:
             needs = self._files[-1].needs

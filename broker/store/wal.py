@@ -10,7 +10,7 @@ SQLite reads the log up to the first bad frame and skips the rest without an err
 (https://sqlite.org/fileformat2.html, section 4.) Each checksum continues that of the frame before.
 SQLite reuses the file from its beginning with new salts, so older frames with other salts may
 follow at the end. SQLite syncs each transaction before it writes the next one. So a bad frame is
-damage if another transaction follows that of the bad frame; else it is in the torn end of the last
+damage if a later transaction follows. Otherwise the bad frame is in the torn end of the last
 transaction, which was never confirmed.
 """
 
@@ -117,9 +117,9 @@ class WalCheck:
     def _check_behind(self, bad_offset: i64, page: i64, salts: bytes) -> None:
         """Set `damage` or the torn end, from the first bad frame on.
 
-        Only frames with a salt of the head count; others are older than the head. The log is
-        damaged if a frame follows the end of a transaction, because SQLite syncs each transaction
-        before it writes the next. Otherwise the last transaction is torn.
+        Only frames with at least one salt of the head count: other frames are older than the head.
+        The log is damaged if a frame follows the end of a transaction, because SQLite syncs each
+        transaction before it writes the next. Otherwise the last transaction is torn.
         """
         at: i64 = bad_offset
         ended = False
