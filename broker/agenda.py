@@ -123,7 +123,7 @@ class Agenda:
     def advance(self, now: int, wall: float) -> None:
         """Set `now` and `wall`, and add each task whose timer has run out.
 
-        It is added as `add` does, a BulkTask as `add_bulk` does.
+        A BulkTask is added with `add_bulk`, any other task with `add`.
         """
         self.now = now
         self.wall = wall

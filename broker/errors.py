@@ -39,8 +39,8 @@ def inequivalent(
 ) -> PreconditionFailed:
     """Return the error for a declaration of an existing object with another value of `argument`.
 
-    `thing` names the object, `received` is the declared value, `current` the object's. The text has
-    RabbitMQ's wording, because clients parse it.
+    `thing` names the object, `received` is the declared value, `current` the object's value. The
+    text has RabbitMQ's wording, because clients parse it.
     """
     if (
         isinstance(received, Typed)

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from broker.errors import PreconditionFailed
 
-#: Characters of a name that are compared with a pattern.
+#: Length of the longest name that is compared with a pattern, in characters.
 NAME_MAX: Final = 255
-#: Ways to match that one comparison may try: a part of a millisecond.
+#: Largest number of ways to match that one comparison may try, in a part of a millisecond.
 PATHS_MAX: Final = 50_000
 #: Length of the longest pattern, in characters.
 PATTERN_MAX: Final = 1_000
@@ -27,8 +27,8 @@ _ANCHORS: Final = ("AT_BEGINNING", "AT_BEGINNING_STRING")
 class _Cost:
     """The ways in which a part of a pattern can match a name.
 
-    `free` repetitions choose their length independently, `factor` is the number of other ways.
-    `fixed` is True if all matches have one length.
+    `free` is the number of repetitions that choose their length independently, `factor` the number
+    of ways that the other parts have. `fixed` is True if all matches have one length.
     """
 
     def __init__(self, free: int, factor: int, fixed: bool) -> None:
@@ -38,7 +38,7 @@ class _Cost:
 
     @property
     def ways(self) -> int:
-        """Upper bound of the number of ways: the lengths of all repetitions sum up to the name."""
+        """Upper bound of the number of ways in which a name of NAME_MAX characters can match."""
         free = min(self.free, 8)
         return min(self.factor * comb(NAME_MAX + free, free), PATHS_MAX + 1)
 
@@ -72,12 +72,12 @@ def bounded_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
 
 
 def _is_end(item: Any) -> bool:
-    """True for `$` and the end of the name."""
+    """True if the node of a parse tree matches only at the end of a name, as `$` does."""
     return item[0].name == "AT" and item[1].name in ("AT_END", "AT_END_STRING")
 
 
 def _takes_all(item: Any, flags: int) -> bool:
-    """True for `.*` where the dot matches all characters."""
+    """True if the node of a parse tree is `.*`, with a dot that matches all characters."""
     kind, value = item
     if kind.name != "MAX_REPEAT" or value[0] != 0 or value[1] < NAME_MAX:
         return False
@@ -116,7 +116,7 @@ def _item(item: Any) -> _Cost:
 
 
 def _repetition(least: int, most: int, inner: _Cost) -> _Cost:
-    """Return the cost of a repetition. One of parts with several ways has exponentially many."""
+    """Return the cost of a repetition: exponential if the part can match in several ways."""
     if inner.free == 0 and inner.factor == 1 and inner.fixed:
         return _Cost(int(most > least), 1, most == least)
     most = min(most, NAME_MAX)

@@ -136,7 +136,8 @@ def pattern_of(text: str) -> re.Pattern[str]:
 
 
 #: The identity of the broker itself, which may do everything. A message that the broker publishes,
-#: such as a dead letter, was caused by a client whose permission was checked then.
+#: such as a dead letter, was caused by a client, whose permission was checked when that client
+#: published.
 INTERNAL: Final = Identity("")
 
 

@@ -6,8 +6,8 @@
 Each section is a list of objects.
 
 The import is idempotent. A user, permission, topic rule or policy that exists is replaced. An
-exchange or a queue that exists with other properties stays as it is, and is reported. So is an
-object that is invalid. All other objects are imported.
+exchange or a queue that exists with other properties stays as it is, and is reported. An invalid
+object is not imported, and is reported. All other objects are imported.
 """
 
 from __future__ import annotations

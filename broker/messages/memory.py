@@ -14,7 +14,7 @@ from broker.messages.message import Message
 
 #: Number of messages of one queue or client whose size is looked at.
 SAMPLES: Final[i64] = 128
-#: Memory of a message beside its content: the objects of the message and of its place, in bytes.
+#: Memory of a message beside its content, in bytes: its objects and its place in a queue.
 MESSAGE_SIZE: Final[i64] = 300
 #: Memory of a binding or subscription with its part of the matcher, in bytes.
 BINDING_SIZE: Final[i64] = 600

@@ -81,8 +81,8 @@ class PlainEncoding(Encoding):
 class AmendedEncoding(Encoding):
     """An encoding with changed headers and properties around an unchanged content.
 
-    A copy without its `BCC` header has one, and so has a dead letter until a PropertyCodec encodes
-    its properties. A change to None removes the header or property.
+    A message copy without its `BCC` header has such an encoding, and so has a dead letter until a
+    PropertyCodec encodes its properties. A change to None removes the header or property.
     """
 
     def __init__(self, source: Encoding, headers: Properties, changed: Properties) -> None:
@@ -246,7 +246,7 @@ class Message:
     def copy(self, qos: i64, retained: bool) -> Message:
         """Return a copy with this QoS, marked as a retained message if `retained` is True.
 
-        A copy that is marked so has position 0, because no queue stores a retained message.
+        A copy marked as retained has position 0, because no queue stores a retained message.
         """
         other = Message(self.address, self.content, self.encoding, qos)
         other.expires = self.expires

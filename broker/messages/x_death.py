@@ -90,7 +90,7 @@ def count_death(
 def copies_of(deaths: Sequence[Death], reason: str) -> int:
     """Return how many copies of a message its deaths have made, before it dies for `reason`.
 
-    A consumer that rejects a message decides itself if it goes on, so the copies count anew then.
+    Return 1 for the reason `rejected`: a consumer then decides if the message goes on.
     """
     copies = deaths[0].get("copies") if deaths and reason != "rejected" else 1
     return copies if isinstance(copies, int) and 0 < copies <= COPIES_MAX else 1

@@ -161,10 +161,10 @@ class Survivors(Replay):
     def __init__(self, holder_numbers: set[int], newest_number: i64 = 0) -> None:
         self.holder_numbers = holder_numbers
         self.newest_number: i64 = newest_number
-        #: How many references to queues and streams with numbers above `newest_number` the log has:
-        #: before its last batch, and in the last batch. References in the last batch are no damage:
-        #: a crash came between the write of the log and the write of the catalog, so the
-        #: declarations were never confirmed.
+        #: Number of references in the log to queues and streams with numbers above
+        #: `newest_number`: those before the last batch, and those in it. References in the last
+        #: batch are no damage: a crash came between the write of the log and the write of the
+        #: catalog, so the declarations were never confirmed.
         self.unknown_holders: i64 = 0
         self.unconfirmed_holders: i64 = 0
         self.copies = LiveMessages()

@@ -28,7 +28,7 @@ from broker.stream.segments import SUFFIXES, Segment, parse_segment, segment_nam
 
 #: Default size at which a segment is full, in bytes.
 SEGMENT_SIZE: Final = 64 << 20
-#: Greatest length of an encoded name; a longer one is cut to this length and gets a checksum.
+#: Greatest length of an encoded name; a longer name is cut to this length and gets a checksum.
 _NAME_MAX: Final = 120
 
 
@@ -75,7 +75,7 @@ class ActiveFile(FileUser):
 
     def close_idle(self) -> bool:
         if self.unsynced:
-            return False  # A failure to write what the kernel holds shows in a sync of this file.
+            return False  # Only a sync of this open file reports a failed write of the kernel.
         self.file = None
         return True
 
@@ -95,7 +95,8 @@ class SegmentWriter:
         #: Size at which a segment is full, in bytes.
         self.segment_size: i64 = SEGMENT_SIZE
         self.epoch = 0
-        #: True if the stream is new: files in its directory are of a deleted stream of that name.
+        #: True if the stream is new: files in its directory belong to a deleted stream with
+        #: its name.
         self.is_new = False
         self.poisoned = ""
         self._root = root
@@ -163,7 +164,7 @@ class SegmentWriter:
         self._active.unsynced = False
 
     def forget(self) -> None:
-        """Keep no file open for a deleted stream. A batch that is being written may open one."""
+        """Remove the file of the deleted stream from the open files."""
         self._writing.forget(self._active)
 
     def finish(self) -> None:
@@ -362,7 +363,8 @@ class Archive:
         self.segments: list[Segment] = []
         #: The durable end: the offset of the last durable row + 1.
         self.end: i64 = 0
-        #: The open files for reading of this stream and of the streams that share it.
+        #: The files that are open for reading, of this stream and of all streams that share the
+        #: object.
         self.reading = OpenFiles() if reading is None else reading
         self.segment_writer = SegmentWriter(
             disk, root, vhost, name, number, OpenFiles() if writing is None else writing
@@ -430,9 +432,9 @@ class Archive:
     def take_expired(self, before: i64, most: i64) -> list[Segment]:
         """Remove from the archive the segments that retention drops; return them, oldest first.
 
-        These are segments whose last row was published before the time `before` (us), and the
-        oldest ones while the stream is larger than `most` bytes; never the last segment. -1 means
-        no limit. The caller removes the files.
+        Retention drops the segments whose last row was published before the time `before` (us), and
+        the oldest segments while the stream is larger than `most` bytes. It never drops the last
+        segment. A limit of -1 means no limit. The caller removes the files.
         """
         out: list[Segment] = []
         while len(self.segments) > 1:

@@ -195,7 +195,7 @@ def _patch(meta: bytearray, at: i64, number: i64) -> None:
 
 
 def _with_checksum(meta: bytearray, body: bytes) -> bytes:
-    """Return an Arrow message with its checksum; `meta` must have zeros where it is written."""
+    """Return an Arrow message with its checksum; `meta` must have zeros in the checksum's place."""
     meta[SUM : SUM + _CHECKSUM_DIGITS] = b"%08x" % crc32(body, crc32(meta))
     return bytes(meta) + body
 
@@ -256,7 +256,7 @@ class BatchView:
         return data if column in ("content_header", "routing_key", "body") else data.decode()
 
     def is_intact(self) -> bool:
-        """True if the checksum of the batch is right."""
+        """True if the checksum of the batch is correct."""
         meta = bytearray(self.data[self.at : self.buffers_start])
         found = bytes(meta[SUM : SUM + _CHECKSUM_DIGITS])
         meta[SUM : SUM + _CHECKSUM_DIGITS] = b"00000000"

@@ -1,8 +1,9 @@
 """Removal of the files that deleted streams left.
 
 A stream is deleted in the catalog first, and its files are removed with the same batch. A crash in
-between leaves files, which the next start removes. It checks each directory STREAMS/VHOST/QUEUE/
-for which no stream of that name exists. Each segment has the number of its stream:
+between leaves files, which the next start removes. The start checks each directory
+STREAMS/VHOST/QUEUE/ for which no stream of that name exists. Each segment has the number of its
+stream:
 
 - If the catalog is complete up to that number, the stream was deleted: the files are removed.
 - If the catalog has lost its end, and the number is beyond it: the files are reported, and stay.

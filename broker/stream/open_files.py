@@ -42,5 +42,5 @@ class OpenFiles:
         users[user] = None
 
     def forget(self, user: FileUser) -> None:
-        """Forget an object that has closed its file."""
+        """Remove an object whose file is closed, or is not needed any more."""
         self._users.pop(user, None)

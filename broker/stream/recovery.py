@@ -6,8 +6,8 @@ the rows behind the durable end, which were never confirmed.
 A damaged segment is copied to `quarantine/`. Its intact batches behind the damage are copied to new
 segments before the damage is removed. Empty files in the quarantine are notes for later starts:
 
-    lost-STREAM-FROM-TO    these offsets are lost, and were reported
-    written-STREAM-END     the stream ends at this offset; a damaged log has an earlier end
+    lost-STREAM-FROM-TO    the loss of the offsets from FROM to TO - 1 was reported
+    written-STREAM-END     the stream ends at END, although the damaged log has a lower end
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class StreamRecovery:
             self._first_offset = min(self._first_offset, base)
         if head is None or head[1:] != (epoch, base):
             self._reported_gaps.add(int(self.segments[-1].end) if self.segments else base)
-            self._move_to_quarantine(name, "its schema is damaged, or that of another segment")
+            self._move_to_quarantine(name, "its schema is damaged, or belongs to another segment")
             return
         segment = Segment(disk, path, epoch, base)
         if base >= int(self._cut_offset):
@@ -281,7 +281,7 @@ class StreamRecovery:
     def _is_torn_end(self, segment: Segment, file: File, place: i64, size: int) -> bool:
         """True if the bad data is the torn end of the last segment.
 
-        False if the log is intact: then the durable end is known.
+        Always False if the log is intact, because the log then says where the durable rows end.
         """
         if self._ends_exact or max(self._segment_names) != (int(segment.base), segment.epoch):
             return False
@@ -331,7 +331,7 @@ class StreamRecovery:
         self._report(
             QUARANTINED,
             name,
-            f"there is no batch with a right checksum at byte {place}: {lost}",
+            f"there is no batch with a correct checksum at byte {place}: {lost}",
             int(place),
             int(size - place),
             copy,
@@ -363,7 +363,7 @@ class StreamRecovery:
         return part
 
     def _is_continued(self, segment: Segment) -> bool:
-        """True if another segment has the rows behind this one.
+        """True if another segment has the rows that follow the last row of `segment`.
 
         Then bad data at the end of this segment is no loss: it is an end marker that could not be
         written, or data that an earlier start has cut off.
@@ -459,7 +459,7 @@ class BatchScan:
         self._start: i64 = place
 
     def next(self) -> BatchView | None:
-        """Return the batch at `place`; None if there is no batch with a right checksum."""
+        """Return the batch at `place`; None if there is no batch with a correct checksum."""
         while True:
             at: i64 = self.place - self._start
             found = view_batch(self._data, at)
@@ -480,8 +480,8 @@ class BatchScan:
     def find(self, least: i64, marks: list[int]) -> BatchView | None:
         """Return the next batch whose first offset is `least` or higher, also behind damage.
 
-        Behind a damaged batch, look only at its end as its header has it, and at the places in
-        `marks`: a message may contain bytes that look like a batch.
+        Behind a damaged batch, look only at the place where the batch ends according to its header,
+        and at the places in `marks`: a message may contain bytes that look like a batch.
         """
         while self.place < self._size:
             here = self.place

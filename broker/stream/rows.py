@@ -186,7 +186,8 @@ class RowWriter(StreamRows):
         self._properties = [SparseColumn(width) for width in PROPERTIES.values()]
         #: Size of a body -> header of a publication without properties.
         self._plain_headers: dict[int, bytes] = {}
-        #: The last of these headers. (_PLAIN is not a complete header, so no row has it.)
+        #: The header of the last plain publication. (_PLAIN is not a complete header, so no row has
+        #: it.)
         self._plain_header = _PLAIN
         #: The run that is being parsed.
         self._run = _NO_RUN
