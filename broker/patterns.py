@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from broker.errors import PreconditionFailed
 
-#: Length of the longest name that is compared with a pattern, in characters.
+#: Number of characters at the beginning of a name that are compared with a pattern.
 NAME_MAX: Final = 255
 #: Largest number of ways to match that one comparison may try, in a part of a millisecond.
 PATHS_MAX: Final = 50_000
@@ -47,7 +47,7 @@ def bounded_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
     """Compile a regular expression. Raise PreconditionFailed if it is invalid or may be slow."""
     if len(text) > PATTERN_MAX:
         raise PreconditionFailed(
-            f"the regular expression has {len(text)} characters, more than {PATTERN_MAX}"
+            f"the regular expression has {len(text)} characters; the limit is {PATTERN_MAX}"
         )
     try:
         tree = _parser.parse(text, flags)

@@ -288,7 +288,7 @@ def check_durable_type(
         if wrong:
             raise PreconditionFailed(
                 f"invalid property '{what}' for queue '{name}' in vhost '{vhost}': "
-                f"its type is {kind}"
+                f"queues of type {kind} cannot have it"
             )
 
 

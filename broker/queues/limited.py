@@ -48,7 +48,7 @@ class DeadLetterHost:
         raise NotImplementedError
 
     def is_behind(self, queue: LimitedQueue) -> bool:
-        """True if many messages of `queue` wait to be published: it should discard no more now."""
+        """True if `queue` must discard no more now: many of its messages wait to be published."""
         return False
 
     def publish_delayed(self, queue: LimitedQueue, message: Message) -> None:

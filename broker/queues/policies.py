@@ -93,7 +93,7 @@ class Policy:
 
     @property
     def row(self) -> dict[str, object]:
-        """The policy as the store keeps it, and as definitions are exported."""
+        """The policy in the form of the store and of exported definitions."""
         return {
             "pattern": self.pattern,
             "apply-to": self.apply_to,

@@ -349,7 +349,7 @@ class Queue(MessageSource):
         self.agenda.add_bulk(self)
 
     def _read_tail(self) -> None:
-        """Read the next messages of the tail, unless some that were not delivered are in memory.
+        """Read the next messages of the tail, unless undelivered messages are in memory.
 
         If no file descriptor is left, the messages stay in the tail until a retry succeeds.
         """

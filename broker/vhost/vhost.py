@@ -213,9 +213,10 @@ class VirtualHost(DeadLetterHost):
         return self.declarations.delete_queue(queue, if_unused, if_empty, ticket, self.closing)
 
     def rights_of(self, identity: Identity, administrator: bool) -> DeclarationRights:
-        """Return what a user may declare here; `identity` is the user's in this virtual host.
+        """Return the rights of a user to declare and bind in this virtual host.
 
-        `administrator` is True if the user has the tag `administrator`.
+        `identity` is the user's identity in this virtual host. `administrator` is True if the user
+        has the tag `administrator`.
         """
         return DeclarationRights(identity, administrator, self.name, self.exchanges)
 
