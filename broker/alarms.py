@@ -1,8 +1,8 @@
 """Alarms of low memory or disk space, during which publishers are blocked.
 
-    an alarm starts   --> every message takes the slow path --> the connection of a publisher is
-                          blocked after its next message
-    the last one ends --> the blocked connections go on
+    an alarm starts     --> every message takes the slow path --> the connection of a publisher is
+                            blocked after its next message
+    the last alarm ends --> the blocked connections go on
 
 Consumers are not blocked, because their acknowledgements free memory and disk space.
 """
@@ -54,10 +54,10 @@ class Alarms:
         self.blocked += 1
 
     def leave(self, outlet: Outlet) -> None:
-        """Remove a closed connection from the blocked ones."""
+        """Remove a closed connection from the blocked connections."""
         self.waiting.pop(outlet, None)
 
     @property
     def reason(self) -> str:
-        """The reason that blocked AMQP clients are told, such as ``low on memory & disk``."""
+        """The reason that is sent to blocked AMQP clients, such as ``low on memory & disk``."""
         return "low on " + " & ".join(self.on)

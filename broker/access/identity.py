@@ -128,7 +128,7 @@ class Identity:
 
 
 def pattern_of(text: str) -> re.Pattern[str]:
-    """Return the regular expression of a permission; an empty one matches only the empty name.
+    """Return the regular expression of a permission; an empty text matches only the empty name.
 
     Raises re.error.
     """

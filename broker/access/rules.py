@@ -180,8 +180,10 @@ class RestrictedIdentity(Identity):
         return self._scope(topic_filter.split("/"), hides_dollar, False)
 
     def _scope(self, words: list[str], hides_dollar: bool, publish: bool) -> int:
-        """Return how much of a filter, given as its words, the rules permit: READ_ALL, READ_SOME or
-        READ_NONE. The rules are those about publishing, or those about subscribing.
+        """Return how much of a filter the rules permit: READ_ALL, READ_SOME or READ_NONE.
+
+        `words` are the filter's words. If `publish` is True, the rules about publishing decide,
+        else the rules about subscribing.
         """
         allows = denies = False
         for rule in self._rules or ():

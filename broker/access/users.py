@@ -79,7 +79,7 @@ class User(Identity):
         return True
 
     def copy_permissions(self, other: User) -> None:
-        """Take over the permissions of `other`, the object that this one replaces."""
+        """Take over the permissions of `other`, which this object replaces."""
         self.permissions, self.rules, self.topics, self._by_vhost = (
             other.permissions,
             other.rules,
@@ -118,7 +118,7 @@ class Users:
     def define(
         self, name: str, password_hash: str, tags: list[str], ticket: Ticket | None = None
     ) -> User:
-        """Create a user, or replace the password hash and the tags of an existing one.
+        """Create a user, or replace the password hash and the tags of an existing user.
 
         The permissions of an existing user stay. Return the user. Raise PreconditionFailed if the
         name or a tag is not valid.
@@ -245,7 +245,7 @@ class Users:
     ) -> None:
         """Replace a user's permissions in one virtual host, store them, and notify of the change.
 
-        Do nothing if they are equal to the present ones.
+        Do nothing if the new permissions are equal to the present permissions.
         """
         if not user.grant(vhost, permission, rules, topics):
             return

@@ -12,7 +12,7 @@ from mypy_extensions import i64
 
 from broker.messages.message import Message
 
-#: Number of messages of one queue or client whose size is looked at.
+#: Number of messages of one queue or client whose size is measured.
 SAMPLES: Final[i64] = 128
 #: Memory of a message beside its content, in bytes: its objects and its place in a queue.
 MESSAGE_SIZE: Final[i64] = 300

@@ -109,8 +109,8 @@ class AmendedEncoding(Encoding):
 def amend(encoding: Encoding, headers: Properties, changed: Properties) -> AmendedEncoding:
     """Return an encoding with changed headers and properties.
 
-    If `encoding` has changes already, the new ones are added to them. A change to None removes the
-    header or property.
+    If `encoding` has changes already, the new changes are added to these. A change to None removes
+    the header or property.
     """
     if isinstance(encoding, AmendedEncoding):
         return AmendedEncoding(

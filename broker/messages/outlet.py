@@ -77,7 +77,7 @@ class Outlet:
     def parts_to_send(self) -> list[bytes]:
         """Return the bytes that were collected, in order, and empty the outlet.
 
-        If queues stopped delivering because the buffer was full, they are scheduled again.
+        If queues stopped delivering because the buffer was full, schedule their drains again.
         """
         self.dirty = False
         if len(self.out) > 0:

@@ -5,9 +5,10 @@ They have the format of RabbitMQ 4. `x-death` is a list, the last death first:
     [{queue, reason, count, exchange, routing-keys, time, original-expiration}, ...]
 
 A dead letter that goes to several queues with dead letter exchanges of their own may multiply:
-through nine queues that dead-letter to each other, one message would become 986,409. So the last
-death has a further field, `copies`: the number of copies of the message that all its deaths since
-the last rejection made, if that is more than one. `count_copies` sets it, up to COPIES_MAX.
+through nine queues that dead-letter to each other, one message would become 986,409 messages. So
+the last death has a further field, `copies`: the number of copies of the message that all its
+deaths since the last rejection made, if that is more than one. `count_copies` sets it, up to
+COPIES_MAX.
 """
 
 from __future__ import annotations

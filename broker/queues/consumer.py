@@ -281,8 +281,8 @@ class MessageSource(Destination):
     def subscribe(self, consumer: Consumer) -> None:
         """Add a consumer to the consumers that take turns, or to those that stand by.
 
-        A new consumer of higher priority than all present ones makes them stand by, except in a
-        queue with a single active consumer.
+        A new consumer of higher priority than all present consumers makes these stand by, except in
+        a queue with a single active consumer.
         """
         first = self.consumers[0] if self.consumers else None
         if (

@@ -1,8 +1,8 @@
 """The queue in which messages with an `x-delay` header wait until their delay is over.
 
-Each `x-delayed-message` exchange has one. Clients do not see this queue, and it has no consumers.
-The message whose delay ends first comes first. When its delay is over, the queue hands the message
-to its virtual host, which publishes the message through the exchange.
+Each `x-delayed-message` exchange has one such queue. Clients do not see this queue, and it has no
+consumers. The message whose delay ends first comes first. When its delay is over, the queue hands
+the message to its virtual host, which publishes the message through the exchange.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class DelayQueue(HeapQueue):
         return False
 
     def waiting(self) -> list[ReturnedMessage]:
-        """Return the delayed messages, the one whose delay ends first at the front.
+        """Return the delayed messages, ordered by the end of their delay.
 
         Slow: it sorts the whole queue.
         """

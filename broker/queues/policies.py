@@ -136,7 +136,7 @@ class Policies:
     def arguments(self, name: str, arguments: Mapping[str, object]) -> Mapping[str, object]:
         """Return the queue arguments of the policy that applies to a queue; empty if none does.
 
-        `name` and `arguments` are those with which the queue is declared.
+        `name` and `arguments` are the queue's, as declared.
         """
         if not self.by_name:
             return EMPTY

@@ -110,7 +110,7 @@ class Queue(MessageSource):
 
     @property
     def max_length(self) -> int:
-        """Number of waiting messages above which the queue drops its oldest one."""
+        """Number of waiting messages above which the queue drops its oldest message."""
         return int(self._max_length)
 
     @max_length.setter
@@ -344,7 +344,7 @@ class Queue(MessageSource):
                 self.agenda.later(self)
 
     def _drain_as_bulk_work(self) -> None:
-        """Continue a drain behind the deliveries of other queues, because it discards too much."""
+        """Continue a drain as bulk work, because it discards too many messages for one turn."""
         self._drain_scheduled = True
         self.agenda.add_bulk(self)
 
@@ -632,7 +632,7 @@ class Queue(MessageSource):
     def on_deleted(self) -> int:
         """Discard all messages and cancel all consumers, because the queue is deleted.
 
-        Return how many messages were waiting, unacknowledged ones not counted.
+        Return how many messages were waiting. Unacknowledged messages are not counted.
         """
         self.dead = True
         purged = self.purge()

@@ -165,7 +165,7 @@ class PublishContext:
         """Return the number of messages by fate, and the numbers of copies.
 
         The fates have the order of MESSAGE_FATES. The second value is the number of all copies, the
-        third the number of those whose destination could not represent the message.
+        third the number of copies whose destination could not represent the message.
         """
         self._collect_uncached()
         for route in self.routes.values():

@@ -15,9 +15,9 @@ from broker.stream.rows import PublishRun
 class Relay:
     """A set of subscribers that are sent the same bytes.
 
-    Each Plan has two: `relay` for messages with QoS 0, `reliable_relay` for the others. A front end
-    that reads several packets at once finds those whose routes have the same Relay object, and
-    sends them with one call.
+    Each Plan has two relays: `relay` for messages with QoS 0, `reliable_relay` for messages with
+    QoS 1 and 2. A front end that reads several packets at once finds the packets whose routes have
+    the same Relay object, and sends these packets with one call.
     """
 
     def __init__(self, targets: list[Subscriber]) -> None:

@@ -39,7 +39,7 @@ _TRIES: Final = 1_000
 class OpenedFile:
     """A file to copy: its descriptor, and `head`, the bytes already read from its beginning.
 
-    If `complete` is True, the copy is made of these bytes only.
+    If `complete` is True, the copy has only these bytes.
     """
 
     def __init__(self, descriptor: int, head: bytes = b"", complete: bool = False) -> None:
@@ -51,7 +51,7 @@ class OpenedFile:
 def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -> int:
     """Copy a store to a new directory, and return the size of the copy in bytes.
 
-    `progress` is called with two numbers of bytes of the log: those copied so far, and all.
+    `progress` is called with the number of bytes of the log that are copied, and the log's size.
     Raise StoreError if there is no store, if the target exists, or if copying fails.
     """
     if not os.path.exists(f"{directory}/{CATALOG}"):

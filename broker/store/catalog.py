@@ -30,7 +30,7 @@ from broker.store.wal import WalCheck
 
 #: SQLite's application id of a catalog file.
 MAGIC: Final = 0x54524C43
-#: Size to which SQLite truncates its write-ahead log when it restarts it, in bytes.
+#: Size in bytes to which SQLite truncates its write-ahead log when the log is restarted.
 _WAL_SIZE_MAX: Final = 4 << 20
 #: Time to wait for another process that holds a lock on the catalog, in ms.
 _LOCK_TIMEOUT_MS: Final = 5_000
@@ -379,8 +379,8 @@ class Catalog:
             return CatalogFull(f"cannot write the catalog {self.path}: the disk is full")
         if code == sqlite3.SQLITE_CANTOPEN:
             return CatalogUnwritten(
-                f"cannot write the catalog {self.path}: a file of it cannot be opened ({error}); "
-                "raise the limit of file descriptors if they have run out"
+                f"cannot write the catalog {self.path}: one of its files cannot be opened "
+                f"({error}); raise the limit of file descriptors if they have run out"
             )
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return CatalogUnwritten(

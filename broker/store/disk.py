@@ -257,7 +257,8 @@ class RealDisk(Disk):
     """The file system of the operating system.
 
     `spares` file descriptors are kept open. When a file is to be opened and no descriptor is left,
-    a spare one is closed for it, so that clients cannot use up the descriptors of the store.
+    a spare descriptor is closed for the file, so that clients cannot use up the descriptors of the
+    store.
     """
 
     def __init__(self, spares: int = 0) -> None:

@@ -9,7 +9,7 @@ docs/storage.md describes the format. All numbers are big-endian.
               vhost u16, exchange u16, key u16 | 0 u16 | vhost, exchange, key, parameters, content
 
 A checkpoint copies messages without decoding them. The checksum (docs/decisions/0007) starts from
-the seed of the log, so bytes within a message that look like a record do not count as one.
+the seed of the log, so bytes within a message that look like a record do not count as a record.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class RecordReader:
         self.end: i64 = 0
         self.kind: i64 = 0
         self.position: i64 = 0
-        #: The last position of the record: a group has one for each member.
+        #: The last position of the record: a group has one position for each member.
         self.last: i64 = last
         self.first_of_batch = False
         self.stop: i64 = END

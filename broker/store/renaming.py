@@ -57,7 +57,7 @@ def _scope(entry: Defined) -> tuple[str, str]:
 
 
 def _unused(name: str, taken: set[str]) -> str:
-    """Return a valid name like this one that is not in `taken`."""
+    """Return a valid name that begins like `name` and is not in `taken`."""
     base = shown(name).encode()[: NAME_BYTES_MAX - _SUFFIX].decode(errors="ignore")
     candidate, count = base, 1
     while candidate in taken:

@@ -312,7 +312,7 @@ class Survivors(Replay):
         return int(self.newest_number) if self.unknown_holders else _ALL
 
     def holds_packet_id(self, data: bytes, start: i64, position: i64) -> bool:
-        """True if the PACKET_ID_HELD record at a position is the last one about its identifier."""
+        """True if the PACKET_ID_HELD record at `position` is the last for its packet identifier."""
         return (
             self.held_packet_ids.get(read_i64_be(data, start), {}).get(_u16(data, start + 8))
             == position

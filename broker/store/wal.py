@@ -64,7 +64,7 @@ class WalChecksum:
         self.first_sum, self.second_sum = first_sum, second_sum
 
     def matches(self, data: bytes, at: i64) -> bool:
-        """True if the checksum at `data[at:]` equals this one."""
+        """True if the checksum at `data[at:]` equals this checksum."""
         return (
             self.first_sum == i64(read_i32_be(data, at)) & _U32
             and self.second_sum == i64(read_i32_be(data, at + 4)) & _U32

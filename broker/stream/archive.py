@@ -282,7 +282,7 @@ def write_index(disk: Disk, segment: Segment) -> None:
 class BatchAppender(BatchSink):
     """A sink that writes each batch as soon as it is built, so that memory holds few batches.
 
-    After a failed write, that batch and the later ones wait for `flush`.
+    After a failed write, the failed batch and all later batches wait for `flush`.
     """
 
     def __init__(self, segment_writer: SegmentWriter) -> None:

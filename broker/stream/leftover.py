@@ -6,7 +6,7 @@ STREAMS/VHOST/QUEUE/ for which no stream of that name exists. Each segment has t
 stream:
 
 - If the catalog is complete up to that number, the stream was deleted: the files are removed.
-- If the catalog has lost its end, and the number is beyond it: the files are reported, and stay.
+- If the catalog has lost its end before that number: the files are reported, and stay.
 - Copies in the quarantine, and files that are not files of a stream, are never removed.
 """
 
@@ -43,7 +43,7 @@ def remove_deleted_streams(
 
 
 def _remove_stream(disk: Disk, directory: str, place: str, newest: int) -> list[Finding]:
-    """Remove the files of a deleted stream, and its directory if that is empty then.
+    """Remove the files of a deleted stream, and its directory if it is then empty.
 
     Remove nothing, and return a finding, if it is uncertain that the stream was deleted. `place` is
     the directory's name in findings.

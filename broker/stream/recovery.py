@@ -65,8 +65,8 @@ class StreamRecovery:
         """Recover the stream. Raise StoreError.
 
         `end` is the durable end in the log. If `ends_exact` is False, the log was damaged, and all
-        intact rows are kept. If `thorough` is True, all segments are read; otherwise only those
-        without an intact index, and those with rows that were never confirmed.
+        intact rows are kept. If `thorough` is True, all segments are read; otherwise only segments
+        without an intact index, and segments with rows that were never confirmed.
         """
         self.segments: list[Segment] = []
         self.findings: list[Finding] = []

@@ -179,7 +179,7 @@ class RowWriter(StreamRows):
         self._used = False
         #: Exchange and key, encoded as in Address.short_strings -> name.
         self._names: dict[bytes, RowName] = {}
-        #: Names of exchanges, so that equal ones are one object.
+        #: Names of exchanges, so that equal names are one object.
         self._exchange_names: dict[bytes, bytes] = {}
         self._next: i64 = 0
         self._published: i64 = 0

@@ -67,10 +67,10 @@ class Bindings:
     def bind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
         """Add a binding to an exchange.
 
-        It replaces the binding with the same destination, key and arguments, if there is one.
-        Raise NotFound if the exchange does not exist, PreconditionFailed if its type does not
-        accept the binding, AccessRefused if the destination is the topology stream, LimitExceeded
-        if lookups would become too long because of the bindings to this destination.
+        The new binding replaces the binding with the same destination, key and arguments, if there
+        is one. Raise NotFound if the exchange does not exist, PreconditionFailed if its type does
+        not accept the binding, AccessRefused if the destination is the topology stream,
+        LimitExceeded if lookups would become too long because of the bindings to this destination.
         """
         exchange = self._planner.exchange(source)
         if self.topology is not None and binding.destination is self.topology.queue:

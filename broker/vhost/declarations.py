@@ -46,7 +46,7 @@ from broker.vhost.totals import DeletedCounts
 from matching.bucket import members
 
 #: The exchanges that each virtual host has from the beginning. Their numbers in the store are -1,
-#: -2, ... in this order, so a new one may be added at the end only.
+#: -2, ... in this order, so a new exchange may be added only at the end.
 _PREDECLARED: Final = (
     ("", "direct"),
     ("amq.direct", "direct"),
@@ -394,7 +394,7 @@ class Declarations:
     # -- policies
 
     def set_policy(self, policy: Policy, ticket: Ticket | None = None) -> None:
-        """Add a policy, or replace the one of its name, and apply it in slices."""
+        """Add a policy, or replace the policy of the same name, and apply it in slices."""
         known = self.policies.by_name.get(policy.name)
         if known is not None and known.row == policy.row:
             return

@@ -1,8 +1,8 @@
 """Retained messages: the last retained message of each topic, for new subscriptions.
 
 A publisher marks a message as retained. The broker keeps the message until the next retained
-message of the topic replaces it; one with an empty payload only removes it. A new subscription gets
-the retained messages of all topics that match its filter:
+message of the topic replaces it; a message with an empty payload only removes it. A new
+subscription gets the retained messages of all topics that match its filter:
 
     no wildcard    one lookup in a dict
     wildcards      a search in an index of the topics, which is built for the first such filter
@@ -133,8 +133,8 @@ class RetainedMessages:
     def keep(self, message: Message, ticket: Ticket | None) -> bool:
         """Make the message the retained message of its topic; an empty payload removes it.
 
-        Return False if a limit is reached. The topic then has no retained message: the former one
-        is removed, because it is outdated.
+        Return False if a limit is reached. The topic then has no retained message: the former
+        message is removed, because it is outdated.
         """
         key = message.address.key
         known = self._held.get(key)
@@ -191,7 +191,7 @@ class RetainedMessages:
             self._store.append(RetainedSet(self._vhost, key, None, held.position), None)
 
     def on_expiry_done(self) -> None:
-        """Schedule the next search for expired messages: the last one is complete."""
+        """Schedule the next search for expired messages, because the last search is complete."""
         self._expiry_scheduled = False
         self._schedule_expiry()
 

@@ -45,7 +45,7 @@ class VirtualHostTotals:
     """A count of the queues, consumers, messages and copies of a virtual host, done in slices.
 
     The lists of objects are taken when the count begins. An object that is deleted before it is
-    counted is still counted, and the next count finds it among the deleted ones. So totals never
+    counted is still counted, and the next count finds it among the deleted objects. So totals never
     fall.
     """
 

@@ -131,7 +131,7 @@ class VirtualHost(DeadLetterHost):
 
     @property
     def plans(self) -> int:
-        """The number of cached plans, the stale ones not counted."""
+        """The number of cached plans that are not stale."""
         return len(self._planner)
 
     @property
@@ -223,7 +223,8 @@ class VirtualHost(DeadLetterHost):
     def bind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
         """Add a binding to an exchange.
 
-        It replaces the binding with the same destination, key and arguments, if there is one.
+        The new binding replaces the binding with the same destination, key and arguments, if there
+        is one.
         """
         self.bindings.bind(source, binding, ticket)
 

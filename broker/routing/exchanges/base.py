@@ -72,9 +72,9 @@ class Exchange(Destination):
         return False
 
     def bind(self, binding: Binding) -> Binding | None:
-        """Add a binding. Return the one that it replaces, or None.
+        """Add a binding. Return the binding that it replaces, or None.
 
-        It replaces the binding with the same destination, key and arguments.
+        A new binding replaces the binding with the same destination, key and arguments.
         """
         target = binding.destination
         mine = self.bindings.get(target)
@@ -122,7 +122,7 @@ class Exchange(Destination):
         return found
 
     def redirect(self, old: Destination, new: Destination) -> None:
-        """Let all bindings to the old destination lead to the new one."""
+        """Let all bindings to the old destination lead to the new destination."""
         mine = self.bindings.pop(old, None)
         if mine is not None:
             self.version += 1

@@ -6,8 +6,8 @@ Rendezvous hashing with weights: for each message key, each binding gets a score
 hash of the binding's seed and the key, and from the binding's weight. The binding with the highest
 score gets the message. So each binding gets messages in proportion to its weight; a binding that is
 added or removed moves only its own messages; and the result does not depend on the order of the
-bindings, so it is the same after a restart. (D. G. Thaler, C. V. Ravishankar: Using name-based
-mappings to increase hit rates, 1998.)
+bindings, so the result is the same after a restart. (D. G. Thaler, C. V. Ravishankar: Using
+name-based mappings to increase hit rates, 1998.)
 
 The seed is a hash of the destination's `hash_kind`, the destination's name and the binding's
 identity. All three are stable: a policy, a restart or a renamed class moves no messages to other

@@ -89,7 +89,7 @@ class TopicExchange(Exchange):
         return word if grammar is DEFAULT else swap(word)
 
     def use(self, algorithm: str) -> None:
-        """Replace the matcher by one with this algorithm.
+        """Replace the matcher by a matcher with this algorithm.
 
         All bindings are added to the new matcher, which takes 2 to 5 us for each binding.
         """
