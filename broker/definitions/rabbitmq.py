@@ -75,7 +75,7 @@ def import_(
     for section in SECTIONS:
         rows = document.get(section, [])
         if not isinstance(rows, list):
-            import_run.report.refused.append(f"{section}: the section is not a list")
+            import_run.report.refused.append(f"{section}: not a list")
             continue
         for row in rows:
             import_run.take(section, row)
