@@ -1,7 +1,7 @@
 """Client identifiers that rules reserve for users.
 
     reserve client dev7              one identifier
-    reserve client {username}-*      all identifiers with this beginning
+    reserve client {username}-*      all identifiers that begin with the user's name and `-`
 
 These rules are in the list of a user's topic rules for a virtual host. Only users with a matching
 rule may connect with such an identifier, so no other user can take it before its device connects.

@@ -12,8 +12,8 @@ declared after step 1: a start from the backup ignores them. Files of the log on
 removed when a checkpoint has replaced them or nothing in them is live; a removed file stays
 readable while it is open. The copy of the newest file may end within a record, as after a crash.
 
-A head may be overwritten meanwhile, to say that files before it were dropped (dropping.py). The
-backup has these files, but may lack newer files with the records that settled their messages. So
+A head may be overwritten meanwhile, to record that files before it were dropped (dropping.py). The
+backup has the dropped files, but it may lack newer files that settle or move their messages. So
 each copy gets the head that its file had when all files were opened.
 """
 
