@@ -316,7 +316,7 @@ class Tls(Section, frozen=True, kw_only=True):
     ] = "common_name"
     names: Annotated[
         Certificates,
-        option("certificates for other server names (SNI); *.NAME is any name with one label more"),
+        option("certificates for other server names (SNI); *.NAME stands for any LABEL.NAME"),
     ] = field(default_factory=dict)
 
 
@@ -346,7 +346,7 @@ class Http(Listener, frozen=True, kw_only=True):
         str,
         option(
             "host names, separated by commas, by which clients on this machine reach this port, "
-            "in addition to localhost; only such requests may log in as a user of loopback only",
+            "in addition to localhost; a user of loopback only can log in by these names only",
             check=check_hosts,
         ),
     ] = ""

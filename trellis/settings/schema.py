@@ -117,8 +117,8 @@ class StoreSettings(Section, frozen=True, kw_only=True):
     reserve: Annotated[
         bool,
         option(
-            "keep a file of two log files' size on the disk, which is given up when the disk is "
-            "full, so that consumers can still settle messages"
+            "keep a file with the size of two log files on the disk, and remove it when the disk "
+            "is full, so that consumers can still settle messages"
         ),
     ] = True
 
@@ -129,7 +129,7 @@ class StreamSettings(Section, frozen=True, kw_only=True):
     journals: Annotated[
         tuple[str, ...],
         option(
-            "VHOST=NAME each: stream NAME records every message published in that virtual host",
+            "VHOST=NAME for each journal: the stream NAME records every message published in VHOST",
             check=check_journal,
         ),
     ] = ()
@@ -169,7 +169,7 @@ class Jwt(Section, frozen=True, kw_only=True):
     ] = "scope"
     prefix: Annotated[
         str,
-        option('prefix of the scopes for this broker, such as "trellis."; others are ignored'),
+        option('prefix of scopes for this broker, such as "trellis."; other scopes are ignored'),
     ] = ""
     leeway: Annotated[
         int, option("tolerated difference between clocks", ge=0, le=600, unit="s")
