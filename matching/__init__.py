@@ -8,7 +8,8 @@ words in which a word may be a wildcard: for exactly one word, or for any number
 holds (pattern, subscriber) pairs and answers `match(topic)` with the subscribers of all matching
 patterns. A subscriber is any hashable object; an answer contains it once, however many of its
 patterns match. Two patterns are the same only if their texts are equal. A matcher belongs to one
-grammar; a topic of the other grammar is rewritten with `swap`, patterns are never translated.
+grammar. The caller rewrites a topic of the other grammar with `swap`; patterns are never
+translated.
 
     matcher = create("auto", AMQP)
     matcher.subscribe("stock.*.ibm", "alice")

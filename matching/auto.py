@@ -3,12 +3,13 @@
     up to `compact_above` patterns      the trie: the fastest lookups
     more                                the tables: less than half the memory, lookups hardly slower
 
-Patterns that the tables cannot hold (two or more ``#``, or a further shape once a topic searches
-`limit` tables) are always in the trie. The measurements are in
+Patterns that the tables cannot hold are always in a trie: patterns with two or more ``#``, and
+patterns of a further shape once a topic searches `limit` tables. The measurements are in
 docs/decisions/0005-auto-matcher.md.
 
-    trie ----pop, restore----> tables   above the limit; other patterns go to a new trie
-    tables --pop, restore----> trie     when fewer than half as many patterns are left
+    trie ----pop, restore----> tables   above `compact_above` patterns; a new trie gets the patterns
+                                        that the tables cannot hold
+    tables --pop, restore----> trie     when half of `compact_above` patterns or fewer are left
 
 The move is incremental: each call moves a few patterns with all their subscribers, so no call takes
 long. Every pattern is in exactly one place at a time, and lookups search both places until the move
@@ -49,8 +50,8 @@ class Auto(Shapes[S]):
     ) -> None:
         """Create an empty matcher.
 
-        The trie holds up to `compact_above` patterns; above that, a topic searches at most `limit`
-        tables.
+        Up to `compact_above` patterns are in the trie. More patterns go into tables, of which a
+        topic searches at most `limit`.
         """
         self._compact_above: Final = compact_above
         super().__init__(grammar, limit)
@@ -103,9 +104,9 @@ class Auto(Shapes[S]):
     def parts(self, topic: str, found: list[S]) -> list[Search[S]]:
         """Return a search for each place that holds patterns, to be completed in this order.
 
-        Patterns may move during a pause: from the trie that is emptied to the tables and to the
-        other trie, or from the tables to that trie. Every place is searched before those to which
-        its patterns move, so none is missed, unless the direction changes (`turns`).
+        Patterns may move during a pause: from the trie that is being emptied to the tables and to
+        the new trie, or from the tables to the trie. Every place is searched before the places that
+        its patterns move to, so no pattern is missed, unless the direction changes (`turns`).
         """
         leaving, tables = self._leaving, TablesSearch(self, topic, found)
         return [
@@ -220,8 +221,9 @@ class TablesSearch(Search[S]):
 class AutoSearch(Search[S]):
     """The lookup in all places of an `Auto`, one after the other.
 
-    If the direction in which patterns move changes meanwhile, the lookup begins anew. That takes
-    more changes than fit into a few turns of an event loop.
+    If the direction in which patterns move changes during the lookup, the lookup begins anew. Until
+    the direction changes again, more patterns must be added or removed than is possible in a few
+    turns of an event loop.
     """
 
     __slots__ = ("_matcher", "_parts", "_topic", "_turns")

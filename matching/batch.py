@@ -59,7 +59,7 @@ class Batch:
         grammar: Grammar = DEFAULT,
         vectorised: bool = numpy is not None,
     ) -> None:
-        """Index the patterns. Raises InvalidPattern. `vectorised` needs numpy."""
+        """Index the patterns. Raises InvalidPattern. `vectorised=True` needs numpy."""
         self._grammar: Final = grammar
         self._vectorised: Final = vectorised
         #: All patterns; with numpy, only those without a shape.
@@ -197,7 +197,8 @@ class _ShapeColumns:
         rows, mixed, first = rows[found], mixed[found], first[found]
         counts = numpy.searchsorted(self._mixed, mixed, "right") - first
         which = numpy.repeat(numpy.arange(len(rows)), counts)
-        # For every topic, the consecutive places of its candidates from the first one on.
+        # Candidates of a topic have consecutive indexes from `first` on. For each pair of a topic
+        # and a candidate, `places` has the candidate's index.
         places = numpy.arange(len(which)) - numpy.repeat(counts.cumsum() - counts - first, counts)
         right = numpy.ones(len(which), bool)
         for column, own in zip(columns, self._words, strict=True):

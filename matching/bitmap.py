@@ -20,13 +20,13 @@ Costs: O(words x patterns / 64) per lookup, O(words) per subscription; one bitma
 for patterns of few words that share many words. Needs the package pyroaring.
 
 A pattern is in no row after its own end. Article 3 writes ``#`` into every later row and ``*`` into
-the row of every word. That saves one operation per position in lookups, but a subscription would
-then cost as much as there are words and positions: among 100,000 patterns with ``#``, a single one
-of 30,000 levels would take 375 MB.
+the row of every word. That saves one operation per position in lookups, but the cost of a
+subscription then grows with the number of words and positions: beside 100,000 patterns with ``#``,
+a single pattern of 30,000 levels would take 375 MB.
 
 A pattern with ``#`` before its last word is kept in a trie. The number of a removed pattern is
-reused, so that the bitmaps stay dense. Source: articles 1, 3 and 4, which know ``#`` only at the
-end.
+reused, so that the bitmaps stay dense. Source: articles 1, 3 and 4, which allow ``#`` only at the
+end of a pattern.
 """
 
 from __future__ import annotations

@@ -8,19 +8,19 @@
     stock.nasdaq     {2 3}
 
 A lookup reads one row; the work is done at subscription, which adds the pattern to the rows of all
-topics that it matches. The published algorithm knows all topics in advance. This one learns them: a
-topic gets its row at its first lookup, from a trie of all patterns (trying each pattern, as the
-articles do, takes 0.4 ms per topic for every thousand patterns of three words). The rows are in a
-`TopicIndex`, so a subscription visits only topics with the pattern's beginning; a pattern that
-begins with ``#`` visits all of them (180 ms for 46,000 topics).
+topics that it matches. The published algorithm knows all topics in advance. Here, a topic gets its
+row at its first lookup, from a trie of all patterns (trying each pattern, as the articles do, takes
+0.4 ms per topic for every thousand patterns of three words). The rows are in a
+`TopicIndex`, so a subscription visits only topics that begin like the pattern. A pattern that
+begins with ``#`` visits all topics (180 ms for 46,000 topics).
 
 At most `capacity` topics have a row. Further topics are matched in the trie each time; no row is
 evicted for them. Rows are kept until the last pattern is removed.
 
 Costs: O(1 + matches) per lookup of a known topic, O(topics) per subscription; memory for one row
 per known topic and two tries. Choose it for a small set of topics and patterns that rarely change.
-Needs the package pyroaring. Source: articles 1 and 4 (there, the directory search of Svalgaard and
-Tveden, 1980).
+Needs the package pyroaring. Source: articles 1 and 4 (in article 4, the directory search of
+Svalgaard and Tveden, 1980).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A bounded cache of answers by topic, in front of any matcher.
 
-    topic --> Answer --+-- subscribers, or nothing since they changed
+    topic --> Answer --+-- subscribers, or nothing after the answer was invalidated
                        `-- indexed in a TopicIndex, which is searched with the changed pattern
 
 A change of a subscription invalidates exactly the answers that it may affect: the answer of one
@@ -10,8 +10,8 @@ cache is full, the oldest topics are evicted (first in, first out: a hit moves n
 dict probe).
 
 To find the affected topics, the cache visits the nodes of the index that the pattern leads to. If
-these are more than `precise` nodes, the change invalidates all answers in one step: each answer has
-the number of the epoch it belongs to, and a new epoch begins.
+the pattern leads to more than `precise` nodes, the change invalidates all answers in one step: a
+new epoch begins, and an answer is valid only in the epoch whose number it has.
 
 Costs: one dict probe per hit; memory for an entry per cached topic, and for its path in a trie (in
 two, if patterns of both grammars change). Choose it in front of any matcher when topics recur.
@@ -36,9 +36,9 @@ _NEVER: Final = 0
 
 
 class _Answer(Generic[S]):
-    """The subscribers of a topic, valid if `epoch` is the current one.
+    """The subscribers of a topic, valid if `epoch` is the cache's current epoch.
 
-    The first `indexed` of the cache's indexes have an entry for it.
+    The first `indexed` of the cache's indexes have an entry for the topic.
     """
 
     __slots__ = ("epoch", "indexed", "subscribers", "topic")
@@ -51,7 +51,7 @@ class _Answer(Generic[S]):
 
 
 class RouteCache(Matcher[S]):
-    """A matcher that caches the answers of another one.
+    """A matcher that caches the answers of another matcher.
 
     All changes must be made through this matcher, or be reported with `invalidate`.
     """
@@ -61,8 +61,9 @@ class RouteCache(Matcher[S]):
     ) -> None:
         """Create an empty cache in front of `source`.
 
-        It keeps `most` answers with at most `heaviest` subscribers in total (8 bytes each). A
-        change that would visit more than `precise` index nodes invalidates all answers instead.
+        The cache keeps at most `most` answers, with at most `heaviest` subscribers in total (8
+        bytes each). A change that would visit more than `precise` index nodes invalidates all
+        answers instead.
         """
         super().__init__(source.grammar)
         self.source: Final = source

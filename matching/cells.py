@@ -18,7 +18,7 @@ except ImportError:  # pragma: no cover - the tests' environment can compile
 
 try:
     from cereggii import AtomicRef
-except ImportError as error:  # pragma: no cover - the tests do this in a process of its own
+except ImportError as error:  # pragma: no cover - tested in a separate process
     raise ImportError(
         "the concurrent matchers need the package cereggii: "
         "pip install 'trellis-broker[concurrent]'"

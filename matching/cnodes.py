@@ -38,8 +38,9 @@ class Branch(Generic[S]):
 class CNode(Generic[S]):
     """The branches of one node, immutable except for `previous`.
 
-    `previous` holds the C-node that this one replaces until the replacement is known to be valid;
-    then it holds None. It holds a FailedSwap if the replacement must be undone.
+    While the replacement is undecided, `previous` holds the C-node that this C-node replaces.
+    Afterwards `previous` holds None if the replacement is valid, or a FailedSwap if the replacement
+    must be undone.
     """
 
     __slots__ = ("children", "many", "one", "previous")

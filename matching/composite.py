@@ -27,8 +27,8 @@ from matching.grammar import DEFAULT, Grammar, swap
 from matching.matcher import Matcher, S, Search, Snapshot
 from matching.registry import create
 
-#: Lists up to this length are compared entry by entry, longer ones hashed (16 found by patterns and
-#: one by key: 0.3 us less).
+#: Two answers of up to this many subscribers together are merged by comparing their entries, longer
+#: answers by hashing. (Merging 15 entries with one takes 0.3 us less than with hashing.)
 _FEW: Final = 16
 
 
@@ -140,7 +140,7 @@ class Bilingual(Matcher[S]):
     def __init__(self, grammar: Grammar = DEFAULT, algorithm: str = "trie") -> None:
         super().__init__(grammar)
         self.native: Final[Composite[S]] = Composite(grammar, algorithm)
-        #: Created when `side` first asks for it.
+        #: Created at the first call of `side` with the other grammar.
         self.foreign: Composite[S] | None = None
 
     def side(self, grammar: Grammar) -> Composite[S]:

@@ -26,14 +26,15 @@ linearizable (docs/matching.md shows the history). Here, a lookup records all it
 the end that nothing has changed; if it has, the lookup restarts. Subscribing and unsubscribing
 follow a single path and need no such check.
 
-Costs: a lookup costs that of `trie` with twice the reads, more while other threads change the same
-nodes. A subscription costs O(words) reads and one new C-node (log16 n short lists, see `hamt`);
-after a snapshot, one new node per word, once. Choose it when many threads change subscriptions at
-once; when lookups dominate, `snapshot` is faster.
+Costs: a lookup costs as much as in `trie`, with twice the reads; it costs more while other threads
+change the same nodes. A subscription costs O(words) reads and one new C-node (log16 n short lists,
+see `hamt`). The first subscription on a path after a snapshot also copies one node per word. Choose
+this matcher when many threads change subscriptions at once; when lookups dominate, `snapshot` is
+faster.
 
 Source: articles 1 and 2, after Prokopec, Bronson, Bagwell, Odersky: "Concurrent Tries with
-Efficient Non-Blocking Snapshots". Unlike there, the outcome of replacing the root is decided in a
-cell of its own.
+Efficient Non-Blocking Snapshots". Unlike in their paper, the outcome of replacing the root is
+decided in a separate cell.
 """
 
 from __future__ import annotations
@@ -250,7 +251,8 @@ class ConcurrentTrie(Matcher[S]):
         """Return the I-nodes along a pattern's words, as far as they exist, and the content of the
         last one.
 
-        All I-nodes have the root's generation; only the last may have an older one, with a tomb.
+        All I-nodes have the root's generation, except that the last may have an older generation if
+        its content is a tomb.
         """
         last = len(words) - 1
         while True:
@@ -299,9 +301,10 @@ class ConcurrentTrie(Matcher[S]):
             dead = path.pop()
 
     def _gcas(self, inode: INode[S], main: CNode[S], changed: CNode[S]) -> bool:
-        """Replace the content `main` of an I-node by `changed`; return True if this is valid.
+        """Replace the content `main` of an I-node by `changed`; return True if that is valid.
 
-        It is valid if the content was still `main`, and the root has the I-node's generation.
+        The replacement is valid if the content was still `main` and the root has the I-node's
+        generation.
         """
         if not inode.main.compare_and_set(main, changed):
             return False
@@ -380,7 +383,7 @@ class ConcurrentTrie(Matcher[S]):
                 return collect.found
 
     def _unchanged(self, root: INode[S], inodes: list[INode[S]], mains: list[CNode[S]]) -> bool:
-        """True if the contents that a lookup read were all present at one moment: its last read.
+        """True if all contents that a lookup read were present at the moment of its last read.
 
         `mains[n]` is the content that the lookup read from `inodes[n]`. A lookup that read only one
         I-node needs no check.

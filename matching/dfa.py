@@ -11,10 +11,10 @@ A ``#`` node enters a set together with its parent, and stays in all following s
 whose words were looked up before, a lookup is one dict probe per word. All words for which no node
 of a state has a child share the state's single `other` step.
 
-A change costs O(words), as in the trie, and touches no state. It stamps the changed node with the
-clock of changes. Each state records the clock at which it was last checked. A lookup that reaches a
-state with an older clock compares the stamps of the state's nodes and discards the answer, the
-steps or the whole state accordingly.
+A change costs O(words), as in the trie, and touches no state. A clock counts the changes. A
+change stamps the changed node with the clock, and each state records the clock at which it was last
+checked. A lookup that reaches a state with an older clock compares the stamps of the state's nodes
+and discards the answer, the steps or the whole state accordingly.
 
 A pattern such as `#.a.*.*.*...` can produce a state for every subset of its wildcards. Therefore
 the automaton has a memory budget, and a lookup creates only a limited number of states before it
@@ -23,7 +23,7 @@ ends; no state is evicted, because it would only be built again. After as many c
 states, when most states may be unreachable, the automaton starts over and frees the old states a
 few at a time.
 
-Costs: O(words) per lookup of a known topic, otherwise that of `trie`; memory for the trie and up to
+Costs: O(words) per lookup of a known topic, otherwise as in `trie`; memory for the trie and up to
 the budget (96 MiB by default). Choose it if the same topics, or topics with the same beginning,
 recur and subscriptions seldom change. Source: article 5, which rebuilds the whole automaton at each
 new binding.
@@ -39,10 +39,10 @@ from matching.matcher import S
 from matching.trie import Trie, advance
 from matching.trie_search import TrieNode
 
-#: The most nodes that one lookup visits to create or check states: 0.1 ms uncompiled.
+#: The most nodes that one lookup visits to create or check states, which takes 0.1 ms uncompiled.
 _EFFORT: Final = 256
-#: A longer answer is not stored but collected at each lookup: 20,000 subscribers of one filter
-#: would be stored in many states.
+#: The most subscribers in a stored answer. A longer answer is collected at each lookup: 20,000
+#: subscribers of one filter would otherwise be stored in many states.
 _LONGEST_ANSWER: Final = 64
 #: Size in bytes of a state without nodes (CPython 3.11, estimated with sys.getsizeof).
 _STATE_SIZE: Final = 320

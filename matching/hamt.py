@@ -1,7 +1,7 @@
 """A persistent map (hash array mapped trie): adding a pair returns a new map that shares most
 nodes.
 
-    [ . . o . o . ]                      a fork of 16: four bits of the key's hash choose
+    [ . . o . o . ]                      a fork of 16: four bits of the key's hash choose the entry
           |   `----- {k: v, k: v, ...}   a leaf: a dict of at most 64 pairs
           `--------- [ o . . . o . ]     the next four bits
                        `---- {k: v}
@@ -9,9 +9,10 @@ nodes.
 A change copies one leaf and the log16 n forks above it. A lookup takes log16 n steps and probes one
 dict.
 
-Source: article 2. There, a node has 32 branches and a bitmap of the branches present; here it is a
-list of 16, because counting bits is slow in Python. Keys with colliding hashes need no special case
-(the article's L-nodes): they share a leaf, which may grow beyond 64 where no hash bits are left.
+Source: article 2. There, a node has 32 branches and a bitmap of the branches present. Here, a fork
+is a list of 16, because counting bits is slow in Python. Keys with colliding hashes need no special
+case (the article's L-nodes): they share a leaf, which may grow beyond 64 pairs where no hash bits
+are left.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Table: TypeAlias = dict[K, V] | list[Any]
 
 _BITS: Final = 4
 _FORK: Final = 16
-#: The largest leaf. A fork with at most half as many pairs becomes a leaf again.
+#: The most pairs in a leaf. A fork with at most half as many pairs becomes a leaf again.
 _LEAF: Final = 64
 #: The bits of a hash that are used: seven levels of forks, 268 million leaves.
 _HASH: Final = (1 << 28) - 1

@@ -82,7 +82,7 @@ class Matcher(Generic[S]):
         """Begin a lookup that can pause.
 
         Append the subscribers that a short lookup finds to `found`, and return searches for the
-        others, to be completed in this order. By default, all are found at once.
+        others, to be completed in this order. By default, all subscribers are found at once.
         """
         found += self.match(topic)
         return []

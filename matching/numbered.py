@@ -41,7 +41,7 @@ class Numbered(Matcher[S]):
         raise NotImplementedError
 
     def leave(self, pattern: str, words: list[str], number: int) -> None:
-        """Remove the number of a pattern from the algorithm's sets. Other patterns are left."""
+        """Remove the number of a pattern from the algorithm's sets. Other patterns remain."""
         raise NotImplementedError
 
     def reset(self) -> None:

@@ -37,13 +37,13 @@ from matching.trie import LONGEST_POOLED, Trie
 #: A shape as integers: the number of words, the index of the `#` (or -1), then the positions of the
 #: literal words.
 Form: TypeAlias = tuple[int, ...]
-#: The literal words: a single one bare, several in a tuple.
+#: The literal words of a pattern: a single word as it is, several words in a tuple.
 Key: TypeAlias = object
-#: A function that makes the key from a topic's words, and one that returns the bucket of a key.
+#: A function that makes the key from a topic's words, and a function that returns a key's bucket.
 Probe: TypeAlias = tuple[Callable[[list[str]], Key], Callable[[Key], Bucket[S]]]
 
-#: A growing dict moves all its entries at once (42 ms at 700,000 patterns). So a dict of 8,192 is
-#: divided into 256, which takes 2 ms.
+#: A growing dict moves all its entries at once (42 ms at 700,000 patterns). So a dict of more than
+#: 8,192 patterns is divided into 256 dicts, which takes 2 ms.
 _LARGE: Final = 8_192
 _PARTS: Final = 256
 #: A dict uses the low bits of a hash first. Keys that share them would collide in every part, so
@@ -300,7 +300,9 @@ class Shapes(Matcher[S]):
         return max(map(len, self._exact.values()), default=0) + len(self._open) < self._limit
 
     def _restore(self, form: Form, words: list[str], bucket: Bucket[S]) -> None:
-        """Insert a pattern that is new to these tables; the tally has its subscribers already."""
+        """Insert a pattern that is new to these tables, without adding its subscribers to the
+        tally, which counts them already.
+        """
         shape = self._forms.get(form)
         if shape is None:
             shape = self._forms[form] = Shape(form)
@@ -331,7 +333,7 @@ class Shapes(Matcher[S]):
         return _words(shape.form, key, self.grammar), bucket
 
     def _forget(self, shape: Shape[S]) -> None:
-        """Remove a shape without patterns; with the last shape, empty the pool of words."""
+        """Remove a shape without patterns. If no shape is left, empty the pool of words."""
         self._plans = {}
         del self._forms[shape.form]
         if shape.form[1] >= 0:

@@ -4,12 +4,12 @@
             version 2 -> root' +-a-> o'         subscribing y to `a.b` copies this path
                                `-b-> o' [y]     and shares the rest
 
-A subscription makes a new root and replaces the old one by compare-and-set; if another
-thread was faster, it starts again from that thread's root. A lookup reads the cell once and walks
-an immutable trie: it never waits, never restarts, and its answer was true at a single moment. A
-snapshot is the version that was read: O(1), and as fast as the matcher itself.
+A subscription makes a new root and replaces the old root by compare-and-set; if another thread was
+faster, the subscription starts again from that thread's root. A lookup reads the cell once and
+walks an immutable trie: it never waits, never restarts, and its answer was true at a single moment.
+A snapshot is the version that was read: O(1), and as fast as the matcher itself.
 
-Costs: a lookup costs what it costs in `trie`. A subscription copies one node per word (and log16 n
+Costs: a lookup costs as much as in `trie`. A subscription copies one node per word (and log16 n
 short lists of its children, see `hamt`). Threads that change subscriptions at the same time repeat
 their work, even in different parts of the trie; for many such threads choose `cstrie`. Own design.
 """

@@ -18,7 +18,7 @@ S = TypeVar("S")
 
 SubscriberSet: TypeAlias = S | list[S] | Hamt[S, bool] | None
 
-#: The largest list. A map shrinks back to a list at half this size.
+#: The most subscribers in a list. A map shrinks back to a list at half this size.
 _FEW: Final = 16
 
 

@@ -81,8 +81,8 @@ class _Positions:
         """Return the children to visit: all, the one that the pattern names, or none."""
         if positions & (self._one | self._many):
             return list(children)
-        # Only a `#` makes two positions possible. Without an open position this is a single
-        # position, or the end.
+        # Several positions are possible only if one of them is at a `#`, which is open. Here no
+        # position is open, so there is a single one: at a literal word, or at the end.
         return [self._words[positions.bit_length() - 1]] if positions < self.end else []
 
 
@@ -148,7 +148,7 @@ class TopicIndex(Generic[V]):
         once.
 
         Topics may be added and removed during the iteration: a topic that is present throughout is
-        returned exactly once, any other at most once.
+        returned exactly once, any other topic at most once.
         """
         return self._values(self.browse(pattern))
 
@@ -206,7 +206,9 @@ class TopicIndex(Generic[V]):
         return self._topics
 
     def _path(self, words: list[str]) -> list[_TopicNode[V]] | None:
-        """Return the nodes from the root to the node of these words, or None if it is missing."""
+        """Return the nodes from the root to the node of these words, or None if there is no such
+        node.
+        """
         node = self._root
         path = [node]
         for word in words:

@@ -11,10 +11,10 @@ several ways. They are searched as a nondeterministic automaton: a list of the n
 word led to, a list of the ``#`` nodes (drawn O) that stay active, and a set of the ``#`` nodes
 already entered.
 
-Costs: a lookup takes at most words x nodes, whatever the number of ``#``; usually it visits a few
-nodes per word. A subscription takes O(words). Memory: 324 bytes per subscription for a million
-device patterns, 261 with pooled words. Choose it for any mix of patterns; above some 250,000
-patterns `shapes` needs less than half the memory, and `auto` makes that choice.
+Costs: a lookup takes at most words x nodes steps, whatever the number of ``#``; usually it visits a
+few nodes per word. A subscription takes O(words). Memory: 261 bytes per subscription for a million
+device patterns. Choose it for any mix of patterns; above some 250,000 patterns `shapes` needs less
+than half the memory, and `auto` makes that choice.
 
 Source: articles 1 and 5, whose walk backtracks at each ``#`` and is exponential in their number
 (see `backtracking`).
@@ -31,9 +31,9 @@ from matching.matcher import Matcher, S, Search
 from matching.trie_search import TrieNode, TrieSearch
 
 #: The pool stores one copy of each short word, up to this many words; then it is emptied. This
-#: saves memory and, in lookups, cache misses. (1M device patterns: an eighth less time, 261 bytes
-#: per subscription instead of 324.) Longer words are not pooled, because the pool keeps words even
-#: after their last pattern is removed.
+#: saves memory and, in lookups, cache misses. (With 1 million device patterns: an eighth less time
+#: per lookup, and 261 bytes per subscription instead of 324.) Longer words are not pooled, because
+#: the pool keeps words even after their last pattern is removed.
 _POOLED: Final = 16_384
 LONGEST_POOLED: Final = 64
 
@@ -45,7 +45,7 @@ class Trie(Matcher[S]):
         """Create an empty trie.
 
         A matcher that keeps its patterns partly in this trie and partly elsewhere passes a `tally`
-        that counts all of them.
+        that counts all its patterns.
         """
         super().__init__(grammar)
         self._root = self._new_node(0, False)

@@ -8,8 +8,8 @@ between any two of them:
     walking     for each of these nodes, and each ``#`` node entered so far: follow the word
     closing     behind the last word: take the subscribers of the nodes that it led to
 
-The trie may change during a pause. A search then finds every subscriber that was subscribed for its
-whole duration; of those that were added or removed meanwhile, it may find some.
+The trie may change during a pause. A search finds every subscriber that was subscribed during the
+whole search; it may also find subscribers that were added or removed meanwhile.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Generic
 from matching.bucket import Bucket, size, take
 from matching.matcher import S, Search
 
-#: So many subscribers in one bucket cost as much as one visited node.
+#: The number of subscribers in one bucket that cost as much as one visited node.
 _TAKEN_PER_STEP = 16
 
 

@@ -31,7 +31,7 @@ class VisitBound:
     __slots__ = ("_counts", "_words", "grammar", "nodes")
 
     def __init__(self, grammar: Grammar, words: int = WORDS_MAX) -> None:
-        """Create the bound of no patterns, for topics of at most so many words."""
+        """Create the bound of an empty set of patterns, for topics of at most `words` words."""
         self.grammar: Final = grammar
         self._words: Final = words
         #: The most nodes that the lookup of one topic can visit, the root not counted.
@@ -40,7 +40,7 @@ class VisitBound:
         self._counts: dict[str, int] = {}
 
     def add(self, pattern: str) -> None:
-        """Count a pattern."""
+        """Add a pattern to the count."""
         for prefix, nodes in self._prefixes(pattern):
             count = self._counts.get(prefix, 0)
             self._counts[prefix] = count + 1
@@ -48,7 +48,7 @@ class VisitBound:
                 self.nodes += nodes
 
     def remove(self, pattern: str) -> None:
-        """Count a pattern no longer, which was added before."""
+        """Remove a pattern that was added before from the count."""
         for prefix, nodes in self._prefixes(pattern):
             count = self._counts[prefix] - 1
             if count:

@@ -15,8 +15,8 @@ Memory is bounded: when the sets and their members together exceed `capacity`, a
 discarded and learned again. A lookup without stored sets costs O(words x patterns), as in `naive`.
 
 Costs: one intersection per word and lookup; O(stored words) per subscription. Kept for comparison.
-Source: article 5, approach 1 (suggested by the AMQP specification), which it calls "particularly
-unfit" together with approach 2 (`word_sets`). The algorithm has no ``#``: such patterns are in a
+Source: article 5, approach 1, which the AMQP specification suggests. The article calls approaches 1
+and 2 (`word_sets`) "particularly unfit". The algorithm has no ``#``: patterns with ``#`` are in a
 fallback trie.
 """
 
@@ -39,7 +39,7 @@ class WordCache(Numbered[S]):
     def __init__(self, grammar: Grammar, capacity: int = CAPACITY) -> None:
         super().__init__(grammar)
         self._capacity = capacity
-        #: By number of words: the words of each pattern, by its number.
+        #: By number of words: the words of each pattern, by the pattern's number.
         self._patterns: dict[int, dict[int, list[str]]] = {}
         #: By number of words: for each position, the set stored for each word.
         self._learned: dict[int, list[dict[str, set[int]]]] = {}

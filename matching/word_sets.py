@@ -13,8 +13,9 @@ the first set is copied. A pattern only matches topics of its own length, so eve
 separate positions.
 
 Costs: O(words x patterns at the smallest position) per lookup, O(words) per subscription. Kept for
-comparison. Source: article 5, approach 2, which it calls "particularly unfit", because the sets
-grow with the number of patterns. The algorithm has no ``#``: such patterns are in a fallback trie.
+comparison. Source: article 5, approach 2, which the article calls "particularly unfit", because the
+sets grow with the number of patterns. The algorithm has no ``#``: patterns with ``#`` are in a
+fallback trie.
 `bitmap` is the same idea with bitmaps, and with ``#`` at the end.
 """
 
@@ -30,7 +31,8 @@ from matching.numbered import Numbered
 class _PositionSets:
     """The patterns of one length by their word at one position.
 
-    Patterns with a literal word there are stored by that word; patterns with a ``*`` accept any.
+    Patterns with a literal word there are stored by that word; patterns with a ``*`` accept any
+    word.
     """
 
     __slots__ = ("any", "named")

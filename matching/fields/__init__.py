@@ -1,6 +1,7 @@
 """Finds the bindings that accept a message's headers: the matching of the headers exchange.
 
-    rarest        indexes each binding under its rarest criterion, verifies the others; the default
+    rarest        indexes each binding under its rarest criterion, then verifies its other criteria;
+                  the default
     hit-counts    counts how many criteria of each binding the message meets (article 4)
     roaring       the counts of all bindings at once, in bitmaps; needs pyroaring
     naive         tests every binding; the reference that the tests compare with

@@ -4,7 +4,7 @@
 
 An algorithm indexes rows: `enter` adds one, `leave` removes one, and `find` returns the rows that
 accept given headers. Subscribers are stored as for topic patterns (`matching.bucket`): any hashable
-object; one with several bindings is returned once.
+object can be a subscriber, and a subscriber with several bindings is returned once.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from typing import Generic, TypeAlias
 from matching.fields.matcher import FieldsRow
 from matching.matcher import S
 
-#: The rows by the value they require of one name. A dict is an ordered set.
+#: The rows with a criterion for one name, by the value that they require. The inner dict is an
+#: ordered set of rows.
 Column: TypeAlias = dict[Hashable, dict[FieldsRow[S], None]]
 
 

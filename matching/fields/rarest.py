@@ -1,4 +1,4 @@
-"""Indexes each ``all`` row under its rarest criterion only, and verifies the others: the default.
+"""The default: indexes each ``all`` row under its rarest criterion only, then verifies the others.
 
     {currency: EUR, trader: 17}     trader = 17: [row, still to verify: currency = EUR]
 
