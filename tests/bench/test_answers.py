@@ -359,7 +359,8 @@ def test_confirms_may_come_in_any_order_but_only_once() -> None:
     reader.receive(confirm(2) + confirm(5) + confirm(3, multiple=True) + confirm(4), 0)
     assert reader.count() == 5
     with pytest.raises(
-        WrongAnswer, match="confirm of a message that has one: expected one of 5 to 9, got 4"
+        WrongAnswer,
+        match="confirm of a message that is already acknowledged: expected one of 5 to 9, got 4",
     ):
         reader.receive(confirm(5), 0)
     with pytest.raises(WrongAnswer, match="confirm of a message that was not sent"):

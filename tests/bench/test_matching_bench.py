@@ -138,7 +138,7 @@ def test_answers_are_compared_topic_count_by_topic_count() -> None:
     expected = [answers(match, ["a.b"]), answers(match, ["a.b", "c"])]
     check(match, ["a.b", "c"], expected)
     with pytest.raises(
-        WrongMatch, match=r"^2 topics found 3 subscribers \(digest [0-9a-f]+\), not 9 \(7\)$"
+        WrongMatch, match=r"found 3 subscribers for 2 topics \(digest \w+\), but 9 are expected "
     ):
         check(match, ["a.b", "c"], [expected[0], MatchAnswers(2, 9, 7)])
 
@@ -275,7 +275,7 @@ def test_a_contender_may_be_slow_end_or_give_invalid_answers(folder: Path) -> No
             process.ask(request, 30)
     with (
         RunningContender(peer(folder, "babbles")) as process,
-        pytest.raises(ContenderFailed, match="answered b'hello"),
+        pytest.raises(ContenderFailed, match="the answer is not JSON: b'hello"),
     ):
         process.ask(request, 30)
 

@@ -160,7 +160,10 @@ def exchange_delete(name: str) -> bytes:
 def queue_declare(
     name: str, passive: bool = False, auto_delete: bool = False, durable: bool = False
 ) -> bytes:
-    """Encode queue.declare of a queue that is not exclusive. `passive` only asks for its state."""
+    """Encode queue.declare of a queue that is not exclusive.
+
+    With `passive`, the broker creates no queue and only answers with the queue's state.
+    """
     return _method(
         1,
         (50, 10),

@@ -321,7 +321,7 @@ class Receipts:
     def settle(self, message: i64) -> None:
         """Record the acknowledgement of a message.
 
-        Raises WrongAnswer if the message has one already or was not sent.
+        Raises WrongAnswer if the message is already acknowledged or was not sent.
         """
         if message >= self._published.count or message < self.first:
             raise self._wrong(message)
@@ -337,7 +337,7 @@ class Receipts:
     def settle_to(self, message: i64) -> None:
         """Record the acknowledgement of a message and of all messages before it.
 
-        Raises WrongAnswer if the message has one already or was not sent.
+        Raises WrongAnswer if the message is already acknowledged or was not sent.
         """
         if message >= self._published.count or message < self.first:
             raise self._wrong(message)
@@ -353,7 +353,7 @@ class Receipts:
 
     def _wrong(self, message: i64) -> WrongAnswer:
         what = (
-            "of a message that has one"
+            "of a message that is already acknowledged"
             if message < self._published.count
             else "of a message that was not sent"
         )

@@ -9,7 +9,8 @@ from trellis.bench.check import HEADER_SIZE, filler
 from trellis.bench.reader import CHUNK
 from trellis.bench.workloads import ALL, Workload
 
-#: Most bytes in flight. With more, brokers drop QoS 0 messages to slow clients (Trellis at 1 MiB).
+#: Most bytes of QoS 0 messages in flight. With more, brokers drop messages to slow clients (Trellis
+#: at 1 MiB).
 _QOS0_IN_FLIGHT: Final = 768 * 1024
 _IN_FLIGHT: Final = 8 * 1024 * 1024
 #: Placeholder in a template for the bytes that differ from message to message.

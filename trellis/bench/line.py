@@ -22,7 +22,7 @@ class PublishFeed:
     """The encoded messages of a publisher, and how far they are sent.
 
     The lap has one message of `packet` bytes for each number. `at` counts the bytes sent, `target`
-    the bytes that may be sent; both count on over all laps.
+    the bytes that may be sent. Both counts include all earlier laps.
     """
 
     def __init__(self, lap: bytes, packet: i64, published: PublishedMessages) -> None:
@@ -83,9 +83,10 @@ class BenchConnection:
             self.send()
 
     def send(self) -> None:
-        """Send until all is sent or the socket is full, without answers inside a message.
+        """Send until all data is sent or the socket is full.
 
-        First the rest of answers that were sent in part, then messages, then new answers.
+        The order is: the rest of answers that were sent in part, then messages, then new answers.
+        So no answer is sent inside a message.
         """
         while len(self._left) > 0:
             sent = self._send_data(self._left)

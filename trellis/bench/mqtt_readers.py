@@ -53,8 +53,9 @@ class MqttSubscriber(BenchReader):
     """Reads the messages of one subscriber, all published with QoS `qos`, and acknowledges them.
 
     `topics` holds each topic after its length in two bytes. Message n has the topic at index n
-    modulo `len(topics)`. `stream` is empty, or if the packets are known in advance, one lap of them
-    (`lap` bytes) and a CHUNK of the next lap; each has `packet` bytes.
+    modulo `len(topics)`. If the packets are known in advance, `stream` has one lap of them (`lap`
+    bytes, each packet `packet` bytes) and the first CHUNK bytes of the next lap. Otherwise `stream`
+    is empty.
     """
 
     def __init__(

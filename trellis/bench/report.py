@@ -72,8 +72,8 @@ class Median:
     """The median of each figure over the rounds.
 
     `generator_us` and `broker_us` are CPU time in microseconds per published message.
-    `broker_spread` is (highest - lowest) / median of the broker's. `rate` is in published messages,
-    `delivery_rate` in deliveries and `octet_rate` in bytes per second.
+    `broker_spread` is (highest - lowest) / median of the broker's CPU time per message. Per second,
+    `rate` counts published messages, `delivery_rate` deliveries and `octet_rate` bytes.
     """
 
     rate: float

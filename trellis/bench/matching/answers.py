@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 _TOPIC: Final = 0x9E3779B97F4A7C15
 _SUBSCRIBER: Final = 0xC2B2AE3D27D4EB4F
 _ALL: Final = 2**64 - 1
-#: Most seconds that a comparison after the first may probably take; else it is skipped.
+#: Seconds. A comparison after the first is skipped if it would probably take longer.
 _PATIENCE: Final = 1.0
 
 
@@ -59,7 +59,7 @@ def check(
         found = answers(match, topics[: wanted[0]])
         if list(found) != list(wanted):
             raise WrongMatch(
-                f"{found.topics} topics found {found.found:,} subscribers "
-                f"(digest {found.digest:x}), not {wanted[1]:,} ({wanted[2]:x})"
+                f"the matcher found {found.found:,} subscribers for {found.topics} topics (digest "
+                f"{found.digest:x}), but {wanted[1]:,} are expected (digest {wanted[2]:x})"
             )
         rate = (time.monotonic() - began) / wanted[0]

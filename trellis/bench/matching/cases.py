@@ -58,8 +58,8 @@ class MatchingCase:
 
     @property
     def checked(self) -> bool:
-        """True if the request must contain the expected answers, so that the contender checks its
-        own.
+        """True if the request must contain the expected answers, so that the contender can check
+        its own answers.
         """
         return self.kind in ("workload", "churn")
 

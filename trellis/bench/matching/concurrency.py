@@ -18,7 +18,8 @@ from trellis.bench.matching.answers import WrongMatch
 _OPERATIONS: Final = 1_000
 _MIXED_WRITES: Final = _OPERATIONS // 10
 #: Most seconds for checking the new subscriptions after a run. The check begins with the first and
-#: the last subscriptions and goes on to the middle; the rest is not checked.
+#: the last subscriptions and goes on to the middle. When the time is over, the remaining
+#: subscriptions are not checked.
 _PATIENCE: Final = 1.0
 #: Algorithms that are safe for threads without a lock.
 LOCK_FREE: Final = ("cstrie", "snapshot")
@@ -96,8 +97,8 @@ def threads(
 ) -> dict[str, float]:
     """Return {"ms": wall time until all workers are done}.
 
-    Raises WrongMatch if a subscription is found to be missing then; the check takes at most a
-    second.
+    After the run, looks the new subscriptions up for at most a second. Raises WrongMatch if one is
+    missing.
     """
     for subscriber, pattern in enumerate(patterns):
         matcher.subscribe(pattern, subscriber)
@@ -120,6 +121,7 @@ def threads(
             break
         if list(matcher.match(pattern)) != [subscriber]:
             raise WrongMatch(
-                f"after all threads ended, {pattern} does not find exactly subscriber {subscriber}"
+                f"after all threads ended, the lookup of {pattern} does not return exactly "
+                f"subscriber {subscriber}"
             )
     return {"ms": elapsed}

@@ -159,8 +159,8 @@ class RunningContender:
     def ask(self, request: dict[str, Any], patience: float) -> dict[str, Any]:
         """Send a request and return the contender's answer.
 
-        Raises Slow if there is none within `patience` seconds, and ContenderFailed if the process
-        ended or the answer is not a JSON object.
+        Raises Slow if no answer arrives within `patience` seconds, and ContenderFailed if the
+        process ended or the answer is not a JSON object.
         """
         line = b""
         until = time.monotonic() + patience
@@ -173,16 +173,17 @@ class RunningContender:
                 data = os.read(self._out.fileno(), 65_536)
                 if not data:
                     raise ContenderFailed(
-                        self._last_error() or f"ended with {self._process.wait()}"
+                        self._last_error()
+                        or f"the process ended with exit code {self._process.wait()}"
                     )
                 line += data
             answer = json.loads(line)
         except BrokenPipeError:
-            raise ContenderFailed(self._last_error() or "ended") from None
+            raise ContenderFailed(self._last_error() or "the process ended") from None
         except ValueError:
-            raise ContenderFailed(f"answered {line[:80]!r}") from None
+            raise ContenderFailed(f"the answer is not JSON: {line[:80]!r}") from None
         if not isinstance(answer, dict):
-            raise ContenderFailed(f"answered {line[:80]!r}")
+            raise ContenderFailed(f"the answer is not a JSON object: {line[:80]!r}")
         return answer
 
     def close(self) -> None:
@@ -192,7 +193,7 @@ class RunningContender:
         for file in (self._in, self._out, self._errors):
             try:
                 file.close()
-            except BrokenPipeError:  # Input that the process had not read.
+            except BrokenPipeError:  # The process ended before it read all input.
                 pass
 
     def _last_error(self) -> str:

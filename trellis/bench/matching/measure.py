@@ -77,8 +77,8 @@ def first_pass(
 def pairs(matcher: Any, patterns: Sequence[str], first: int, seconds: float) -> tuple[float, float]:
     """Return ns per call of subscribe and of unsubscribe; subscribers are numbers from `first`.
 
-    All patterns are subscribed and then all unsubscribed, again and again for about `seconds`; if
-    calls take long, only the first patterns.
+    The first patterns are subscribed and then unsubscribed, again and again for about `seconds`:
+    as many patterns as make a timed chunk take long enough, or all.
     """
     limit, added, removed, done, count = int(seconds * 1e9), 0, 0, 0, 1
     subscribers = range(first, first + len(patterns))

@@ -144,8 +144,8 @@ class _Bench:
     def _expected(self, case: MatchingCase, request: dict[str, Any]) -> list[MatchAnswers]:
         """Return two expected answers of `trie`: for the first few and for `_TOPICS` topics.
 
-        Raises Disagreement if `naive`, which is too slow for more, gives other answers for the few
-        topics.
+        Raises Disagreement if `naive` gives other answers for the first few topics (`naive` is too
+        slow to match more).
         """
         self._tell(self._done, f"{case.workload.name} {case.size:,}: expected answers")
         few = max(1, min(_TOPICS, _TRIED // case.size))
@@ -210,5 +210,5 @@ class _Bench:
             ):
                 self._results.cell(
                     contender.name, case.key
-                ).slow = f"at {about.size:,} already: {cell.slow}"
+                ).slow = f"already with {about.size:,} subscriptions: {cell.slow}"
                 return

@@ -112,7 +112,9 @@ def _iot(size: int, random: Random) -> Words:
         )
 
     patterns: dict[str, None] = {}
-    while len(patterns) < size:  # Patterns are distinct. Small kinds are soon exhausted.
+    # Patterns are distinct. A repeated pattern is drawn again, because some of the above forms have
+    # few different patterns.
+    while len(patterns) < size:
         patterns[pattern()] = None
     topics = [
         f"site.s{random.randrange(sites)}.device.d{random.randrange(devices)}"
@@ -240,8 +242,8 @@ ATTACKS: Final = (
     _many(63, 128),
     MatchingWorkload(
         "stars-10",
-        "1,024 patterns: ten words with every subset replaced by `*`; a topic that all match, and "
-        "one that half of them match",
+        "1,024 patterns: ten words with every subset replaced by `*`; a topic that all patterns "
+        "match, and a topic that half of them match",
         _stars,
         1_024,
     ),
