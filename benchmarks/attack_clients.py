@@ -53,7 +53,7 @@ class MqttSocket:
                     return first + await self._reader.readexactly(size)
 
     async def subscribe(self, names: Iterable[str]) -> int:
-        """Subscribe to the filters, 100 in a packet; return how many were refused."""
+        """Subscribe to the filters, 100 in a packet; return the number of refused filters."""
         left = iter(names)
         refused = 0
         while some := list(islice(left, 100)):
@@ -92,7 +92,7 @@ class Attack:
         #: The broker's process, and its data directory.
         self.pid = pid
         self.directory = directory
-        #: Seconds from the end of the cause until the broker served its clients again.
+        #: Seconds from the end of the attack's cause until the broker served its clients again.
         self.recovery = 0.0
         #: Seconds from the end of the attack until the memory is measured.
         self.rest = 2.0
@@ -125,7 +125,7 @@ class Attack:
         client.abort()
 
     async def depth(self, queue: str, least: int, most: int = 1 << 60) -> None:
-        """Wait until a queue holds at least and at most so many messages."""
+        """Wait until a queue holds at least `least` and at most `most` ready messages."""
         reader = await self.amqp()
         async with asyncio.timeout(PATIENCE):
             while True:
@@ -150,5 +150,5 @@ async def answered(client: AmqpSocket) -> None:
     await client.wait_for(QOS_OK, 1)
 
 
-#: Carries out a prepared attack.
+#: A function that carries out a prepared attack.
 Prepared = Callable[[], Awaitable[None]]

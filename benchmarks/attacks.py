@@ -1,17 +1,18 @@
-"""Replays attacks: what one client may send that costs the broker much work, memory or time.
+"""Replays attacks: permitted input from clients that costs the broker much work, memory or time.
 
     python benchmarks/attacks.py [ATTACK ...] [--json FILE]
 
 Each attack runs against a new broker in a process of its own, with a clock in its event loop, as in
-scale.py. Meanwhile another client asks for an answer every 5 ms (basic.qos). One line is printed
-for each attack:
+scale.py. During the attack, another client sends a request (basic.qos) every 5 ms. One line is
+printed for each attack:
 
-    held      the most CPU time in ms that the loop's thread used between two ticks of a millisecond
+    held      the most CPU time in ms that the loop's thread used between two ticks of the clock,
+              which ticks every millisecond
     answer    the longest time in ms that the other client waited for an answer
     memory    growth of the broker's resident memory in MB, some seconds after the attack
-    recovery  the time in seconds from the end of the cause until clients are served again (attacks
-              of resource_attacks.py); of the other attacks, the time until all work is done
-    before    what the attack did before the work was bounded
+    recovery  for attacks of resource_attacks.py, the time in seconds from the end of the attack's
+              cause until clients are served again; for other attacks, the duration of the attack
+    before    the result of the attack before the broker bounded its work
 
 `held` must be measured on a compiled broker and a machine without other load. The memory of a
 broker under mixed traffic for 20 minutes is measured by mixed_churn.py.
@@ -53,12 +54,14 @@ from scale import PATIENCE, AmqpSocket, marshal, publication, run_server
 
 import trellis
 
-#: Seconds between two questions of the other client.
+#: Seconds between two requests of the other client.
 ASKING: Final = 0.005
 
 
 async def filters(attack: Attack) -> Prepared:
-    """20 clients subscribe to the combinations of `+` and `a`, one publishes to 1,000 topics."""
+    """20 clients subscribe to all 1,024 combinations of `+` and `a` in ten levels; another client
+    publishes to 1,000 topics.
+    """
     readers: list[MqttSocket] = []
     for number in range(20):
         reader = await MqttSocket.connect(attack.ports["mqtt"], f"reader-{number}")
@@ -79,7 +82,9 @@ async def filters(attack: Attack) -> Prepared:
 
 
 async def patterns(attack: Attack) -> Prepared:
-    """100,000 bindings full of `#` to 3,200 queues, and ten topics of 60 words."""
+    """3,200 queues have 99,200 bindings with twelve `#` each; a client publishes ten messages with
+    routing keys of 61 words.
+    """
     queues = [f"q{number}" for number in range(3_200)]
     await attack.declare(queues)
     words = [".".join(f"#.{word}" for word in course) for course in product("ab", repeat=12)]
@@ -110,7 +115,7 @@ async def patterns(attack: Attack) -> Prepared:
 
 
 async def exchanges(attack: Attack) -> Prepared:
-    """150 exchanges, each bound to all of them by ten keys, and ten messages."""
+    """150 exchanges are each bound to all 150 by ten keys; a client publishes ten messages."""
     names = [f"e{number}" for number in range(150)]
     client = attack.client
     await client.ask(
@@ -158,7 +163,7 @@ async def copies(attack: Attack) -> Prepared:
 
 
 async def reject(attack: Attack) -> Prepared:
-    """300,000 unacknowledged messages, returned to their queue with one basic.nack."""
+    """A client rejects 300,000 unacknowledged messages with one basic.nack, without requeue."""
     await attack.declare(["q"])
     await attack.fill("q", 300_000)
     reader = await attack.amqp()
@@ -174,7 +179,7 @@ async def reject(attack: Attack) -> Prepared:
 
 
 async def commit(attack: Attack) -> Prepared:
-    """Transactions of as many messages as fit (20,000 parts), committed five times."""
+    """A client commits five transactions of 19,000 messages; 20,000 is the limit."""
     await attack.declare(["q"])
     writer = await attack.amqp()
     writer.write(marshal(1, spec.Tx.Select()))
@@ -189,7 +194,7 @@ async def commit(attack: Attack) -> Prepared:
 
 
 async def expire(attack: Attack) -> Prepared:
-    """200,000 messages that expire together, and become dead letters of another queue."""
+    """200,000 messages expire together and become dead letters in another queue."""
     await attack.declare(
         ["dying"],
         x_message_ttl=8_000,
@@ -233,7 +238,7 @@ async def subscriptions(attack: Attack) -> Prepared:
 
 
 async def metrics(attack: Attack) -> Prepared:
-    """A scrape of the metrics of 3,000 queues and 1,000 MQTT connections, one by one."""
+    """A client reads /metrics/per-object from a broker with 3,000 queues and 1,000 MQTT clients."""
     await attack.declare([f"q{number}" for number in range(3_000)])
     clients = [
         await MqttSocket.connect(attack.ports["mqtt"], f"device-{number}")
@@ -251,21 +256,21 @@ async def metrics(attack: Attack) -> Prepared:
     return scrape
 
 
-#: Name of an attack -> result of that attack before the work was bounded.
+#: Name of an attack -> result of that attack before the broker bounded its work.
 BEFORE: Final = {
     "filters": "128 s (one client, 65,536 filters)",
     "patterns": "63 s",
     "exchanges": "26.7 s",
     "copies": "1.3 s a message",
-    "reject": "4.7 s (500,000)",
-    "commit": "3.3 s (400,000 in one)",
+    "reject": "4.7 s (500,000 messages)",
+    "commit": "3.3 s (one transaction of 400,000 messages)",
     "expire": "another queue waited 6.2 s",
     "metrics": "211 ms (5,000 connections)",
-    "small_frames": "60,000 messages lost; 110,000: segmentation fault",
+    "small_frames": "60,000 messages were lost; with 110,000, a segmentation fault",
     "cycle": "986,409 copies of one message, 1.8 GB",
     "memory": "the alarm never ended, 1,065 MB kept",
     "disk": "the alarm never ended",
-    "log": "4.8 GB after 68 s; 1,234 MB for ever",
+    "log": "the log had 4.8 GB after 68 s, and kept 1,234 MB",
     "descriptors": "durable confirms stopped for good",
     "pause": "clients that were alive were disconnected",
     "stop": "25 s; 17 s with the delayed messages",
@@ -287,7 +292,7 @@ ATTACKS: Final[dict[Callable[[Attack], Awaitable[Prepared]], dict[str, Any]]] = 
 
 
 async def _ask_always(client: AmqpSocket, waits: list[float]) -> None:
-    """Ask for an answer every ASKING seconds, and record how long each one took."""
+    """Send a request every ASKING seconds, and record how long each answer took."""
     while True:
         begun = time.perf_counter()
         await answered(client)
@@ -367,7 +372,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "attack", nargs="*", choices=[[], *names], help=f"default: all of {', '.join(names)}"
+        "attack", nargs="*", choices=[[], *names], help=f"attacks: {', '.join(names)} [all]"
     )
     parser.add_argument("--json", help="write the figures to this JSON file")
     chosen = parser.parse_args()

@@ -1,11 +1,11 @@
-"""Measure what one publication costs inside the broker, without sockets: the bytes of clients go
-into the real front ends on the real core, and the bytes for clients come out.
+"""Measure what one publication costs inside the broker, without sockets: the program passes the
+clients' bytes to the real front ends on the real core, and takes the bytes for clients from them.
 
     python benchmarks/flows.py [--messages 200000] [--rounds 5] [FLOW...]
 
 Run this program with the Python that has the broker installed (`make run` makes .run), from any
 directory: the first line of output says whether the measured broker is compiled. Times are medians
-of rounds on one thread; compare times of one run only. Every flow checks the bytes that come out
+of rounds on one thread; compare times of one run only. Every flow checks the bytes for clients
 before its time counts.
 
 Two stores are used:
@@ -74,7 +74,7 @@ PACKED_IDENTIFIERS = b"".join(
 )
 
 
-#: Topic rules; the last one allows everything that the flows do.
+#: Topic rules; the last rule allows every topic.
 RULES = [*[f"deny all forbidden/+/{number}/#" for number in range(99)], "allow all #"]
 
 
@@ -91,8 +91,8 @@ class AcceptAll(Authenticator):
         answer(Verdict(self._identity))
 
 
-#: Blocks that `prepare_memory` allocates in each size class. GAPS is more than there are gaps;
-#: BLOCKS is more than a batch needs, and of these one in HELD stays allocated.
+#: Numbers of blocks that `prepare_memory` allocates in each size class: GAPS blocks fill all gaps.
+#: BLOCKS further blocks are more than a batch needs; every HELD-th of them stays allocated.
 GAPS, BLOCKS, HELD = 2_000, 2_000, 8
 #: Batches of a flow before `prepare_memory` is called.
 WARM_UP = 5
@@ -237,7 +237,7 @@ class InlineLoop:
     def call_later(self, delay: float, callback: Callable[[], object]) -> InlineTimer:
         """Return a timer that `run_timers` runs at its next call.
 
-        The looks for dead files of the log come once a second: they are left out.
+        The store writer's timer that looks for dead files of the log once a second never runs.
         """
         timer = InlineTimer(callback)
         if delay < LOOK_SECONDS:

@@ -17,7 +17,7 @@ reference, must be in CHANGELOG.md word for word; guard.json keeps one reason pe
 Instructions are counted by callgrind (valgrind must be installed), so the count does not depend on
 the load of the machine. Each flow of flows.py runs twice, with few and with more messages: the
 difference of both runs leaves out start and warm-up. Hash seed and memory are prepared (FIXED, and
-`prepare_memory` in flows.py): two guards on the same files differ by less than 0.1 %. A change
+`prepare_memory` in flows.py): two runs on the same files differ by less than 0.1 %. A change
 elsewhere, such as an import or the path of the installation, moved a count by up to 0.7 %. Another
 build of Python or another compiler may move it by a few percent: compare counts of one machine
 only. Run the guard with the Python that has the compiled broker installed, from a directory without

@@ -6,11 +6,12 @@
         --into FILE             the document whose marked part gets the table [docs/performance.md]
 
 Each subject (a kind of object) is measured with a broker of its own. The program first creates some
-objects, so that one-time allocations are done, then many more: the result is the growth of VmRSS
-divided by the number of these. The result includes everything: the event loop's transport, the
-core's objects, names and keys, and memory that the allocator cannot use. The result does not
-include the kernel's socket buffers. The subject `backlog` is a queue of 500,000 messages: a
-consumer drains the queue, and the peak is compared with the memory just before.
+objects, so that one-time allocations are done. Then it creates many more: the result is the growth
+of VmRSS in this second step, divided by the number of objects created in it. The result includes
+everything: the event loop's transport, the core's objects, names and keys, and memory that the
+allocator cannot use. The result does not include the kernel's socket buffers. The subject `backlog`
+is a queue of 500,000 messages: a consumer drains the queue, and the peak is compared with the
+memory just before.
 
 Linux only. Takes about a minute and a half.
 """

@@ -49,13 +49,13 @@ PROFILED: Final = (
     "amqp-pingpong",
     "amqp-64k",
 )
-#: Seconds: the length of the load; between the connection of the last client and the sampling; the
-#: length of the sampling, which is within the load.
+#: Seconds of load; seconds between the connection of the last client and the sampling; seconds of
+#: sampling, which must end before the load.
 LOADED: Final = 8
 BEFORE: Final = 2
 SAMPLED: Final = 3
-#: The subscriptions per second that a broker is assumed to accept, to wait for all of them; and the
-#: seconds in which all clients must connect.
+#: The assumed number of subscriptions that the broker accepts per second, which decides how long to
+#: wait for all of them; and the seconds within which all clients must connect.
 SUBSCRIBED: Final = 4_000
 PATIENCE: Final = 60
 #: The number of Trellis functions listed for each workload.

@@ -4,7 +4,7 @@
         results as JSON [benchmarks/results/DATE-pipeline.json], the table on stdout
 
 Run this program with the Python of an installed `trellis-broker[pipeline]`, on an otherwise idle
-machine: it compares CPU seconds, and on a busy processor they grow, but not all by the same factor.
+machine: the figures are CPU seconds, which grow on a busy processor by different factors.
 `docs/pipeline.md`, "What it costs", describes the measurements.
 """
 

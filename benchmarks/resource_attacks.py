@@ -1,7 +1,7 @@
 """Attacks on memory, the disk, file descriptors and time, which attacks.py replays.
 
-Each of them measures the time from the end of its cause until the broker serves its clients again
-(`Attack.recovery`).
+Each attack measures the time from the end of its cause (such as the purge of a full queue) until
+the broker serves its clients again (`Attack.recovery`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ SHARED_MEMORY: Final = "/dev/shm"
 _MB: Final = 1_000_000
 #: Room on disk in the attack on disk space, in bytes: the disk reserve, and what the queue may use.
 _DISK_ROOM: Final = 150 * _MB + 300 * _MB
-#: Hard limit of file descriptors in the attack on these, and connections that it tries to open.
+#: Attack `descriptors`: the broker's hard limit of file descriptors, and the number of connections
+#: that a client tries to open.
 _DESCRIPTORS: Final = 256
 _CONNECTIONS: Final = 400
-#: Seconds for which the process is stopped, and the keep-alive of a client meanwhile.
+#: Seconds for which the broker's process is stopped, and the keep-alive in seconds of a client that
+#: goes on sending.
 _STOPPED: Final = 30
 _KEEP_ALIVE: Final = 5
 #: Seconds of publishing at full speed.
@@ -93,11 +95,10 @@ async def cycle(attack: Attack) -> Prepared:
 
 
 async def _outgrow(attack: Attack, one: bytes, count: int) -> None:
-    """Publish more than there is room for, and purge the queue each time that it stops growing.
+    """Publish the encoded message `one` `count` times, which is more than the broker has room for,
+    and purge the queue each time that it stops growing.
 
-    `one` is the input that publishes one message; it is sent `count` times.
-
-    The recovery is the longest time from a purge until the blocked publisher goes on.
+    The recovery is the longest time from a purge until the queue grows again.
     """
     writer = await attack.amqp()
     writer.write(one * count)
@@ -121,14 +122,18 @@ async def _outgrow(attack: Attack, one: bytes, count: int) -> None:
 
 
 async def memory(attack: Attack) -> Prepared:
-    """A queue grows to the memory limit (300 MB), and is purged: 1.2 GB in all."""
+    """A queue grows to the memory limit (300 MB) and is purged, repeatedly, until 1.2 GB have been
+    published.
+    """
     await attack.declare(["q"])
-    attack.rest = 12.0  # Freed memory is given back to the system once in 10 s.
+    attack.rest = 12.0  # The broker gives freed memory back to the system once in 10 s.
     return lambda: _outgrow(attack, publication("", "q", None, 10_000), 120_000)
 
 
 async def disk(attack: Attack) -> Prepared:
-    """A durable queue grows until 300 MB of disk are used, and is purged: 1.2 GB in all."""
+    """A durable queue grows until 300 MB of disk are used and is purged, repeatedly, until 1.2 GB
+    have been published.
+    """
     await attack.client.ask([marshal(1, spec.Queue.Declare(queue="q", durable=True))], DECLARED)
     return lambda: _outgrow(attack, publication("", "q", None, 10_000, 2), 120_000)
 
@@ -168,15 +173,18 @@ async def log(attack: Attack) -> Prepared:
         attack.recovery = time.perf_counter() - empty
         reading.cancel()
         attack.notes = (
-            f"{written / _MB:.0f} MB written, log at most {excess / _MB:.0f} MB above three times "
-            f"its live records, {_log_size(attack.directory) / _MB:.0f} MB at the end"
+            f"{written / _MB:.0f} MB written; the log exceeded three times its live records by at "
+            f"most {excess / _MB:.0f} MB; its size was {_log_size(attack.directory) / _MB:.0f} MB "
+            "at the end"
         )
 
     return publish
 
 
 async def descriptors(attack: Attack) -> Prepared:
-    """400 connections to a broker with 256 file descriptors, durable messages meanwhile."""
+    """A client opens 400 connections to a broker with 256 file descriptors, while another client
+    publishes to a durable queue.
+    """
     await attack.client.ask([marshal(1, spec.Queue.Declare(queue="q", durable=True))], DECLARED)
     await attack.client.ask(
         [marshal(1, spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key="#"))], BOUND
@@ -212,7 +220,7 @@ async def descriptors(attack: Attack) -> Prepared:
 
 
 async def pause(attack: Attack) -> Prepared:
-    """The process is stopped for 30 s; a client with a keep-alive of 5 s goes on sending."""
+    """The broker's process is stopped for 30 s; a client with a keep-alive of 5 s sends pings."""
     client = await MqttSocket.connect(attack.ports["mqtt"], "alive", _KEEP_ALIVE)
 
     async def stop() -> None:

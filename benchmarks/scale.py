@@ -53,9 +53,9 @@ GREETING: Final = b"AMQP\x00\x00\x09\x01"
 PATIENCE: Final = 120.0
 
 
-#: CPU time between two ticks from which they are described, in seconds.
+#: Seconds of CPU time between two ticks above which a hold is described.
 LONG: Final = 0.01
-#: Largest number of such holds that are described in one phase.
+#: The most holds that are described in one phase.
 DESCRIBED: Final = 5
 
 
@@ -113,8 +113,10 @@ class LoopClock:
 
 
 async def serve(directory: str, report: Connection, limits: dict[str, Any]) -> None:
-    """Run the broker and report over a pipe: first its ports, then for each request the clock's
-    records since the last request. A false request stops the broker. `limits` are its limits.
+    """Run the broker with these limits, and report over a pipe.
+
+    The first report has the ports. After that, each true value received from the pipe is answered
+    with the clock's records since the last answer; a false value stops the broker.
     """
     host = "127.0.0.1"
     settings = Settings(
@@ -158,9 +160,10 @@ def run_server(
     limits: dict[str, Any] | None = None,
     descriptors: int = 0,
 ) -> None:
-    """Run the broker in this process until `report` gets a false request.
+    """Run the broker in this process until `report` receives a false value (see `serve`).
 
-    `limits` are its limits, and `descriptors` its hard limit of file descriptors; 0 for none.
+    `limits` are the broker's limits, and `descriptors` is its hard limit of file descriptors; 0
+    leaves this limit unchanged.
     """
     sys.stdout = sys.stderr
     if descriptors:

@@ -284,7 +284,7 @@ def _about(peer: PeerBroker) -> About:
 def length(plan: PeerPlan, minutes: float) -> float:
     """Return the seconds per measurement with which the run takes about `minutes` minutes.
 
-    Raises ValueError if they are fewer than SHORTEST.
+    Raises ValueError if that would be less than SHORTEST.
     """
     seconds = (minutes * 60 - plan.overhead) / max(1, plan.steps) / (1 + WARM)
     if seconds < SHORTEST:

@@ -116,8 +116,8 @@ def calibrate(plan: PeerPlan, load: Load, tell: Callable[[str], None]) -> None:
         mine = [each for each in paced if each.half == reference]
         if peer is None:
             tell(
-                f"without {reference} half of its rate is unknown: "
-                f"{', '.join(each.name for each in mine)} left out"
+                f"{reference} is not measured, so half of its rate is unknown; left out: "
+                f"{', '.join(each.name for each in mine)}"
             )
             left_out |= {each.name for each in mine}
             continue
@@ -125,8 +125,8 @@ def calibrate(plan: PeerPlan, load: Load, tell: Callable[[str], None]) -> None:
             _calibrate_with(peer, mine, plan, load, tell)
         except (Failed, WrongPeerAnswer) as error:
             tell(
-                f"{peer.title} has no rate ({_first_line(error)}): "
-                f"{', '.join(each.name for each in mine)} left out"
+                f"the rate of {peer.title} is unknown ({_first_line(error)}); left out: "
+                f"{', '.join(each.name for each in mine)}"
             )
             left_out |= {each.name for each in mine if each.name not in plan.rates}
     plan.cases = [each for each in plan.cases if each.name not in left_out]

@@ -119,7 +119,7 @@ def main() -> None:
                     ("exact", Exact(source, 65_536)),
                 )
             }
-            time_ways(f"{name}, a change in {every or 'never'}", ways)
+            time_ways(f"{name}, lookups per change: {every or 'no change'}", ways)
     print("the longest time that one change holds the loop, with 65,536 cached topics")
     for pattern in (
         "site.s1.device.d1.#",

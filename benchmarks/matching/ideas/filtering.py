@@ -146,8 +146,8 @@ def main() -> None:
                 name: partial(ask, wanted, topics[:500]) for name, wanted in tried.items()
             }
             print(
-                f"wanted {sum(expected) / len(expected):.2f}, {len(stay)} of {len(patterns)} "
-                "patterns stay"
+                f"a pattern matches {sum(expected) / len(expected):.0%} of the topics; {len(stay)} "
+                f"of {len(patterns)} patterns are not redundant"
             )
             time_ways(f"{workload.__name__} {size:,}", ways)
 
