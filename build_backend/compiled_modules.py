@@ -1,4 +1,4 @@
-"""The list of the modules to compile. As a script, it fails if one is installed uncompiled."""
+"""The list of the modules to compile. As a script, it fails if a listed module is not compiled."""
 
 from __future__ import annotations
 

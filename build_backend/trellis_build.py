@@ -49,7 +49,7 @@ ZIG = "ziglang==0.17.1"
 #: Machines that Zig can compile for: Zig's name of each, by the name that Python reports.
 _ZIG_MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
-#: Oldest version of glibc on which a compiled wheel runs: the one of Debian 10 and RHEL 8.
+#: Oldest version of glibc on which a compiled wheel runs: the version of Debian 10 and RHEL 8.
 _GLIBC = "2.28"
 
 

@@ -33,7 +33,7 @@ def main() -> None:
         nonlocal consumed
         sensor = method.routing_key.split(".")[1]
         print(f"{sensor}: {json.loads(body)['celsius']} °C", flush=True)
-        # Until this acknowledgement, the broker would requeue the reading for another worker.
+        # If the connection ended before this acknowledgement, the broker would requeue the reading.
         channel.basic_ack(method.delivery_tag)
         consumed += 1
         if consumed == options.count:
@@ -43,7 +43,7 @@ def main() -> None:
     channel = connection.channel()
     channel.queue_declare("readings", durable=True)
     channel.queue_bind("readings", "amq.topic", "sensors.#")
-    # The limit of unacknowledged readings for this worker; other workers get the rest.
+    # The limit of unacknowledged readings for this worker; other workers get further readings.
     channel.basic_qos(prefetch_count=options.count or 10)
     channel.basic_consume("readings", on_reading)
     print("waiting for readings", flush=True)

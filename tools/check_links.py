@@ -2,9 +2,10 @@
 
     python tools/check_links.py [ROOT]
 
-Checks every *.md file: relative links and their anchors; and in code, between backticks or in
-blocks: paths of the repository, targets of `make`, and subcommands of `trellis`. Prints one line
-for each that does not exist, `file:line: rule: text`, and ends with exit code 1 if there are any.
+In every *.md file, this program checks relative links and their anchors. In code (between backticks
+or in blocks), it checks paths of the repository, targets of `make` and subcommands of `trellis`. It
+prints one line for each violation, `file:line: rule: text`, and ends with exit code 1 if there are
+any.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def links(document: Document, repository: Repository) -> Iterator[Violation]:
             yield document.file.violation(match.start(match.lastindex or 0), LINK, text)
         elif anchor and resolved in repository.documents:
             if anchor not in Document(repository.documents[resolved]).anchors():
-                text = f"'{target}': {resolved} has no such heading; link to one that it has"
+                text = f"'{target}': {resolved} has no such heading; link to one of its headings"
                 yield document.file.violation(match.start(match.lastindex or 0), ANCHOR, text)
 
 
@@ -137,7 +138,7 @@ def paths(document: Document, repository: Repository) -> Iterator[Violation]:
             if not _FILE_PATH.fullmatch(path) or _exists_near(path, directory, repository):
                 continue
             if _BARE_NAME.fullmatch(path) or _looks_like_file(path, repository):
-                text = f"`{path}` does not exist; name the file that does"
+                text = f"`{path}` does not exist; name a file that exists"
                 yield document.file.violation(start + word.start(), PATH, text)
 
 

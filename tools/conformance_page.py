@@ -59,7 +59,7 @@ VERSIONS = {
             "3.1.2-23 3.1.3-7 3.14.4-1 4.5.0-2 6.0.0-3 7.1.2-1": CLIENT,
             "3.2.2-6": "does not arise: each refusal has a fitting return code, or needs none",
             "4.8.0-2": "not observable from outside: no packet meets a transient error",
-            "7.0.0-1": "does not arise: the broker connects to no other one",
+            "7.0.0-1": "does not arise: the broker connects to no other broker",
             "7.0.0-2": "not observable: the clients in the tests use no extension",
             "7.1.1-1": "all tests with clients: TCP, TLS, WebSocket and Unix sockets",
         },
@@ -72,8 +72,8 @@ For readers who ask whether Trellis follows a rule of MQTT, and for developers w
 After this page you can find the test of every numbered statement of the OASIS specifications (their
 appendix B), or the reason why a statement has no test.
 
-The tests send bytes to the broker and compare the bytes that it sends. Those of MQTT 5 use a second
-codec, the package mqtt5.
+The tests send bytes to the broker and compare the bytes that it sends. The tests of MQTT 5 use a
+second codec, the package mqtt5.
 
 - The scenarios of Eclipse's interoperability suite are tests too
   ([test_eclipse.py](../tests/wire/mqtt5/test_eclipse.py)), with the settings of

@@ -1,4 +1,4 @@
-"""Build what a release consists of, as far as one machine can, and check it: `make release-check`.
+"""Build the files of a release, as far as one machine can, and check them: `make release-check`.
 
 It builds one source distribution, and from that the compiled wheel of each CPython that is found
 here, and the pure wheel. It checks that
@@ -58,8 +58,8 @@ def run(*command: object, directory: Path = ROOT, environment: dict[str, str] | 
 def pythons() -> dict[str, str]:
     """Return the interpreters to build for, by version such as "3.11".
 
-    PATH is searched, then the versions of pyenv. RELEASE_PYTHONS, with versions and spaces between
-    them, limits the choice.
+    PATH is searched, then the versions of pyenv. The environment variable RELEASE_PYTHONS limits
+    the choice: it is a list of versions, separated by spaces.
     """
     wanted = os.environ.get("RELEASE_PYTHONS", "").split()
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
@@ -157,7 +157,7 @@ def main() -> None:
         archive.extractall(TARGET, filter="data")
     source = sdist.with_name(sdist.name.removesuffix(".tar.gz"))
     if c_code(source, "1") != c_code(source, "2"):
-        sys.exit("release-check: the same source gave different C code twice")
+        sys.exit("release-check: mypyc gave different C code for the same source in two runs")
     print(f"{sdist.name}: {sdist.stat().st_size} bytes, the same C code twice", flush=True)
 
     for python_version, python in interpreters.items():
@@ -167,7 +167,10 @@ def main() -> None:
         size = wheel.stat().st_size
         names = unstripped(wheel)
         if size > MOST_BYTES or names:
-            sys.exit(f"release-check: {wheel.name}: {size} bytes, unstripped: {names}")
+            sys.exit(
+                f"release-check: {wheel.name} has {size} bytes (allowed: {MOST_BYTES}) and "
+                f"these unstripped modules: {names}"
+            )
         try_wheel(python, wheel, compiled=True)
         print(
             f"{wheel.name}: {size} bytes, built in {seconds:.0f} s, served on {python_version}",

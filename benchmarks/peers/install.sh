@@ -26,7 +26,7 @@ debian() {
     fi
     say "installing $package with apt-get"
     local policy=/usr/sbin/policy-rc.d made=
-    if [ ! -e $policy ]; then  # a package calls it before it starts its service; 101 forbids that
+    if [ ! -e $policy ]; then  # a package runs this script before it starts its service; exit code 101 forbids the start
         printf '#!/bin/sh\nexit 101\n' > $policy && chmod +x $policy && made=yes
     fi
     DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends "$package" > /dev/null \

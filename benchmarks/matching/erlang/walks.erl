@@ -4,7 +4,7 @@
 %%   rabbitmq   a trie in two ETS tables: edges {{Node, Word}, Child}, and bindings ordered by {Node, Subscriber}. A walk
 %%              tries the word, `*`, and `#` with every rest of the topic.
 %%   emqx       patterns with wildcards in one ordered ETS table, keyed by their words, wildcards before words: a walk goes
-%%              from key to key and skips those with a prefix that does not match. Patterns without wildcards are in another.
+%%              from key to key and skips those with a prefix that does not match. Other patterns are in another table.
 -module(walks).
 -export([main/1]).
 

@@ -3,7 +3,7 @@
 //	trie          a word trie behind a read-write lock, as article 1 describes it
 //	ctrie         article 1's concurrent trie: I-, C- and T-nodes, no lock
 //	nats          the sublist of nats-server, without its cache
-//	nats-cached   the same with its cache of answers
+//	nats-cached   the sublist of nats-server, with its cache of answers
 //
 // A matcher's answers are numbers of subscribers. Time is the CPU time of the measuring thread; the garbage collector's
 // own threads are not counted, which favours Go. Memory is the reachable heap.
