@@ -61,13 +61,13 @@ from trellis.server.store_writer import LOOK_SECONDS, DurableStoreWriter
 BODY = bytes(range(100))
 #: Publications in one received chunk.
 BATCH = 100
-#: All acknowledgements of a client for one chunk, packed in one step: the work of the clients must
-#: stay small beside the work of the broker.
+#: Formats that pack all acknowledgements of a client for one chunk in one step, because the work of
+#: the clients must stay small beside the work of the broker.
 PUBACKS = struct.Struct(">" + "2sH" * BATCH)
 ACKS = struct.Struct(">" + "11sQ2s" * BATCH)
 ACK_HEAD = b"\x01\x00\x01\x00\x00\x00\x0d\x00\x3c\x00\x50"
-#: MQTT packet identifiers that exist; all of them in order, 2 bytes each, and then the first BATCH
-#: again, so that the identifiers of every chunk are one slice.
+#: The number of MQTT packet identifiers; and all identifiers in order, 2 bytes each, followed by
+#: the first BATCH identifiers again, so that the identifiers of every chunk are one slice.
 IDENTIFIERS = 65_535
 PACKED_IDENTIFIERS = b"".join(
     (number % IDENTIFIERS + 1).to_bytes(2, "big") for number in range(IDENTIFIERS + BATCH)

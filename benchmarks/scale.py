@@ -380,7 +380,7 @@ class Scale:
         await self.phase("leave at once", self._abort)
         await self.phase("connect again", self._connect)
         await self.phase("exclusive queues", self._exclusive)
-        await self.phase("leave at once with them", self._abort)
+        await self.phase("leave with exclusive queues", self._abort)
         await self.phase(
             "delete half of the queues",
             lambda: self._declare(
@@ -392,7 +392,7 @@ class Scale:
             "an exchange with many bindings", lambda: self._wide(names[len(names) // 2 :], durable)
         )
         await self.phase(
-            "... goes",
+            "delete this exchange",
             lambda: self._declare(
                 [marshal(1, spec.Exchange.Delete(exchange="wide"))], b"\x00\x28\x00\x15"
             ),
@@ -400,7 +400,7 @@ class Scale:
         await self.phase(
             "one connection's exclusive queues", lambda: self._many_exclusive(chosen.queues)
         )
-        await self.phase("... go", self._abort)
+        await self.phase("this connection leaves", self._abort)
 
     def _binding(self, name: str, number: int, which: int) -> spec.Queue.Bind:
         if which == 0:

@@ -22,7 +22,7 @@ parser.add_argument("--port", type=int, default=os.environ.get("MQTT_PORT", "188
 parser.add_argument(
     "--user",
     default=os.environ.get("MQTT_USER"),
-    help="user name; without one, connect anonymously",
+    help="user name; without this option, connect anonymously",
 )
 parser.add_argument("--password", default=os.environ.get("MQTT_PASSWORD"))
 parser.add_argument("--count", type=int, default=0, help="rounds of requests; 0: until Ctrl-C")

@@ -7,7 +7,7 @@ Rarity is the number of rows that name a criterion at the time of binding; prese
 common than any value. An early row may be indexed under a criterion that becomes common later, so
 in the worst case a message is compared with every row. (For 10,000 rows with one trader each, only
 the first row is indexed under the common currency.) ``any`` rows are indexed under all their
-criteria. Choose it at every size. Own design; article 4 counts hits.
+criteria. Choose it for any number of rows. Own design; article 4 counts hits.
 """
 
 from __future__ import annotations
