@@ -22,13 +22,14 @@ Reading order:
     java, session the Java to use; a Spark session, local or on a cluster
     definitions   exchanges and bindings of a definitions file
     topology      bindings and MQTT subscriptions as of a time
-    job_bindings  the bindings that a job examines, chosen by its arguments
+    job_bindings  the bindings that a job examines, chosen by the command's arguments
     routing       the queues that topics go to
     history       topics and counts, from a journal or from `traffic`
     lake, whatif, audit, advise
                   the jobs
     report, plots the HTML page
-    demo, bench   a guided example; the costs
+    demo          a guided example
+    bench         measures CPU times
     running       runs a job once, or again for new messages
     lines         answers as text
     commands      `trellis pipeline ...`

@@ -34,7 +34,7 @@ from pyspark_trellis.files import write
 
 #: The matchers to measure: those that a broker allows by default.
 TRIED: Final = ("auto", "trie", "shapes", "bitmap")
-#: A matcher is recommended if its time per lookup is at most this fraction of that of `auto`.
+#: A matcher is recommended if its time per lookup is at most this fraction of the time of `auto`.
 BETTER: Final = 0.9
 #: The maximum number of measured topics per exchange; those with the most messages are chosen.
 SAMPLE: Final = 20_000
@@ -164,7 +164,7 @@ def advise(
 
 
 def carrying(topics: Sequence[tuple[str, int]], messages: int) -> list[str]:
-    """Return the most frequent topics: those that together have the share CARRIED of all messages.
+    """Return the most frequent topics, until they have the share CARRIED of all messages.
 
     `topics` are pairs of topic and number of messages, the most frequent topic first. At most
     PREWARMED topics are returned.

@@ -2,8 +2,8 @@
 topics.
 
     dead         no topic of the history matched the binding
-    duplicate    the file has a second binding with the same key, source and destination, and other
-                 arguments
+    duplicate    an earlier binding of the file has the same source, destination and key (if the
+                 source is a fanout exchange, the same source and destination)
     subsumed     another binding to the same destination takes every topic that this one takes
                  (`matching.covers`: exact, for all possible topics)
     overlapping  two bindings to the same destination both took topics of the history, and neither
@@ -62,8 +62,8 @@ class Unroutable:
     """A topic that reached no queue.
 
     `nearest` is the binding key, among those of the topic's exchange, that is most similar to the
-    topic; None if the exchange has no bindings. `words` is the number of words in which they
-    differ.
+    topic; None if the exchange has no bindings. `words` is the number of words in which key and
+    topic differ.
     """
 
     vhost: str

@@ -3,7 +3,7 @@ alternatives.
 
 The results of all variants are asserted equal. Costs are CPU seconds of all processes of this
 session (driver, JVM and Python workers) from /proc. An alternative that would take too long is
-measured on a part of the messages; the output names the number.
+measured on a part of the messages; the output says how many messages that part has.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ def cpu_seconds() -> float:
 
 
 def _facts(pid: int) -> tuple[int, int] | None:
-    """Return the parent of a process and its clock ticks, which include its ended children.
+    """Return the ID of a process's parent, and the process's CPU time in clock ticks.
 
-    None if the process has ended.
+    The CPU time includes that of ended child processes. Return None if the process has ended.
     """
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -2,8 +2,8 @@
 
     matches(column, pattern)       one pattern: a regular expression, evaluated by the JVM
     match_topics(df, patterns)     counts distinct topics, then `matching.batch` on batches of them
-    match_by_shape(df, patterns)   the same as a join in Spark SQL, for more patterns than fit in a
-                                   worker's memory
+    match_by_shape(df, patterns)   returns what `match_topics` returns, but by a join in Spark SQL,
+                                   for more patterns than fit in a worker's memory
 
 A routing question needs each distinct topic once, with its count. This saves most of the work: five
 million messages have some fifty thousand topics. `matching.batch` then searches one table per
@@ -28,10 +28,12 @@ from pyspark_trellis.errors import PipelineError
 
 GRAMMARS: Final = {"amqp": AMQP, "mqtt": MQTT}
 #: Above this many patterns, topics and patterns are joined in Spark SQL instead of sending all
-#: patterns to every worker. Sending them costs less CPU as long as they fit in memory: each Python
-#: worker needs 0.25 GB per million patterns, so 1 GB at this limit. Measured with 50,000 topics, in
-#: CPU seconds and additional memory: 1M patterns 6 s and 0.3 GB, joined 31 s and 1.1 GB (of the
-#: JVM); 2M 9 s and 0.6 GB, joined 44 s and 1.4 GB; 5M 30 s and 1.2 GB, joined 64 s and 3.1 GB.
+#: patterns to every worker. Sending costs less CPU as long as the patterns fit in memory: each
+#: Python worker needs 0.25 GB per million patterns, so 1 GB at this limit. Measured with 50,000
+#: topics, in CPU seconds and additional memory (when joining, that of the JVM):
+#:     1 million patterns    sending  6 s, 0.3 GB    joining 31 s, 1.1 GB
+#:     2 million patterns    sending  9 s, 0.6 GB    joining 44 s, 1.4 GB
+#:     5 million patterns    sending 30 s, 1.2 GB    joining 64 s, 3.1 GB
 JOINED_ABOVE: Final = 4_000_000
 
 
@@ -44,7 +46,7 @@ def grammar_of(name: str) -> Grammar:
 
 
 def checked(patterns: Iterable[str], grammar: Grammar) -> list[str]:
-    """Return the patterns as a list. Raises PipelineError for an invalid one."""
+    """Return the patterns as a list. Raises PipelineError if one is invalid."""
     found = list(patterns)
     try:
         for pattern in found:
@@ -60,9 +62,9 @@ def checked(patterns: Iterable[str], grammar: Grammar) -> list[str]:
 def regex(pattern: str, grammar: Grammar) -> str:
     """Return a regular expression, for Java and Python, that is equivalent to the pattern.
 
-    It matches topics in the form that `spelled` gives them. Between two ``#`` the first place that
-    fits is as good as any, so the expression does not backtrack (atomic groups): a pattern with
-    many ``#`` takes at most words x words steps.
+    The expression matches topics in the form that `spelled` gives them. Words between two ``#`` may
+    match at the first place where they fit, so atomic groups prevent backtracking. The search then
+    takes at most (words of the topic) x (words of the pattern) steps, even with many ``#``.
     """
     separator = re.escape(grammar.separator)
     any_word = f"{separator}[^{separator}]*"
@@ -249,8 +251,8 @@ def _shape(text: str, grammar: Grammar) -> tuple[str, str, str]:
     """Return the (shape, key, regular expression) of a pattern.
 
     The shape is the number of words and the positions of the literal words; the key is the literal
-    words. The regular expression is empty unless the pattern has several ``#``: otherwise equal
-    shape and key are enough for a match.
+    words. A topic matches a pattern with at most one ``#`` if shape and key are equal. The regular
+    expression is for patterns with several ``#``, and empty for other patterns.
     """
     words = grammar.split(text)
     form = form_of(words, grammar)
@@ -274,9 +276,9 @@ def _shape(text: str, grammar: Grammar) -> tuple[str, str, str]:
 def _read(shape: str) -> tuple[int, bool, bool, list[int]]:
     """Parse a shape that `_shape` made.
 
-    Return the least number of words of a matching topic; True if that is the exact number; True if
-    topics that begin with `$` may match although the grammar hides them; and the positions of the
-    key's words.
+    Return the least number of words of a matching topic; True if a matching topic has exactly this
+    number of words; True if the pattern does not begin with a wildcard, so that it may match topics
+    that begin with `$` in every grammar; and the positions of the key's words.
     """
     found = re.fullmatch(r"(\d+)([=+])([rw])(.*)", shape)
     assert found is not None

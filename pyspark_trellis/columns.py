@@ -72,7 +72,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def conform(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """Return the wanted columns, in their order, with Spark's types."""
+    """Return the columns of the schema `wanted`, in the schema's order, with Spark's types."""
     columns = []
     for field in wanted:
         column = batch.column(field.name)

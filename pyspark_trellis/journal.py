@@ -49,7 +49,7 @@ class Piece:
 
     @property
     def where(self) -> str:
-        """Return the name of the segment, for messages."""
+        """Return the name of the segment, for error texts."""
         raise NotImplementedError
 
     def data(self) -> pa.Buffer:
@@ -117,7 +117,7 @@ class JournalStream:
 
     @property
     def name(self) -> str:
-        """Return the name of the stream, for messages."""
+        """Return the name of the stream, for error texts."""
         raise NotImplementedError
 
 
@@ -218,7 +218,7 @@ def check_whole(name: str, spans: list[JournalSpan], low: int, high: int) -> Non
     if not spans or spans[0].low > low:
         first = spans[0].low if spans else high
         raise PipelineError(
-            f"offset {low} of {name} was removed by retention: the first one there is {first}; "
+            f"offset {low} of {name} was removed by retention: the first offset there is {first}; "
             "read from startingOffsets=earliest (with a new checkpoint), or increase retention"
         )
     for one, other in pairwise(spans):

@@ -90,7 +90,7 @@ def _claim(spark: SparkSession, target: str, checkpoint: str, job: str) -> None:
             if kept.exists(log):
                 raise PipelineError(
                     f"{target} was not written with the checkpoint {checkpoint}: set "
-                    "--checkpoint to the one that it was written with, or choose another --target"
+                    "--checkpoint to the checkpoint of that --target, or choose another --target"
                 )
         elif not noted.exists(mark):
             raise PipelineError(
@@ -105,7 +105,7 @@ def _claim(spark: SparkSession, target: str, checkpoint: str, job: str) -> None:
             )
         for system, directory in ((kept, log.getParent()), (noted, mark.getParent())):
             if not system.mkdirs(directory):
-                raise PipelineError(f"{directory} cannot be created as a directory")
+                raise PipelineError(f"the directory {directory} cannot be created")
         noted.createNewFile(mark)
     except Exception as error:  # exceptions that come through py4j have no common base class
         if not of_spark(error):

@@ -79,7 +79,7 @@ def whatif(answer: WhatIf, compared: bool) -> None:
             "destinations are unknown"
         )
     print(
-        "a topic or a queue would lose its messages"
+        "a topic or a queue would lose all its messages"
         if answer.breaks
         else "no topic and no queue would lose all its messages"
     )

@@ -39,7 +39,7 @@ def starting(text: str, bounds: OffsetRange, name: str) -> int:
     offset = int(text)
     if offset < bounds.first:
         raise PipelineError(
-            f"offset {offset} of {name} was removed by retention: the first one there is "
+            f"offset {offset} of {name} was removed by retention: the first offset there is "
             f"{bounds.first}; "
             "read from startingOffsets=earliest, or increase retention"
         )
@@ -51,7 +51,7 @@ def starting(text: str, bounds: OffsetRange, name: str) -> int:
 
 
 def ending(text: str, bounds: OffsetRange, name: str) -> int:
-    """Return the offset after the last one to read. Raises PipelineError."""
+    """Return the offset after the last offset to read. Raises PipelineError."""
     if text.lower() == LATEST:
         return bounds.next
     if not text.isdecimal():
@@ -76,14 +76,14 @@ def remembered(start: dict[str, int], stream: JournalStream, bounds: OffsetRange
     offset = start["next"]
     if offset > bounds.next or stream.rewritten(offset, start["epoch"]):
         raise PipelineError(
-            f"this query has read {stream.name} up to offset {offset}, but the rows before that "
-            "are not there (any more): it is another journal, or the machine failed before they "
-            "were durable; start with a new checkpoint, or read over HTTP, which returns durable "
-            "rows only"
+            f"this query has read {stream.name} up to offset {offset}, but the rows that it read "
+            "are not there (any more): it is another journal, or the machine failed before the "
+            "rows were durable; start with a new checkpoint, or read over HTTP, which returns "
+            "durable rows only"
         )
     if offset < bounds.first:
         raise PipelineError(
             f"this query continues at offset {offset} of {stream.name}, which retention removed: "
-            "the first one there "
+            "the first offset there "
             f"is {bounds.first}; start with a new checkpoint, or increase retention"
         )

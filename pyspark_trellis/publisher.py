@@ -29,9 +29,9 @@ class SinkPublisher:
     """A connection that publishes one sequence of messages, in pika's event loop."""
 
     def __init__(self, url: str, credentials: tuple[str, str] | None = None) -> None:
-        """Parse the URL; `credentials` are the user and the password, if the URL has none.
+        """Parse the URL; `credentials` (user and password) replace those in the URL.
 
-        Raises PipelineError if it is invalid.
+        Raises PipelineError if the URL is invalid.
         """
         try:
             self._parameters: Final = pika.URLParameters(url)

@@ -41,7 +41,7 @@ class Routed:
 
     A row is the index of a topic in the batch. `bindings` are pairs of a row and the number of a
     matching binding; `places` are pairs of a row and the index of a destination (a queue or an MQTT
-    session) in `BatchRouter.names`. Each of the two is a pair of columns without duplicate rows.
+    session) in `BatchRouter.names`. Both attributes hold pairs as two columns, each pair once.
     `unknown` is true for the topics whose destinations depend on more than the topic; `places` may
     lack some of these destinations.
     """

@@ -80,9 +80,10 @@ def spark_of(arguments: argparse.Namespace, progress: PipelineProgress) -> Itera
 
 @contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """Redirect stdout and stderr to a file while the block runs, also of processes started in it.
+    """Redirect stdout and stderr to a file while the block runs.
 
-    Java prints warnings at its start.
+    The file also gets the output of processes that start meanwhile. Java prints warnings at its
+    start.
     """
     sys.stdout.flush()
     known = [(number, os.dup(number)) for number in (1, 2)]

@@ -1,7 +1,7 @@
 """Reads segments of a stream: finds where their batches begin, and returns their rows.
 
     <epoch>-<base offset>.arrow          schema | batch | batch | ... | end of stream, once full
-    <epoch>-<base offset>.arrow.index    beside a full one: where some of its batches begin
+    <epoch>-<base offset>.arrow.index    beside a full segment: where some of its batches begin
 
 The places of batches come from the message headers (`messages`) or from the index; planning a query
 reads no rows. A segment that is still being written is read as far as it is complete. After a crash
@@ -54,7 +54,7 @@ class SegmentName:
 
 
 def name_of(file: str) -> SegmentName | None:
-    """Return the parts of a segment's file name, or None if it is not one."""
+    """Return the parts of a segment's file name, or None if `file` is not a segment's name."""
     found = _NAME.fullmatch(file)
     return None if found is None else SegmentName(int(found[1]), int(found[2]))
 
@@ -87,7 +87,7 @@ class SegmentScan:
     schema: bytes = b""
     #: The first offset of each known batch; an index gives only some of the batches.
     offsets: list[int] = field(default_factory=list)
-    #: The position of each of these batches in the segment, in bytes.
+    #: The position of each known batch in the segment, in bytes.
     places: list[int] = field(default_factory=list)
     #: The offset after the last row of the complete batches.
     end: int = 0
@@ -134,8 +134,8 @@ class SegmentScan:
     def cut(self, low: int, high: int, rows: int) -> Iterator[Cut]:
         """Divide the offsets from `low` up to, not including, `high`, into cuts of `rows` rows.
 
-        The cuts do not depend on whether an index was used: a repeated batch must be divided as
-        before (see `sink`).
+        The cuts are the same with and without an index, because a batch that Spark repeats must be
+        divided as before (see `sink`).
         """
         while low < high:
             stop = min(low + rows, high)

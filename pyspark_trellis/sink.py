@@ -78,7 +78,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Check the columns and options. Raises PipelineError."""
         url = options.get("url", "amqp://127.0.0.1:5672/")
         parts = urlsplit(url)
-        #: Spark redacts the option `url`, so its password is accepted. Other sources are safer.
+        #: Spark redacts the option `url`, so a password in the URL is accepted. A password file is
+        #: safer.
         self._credentials: Final = (
             None if parts.password is not None else credentials.credentials_of(parts, options)
         )
@@ -167,7 +168,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             headers = json.loads(row["headers"]) if row.get("headers") else {}
             if not isinstance(headers, dict):
                 raise PipelineError(
-                    "column 'headers' must hold JSON objects, and a row has something else"
+                    "column 'headers' must hold JSON objects, but a row has another JSON value"
                 )
             properties = {name: row[name] for name in PROPERTIES if row.get(name) is not None}
             properties.setdefault("delivery_mode", 2)

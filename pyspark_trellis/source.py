@@ -83,7 +83,7 @@ class JournalTask(InputPartition):
 
 
 class JournalRows:
-    """Converts a piece's rows to Spark's batches. Pickled, because this happens in the tasks."""
+    """Converts a piece's rows to Spark's batches. Pickled, because the tasks convert the rows."""
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         self.wanted: Final[pa.Schema] = arrow_schema(schema)

@@ -121,13 +121,13 @@ def replay(stream: JournalStream, until: datetime | None = None) -> TopologyStat
         raise PipelineError(
             f"{stream.name} has no complete snapshot of the bindings: it was written by another "
             "version, or its beginning was "
-            "removed; the broker writes one at its next start"
+            "removed; the broker writes a snapshot at its next start"
         )
     if until is not None and first_known > until:
         raise PipelineError(
             f"{stream.name} does not know the bindings at {until:{_WHEN}}: its first complete "
             "snapshot is of "
-            f"{first_known:{_WHEN}}; earlier ones are missing or were removed (it keeps 256 MiB)"
+            f"{first_known:{_WHEN}}; earlier snapshots are missing or removed (256 MiB are kept)"
         )
     if not known:
         raise PipelineError(

@@ -20,8 +20,8 @@ from pyspark_trellis.routing import routed
 class WhatIfChange:
     """The number of messages that one queue or MQTT session receives, before and after a change.
 
-    `before` is by the current definitions, `after` by the proposed ones; None if these definitions
-    do not have the queue or session. `kind` is queue or session.
+    `before` counts the messages by the current definitions, `after` by the proposed definitions.
+    A count is None if its definitions do not have the queue or session. `kind` is queue or session.
     """
 
     vhost: str
@@ -36,7 +36,7 @@ class WhatIfChange:
 
 @dataclass(frozen=True)
 class LostTopic:
-    """A topic whose messages reached a queue, and would reach none by the proposed definitions."""
+    """A topic whose messages reached a queue; by the proposed definitions they reach no queue."""
 
     vhost: str
     exchange: str
@@ -48,9 +48,9 @@ class LostTopic:
 class WhatIf:
     """The comparison of the current and the proposed definitions.
 
-    `queues` has every queue and MQTT session of either. `lost` is sorted by falling number of
-    messages. `unknown` is the number of messages whose destinations the topic alone does not
-    decide.
+    `queues` has every queue and MQTT session that the current or the proposed definitions have.
+    `lost` is sorted by falling number of messages. `unknown` is the number of messages whose
+    destinations the topic alone does not decide.
     """
 
     span: hist.Span
@@ -60,12 +60,18 @@ class WhatIf:
 
     @property
     def newly_hit(self) -> list[WhatIfChange]:
-        """Return the queues that received nothing or did not exist, and would receive messages."""
+        """Return the queues and sessions that receive messages only by the proposed definitions.
+
+        By the current definitions, a returned queue gets no message or does not exist.
+        """
         return [queue for queue in self.queues if queue.after and not queue.before]
 
     @property
     def starved(self) -> list[WhatIfChange]:
-        """Return the queues that received messages, and would receive nothing or not exist."""
+        """Return the queues and sessions that receive messages only by the current definitions.
+
+        By the proposed definitions, a returned queue gets no message or does not exist.
+        """
         return [queue for queue in self.queues if queue.before and not queue.after]
 
     @property
@@ -79,8 +85,9 @@ def what_if(
 ) -> WhatIf:
     """Compare the routing of the history by both definitions.
 
-    Without `current`, the journal tells which messages were routed, and queues have no `before`.
-    The journal also tells this of messages to exchanges that `current` does not have.
+    Without `current`, the journal says which messages reached a queue, and `before` of each queue
+    is None. If `current` lacks the exchange of a message, the journal says if the message reached
+    a queue.
     """
     span = hist.span(history)
     after = (

@@ -337,7 +337,7 @@ def test_missing_broker_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     for command in (["health", "--metrics-port"], ["list", "queues", "--http-port"]):
         said = told(capsys, *command, str(free), code=1)
         assert said.startswith(
-            f"no answer from http://127.0.0.1:{free} (Connection refused); is the broker running"
+            f"no answer from http://127.0.0.1:{free} (Connection refused); start the broker"
         )
 
 

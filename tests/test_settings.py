@@ -256,7 +256,7 @@ FILES = [
     ),
     (
         f'[[users]]\nname = "guest"\npassword_hash = "{HASH}"',
-        "users: guest is built in; set auth.guest to false",
+        "users: the user guest is built in; set auth.guest to false",
     ),
     (
         f'[[users]]\nname = "a"\npassword_hash = "{HASH}"\n' * 2,
@@ -324,7 +324,7 @@ FILES = [
     ),
     (
         f'mqtt.socket = "/{"x" * 120}"',
-        "mqtt.socket: has 121 bytes, and the path of a Unix socket at most 103; shorten it",
+        "mqtt.socket: is too long: 121 bytes; the path of a Unix socket may have at most 103 bytes",
     ),
     (
         'metrics.port = 1883\nmetrics.host = "0.0.0.0"',
@@ -353,11 +353,11 @@ def test_error_in_a_file_is_one_line(text: str, said: str) -> None:
 BROKEN = [
     (
         b"[amqp]\nport 5\n",
-        "my.toml:2: not valid TOML, expected '=' after a key in a key/value pair",
+        "my.toml:2: is not valid TOML: expected '=' after a key in a key/value pair",
     ),
-    (b"a = '''x\n\n", "my.toml:3: not valid TOML, "),
-    (b"a = " + b"9" * 5000, "my.toml:1: not valid TOML, "),
-    (b"a = " + b"[" * 5000, "my.toml: not valid TOML, nested too deeply"),
+    (b"a = '''x\n\n", "my.toml:3: is not valid TOML: "),
+    (b"a = " + b"9" * 5000, "my.toml:1: is not valid TOML: "),
+    (b"a = " + b"[" * 5000, "my.toml: is not valid TOML: it is nested too deeply"),
     (b"a = '\xff'", "my.toml: must be UTF-8 text"),
 ]
 
@@ -411,7 +411,10 @@ ENVIRONMENTS = [
     (
         "TRELLIS_USER",
         "guest",
-        "TRELLIS_USER: user: guest is built in; set auth.guest to false to define it yourself",
+        (
+            "TRELLIS_USER: user: the user guest is built in; set auth.guest to false to define "
+            "guest yourself"
+        ),
     ),
     (
         "TRELLIS_MATCHER_DEFAULT",

@@ -32,7 +32,7 @@ from trellis.settings import Settings, SettingsError
 
 #: Seconds between two checks, during a stop, whether all clients have disconnected.
 POLL_SECONDS: Final = 0.02
-#: Seconds after which a stop names the clients that it waits for; and the most that it names.
+#: Seconds after which a stop logs the clients that it waits for, and the most clients it names.
 NAMED_AFTER_SECONDS: Final = 1.0
 NAMED_MAX: Final = 10
 #: Seconds in which a client must answer or disconnect during a stop, once it was sent everything.
@@ -242,7 +242,7 @@ class App:
         named = False
         while links:
             for link in list(links):
-                # Repeated, since a link that was just accepted appears a little later.
+                # Repeated, since a link that was just accepted appears in `links` a little later.
                 link.close()
             await asyncio.sleep(POLL_SECONDS)
             waited = loop.time() - began

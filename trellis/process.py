@@ -23,7 +23,7 @@ def resident_bytes() -> int:
     global _statm
     try:
         if _statm < 0:
-            # It stays open, so that memory is known when no descriptor is left.
+            # The file stays open, so that memory is known when no descriptor is left.
             _statm = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
         return int(os.pread(_statm, 200, 0).split()[1]) * resource.getpagesize()
     except OSError:
@@ -63,7 +63,10 @@ def raise_descriptor_limit() -> int:
 
 
 def copies_on_write(path: Path) -> bool:
-    """True if the file system of a directory cannot promise space to a file, or is unknown."""
+    """True if the file system of a directory copies on write, or is unknown.
+
+    Such a file system cannot reserve space for overwriting a file.
+    """
     try:
         lines = _MOUNTS.read_text().splitlines()
         resolved = path.resolve()

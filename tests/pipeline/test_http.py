@@ -185,7 +185,8 @@ def test_an_offset_that_retention_has_removed_is_an_error_and_nothing_is_passed_
     assert line == (
         f"offset {first - 1} of stream 'short' in vhost '/' of http://{served.place} was removed "
         "by retention: "
-        f"the first one there is {first}; read from startingOffsets=earliest, or increase retention"
+        f"the first offset there is {first}; read from startingOffsets=earliest, or increase "
+        "retention"
     )
     assert offsets_of(load(spark, served.url, stream="short", startingOffsets=first)) == list(
         range(first, 200)

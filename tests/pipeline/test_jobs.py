@@ -501,7 +501,7 @@ def test_advice_is_computed_from_counts_and_measurements() -> None:
         ),
         (
             {"bindings": [{"source": "news", "destination": "q"}]},
-            "file: bindings[0]: its 'routing_key' is None, not a string",
+            "file: bindings[0]: the field 'routing_key' is None, not a string",
         ),
         (
             {"queues": [{"name": "q", "vhost": "other"}]},

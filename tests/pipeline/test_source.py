@@ -153,7 +153,7 @@ def test_errors_are_one_line(spark: SparkSession, tmp_path: Path) -> None:
         lambda: load(spark, tmp_path / "s").count()
     )
     assert "offset 3 of " in error_of(lambda: load(spark, deep, startingOffsets=3).count())
-    assert "the first one there is 40" in error_of(
+    assert "the first offset there is 40" in error_of(
         lambda: load(spark, deep, startingOffsets=3).count()
     )
     assert "is after the end" in error_of(lambda: load(spark, deep, endingOffsets=101).count())

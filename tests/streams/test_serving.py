@@ -312,12 +312,12 @@ def test_the_command_lists_and_shows_rows(served: Served) -> None:
         (
             ["stream", "export", "s", "{here}/x.arrow", "--from", "40"],
             1,
-            "trellis: there are no rows in that range",
+            "trellis: the stream has no rows in the range from --from to --to",
         ),
         (
             ["stream", "export", "s", "{here}/x.parquet", "--from", "40"],
             1,
-            "trellis: there are no rows in that range",
+            "trellis: the stream has no rows in the range from --from to --to",
         ),
         (
             ["stream", "export", "s", "{here}/none/x.parquet"],

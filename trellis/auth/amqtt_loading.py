@@ -51,7 +51,9 @@ class PluginThread:
         try:
             self.plugins = self._loaded.result(LOADING_SECONDS)
         except TimeoutError:
-            raise SettingsError(KEY, f"not loaded within {LOADING_SECONDS:g} s") from None
+            raise SettingsError(
+                KEY, f"the plugins did not load within {LOADING_SECONDS:g} s"
+            ) from None
 
     def _run(self, wanted: Plugins) -> None:
         lower_priority()
@@ -112,7 +114,7 @@ def load(path: str, options: Mapping[str, object]) -> BasePlugin:
     try:
         plugin = kind(context)
     except Exception as error:
-        raise SettingsError(key_of(path), f"cannot be made: {error_text(error)}") from error
+        raise SettingsError(key_of(path), f"cannot be created: {error_text(error)}") from error
     roles = {
         "authenticate": isinstance(plugin, BaseAuthPlugin),
         "topic_filtering": isinstance(plugin, BaseTopicPlugin),
@@ -120,7 +122,7 @@ def load(path: str, options: Mapping[str, object]) -> BasePlugin:
     used = [role for role, has in roles.items() if has]
     for role in used:
         if not iscoroutinefunction(getattr(plugin, role)):
-            raise SettingsError(key_of(path), f"its {role} is not an async function")
+            raise SettingsError(key_of(path), f"the plugin's {role} is not an async function")
     logs.info("amqtt_plugin", plugin=path, asked=",".join(used))
     return plugin
 
@@ -157,7 +159,7 @@ def configure(path: str, kind: Any, options: Mapping[str, object]) -> object:
     """
     table: Any = kind.Config
     if not dataclasses.is_dataclass(kind.Config):
-        raise SettingsError(key_of(path), "its Config is not a dataclass")
+        raise SettingsError(key_of(path), "the plugin's Config is not a dataclass")
     fields = {field.name: field for field in dataclasses.fields(table) if field.init}
     given: dict[str, object] = {}
     for option, value in options.items():
@@ -194,7 +196,7 @@ def configure(path: str, kind: Any, options: Mapping[str, object]) -> object:
         ) from None
     except Exception as error:
         raise SettingsError(
-            key_of(path), f"its options are refused: {error_text(error)}"
+            key_of(path), f"the plugin refuses its options: {error_text(error)}"
         ) from error
 
 

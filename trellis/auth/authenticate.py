@@ -10,7 +10,7 @@ a login is handled:
     room in the queue ----------------------------------------------> a thread hashes: verdict later
     queue full -----------------------------------------------------> busy
 
-If too many logins wait for their turn, the line of the address with the most of them gives way, so
+If too many logins wait for their turn, the newest login of the longest line is answered as busy, so
 that one address does not keep the users at other addresses out.
 """
 
@@ -53,13 +53,16 @@ VerdictCallback = Callable[[Verdict], None]
 
 
 class AccountIdentity(Identity):
-    """A user of the settings, to whom the broker may store further permissions."""
+    """A user of the settings, for whom the broker may store further permissions."""
 
     #: The accounts, which know the users that the broker stores. `Accounts` sets this attribute.
     accounts: Accounts | None = None
 
     def stored_identity(self, vhost: str, client_id: str) -> Identity | None:
-        """Return the identity with the stored permissions in a virtual host; None without any."""
+        """Return the identity with the permissions in a virtual host that the broker stores.
+
+        Return None if the broker stores none.
+        """
         users = None if self.accounts is None else self.accounts.users
         stored = None if users is None else users.by_name.get(self.name)
         return None if stored is None else stored.for_vhost(vhost, client_id)
@@ -96,9 +99,10 @@ class Account:
 class Accounts(Authenticator):
     """The authenticator that checks user names and passwords.
 
-    `anonymous` is the identity of clients without a user name, None if they are refused. They are
-    accepted from loopback only, unless `anonymous_remote` is True. `threads` hash passwords; up to
-    `queue` different credentials wait for them, and verified ones are kept for `remember` seconds.
+    `anonymous` is the identity of clients without a user name, None if they are refused. With
+    `anonymous_remote`, such clients may connect from any address, else from loopback only.
+    `threads` is the number of threads that hash passwords. At most `queue` different credentials
+    wait for these threads. Verified credentials are remembered for `remember` seconds.
     """
 
     def __init__(
@@ -221,7 +225,7 @@ class Accounts(Authenticator):
         self._drop_empty(line)
 
     def _line(self, credentials: Credentials) -> LoginLine:
-        """Return the line for a login: that of its address, and on loopback of its user name."""
+        """Return the line of the login's address; on loopback, the line of its user name."""
         key = credentials.address, (credentials.user or "")[:MAX_NAME] if credentials.local else ""
         line = self._lines.get(key)
         if line is None:
@@ -236,7 +240,8 @@ class Accounts(Authenticator):
     def _has_room(self, line: LoginLine) -> bool:
         """True if another login of this line may wait.
 
-        If too many wait, the last one of the longest line gives way, unless this line is as long.
+        If too many logins wait, the newest login of the longest line is answered as busy to make
+        room. If this line is as long as the longest line, there is no room.
         """
         if self._throttled < self._queue:
             return True
@@ -248,7 +253,7 @@ class Accounts(Authenticator):
         return True
 
     def _begin(self, login: PendingLogin, line: LoginLine) -> None:
-        """Check a login whose turn it is, after a wait if logins before it failed."""
+        """Check a login whose turn it is, after a wait if earlier logins failed."""
         loop = asyncio.get_running_loop()
         credentials = login.credentials
         seconds = self.login_throttle.wait(
@@ -270,7 +275,7 @@ class Accounts(Authenticator):
             self._leave(line)
 
     def _leave(self, line: LoginLine) -> None:
-        """End the turn of one login, and begin with the next ones of its line."""
+        """End the turn of one login of a line, and begin the next logins of this line."""
         line.running -= 1
         now = asyncio.get_running_loop().time()
         places = self.login_throttle.places(line, now)
@@ -284,7 +289,7 @@ class Accounts(Authenticator):
         self._drop_empty(line)
 
     def _check(self, login: PendingLogin) -> bool:
-        """Have the password of a login checked; return False if the login is answered already."""
+        """Start or join a check of the login's password; return False if the answer is busy."""
         digest = login.digest
         if digest in self._checking:
             self._checking[digest].append(login)

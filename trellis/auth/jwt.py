@@ -49,7 +49,7 @@ MAX_EXPIRES: Final = 253_402_300_799
 MAX_KEYS: Final = 64
 #: Most scopes that are read from a token.
 MAX_SCOPES: Final = 200
-#: Most `#` in a binding key: a key with more is refused without comparing it with the scopes.
+#: Most `#` in a binding key: a binding key with more is refused without looking at the scopes.
 MAX_WILDCARDS: Final = 3
 
 _TOKEN: Final = re.compile(rb"eyJ[A-Za-z0-9_-]*\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
@@ -105,7 +105,7 @@ class ScopedIdentity(Identity):
         ):
             raise AccessRefused(
                 f"{operation} access to {kind} '{name}' in vhost '{vhost}' refused "
-                f"for user '{self.name}': no scope of its token allows it"
+                f"for user '{self.name}': no scope of the token allows this access"
             )
 
     def may_route(self, exchange: str, key: str, topic: bytes) -> bool:

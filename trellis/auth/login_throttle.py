@@ -7,10 +7,11 @@ A guesser gains nothing by many connections: the logins of one client address st
 (LoginLine). While none has failed, FREE_FAILURES of them are checked at a time; each failure takes
 one place away, down to one. The wait of a login begins when it is its turn.
 
-Failures are counted by client address and by user name. The limit for a user name is lower, since
-other clients can cause that wait. Credentials that were verified recently never wait. Loopback
-addresses are not counted, since all programs of this machine share them; there, the logins of one
-user name stand in a line. Both tables are bounded; the entry with the oldest failure is evicted.
+Failures are counted by client address and by user name. The longest wait for a user name is
+shorter, since clients at other addresses can cause it. Recently verified credentials never wait.
+Loopback addresses are not counted, since all programs of this machine share them; there, the logins
+of one user name stand in a line. Both tables are bounded; the entry with the oldest failure is
+evicted.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ USER_WAIT_MAX: Final = 2.0
 LINE_SECONDS: Final = 10.0
 #: Largest number of addresses, and of user names, whose failures are counted.
 MAX_KEYS: Final = 10_000
-#: Characters of a user name that are compared: longer names that begin alike share their failures.
+#: Characters of a user name that are compared: longer names that begin with the same MAX_NAME
+#: characters share their failures.
 MAX_NAME: Final = 255
 
 
 class LoginFailures:
-    """The number of login failures of each address, or user name, and the time of the last one."""
+    """The number of login failures of each address, or user name, and the last failure's time."""
 
     def __init__(self, most: float) -> None:
         self._wait_max = most
@@ -80,7 +82,7 @@ class PendingLogin:
 
     `digest` identifies the credentials. `identity` is the user of the given name, who is logged
     in if the password fits `password_hash`; None if the name is unknown. `expires` is the time at
-    which the login no longer waits for its turn.
+    which the login is answered as busy if it still waits for its turn.
     """
 
     __slots__ = (
@@ -137,7 +139,7 @@ class LoginThrottle:
         self.throttled = 0
 
     def wait(self, user: str, address: str, local: bool, now: float) -> float:
-        """Return the seconds that a login must wait, and count the login if it must."""
+        """Return the seconds that a login must wait, and count the login if it must wait."""
         seconds = max(
             self.users.wait(user[:MAX_NAME], now),
             0.0 if local else self.addresses.wait(address, now),

@@ -66,10 +66,10 @@ def _parse(password_hash: str) -> tuple[str, bytes]:
     try:
         salted = base64.b64decode(text, validate=True)
     except binascii.Error:
-        raise ValueError("its password_hash is not base64") from None
+        raise ValueError("the password_hash is not base64") from None
     if text and len(salted) != _SALT + _SIZES[algorithm]:
         raise ValueError(
-            f"its password_hash has {len(salted)} bytes, "
+            f"the password_hash has {len(salted)} bytes, "
             f"but {name} makes {_SALT + _SIZES[algorithm]} bytes"
         )
     return algorithm, salted

@@ -16,7 +16,8 @@ from trellis.settings.schema import RatesSettings as RateSettings
 
 #: Largest number of shared buckets; the least recently used one is evicted.
 MAX_SHARED_BUCKETS: Final = 10_000
-#: Names of the rate limits, as in the settings: the owner of a bucket, and the unit it counts.
+#: Names of the rate limits, as in the settings, such as `user_bytes`: the owner of the bucket, and
+#: the unit that the bucket counts.
 LIMITS: Final = tuple(
     f"{owner}_{unit}"
     for owner in ("connection", "user", "vhost", "address")

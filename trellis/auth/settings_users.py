@@ -135,7 +135,7 @@ def _generated_account(name: str, directory: Path | None) -> Account:
         except (OSError, ValueError, RecursionError) as error:
             what = error.strerror if isinstance(error, OSError) else error
             raise SettingsError(
-                f"{path}: unreadable ({what}); delete it to get a new password"
+                f"{path}: cannot be read ({what}); delete the file to get a new password"
             ) from error
         if kept.name == name:
             return Account(superuser(name), kept.password_hash, False)

@@ -61,7 +61,7 @@ def add_json(action: Parser) -> None:
 
 
 def ask(arguments: argparse.Namespace, method: str, *path: str, body: object = None) -> Any:
-    """Send one request to `/api/PATH` and return its decoded answer, None for an empty one.
+    """Send one request to `/api/PATH` and return its decoded answer, None for an empty answer.
 
     Raises CommandError.
     """
@@ -76,7 +76,8 @@ def show(
 ) -> None:
     """Print `columns` of the rows as a table, or with --json all columns as JSON.
 
-    Print the text `empty` instead of a table without rows. If `columns` is empty, print all.
+    Print the text `empty` instead of a table without rows. If `columns` is empty, print all
+    columns.
     """
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(rows)).decode())

@@ -105,10 +105,10 @@ class ApiClient:
 
 
 def add_login(command: Parser) -> None:
-    """Add the flags for the URL of a running broker and for the login, and those for settings.
+    """Add --url, the flags for the login, and the flags of the settings.
 
-    Here --user and --password name the user that logs in. The settings of the same names define a
-    user of a broker that is started, so their flags are not added.
+    --user, --password and --password-file give the login. They replace the flags of the settings
+    `user`, `password` and `password_file`, which define a user of a broker at its start.
     """
     command.add_argument(
         "--url",
@@ -206,7 +206,7 @@ def fetch(request: urllib.request.Request) -> bytes:
         cause = getattr(error, "reason", error)
         text = (getattr(cause, "strerror", None) or str(cause) or type(cause).__name__)[:SHOWN]
         raise CommandError(
-            f"no answer from {place} ({text}); is the broker running there? Else give --url"
+            f"no answer from {place} ({text}); start the broker, or give its URL with --url"
         ) from None
 
 
@@ -218,7 +218,7 @@ def error_text(error: urllib.error.HTTPError) -> str:
 def _reason(error: urllib.error.HTTPError) -> tuple[str, bool]:
     """Return the text of an error answer, and True if the HTTP API gave the text as the reason.
 
-    If False, the text is the beginning of the body, which may be of any format.
+    With False, the text is the beginning of the body, which may have any format.
     """
     with error:
         body = error.read(SHOWN)

@@ -47,7 +47,7 @@ def add(commands: Commands) -> None:
         "workload",
         metavar="WORKLOAD",
         nargs="*",
-        help="workload to run, see --list [all that need only the given brokers]",
+        help="workload to run, see --list [all workloads that need only the given brokers]",
     )
     tool.add_argument(
         "--amqp",
@@ -223,7 +223,7 @@ def _write(path: str, report: BenchReport) -> None:
 
 
 def _targets(arguments: argparse.Namespace) -> dict[str, BrokerTarget]:
-    """Return the brokers of --amqp and --mqtt by protocol, or both defaults without these flags.
+    """Return the brokers of --amqp and --mqtt by protocol; without both flags, the default brokers.
 
     Raises CommandError for an invalid URL.
     """

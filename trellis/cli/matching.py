@@ -100,7 +100,7 @@ def add_bench(tools: Any) -> None:
 
 
 def matchers(arguments: argparse.Namespace) -> int:
-    """Print the algorithms for topic matching, and if each can be loaded here."""
+    """Print the algorithms for topic matching, and which of them can be loaded here."""
     from matching import algorithms
     from trellis.bench.matching.contenders import missing
 
@@ -127,8 +127,9 @@ def matchers(arguments: argparse.Namespace) -> int:
 
 
 def bench(arguments: argparse.Namespace) -> int:
-    """Measure the chosen contenders, or list all; the exit code is 1 if an answer was wrong or a
-    contender ended.
+    """Measure the chosen contenders, or list all contenders.
+
+    The exit code is 1 if an answer was wrong or missing, or a contender's process ended.
     """
     from trellis.bench.matching.cases import FULL, PARTS, QUICK, batches
     from trellis.bench.matching.rounds import RoundPlan

@@ -98,16 +98,16 @@ class ReplayPublisher:
     def confirmed(self) -> int:
         """The number of confirmed messages.
 
-        Computed from the unconfirmed ones, so that both agree at every point at which the user may
-        interrupt the command.
+        Computed from the number of unconfirmed messages, so that both numbers agree at every point
+        at which the user may interrupt the command.
         """
         return self.published - len(self._unconfirmed) - self.refused
 
     def summary(self, end: int) -> str:
-        """Return a text that says how many messages are confirmed, and where to continue.
+        """Return a text with the number of confirmed messages and the offset to continue from.
 
-        That is the first unconfirmed offset, or if there is none, `end`, the first offset that was
-        not published.
+        The offset is the first unconfirmed offset. If all messages are confirmed, it is `end`, the
+        first offset that was not published.
         """
         first = min(self._unconfirmed.values(), default=end)
         return f"{self.confirmed} messages are confirmed; continue with --from {first}"

@@ -240,14 +240,14 @@ def _streams(directory: Path) -> str:
 
 
 def _definitions(directory: Path) -> Iterator[tuple[int, Defined]]:
-    """Yield each definition in the catalog after its number. Raises StoreError."""
+    """Yield (number, definition) for each definition in the catalog. Raises StoreError."""
     yield from _read_catalog(directory)[0]
 
 
 def _read_catalog(directory: Path) -> tuple[list[tuple[int, Defined]], int]:
     """Return the definitions with their numbers, and the log's position at the last write.
 
-    Raise StoreError.
+    Raises StoreError.
     """
     from broker.store.catalog import Catalog
 

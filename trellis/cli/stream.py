@@ -19,7 +19,7 @@ from trellis.cli.stream_source import StreamSource, add_range
 from trellis.cli.table import columns_of, table
 
 _USAGE = "list | head QUEUE | export QUEUE FILE [--url URL] [--user NAME --password WORD]"
-_NO_ROWS = "there are no rows in that range"
+_NO_ROWS = "the stream has no rows in the range from --from to --to"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: A number of seconds that a timedelta can hold, but that lies after the last possible datetime.
 _TOO_LATE = 1 << 40
@@ -159,8 +159,8 @@ def _write_arrow(source: StreamSource, out: BinaryIO) -> int:
     """Write the rows as an Arrow IPC stream and return their number.
 
     Batches are copied as they are. Only the last batch can be cut, by lowering its number of rows.
-    So a range can end within a batch, but not begin there: that raises CommandError, and so does a
-    range without rows.
+    So a range can end within a batch, but cannot begin within one. Raises CommandError for a range
+    that begins within a batch, or has no rows.
     """
     count = 0
     for schema, batch, first, end in source.batches():

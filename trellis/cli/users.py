@@ -151,7 +151,7 @@ def _add_password(command: Parser) -> None:
 def _new_password(arguments: argparse.Namespace) -> str:
     """Return the new password of the user NAME: from --new-password-file, a prompt or stdin.
 
-    Raises CommandError if it is empty. The password for the login is --password.
+    Raises CommandError if the new password is empty. (--password is the password for the login.)
     """
     if arguments.new_password_file is not None:
         try:
@@ -225,7 +225,8 @@ def delete_user(arguments: argparse.Namespace) -> int:
 def list_permissions(arguments: argparse.Namespace) -> int:
     """Print the permissions and topic rules of one user, or of all users.
 
-    A user with topic rules but without permissions, which cannot connect, has empty columns.
+    A user with topic rules but without permissions cannot connect, and has empty columns of
+    permissions.
     """
     rows = ask(arguments, "GET", "permissions")
     rules = {

@@ -60,7 +60,7 @@ def add(commands: Commands) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="if several policies match an object, that with the highest priority applies [0]",
+        help="if several policies match an object, the highest priority decides [0]",
     )
     add_vhost(command)
     command = add_action(

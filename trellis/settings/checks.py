@@ -11,8 +11,8 @@ from trellis.settings.schema import Settings
 #: Longest path of a Unix socket in bytes, on every system.
 SOCKET_PATH_MAX = 103
 
-#: A broken rule: the conflicting keys, with the key to change first, and a text with the problem of
-#: that key.
+#: A broken rule: the conflicting keys, and a text with the problem. The error names the first of
+#: these keys that has been set, or the first key if all have their defaults.
 Problem = tuple[tuple[str, ...], str]
 
 
@@ -93,8 +93,8 @@ def _sockets(settings: Settings) -> Iterator[Problem]:
         if isinstance(listener, PlainListener):
             size = len(os.fsencode(os.path.expanduser(listener.socket)))
             if size > SOCKET_PATH_MAX:
-                problem = f"has {size} bytes, and the path of a Unix socket at most"
-                yield (f"{name}.socket",), f"{problem} {SOCKET_PATH_MAX}; shorten it"
+                problem = f"is too long: {size} bytes; the path of a Unix socket may have at most"
+                yield (f"{name}.socket",), f"{problem} {SOCKET_PATH_MAX} bytes"
 
 
 def _credentials(settings: Settings) -> Iterator[Problem]:
@@ -107,13 +107,16 @@ def _credentials(settings: Settings) -> Iterator[Problem]:
 
 
 def _user_names(settings: Settings) -> Iterator[Problem]:
-    """Yield a problem for each user name that occurs twice, or is that of the built-in user."""
+    """Yield a problem for each user name that occurs twice, or is `guest`, the built-in user."""
     seen: set[str] = set()
     for key, name in [("user", settings.user), *(("users", user.name) for user in settings.users)]:
         if name in seen:
             yield ("users",), f'"{name}" is given twice; user names must differ'
         if name == "guest" and settings.auth.guest:
-            yield (key,), "guest is built in; set auth.guest to false to define it yourself"
+            yield (
+                (key,),
+                "the user guest is built in; set auth.guest to false to define guest yourself",
+            )
         seen.add(name)
 
 

@@ -16,8 +16,8 @@ The key in files (`amqp.frame_max`), the environment variable, the flag, `--help
 default file all follow from this declaration; see options.py.
 
 `protocols` and `broker` cannot import the settings. They read objects of their own (`AmqpOptions`,
-`MqttOptions`, `BrokerLimits`), whose attributes hold the defaults. A setting that such an object
-reads takes its default from there, and says in `fills` which attribute it replaces.
+`MqttOptions`, `BrokerLimits`), whose attributes hold the defaults. A setting that sets such an
+attribute takes its default from the attribute, and names the attribute in `fills`.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ class CoreField(NamedTuple):
     convert: Callable[[Any], object] | None = None
 
 
-#: One attribute (a class stands for its attribute with the setting's own name), or several.
+#: One or several attributes. A class stands for its attribute with the name of the setting.
 Fills = type | CoreField | tuple[CoreField, ...]
 
 
@@ -63,8 +63,8 @@ def option(
     """Return the declaration of a setting, which stands beside its type.
 
     `text` is the help text. `ge` and `le` are inclusive bounds of a number; without
-    `le`, the upper bound is INT64. `check` takes a text and raises ValueError with a phrase that
-    completes "must be". `choices` returns the allowed words if the type does not list them. The
+    `le`, the upper bound is INT64. `check` takes a text and raises ValueError with a message that
+    begins with "must be". `choices` returns the allowed words if the type does not list them. The
     value of a `secret` setting is never printed. `fills` names the attributes in options objects
     of `broker` and `protocols` that get the value.
     """

@@ -170,7 +170,8 @@ class Mqtt(PlainListener, frozen=True, kw_only=True):
     keep_alive_max: Annotated[
         int,
         option(
-            "longest keep-alive; a client of MQTT 5 that asks for more gets this; 0 is no limit",
+            "longest keep-alive; a client of MQTT 5 that asks for a longer one gets this "
+            "value; 0 is no limit",
             ge=0,
             le=65535,
             unit="s",
@@ -180,8 +181,8 @@ class Mqtt(PlainListener, frozen=True, kw_only=True):
     response_prefix: Annotated[
         str,
         option(
-            "beginning of the response information that a client may request; the client "
-            'identifier follows; "" gives none',
+            "prefix of the response information that an MQTT 5 client may request; the client "
+            'identifier follows the prefix; "" gives no response information',
             fills=MqttOptions,
         ),
     ] = MQTT.response_prefix
@@ -260,7 +261,7 @@ Origins = Annotated[
     str,
     option(
         "web origins, separated by commas, whose pages may connect, in addition to pages of this "
-        "host; their clients must give a user name; * is every origin",
+        "host; clients in pages of other hosts must give a user name; * is every origin",
         check=check_origins,
     ),
 ]

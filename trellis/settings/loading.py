@@ -14,7 +14,7 @@ from trellis.settings.errors import SettingsError, nearest
 from trellis.settings.options import OPTIONS, SECTIONS, USER_OPTIONS, Option
 from trellis.settings.schema import Settings, UserSettings
 
-#: The settings file is the first of these that exists, if none is named.
+#: If no settings file is named, the first of these files that exists is read.
 SEARCHED = (Path("broker.toml"), Path("/etc/trellis/broker.toml"))
 PREFIX = "TRELLIS_"
 #: Variables with this prefix that are not settings: TRELLIS_PURE and TRELLIS_REQUIRE* are for
@@ -115,10 +115,10 @@ def read_text(text: str, where: str) -> dict[str, Given]:
     try:
         tables = tomllib.loads(text)
     except RecursionError:
-        raise SettingsError(where, "not valid TOML, nested too deeply") from None
+        raise SettingsError(where, "is not valid TOML: it is nested too deeply") from None
     except ValueError as error:
         line, problem = _line_of(error, text)
-        raise SettingsError(f"{where}:{line}", f"not valid TOML, {problem}") from None
+        raise SettingsError(f"{where}:{line}", f"is not valid TOML: {problem}") from None
 
     given: dict[str, Given] = {}
     for key, value in tables.items():

@@ -131,8 +131,9 @@ class Option(Struct, frozen=True):
     def read(self, value: object, *, text: bool = False) -> Any:
         """Return `value` as this setting's type.
 
-        `text` is true for a value from the environment or a flag. Raises ValueError with what is
-        expected; the message repeats the value unless the setting is secret.
+        `text` is true for a value from the environment or a flag. Raises ValueError, whose message
+        says which values are valid. The message repeats the given value, except for a secret
+        setting.
         """
         choices = self.choices
         if isinstance(value, bool) and "true" in choices:
@@ -140,7 +141,8 @@ class Option(Struct, frozen=True):
         try:
             read = msgspec.convert(value, Annotated[self.type, self.meta], strict=not text)
         except msgspec.ValidationError:
-            raise ValueError(self._problem(self._expected(choices), value, choices)) from None
+            problem = f"must be {self._expected(choices)}"
+            raise ValueError(self._problem(problem, value, choices)) from None
         except UnicodeEncodeError:
             raise ValueError("must be UTF-8") from None
         for one in [read] if isinstance(read, str) else read if isinstance(read, tuple) else ():
@@ -150,14 +152,14 @@ class Option(Struct, frozen=True):
             not read
             or any(word not in choices for word in ([read] if isinstance(read, str) else read))
         ):
-            raise ValueError(self._problem(self._expected(choices), value, choices))
+            raise ValueError(self._problem(f"must be {self._expected(choices)}", value, choices))
         return read
 
     def _check(self, value: str, choices: tuple[str, ...]) -> None:
         try:
             value.encode()
             if "\0" in value:
-                raise ValueError("text without NUL")
+                raise ValueError("must be text without NUL")
             if self.check is not None:
                 self.check(value)
         except UnicodeEncodeError:
@@ -165,12 +167,12 @@ class Option(Struct, frozen=True):
         except ValueError as error:
             raise ValueError(self._problem(str(error), value, choices)) from None
 
-    def _problem(self, expected: str, value: object, choices: tuple[str, ...]) -> str:
+    def _problem(self, problem: str, value: object, choices: tuple[str, ...]) -> str:
         words = value if isinstance(value, list) else [value]
         wrong = next((w for w in words if isinstance(w, str) and w not in choices), None)
         hint = f"; the nearest is {nearest(wrong, choices)}" if choices and wrong else ""
         got = "" if self.secret else f", got {shown(wrong if hint else value)}"
-        return f"must be {expected}{got}{hint}"
+        return f"{problem}{got}{hint}"
 
 
 def _options(table: type[Struct], prefix: str = "") -> dict[str, Option]:

@@ -15,7 +15,7 @@ from trellis.settings.schema import Settings
 MASK = "********"
 #: Columns of the default file.
 WIDTH = 100
-#: For each unit, larger units to use if the value is a multiple of one.
+#: For each unit, larger units; a value is shown in a larger unit if it is a multiple of that unit.
 LARGER = {
     "bytes": ((1 << 20, "MiB"), (1 << 10, "KiB")),
     "s": ((86_400, "days"),),
@@ -95,7 +95,7 @@ def _document(
     lines: list[str] = []
     section = ""
     for option in OPTIONS.values():
-        if option.key == "users":  # Comes last: keys after a list of tables would belong to it.
+        if option.key == "users":  # Written last: later keys would belong to the last user.
             continue
         if option.section != section:
             section = option.section

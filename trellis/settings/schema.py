@@ -62,7 +62,7 @@ Plugins = dict[str, dict[str, object]]
 
 
 def _matchers() -> tuple[str, ...]:
-    """Return the names of the matching algorithms, with those of installed packages."""
+    """Return the names of all matching algorithms, including those of installed packages."""
     return tuple(algorithm.name for algorithm in algorithms())
 
 
@@ -185,8 +185,8 @@ class Limits(Section, frozen=True, kw_only=True):
     transaction_parts: Annotated[
         int,
         option(
-            "copies of messages and settlements of one AMQP transaction; a commit carries out all "
-            "of them in one turn",
+            "message copies and settlements that one AMQP transaction may contain; a commit "
+            "carries out all of them in one turn of the event loop",
             ge=1,
             fills=BrokerLimits,
         ),
@@ -216,8 +216,8 @@ class Limits(Section, frozen=True, kw_only=True):
     pattern_nodes: Annotated[
         int,
         option(
-            "index nodes that one topic may visit because of the wildcard patterns of one queue or "
-            "session; 0 is no limit",
+            "index nodes that the lookup of one topic may visit because of the wildcard patterns "
+            "of one queue or session; 0 is no limit",
             ge=0,
             fills=BrokerLimits,
         ),
@@ -296,8 +296,8 @@ class RatesSettings(Section, frozen=True, kw_only=True):
     patience: Annotated[
         float,
         option(
-            "longest time for which a client is throttled; one that would have to wait longer is "
-            "disconnected",
+            "longest time for which a client is throttled; a client that would have to wait longer "
+            "is disconnected",
             ge=0,
             le=3600,
             unit="s",
@@ -368,7 +368,7 @@ class AmqttSettings(Section, frozen=True, kw_only=True):
 
 
 class UserSettings(Section, frozen=True, kw_only=True):
-    """A user; the three patterns are regular expressions over names, as in RabbitMQ."""
+    """A user; configure, write and read are regular expressions over names, as in RabbitMQ."""
 
     name: Annotated[str, option("name given at login", check=check_object_name)]
     password_hash: Annotated[
@@ -418,10 +418,14 @@ class Settings(Section, frozen=True, kw_only=True):
     password: Annotated[
         str,
         option(
-            "password of that user; a flag is visible to other users of the machine", secret=True
+            "password of the user that `user` names; a flag is visible to other users of the "
+            "machine",
+            secret=True,
         ),
     ] = ""
-    password_file: Annotated[str, option("file whose first line is the password of that user")] = ""
+    password_file: Annotated[
+        str, option("file whose first line is the password of the user that `user` names")
+    ] = ""
     node: NodeSettings = NodeSettings()
     amqp: Amqp = Amqp()
     amqps: Amqps = Amqps()

@@ -1,7 +1,7 @@
 """Rules for one text that is the value of a setting.
 
-Each `check_` function raises ValueError with a phrase that describes valid values and completes
-"must be", such as `three octal digits, such as "0660"`.
+Each `check_` function raises ValueError with a message that says which values are valid, as in
+`must be three octal digits, such as "0660"`. The caller adds the key before the message.
 """
 
 import ipaddress
@@ -27,14 +27,14 @@ def check_addresses(host: str) -> None:
         split_addresses(host)
     except ValueError:
         raise ValueError(
-            'IP addresses separated by commas, such as "127.0.0.1,::1" or "0.0.0.0"'
+            'must be IP addresses separated by commas, such as "127.0.0.1,::1" or "0.0.0.0"'
         ) from None
 
 
 def split_networks(text: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
     """Split `"10.0.0.0/8, ::1"` into networks; an address is a network of one address.
 
-    Raises ValueError if a part is neither.
+    Raises ValueError if a part is neither an address nor a network.
     """
     return [ipaddress.ip_network(part.strip()) for part in text.split(",") if part.strip()]
 
@@ -45,7 +45,7 @@ def check_networks(text: str) -> None:
         split_networks(text)
     except ValueError:
         raise ValueError(
-            'IP addresses or networks separated by commas, such as "10.0.0.5,10.1.0.0/16"'
+            'must be IP addresses or networks separated by commas, such as "10.0.0.5,10.1.0.0/16"'
         ) from None
 
 
@@ -68,7 +68,7 @@ def check_origins(text: str) -> None:
     for origin in split_origins(text):
         if origin not in ("*", "null") and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin):
             raise ValueError(
-                'web origins separated by commas, such as "https://app.example.org,'
+                'must be web origins separated by commas, such as "https://app.example.org,'
                 'http://10.0.0.5:8080", or "*"'
             )
 
@@ -76,26 +76,26 @@ def check_origins(text: str) -> None:
 def check_path(path: str) -> None:
     """Raise ValueError unless the text is the path of a URL, without query and fragment."""
     if not re.fullmatch(r"/[!-~]*", path) or "?" in path or "#" in path:
-        raise ValueError('a path, such as "/ws"')
+        raise ValueError('must be a path, such as "/ws"')
 
 
 def check_mode(text: str) -> None:
     """Raise ValueError unless the text is file permissions in octal digits, such as 0660."""
     if not re.fullmatch(r"0?[0-7]{3}", text):
-        raise ValueError('three octal digits, such as "0660"')
+        raise ValueError('must be three octal digits, such as "0660"')
 
 
 def check_name(name: str) -> None:
     """Raise ValueError unless the name of a broker has 1 to 255 letters, digits, or . _ @ -"""
     if not re.fullmatch(r"[A-Za-z0-9._@-]{1,255}", name):
-        raise ValueError("1 to 255 letters, digits and . _ @ -")
+        raise ValueError("must be 1 to 255 letters, digits and . _ @ -")
 
 
 def check_object_name(name: str) -> None:
     """Raise ValueError unless the text is a valid name of a user or a virtual host."""
     fault = fault_of(name)
     if fault:
-        raise ValueError(f"1 to {NAME_BYTES_MAX} bytes of UTF-8 without NUL ({fault})")
+        raise ValueError(f"must be 1 to {NAME_BYTES_MAX} bytes of UTF-8 without NUL ({fault})")
 
 
 def check_optional_name(name: str) -> None:
@@ -109,7 +109,7 @@ def check_regex(pattern: str) -> None:
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"a valid regular expression ({error})") from None
+        raise ValueError(f"must be a valid regular expression ({error})") from None
 
 
 def check_hash(text: str) -> None:
@@ -117,14 +117,14 @@ def check_hash(text: str) -> None:
     try:
         extract_parameters(text)
     except ValueError:
-        raise ValueError("the output of `trellis hash-password`") from None
+        raise ValueError("must be the output of `trellis hash-password`") from None
 
 
 def check_tag(tag: str) -> None:
     """Raise ValueError unless the tag is management, policymaker or monitoring."""
     if tag not in ("management", "policymaker", "monitoring"):
         raise ValueError(
-            "management, policymaker or monitoring (for an administrator, set "
+            "must be management, policymaker or monitoring (for an administrator, set "
             "`administrator = true` instead)"
         )
 
@@ -133,7 +133,7 @@ def check_journal(text: str) -> None:
     """Raise ValueError unless the text is VHOST=NAME: a virtual host and a stream in it."""
     vhost, equals, name = text.rpartition("=")
     if not equals or fault_of(vhost) or fault_of(name):
-        raise ValueError('VHOST=NAME, such as "/=journal"')
+        raise ValueError('must be VHOST=NAME, such as "/=journal"')
 
 
 def check_rule(text: str) -> None:
@@ -141,4 +141,4 @@ def check_rule(text: str) -> None:
     try:
         check_user_rule(text, "user", "vhost")
     except ValueError as error:
-        raise ValueError(f"a valid rule ({error})") from None
+        raise ValueError(f"must be a valid rule ({error})") from None

@@ -137,23 +137,28 @@ def _key(kind: type | str, option: str = "") -> str:
             ),
         ),
         (here(Picky), {}, f"{_key(Picky, 'needed')}: must be given"),
-        (here(NoTable), {}, f"{_key(NoTable)}: its Config is not a dataclass"),
+        (here(NoTable), {}, f"{_key(NoTable)}: the plugin's Config is not a dataclass"),
         (
             here(Checks),
             {},
-            f"{_key(Checks)}: its options are refused: ValueError: two lines of text",
+            f"{_key(Checks)}: the plugin refuses its options: ValueError: two lines of text",
         ),
         (
             FILE,
             {"password_file": "/no/such/file"},
             (
-                f"{_key(FILE)}: cannot be made: PasswordFileError: Password file '/no/such/file' "
+                f"{_key(FILE)}: cannot be created: PasswordFileError: "
+                "Password file '/no/such/file' "
                 "not found"
             ),
         ),
-        (here(Unborn), {}, f"{_key(Unborn)}: cannot be made: OSError: no database"),
+        (here(Unborn), {}, f"{_key(Unborn)}: cannot be created: OSError: no database"),
         (here(NoStart), {}, f"{_key(NoStart)}: cannot start: OSError: no schema"),
-        (here(NotAsync), {}, f"{_key(NotAsync)}: its authenticate is not an async function"),
+        (
+            here(NotAsync),
+            {},
+            f"{_key(NotAsync)}: the plugin's authenticate is not an async function",
+        ),
     ],
 )
 async def test_what_cannot_be_loaded_is_told_in_one_line(
@@ -177,7 +182,9 @@ async def test_plugins_that_do_not_load_in_time_are_told(
     monkeypatch.setattr(amqtt_loading, "LOADING_SECONDS", 0.01)
     hold = threading.Event()
     monkeypatch.setattr(amqtt_loading, "load", lambda path, options: hold.wait(5))
-    with pytest.raises(SettingsError, match=r"amqtt\.plugins: not loaded within 0\.01 s"):
+    with pytest.raises(
+        SettingsError, match=r"amqtt\.plugins: the plugins did not load within 0\.01 s"
+    ):
         PluginAuthenticator({"a.B": {}}, accounts)
     hold.set()
 
