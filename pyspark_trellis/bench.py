@@ -232,7 +232,7 @@ def _matching(
     rival, number = _took(
         figures,
         progress,
-        f"crossJoin + rlike, 1,000 patterns, {part:,} messages of them",
+        f"crossJoin + rlike, 1,000 patterns, {part:,} of the messages",
         part,
         crossed.count,
         few,
@@ -241,9 +241,14 @@ def _matching(
     assert (ours or 0) == number, f"bulk matching found {ours} pairs, crossJoin and rlike {number}"
     assert found[0] > 0
     times = rival / part * count / a_few
-    figures.aim("bulk matching, 1,000 patterns, x crossJoin + rlike", ">= 500", times, times >= 500)
     figures.aim(
-        f"bulk matching, {len(many):,} patterns, x 1,000",
+        "bulk matching, 1,000 patterns: times as fast as crossJoin + rlike",
+        ">= 500",
+        times,
+        times >= 500,
+    )
+    figures.aim(
+        f"bulk matching, {len(many):,} patterns: time relative to 1,000 patterns",
         "<= 1.5",
         a_lot / a_few,
         a_lot <= 1.5 * a_few,
@@ -297,22 +302,25 @@ def _source(
         "a source that yields tuples, column by column", lambda: read("trellis-columns"), 3
     )
     figures.aim(
-        "source, rows a CPU second, all columns",
+        "source, all columns: rows per CPU second",
         ">= 500000",
         count / seconds,
         count / seconds >= 500_000,
     )
     figures.aim(
-        "source, x one that yields tuples, row by row", ">= 8", rows / seconds, rows >= 8 * seconds
+        "source: times as fast as a source of tuples, row by row",
+        ">= 8",
+        rows / seconds,
+        rows >= 8 * seconds,
     )
     figures.aim(
-        "source, x one that yields tuples, column by column",
+        "source: times as fast as a source of tuples, column by column",
         ">= 8",
         columns / seconds,
         columns >= 8 * seconds,
     )
     figures.aim(
-        "checksums, share of the source's CPU",
+        "checksums: share of the source's CPU time",
         "<= 0.10",
         1 - unchecked / seconds,
         unchecked >= 0.9 * seconds,

@@ -107,8 +107,8 @@ def _advise(arguments: argparse.Namespace) -> int:
         lines.head(advice.span, question.bindings.sources)
         lines.advise(advice)
         print(
-            f"{arguments.output} written: set matcher.profile to it, or send the broker SIGHUP if "
-            "that is set"
+            f"{arguments.output} written: set the broker's matcher.profile to this file; if it is "
+            "set already, send SIGHUP to the broker"
         )
         return 0
 

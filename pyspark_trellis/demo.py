@@ -296,8 +296,8 @@ def demo(
                 f"{sent:,} messages were published"
             )
         step(
-            f"lake and traffic: {counts[0]:,} rows, each of them once, as Parquet: the messages, "
-            "and the counts per topic and minute"
+            f"lake and traffic: {counts[0]:,} messages, each exactly once, and the counts per "
+            "topic and minute, as Parquet"
         )
         current, proposed = (
             definitions.read(output / name) for name in ("definitions.json", "proposed.json")
@@ -331,13 +331,13 @@ def _answers(
     found = audit(history, current)
     step(
         f"audit: of {found.bindings} bindings, {len(found.dead)} are dead and "
-        f"{len(found.subsumed)} are covered by another one; "
+        f"{len(found.subsumed)} are covered by another binding; "
         f"{len(found.unroutable)} topics reach no queue"
     )
     for lost in found.unroutable[:1]:
         print(
-            f"         the most frequent of them is {lost.topic}, with {lost.messages:,} messages; "
-            f"the nearest binding is {lost.nearest}"
+            f"         the most frequent of these topics is {lost.topic}, with "
+            f"{lost.messages:,} messages; the nearest binding is {lost.nearest}"
         )
     answer = what_if(history, current, proposed)
     step(
@@ -350,7 +350,7 @@ def _answers(
     advice = advise(history, current)
     advice.write(output / "matching-profile.json")
     chosen = ", ".join(f"{each.matcher or 'auto'} for {each.exchange}" for each in advice.exchanges)
-    step(f"advise: fastest matchers: {chosen}; matching-profile.json tells the broker")
+    step(f"advise: fastest matchers: {chosen}; matching-profile.json is for the broker")
     history.unpersist()
 
 

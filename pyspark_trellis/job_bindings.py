@@ -86,7 +86,7 @@ def read_bindings(arguments: argparse.Namespace) -> JobBindings:
     subscriptions = sum(1 for _ in state.subscriptions())
     sessions_line = (
         f"MQTT sessions and groups: {state.sessions():,}, "
-        f"with subscriptions: {subscriptions:,}, by {place}"
+        f"their subscriptions: {subscriptions:,}, from {place}"
     )
     if proposed is not None:
         proposed = topology.with_subscriptions(proposed, [state])

@@ -177,7 +177,8 @@ class Directory(JournalStream):
         if not files:
             inside = sorted(file.name for file in self._path.iterdir() if file.is_dir())
             hint = (
-                f"; it holds directories ({', '.join(inside[:3])}): name that of one stream"
+                f"; it holds directories ({', '.join(inside[:3])}): name the directory of one "
+                "stream"
                 if inside
                 else ""
             )

@@ -107,7 +107,7 @@ class SinkPublisher:
         if method.NAME != "Basic.Ack":
             self._fail(
                 f"the broker refused message {method.delivery_tag} (basic.nack): a queue is full "
-                "and its policy rejects"
+                "and its overflow policy rejects new messages"
             )
             return
         self._settled = method.delivery_tag if method.multiple else self._settled + 1

@@ -149,7 +149,7 @@ def test_errors_are_one_line(spark: SparkSession, tmp_path: Path) -> None:
     assert error_of(lambda: load(spark, tmp_path / "nowhere").count()).startswith(
         f"there is no journal in {tmp_path / 'nowhere'}: "
     )
-    assert "it holds directories (deep): name that of one stream" in error_of(
+    assert "it holds directories (deep): name the directory of one stream" in error_of(
         lambda: load(spark, tmp_path / "s").count()
     )
     assert "offset 3 of " in error_of(lambda: load(spark, deep, startingOffsets=3).count())

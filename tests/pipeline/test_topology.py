@@ -221,8 +221,8 @@ def test_bindings_come_from_the_file_and_mqtt_subscriptions_from_the_topology(pl
         "$share/g/b",
     )
     sessions = (
-        "MQTT sessions and groups: 1, with subscriptions: 1, "
-        "by $topology of vhost '/' as of 2026-03-01 12:05:00 UTC"
+        "MQTT sessions and groups: 1, their subscriptions: 1, "
+        "from $topology of vhost '/' as of 2026-03-01 12:05:00 UTC"
     )
     assert about.sources == (f"bindings: {place}/now.json", sessions)
     alone = question(place, "audit", "--definitions", "{place}/now.json", "--topology", "none")

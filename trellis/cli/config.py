@@ -60,7 +60,7 @@ def check_config(arguments: argparse.Namespace) -> int:
     if settings.jwt.keys:
         Tokens(settings.jwt)
     listeners = " ".join(f"{name}={listener.port}" for name, listener in settings.listeners.items())
-    sources_text = ", ".join(dict.fromkeys(sources.values())) or "nothing given, all defaults"
+    sources_text = ", ".join(dict.fromkeys(sources.values())) or "no settings given: all defaults"
     print(f"ok: {listeners} ({sources_text})")
     return 0
 

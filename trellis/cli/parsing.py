@@ -99,7 +99,9 @@ def add_settings(command: Parser, section: str = "", without: Collection[str] = 
     """
     group = command.add_argument_group(
         "settings",
-        "All flags of `trellis serve` are accepted; this command uses these." if section else None,
+        "All flags of `trellis serve` are accepted; this command uses only the flags below."
+        if section
+        else None,
     )
     group.add_argument(
         "--config",

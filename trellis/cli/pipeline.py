@@ -236,8 +236,9 @@ def _question(tool: Parser) -> None:
     )
     group = tool.add_argument_group(
         "topology",
-        "Bindings and MQTT subscriptions from the broker's stream $topology. It is needed for the "
-        "subscriptions, which a definitions file lacks, and for all bindings if no file is given.",
+        "Bindings and MQTT subscriptions from the broker's stream $topology. The stream is needed "
+        "for the subscriptions, which a definitions file lacks, and for all bindings if no file is "
+        "given.",
     )
     group.add_argument(
         "--topology",
