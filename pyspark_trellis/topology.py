@@ -127,7 +127,8 @@ def replay(stream: JournalStream, until: datetime | None = None) -> TopologyStat
         raise PipelineError(
             f"{stream.name} does not know the bindings at {until:{_WHEN}}: its first complete "
             "snapshot is of "
-            f"{first_known:{_WHEN}}; earlier snapshots are missing or removed (256 MiB are kept)"
+            f"{first_known:{_WHEN}}; earlier snapshots are missing or were removed "
+            "(256 MiB are kept)"
         )
     if not known:
         raise PipelineError(
