@@ -54,7 +54,8 @@ def check_hosts(text: str) -> None:
     for name in split_origins(text):
         if not re.fullmatch(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?", name):
             raise ValueError(
-                'host names without a port, separated by commas, such as "broker,broker.local"'
+                'must be host names without a port, separated by commas, such as "broker,'
+                'broker.local"'
             )
 
 
