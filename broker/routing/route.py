@@ -24,6 +24,7 @@ from mypy_extensions import i64
 
 from broker.messages.message import Address
 from broker.routing.plan import Plan
+from broker.store.contract import MessageStored
 
 
 class Route(Address):
@@ -50,3 +51,5 @@ class CcRoute(Route):
         super().__init__(exchange, keys[0], plan)
         self.keys = keys
         self.blind = blind
+        #: The entry that stores the message, if it was prepared for a transaction's commit.
+        self.entry: MessageStored | None = None

@@ -106,6 +106,10 @@ class MessageStored(StoreEntry):
         self.message = message
         self.queues = queues
         self.annotations = annotations
+        #: The entry as a member of a group without its last part, and that part, if `Store.prepare`
+        #: has encoded them; else empty.
+        self.head = b""
+        self.content = b""
 
     def with_expiry(self, queue: i64, clock: i64) -> Message:
         """Return the message with the expiry time that the queue's message TTL gave it.
@@ -400,6 +404,12 @@ class Store:
     ) -> i64:
         """Append a `MessageStored` of these values. Return its position. Hot path."""
         return self.append(MessageStored(vhost, message, queues, annotations), ticket)
+
+    def prepare(self, entry: MessageStored) -> None:
+        """Do the work for an entry that is appended to a group later, as far as that is possible.
+
+        A large group is applied in one turn, so as much as possible is done before it begins.
+        """
 
     def append_settled(self, queue: i64, position: i64) -> None:
         """Append a `MessageSettled` of these values, for which no ticket waits. Hot path."""

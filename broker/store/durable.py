@@ -185,6 +185,9 @@ class DurableStore(Store):
         else:
             self._recorder.add(position, entry)
 
+    def prepare(self, entry: MessageStored) -> None:
+        self._recorder.prepare(entry)
+
     def append_message(
         self,
         vhost: str,

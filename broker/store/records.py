@@ -51,6 +51,8 @@ from broker.store.layout import (
 )
 
 _U16: Final[i64] = 0xFFFF
+#: Size in bytes of what precedes the payload of a group's member: its kind and its length.
+MEMBER_HEAD_SIZE: Final = 5
 
 
 class Records:
@@ -130,16 +132,16 @@ class Recorder:
         content = b""
         last: i64 = position
         kind: i64 = record_kind(entry)
-        version: i64 = (
-            VERSION_2 if kind > CLOSED or kind == GROUP and _needs_version_2(entry) else VERSION
-        )
+        newest: i64 = kind
+        if isinstance(entry, EntryGroup):
+            content, newest = self._encode_group(entry)
+            last = position + len(entry.entries) - 1
+        # The kinds above CLOSED came with version 2 of the format.
+        version: i64 = VERSION_2 if kind > CLOSED or newest > CLOSED else VERSION
         write_i32_be(head, i32(version << 24 | kind << 16 | first))
         write_i32_be(head, 0)
         write_i64_be(head, position)
-        if isinstance(entry, EntryGroup):
-            content = self._encode_group(entry)
-            last = position + len(entry.entries) - 1
-        else:
+        if kind != GROUP:
             content = self._write_payload(head, entry)
         size: i64 = self._write_record(position, head, content)
         records.last = last
@@ -309,25 +311,51 @@ class Recorder:
             out.write(parameters)
         return content
 
-    def _encode_group(self, entry: EntryGroup) -> bytes:
-        """Return a group's payload: count u32; for each member, kind u8, length u32, payload."""
-        self._sizes = []
+    def prepare(self, entry: MessageStored) -> None:
+        """Encode an entry as a member of a group, to which it is added later."""
+        part = BytesWriter()
+        content = self._write_payload(part, entry)
+        size: i64 = len(part) + len(content)
+        if size <= PAYLOAD_MAX:
+            out = BytesWriter()
+            _write_member_head(out, STORED, size)
+            out.write(part.getvalue())
+            entry.head, entry.content = out.getvalue(), content
+
+    def _encode_group(self, entry: EntryGroup) -> tuple[bytes, i64]:
+        """Return a group's payload: count u32; for each member, kind u8, length u32, payload.
+
+        Return the highest kind of a member, too, but not that of a GROUP (it is not the highest).
+        """
+        sizes = self._sizes = []
         out = BytesWriter()
         write_i32_be(out, i32(len(entry.entries)))
+        newest: i64 = 0
         for member in entry.entries:
+            if isinstance(member, MessageStored) and member.head:
+                sizes.append(len(member.head) + len(member.content) - MEMBER_HEAD_SIZE)
+                out.write(member.head)
+                out.write(member.content)
+                continue
             kind: i64 = record_kind(member)
             assert kind != GROUP, "an EntryGroup cannot hold another one"
+            newest = max(newest, kind)
             part = BytesWriter()
             content = self._write_payload(part, member)
             size: i64 = len(part) + len(content)
             if size > PAYLOAD_MAX:
                 raise _too_large(size)
-            self._sizes.append(size)
-            out.append(u8(kind))
-            write_i32_be(out, i32(size))
+            sizes.append(int(size))
+            _write_member_head(out, kind, size)
             out.write(part.getvalue())
             out.write(content)
-        return out.getvalue()
+        return out.getvalue(), newest
+
+
+def _write_member_head(out: BytesWriter, kind: i64, size: i64) -> None:
+    """Write what precedes the payload of a group's member: MEMBER_HEAD_SIZE bytes."""
+    out.append(u8(kind))
+    write_i32_be(out, i32(size))
 
 
 def _count_copies(records: Records, position: i64, queues: list[int]) -> None:
@@ -364,13 +392,6 @@ def record_kind(entry: StoreEntry) -> i64:
         return SEQUENCED
     assert isinstance(entry, EntryGroup) and entry.entries, f"{entry!r} has no kind of record"
     return GROUP
-
-
-def _needs_version_2(entry: StoreEntry) -> bool:
-    """True if a group has a member of a kind that came with version 2 of the format."""
-    return isinstance(entry, EntryGroup) and any(
-        isinstance(member, (StreamExtended, Sequenced)) for member in entry.entries
-    )
 
 
 def _encoded_names(vhost: str, address: Address) -> bytes:

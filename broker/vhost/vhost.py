@@ -417,7 +417,11 @@ class VirtualHost(DeadLetterHost):
         for full in refusing:
             full.refuse(message)
         if message.qos > AT_MOST_ONCE and plan.durable:
-            self._store_message(message, plan, refusing, ticket)
+            entry = route.entry if isinstance(route, CcRoute) and not refusing else None
+            if entry is None:
+                self._store_message(message, plan, refusing, ticket)
+            else:
+                message.position = self.store.append(entry, ticket)
         for queue in plan.queues if message.qos == AT_MOST_ONCE else plan.reliable_queues:
             if queue in refusing:
                 continue
@@ -504,6 +508,16 @@ class VirtualHost(DeadLetterHost):
                 MessageStored(self.name, copy, [int(waiting.number)]), ticket
             )
         waiting.put(copy)
+
+    def prepare(self, route: CcRoute, message: Message) -> None:
+        """Do as much of the work for a persistent message as is possible before it is published.
+
+        An annotation is made when the message is published.
+        """
+        plan = route.plan
+        if message.qos > AT_MOST_ONCE and plan.durable and not plan.annotated:
+            entry = route.entry = MessageStored(self.name, message, plan.numbers)
+            self.store.prepare(entry)
 
     def _store_message(
         self, message: Message, plan: Plan, refusing: list[LimitedQueue], ticket: Ticket | None

@@ -1,6 +1,7 @@
 """Carrying out tx.commit: everything that has no effect in slices, then all effects in one turn.
 
-    prepare    slices   a plan for each publication, of those of its queues that still exist
+    prepare    slices   for each publication, a plan of those of its queues that still exist, and
+                        the record that stores it
     apply      at once  all publications, acknowledgements and rejections: one group of store
                         records, so that after a crash all of them have happened or none
     finish     slices   requeue what the client has requeued (no store record); free the memory
@@ -65,6 +66,8 @@ class Commit(BulkTask):
         self._plans = TargetPlans()
         #: Number of publications that are prepared.
         self._prepared: i64 = 0
+        #: True if the last turn has prepared all: `apply` of a large transaction has its own turn.
+        self._alone = False
         self._restarts = 0
         self._applied = False
         #: Delivery tags that are still to be requeued, the lowest one last.
@@ -110,15 +113,19 @@ class Commit(BulkTask):
             return self._finish()
         if not self._prepare():
             return False
+        if len(self._publications) > PARTS_PER_SLICE and not self._alone:
+            self._alone = True
+            return False
         if self._plans.has_dead:
             if self._restarts < RESTARTS:
                 self._restarts += 1
                 self._prepared = 0
+                self._alone = False
                 self._plans = TargetPlans()
                 return False
             for publication in self._publications:
                 if publication.targets.has_dead:
-                    publication.prepare(self._plans)
+                    self._publisher.prepare(publication, self._plans)
         self._apply()
         if len(self._publications) + len(self._requeued) > PARTS_PER_SLICE:
             return False
@@ -134,7 +141,7 @@ class Commit(BulkTask):
             if left <= 0:
                 return False
             publication = publications[self._prepared]
-            publication.prepare(self._plans)
+            self._publisher.prepare(publication, self._plans)
             self._prepared += 1
             left -= 1 + publication.targets.copies
         return True

@@ -34,6 +34,7 @@ from broker.routing.plan import Plan
 from broker.routing.plan_search import SearchSlot
 from broker.routing.planner import TOPICS
 from broker.routing.publish_context import PublishContext
+from broker.routing.resolved_targets import TargetPlans
 from broker.routing.route import CcRoute, Route
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
@@ -179,6 +180,10 @@ class ChannelPublisher:
         self.context.received += 1
         self._vhost.publish_persistent(route, message, ticket)
         return route.plan.weight
+
+    def prepare(self, publication: TransactedPublication, plans: TargetPlans) -> None:
+        """Prepare a publication of a transaction that is being committed, without any effect."""
+        publication.prepare(plans, self._vhost)
 
     def publish_committed(self, publication: TransactedPublication) -> None:
         """Deliver a prepared publication of a transaction that is being committed."""

@@ -15,6 +15,7 @@ from broker.messages.message import Message
 from broker.routing.deduplication import NumberedPublication
 from broker.routing.resolved_targets import ResolvedTargets, TargetPlans
 from broker.routing.route import CcRoute, Route
+from broker.vhost.vhost import VirtualHost
 from protocols.amqp.errors import AmqpError
 
 #: Ways to settle a delivery at the commit.
@@ -43,11 +44,13 @@ class TransactedPublication:
         #: Publisher and sequence number for deduplication; None if the message has none.
         self.number = number
 
-    def prepare(self, plans: TargetPlans) -> None:
-        """Give the route the plan of those targets that exist now."""
+    def prepare(self, plans: TargetPlans, vhost: VirtualHost) -> None:
+        """Give the route the plan of those targets that exist now, and prepare the message."""
         old = self.route
         blind = old.blind if isinstance(old, CcRoute) else []
-        self.route = CcRoute(old.exchange, [old.key], blind, plans.plan_of(self.targets))
+        route = CcRoute(old.exchange, [old.key], blind, plans.plan_of(self.targets))
+        vhost.prepare(route, self.message)
+        self.route = route
 
 
 class Transaction:
