@@ -44,6 +44,12 @@ class MemoryStore(Store):
     def page_out(self, message: Message) -> None:
         """Do nothing: the state holds the message already."""
 
+    def written(self, batch: WriteBatch) -> None:
+        super().written(batch)
+        if self.state.remove_links() and not self.unbatched:
+            self.unbatched = True
+            self.request_batch()  # The next slice comes with the next batch.
+
     def fetch(
         self, queue: i64, positions: list[int], expiring: bool = False
     ) -> list[Message | None]:

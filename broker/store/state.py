@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from mypy_extensions import i64
 
 from broker.messages.message import Message
@@ -19,6 +21,9 @@ from broker.store.contract import (
     StreamExtended,
     Undefined,
 )
+
+#: Bindings and subscriptions of a removed definition that are removed at once.
+LINKS_PER_SLICE: Final[i64] = 500
 
 
 class StoredMessage:
@@ -56,6 +61,8 @@ class State:
         self.sequences: dict[tuple[str, str], int] = {}
         #: Number of an exchange, queue or session -> keys of its bindings and subscriptions.
         self._links: dict[int, dict[tuple[str, str, str], None]] = {}
+        #: The links of removed definitions that are still to be removed.
+        self._removing: list[dict[tuple[str, str, str], None]] = []
 
     def apply(self, position: i64, entry: StoreEntry) -> None:
         """Apply an entry. Settling a message that is settled or unknown changes nothing."""
@@ -91,8 +98,10 @@ class State:
                 self._links.setdefault(number, {})[key] = None
         elif isinstance(entry, Undefined):
             self._remove((entry.vhost, entry.kind, entry.name))
-            for key in list(self._links.get(entry.number, ())):
-                self._remove(key)
+            links = self._links.pop(int(entry.number), None)
+            if links is not None:
+                self._removing.append(links)
+                self.remove_links()
             self.held_packet_ids.pop(entry.number, None)
             self.streams.pop(entry.number, None)
         elif isinstance(entry, RetainedSet):
@@ -109,6 +118,22 @@ class State:
                 self.sequences.pop((entry.vhost, entry.producer), None)
         else:
             raise AssertionError(f"unknown entry {entry!r}")
+
+    def remove_links(self) -> bool:
+        """Remove up to LINKS_PER_SLICE bindings and subscriptions of removed definitions.
+
+        Return True if some are left. A session may have 100,000 subscriptions.
+        """
+        left: i64 = LINKS_PER_SLICE
+        while self._removing:
+            links = self._removing[-1]
+            while links:
+                if left == 0:
+                    return True
+                left -= 1
+                self._remove(links.popitem()[0])
+            self._removing.pop()
+        return False
 
     def _remove(self, key: tuple[str, str, str]) -> None:
         self.numbers.pop(key, None)

@@ -16,7 +16,6 @@ from protocols.mqtt.codec.packets import (
     PUBREC,
     PUBREL,
     SUBSCRIBE,
-    UNSUBSCRIBE,
     MalformedPacket,
     PacketReader,
     remaining_length,
@@ -102,29 +101,17 @@ class SubscribeRequest:
         self.retain_handling = retain_handling
 
 
-class SubscribePacket:
-    """A SUBSCRIBE."""
+class SubscriptionHead:
+    """A SUBSCRIBE or UNSUBSCRIBE without its topic filters, which may be very many."""
 
-    def __init__(
-        self, packet_id: int, properties: Properties5, requests: list[SubscribeRequest]
-    ) -> None:
+    def __init__(self, packet_id: int, properties: Properties5) -> None:
         self.packet_id = packet_id
         self.properties = properties
-        self.requests = requests
 
     @property
     def identifier(self) -> int:
         """The subscription identifier; 0 if there is none."""
         return self.properties.identifiers[0] if self.properties.identifiers else 0
-
-
-class UnsubscribePacket:
-    """An UNSUBSCRIBE."""
-
-    def __init__(self, packet_id: int, properties: Properties5, filters: list[str]) -> None:
-        self.packet_id = packet_id
-        self.properties = properties
-        self.filters = filters
 
 
 # -- packets from a client
@@ -161,48 +148,33 @@ def read_auth(reader: PacketReader) -> ReasonPacket:
     return ReasonPacket(code, properties)
 
 
-def read_subscribe(reader: PacketReader) -> SubscribePacket:
-    """Read a SUBSCRIBE."""
+def read_subscription_head(reader: PacketReader, kind: int) -> SubscriptionHead:
+    """Read a SUBSCRIBE or UNSUBSCRIBE up to its first topic filter."""
     packet_id = reader.packet_id()
-    properties = read_properties(reader, SUBSCRIBE)
-    requests: list[SubscribeRequest] = []
-    while reader.more:
-        topic_filter, options = reader.text(), reader.byte()
-        qos, retain_handling = options & 3, options >> 4 & 3
-        if options & 0xC0:
-            raise MalformedPacket("reserved subscription options are set")  # [MQTT-3.8.3-5]
-        if qos == 3 or retain_handling == 3:
-            raise MalformedPacket(
-                "QoS or Retain Handling is 3; the maximum is 2", code=PROTOCOL_ERROR
-            )
-        if options & 4 and topic_filter.startswith("$share/"):
-            raise MalformedPacket(
-                "a shared subscription must not set No Local", code=PROTOCOL_ERROR
-            )  # [MQTT-3.8.3-4]
-        requests.append(
-            SubscribeRequest(
-                topic_filter, qos, bool(options & 4), bool(options & 8), retain_handling
-            )
-        )
-    if not requests:
+    properties = read_properties(reader, kind)
+    if not reader.more:
         raise MalformedPacket(
-            "SUBSCRIBE has no topic filter", code=PROTOCOL_ERROR
-        )  # [MQTT-3.8.3-2]
-    return SubscribePacket(packet_id, properties, requests)
+            f"{'SUBSCRIBE' if kind == SUBSCRIBE else 'UNSUBSCRIBE'} has no topic filter",
+            code=PROTOCOL_ERROR,
+        )  # [MQTT-3.8.3-2], [MQTT-3.10.3-2]
+    return SubscriptionHead(packet_id, properties)
 
 
-def read_unsubscribe(reader: PacketReader) -> UnsubscribePacket:
-    """Read an UNSUBSCRIBE."""
-    packet_id = reader.packet_id()
-    properties = read_properties(reader, UNSUBSCRIBE)
-    filters: list[str] = []
-    while reader.more:
-        filters.append(reader.text())
-    if not filters:
+def read_subscribe_request(reader: PacketReader) -> SubscribeRequest:
+    """Read the next topic filter of a SUBSCRIBE, with its options."""
+    topic_filter, options = reader.text(), reader.byte()
+    qos, retain_handling = options & 3, options >> 4 & 3
+    if options & 0xC0:
+        raise MalformedPacket("reserved subscription options are set")  # [MQTT-3.8.3-5]
+    if qos == 3 or retain_handling == 3:
+        raise MalformedPacket("QoS or Retain Handling is 3; the maximum is 2", code=PROTOCOL_ERROR)
+    if options & 4 and topic_filter.startswith("$share/"):
         raise MalformedPacket(
-            "UNSUBSCRIBE has no topic filter", code=PROTOCOL_ERROR
-        )  # [MQTT-3.10.3-2]
-    return UnsubscribePacket(packet_id, properties, filters)
+            "a shared subscription must not set No Local", code=PROTOCOL_ERROR
+        )  # [MQTT-3.8.3-4]
+    return SubscribeRequest(
+        topic_filter, qos, bool(options & 4), bool(options & 8), retain_handling
+    )
 
 
 def _code(reader: PacketReader, kind: int) -> int:

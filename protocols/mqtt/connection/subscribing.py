@@ -14,22 +14,22 @@ from broker.errors import LimitExceeded
 from broker.messages.message import EXACTLY_ONCE
 from broker.routing.binding import NO_LOCAL, PARTLY
 from broker.store.contract import Ticket
-from protocols.connection import Connection
 from protocols.mqtt.codec.connect import LEVEL_5
 from protocols.mqtt.codec.packets import (
     FAILURE,
     SUBACK,
+    SUBSCRIBE,
     UNSUBACK,
+    UNSUBSCRIBE,
     MalformedPacket,
     PacketReader,
     suback,
 )
 from protocols.mqtt.codec.packets5 import (
-    SubscribePacket,
     SubscribeRequest,
-    UnsubscribePacket,
-    read_subscribe,
-    read_unsubscribe,
+    SubscriptionHead,
+    read_subscribe_request,
+    read_subscription_head,
     reason_codes5,
 )
 from protocols.mqtt.codec.properties import Properties5
@@ -42,6 +42,7 @@ from protocols.mqtt.codec.reasons import (
     UNSPECIFIED,
 )
 from protocols.mqtt.codec.topics import SHARE
+from protocols.mqtt.connection.connection import MqttConnection
 from protocols.mqtt.connection.reauthorization import read_scope
 from protocols.mqtt.connection.service import MqttService
 from protocols.mqtt.session.retained_delivery import send_retained
@@ -49,109 +50,144 @@ from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.subscription_options import AS_PUBLISHED, IDENTIFIER
 from protocols.mqtt.session.sys_topics import ROOT
 
-#: Limits of one slice, which is handled in one turn of the event loop: the number of topic filters,
-#: and the total number of their levels. The cost of a filter grows with its levels (500 filters of
-#: 128 levels take 13 ms uncompiled). Each slice has at least one filter.
+#: Topic filters of one packet that are read in one turn of the event loop, in up to 3 ms, and the
+#: sum of their sizes in bytes.
+READ_SLICE: Final = 4_000
+READ_BYTES: Final = 262_144
+#: Topic filters of one packet that are subscribed to in one turn, and the sum of their levels, with
+#: which the cost of a filter grows (500 filters of 128 levels take 13 ms uncompiled). One filter is
+#: handled in any case.
 SLICE: Final = 500
 LEVELS: Final = 5_000
+#: Return codes of level 3 and 4 for the reason codes of level 5.
+_CODES_4: Final = bytes(code if code <= EXACTLY_ONCE else FAILURE for code in range(256))
 
 
 def subscribe(
-    connection: Connection,
+    connection: MqttConnection,
     session: Session,
     identity: Identity,
     service: MqttService,
     reader: PacketReader,
     level: int,
 ) -> int:
-    """Handle a SUBSCRIBE, and return the number of its topic filters.
+    """Handle a SUBSCRIBE, and return the number of topic filters that were read in this turn.
 
-    Raises MalformedPacket before anything has changed.
+    Raises MalformedPacket.
     """
-    packet = read_subscribe(reader) if level == LEVEL_5 else _read_subscribe_4(reader)
-    codes: list[int] = []
-    for request in packet.requests:
-        code = request.qos
-        if not service.topics.check_filter(request.topic_filter):
-            code = TOPIC_FILTER_INVALID
-        elif not service.topics.allows(request.topic_filter):
-            code = UNSPECIFIED  # No user may use this filter, so NOT_AUTHORISED is wrong.
-        codes.append(code)
-    SubscribeTask(connection, session, service, identity, packet, codes, level).run()
-    return len(packet.requests)
+    head = _read_head(reader, SUBSCRIBE, level)
+    task = SubscribeTask(connection, session, service, identity, head, reader, level)
+    return task.begin()
 
 
 def unsubscribe(
-    connection: Connection, session: Session, service: MqttService, reader: PacketReader, level: int
+    connection: MqttConnection,
+    session: Session,
+    service: MqttService,
+    reader: PacketReader,
+    level: int,
 ) -> int:
-    """Handle an UNSUBSCRIBE, and return the number of its topic filters.
+    """Handle an UNSUBSCRIBE, and return the number of topic filters that were read in this turn.
 
-    Raises MalformedPacket before anything has changed.
+    Raises MalformedPacket.
     """
-    packet = read_unsubscribe(reader) if level == LEVEL_5 else _read_unsubscribe_4(reader)
-    for topic_filter in packet.filters:
-        service.topics.check_filter(topic_filter)
-    requests = [SubscribeRequest(topic_filter, 0) for topic_filter in packet.filters]
-    UnsubscribeTask(connection, session, requests, packet.packet_id, level).run()
-    return len(requests)
+    head = _read_head(reader, UNSUBSCRIBE, level)
+    return UnsubscribeTask(connection, session, service, head, reader, level).begin()
 
 
-def _read_subscribe_4(reader: PacketReader) -> SubscribePacket:
-    """Read a SUBSCRIBE of level 3 or 4."""
-    packet_id = reader.packet_id()
-    requests: list[SubscribeRequest] = []
-    while reader.more:
-        topic_filter, qos = reader.text(), reader.byte()
-        if qos > EXACTLY_ONCE:
-            raise MalformedPacket("the QoS of a subscription is above 2")  # [MQTT-3.8.3-4 of 3.1.1]
-        requests.append(SubscribeRequest(topic_filter, qos))
-    if not requests:
-        raise MalformedPacket("SUBSCRIBE has no topic filter")  # [MQTT-3.8.3-3 of 3.1.1]
-    return SubscribePacket(packet_id, Properties5(), requests)
+def _read_head(reader: PacketReader, kind: int, level: int) -> SubscriptionHead:
+    """Read a SUBSCRIBE or UNSUBSCRIBE up to its first topic filter."""
+    if level == LEVEL_5:
+        return read_subscription_head(reader, kind)
+    head = SubscriptionHead(reader.packet_id(), Properties5())
+    if not reader.more:
+        raise MalformedPacket(
+            f"{'SUBSCRIBE' if kind == SUBSCRIBE else 'UNSUBSCRIBE'} has no topic filter"
+        )  # [MQTT-3.8.3-3 of 3.1.1], [MQTT-3.10.3-2]
+    return head
 
 
-def _read_unsubscribe_4(reader: PacketReader) -> UnsubscribePacket:
-    """Read an UNSUBSCRIBE of level 3 or 4."""
-    packet_id = reader.packet_id()
-    filters: list[str] = []
-    while reader.more:
-        filters.append(reader.text())
-    if not filters:
-        raise MalformedPacket("UNSUBSCRIBE has no topic filter")  # [MQTT-3.10.3-2]
-    return UnsubscribePacket(packet_id, Properties5(), filters)
+def _read_request_4(reader: PacketReader) -> SubscribeRequest:
+    """Read the next topic filter of a SUBSCRIBE of level 3 or 4."""
+    topic_filter, qos = reader.text(), reader.byte()
+    if qos > EXACTLY_ONCE:
+        raise MalformedPacket("QoS of a subscription above 2")  # [MQTT-3.8.3-4 of 3.1.1]
+    return SubscribeRequest(topic_filter, qos)
 
 
 class SubscriptionChange(Task):
-    """A task that carries out one SUBSCRIBE or UNSUBSCRIBE packet, in slices."""
+    """A task that carries out one packet that changes a session's subscriptions, in slices.
+
+    It reads all topic filters before it changes anything, so a malformed packet has no effect.
+    """
 
     def __init__(
         self,
-        connection: Connection,
+        connection: MqttConnection,
         session: Session,
-        requests: list[SubscribeRequest],
+        reader: PacketReader,
         weight: int = 1,
     ) -> None:
-        """Start at the first of `requests`. `weight` is a factor for the cost of each topic filter
+        """Start at the first topic filter. `weight` is a factor for the cost of each topic filter
         level: a higher weight puts fewer filters into a slice.
         """
         self.session = session
         self.ticket: Ticket = connection.ticket()
         self._connection = connection
-        self._requests = requests
+        self._reader = reader
+        self._requests: list[SubscribeRequest] = []
         self._weight = weight
         self._at = 0
 
+    def begin(self) -> int:
+        """Do the first slice, and return the number of topic filters that it read.
+
+        Raises MalformedPacket.
+        """
+        if self._read():
+            self._change()
+        return len(self._requests)
+
     def run(self) -> None:
-        connection = self._connection
-        if connection.finished:
+        if self._connection.finished:
             return
+        try:
+            if not self._reader.more or self._read():
+                self._change()
+        except MalformedPacket as error:
+            self._connection.reject(0, error.code, error.reason, str(error))
+
+    def _read(self) -> bool:
+        """Read the next topic filters; return True if all are read. Raises MalformedPacket."""
+        reader, requests = self._reader, self._requests
+        left, size = READ_SLICE, READ_BYTES
+        while reader.more:
+            if left == 0 or size <= 0:
+                self._continue_later()
+                return False
+            request = self.read(reader)
+            requests.append(request)
+            left -= 1
+            size -= len(request.topic_filter)
+        if len(requests) > READ_SLICE:
+            self._continue_later()  # The turn has done enough.
+            return False
+        return True
+
+    def _continue_later(self) -> None:
+        """Do the next slice in the next turn; handle no other packet before."""
+        self._connection.stall()
+        self._connection.agenda.later(self)
+
+    def _change(self) -> None:
+        """Carry out the next requests, and send the reply after the last one."""
+        connection = self._connection
         requests = self._slice()
         self._at += len(requests)
         for request in requests:
             self.change(request)
         if self._at < len(self._requests):
-            connection.stall()
-            connection.agenda.later(self)
+            self._continue_later()
             self.after_slice(True)
             return
         self.finish()
@@ -170,6 +206,10 @@ class SubscriptionChange(Task):
             if levels > LEVELS and number:
                 return requests[:number]
         return requests
+
+    def read(self, reader: PacketReader) -> SubscribeRequest:
+        """Read and check the next topic filter, without any effect. Raises MalformedPacket."""
+        raise NotImplementedError
 
     def change(self, request: SubscribeRequest) -> None:
         """Carry out the request for one topic filter."""
@@ -199,26 +239,39 @@ class SubscribeTask(SubscriptionChange):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: MqttConnection,
         session: Session,
         service: MqttService,
         identity: Identity,
-        packet: SubscribePacket,
-        codes: list[int],
+        head: SubscriptionHead,
+        reader: PacketReader,
         level: int,
     ) -> None:
-        super().__init__(connection, session, packet.requests, int(identity.weight))
+        super().__init__(connection, session, reader, int(identity.weight))
         self._service = service
         self._identity = identity
-        self._packet_id = packet.packet_id
-        self._identifier = packet.identifier
+        self._packet_id = head.packet_id
+        self._identifier = head.identifier
         self._level = level
         #: Reason codes of the topic filters: the requested QoS, or an error.
-        self._codes = codes
+        self._codes = bytearray()
         self._done = 0
         #: Topic filters whose retained messages were not sent yet.
         self._retained: list[str] = []
         self._has_shared = False
+
+    def read(self, reader: PacketReader) -> SubscribeRequest:
+        request = (
+            read_subscribe_request(reader) if self._level == LEVEL_5 else _read_request_4(reader)
+        )
+        code = request.qos
+        topics = self._service.topics
+        if not topics.check_filter(request.topic_filter):
+            code = TOPIC_FILTER_INVALID
+        elif not topics.allows(request.topic_filter):
+            code = UNSPECIFIED  # No user may subscribe to it: NOT_AUTHORISED would be wrong.
+        self._codes.append(code)
+        return request
 
     def change(self, request: SubscribeRequest) -> None:
         at = self._done
@@ -290,10 +343,7 @@ class SubscribeTask(SubscriptionChange):
     def reply(self) -> bytes:
         if self._level == LEVEL_5:
             return reason_codes5(SUBACK << 4, self._packet_id, bytes(self._codes))
-        return suback(
-            self._packet_id,
-            bytes([code if code <= EXACTLY_ONCE else FAILURE for code in self._codes]),
-        )
+        return suback(self._packet_id, bytes(self._codes).translate(_CODES_4))
 
 
 class UnsubscribeTask(SubscriptionChange):
@@ -304,16 +354,23 @@ class UnsubscribeTask(SubscriptionChange):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: MqttConnection,
         session: Session,
-        requests: list[SubscribeRequest],
-        packet_id: int,
+        service: MqttService,
+        head: SubscriptionHead,
+        reader: PacketReader,
         level: int,
     ) -> None:
-        super().__init__(connection, session, requests)
-        self._packet_id = packet_id
+        super().__init__(connection, session, reader)
+        self._service = service
+        self._packet_id = head.packet_id
         self._level = level
         self._codes = bytearray()
+
+    def read(self, reader: PacketReader) -> SubscribeRequest:
+        topic_filter = reader.text()
+        self._service.topics.check_filter(topic_filter)
+        return SubscribeRequest(topic_filter, 0)
 
     def change(self, request: SubscribeRequest) -> None:
         name = request.topic_filter

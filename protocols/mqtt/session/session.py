@@ -51,7 +51,7 @@ from protocols.mqtt.session.interfaces import (
     SharedSubscription,
 )
 from protocols.mqtt.session.publish_writer import PublishWriter
-from protocols.mqtt.session.subscriptions import SessionSubscriptions
+from protocols.mqtt.session.subscriptions import MembershipRemoval, SessionSubscriptions
 from protocols.tally import FrontCounters
 
 #: While the inbox has this many messages or more, no retained messages are put into it, so that the
@@ -336,8 +336,9 @@ class Session(Subscriber):
         self.detach()
         if self.delayed_will is not None:
             self.delayed_will.run()  # [MQTT-3.1.2-8]
-        for membership in self.subscriptions.take_memberships():
-            membership.leave(None)
+        memberships = self.subscriptions.take_memberships()
+        if memberships:
+            MembershipRemoval(self.vhost.agenda, memberships).run()
         self.vhost.delete_subscriber(self, ticket)
         self.subscriptions.clear()
         for delivery in self.in_flight.take_all():

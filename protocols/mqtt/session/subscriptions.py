@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from broker.agenda import Agenda, BulkTask
 from broker.messages.outlet import Outlet
 from broker.routing.binding import Binding
 from protocols.mqtt.session.interfaces import SharedSubscription
@@ -21,6 +22,8 @@ FEW: Final = 4
 #: Empty dict that all sessions without shared subscriptions use in common. It is never changed.
 _NO_MEMBERSHIPS: Final[dict[str, SharedSubscription]] = {}
 _NO_SUBSCRIPTIONS: Final[tuple[Binding, ...]] = ()
+#: Shared subscriptions of an ended session that are removed in one slice.
+MEMBERSHIPS_PER_SLICE: Final = 100
 
 
 class SessionSubscriptions:
@@ -167,3 +170,18 @@ class SessionSubscriptions:
     def _drop_empty_options(self) -> None:
         if self.options is not None and self.options.empty:
             self.options = None
+
+
+class MembershipRemoval(BulkTask):
+    """A task that removes the shared subscriptions of an ended session, in slices."""
+
+    def __init__(self, agenda: Agenda, memberships: list[SharedSubscription]) -> None:
+        self._agenda = agenda
+        self._memberships = memberships
+
+    def run(self) -> None:
+        for membership in self._memberships[-MEMBERSHIPS_PER_SLICE:]:
+            membership.leave(None)
+        del self._memberships[-MEMBERSHIPS_PER_SLICE:]
+        if self._memberships:
+            self._agenda.add_bulk(self)
