@@ -131,11 +131,13 @@ class VirtualHostRemoval(BulkTask):
             if exchange.number >= 0
         ]:
             vhost.delete_exchange(exchange.name)
-        for name in list(vhost.policies.by_name):
-            vhost.declarations.clear_policy(name)
+        if not vhost.queues:  # Each removed policy is applied to the queues that are left.
+            for name in list(islice(vhost.policies.by_name, DELETIONS_PER_SLICE)):
+                vhost.declarations.clear_policy(name)
         # The front ends close the sessions and connections when they see `closing`.
         done = (
             not vhost.queues
+            and not vhost.policies.by_name
             and all(exchange.number < 0 for exchange in vhost.exchanges.values())
             and not vhost.subscribers
             and not vhost.contexts.users

@@ -77,7 +77,7 @@ class CreditPool:
 
     def __init__(self, credit: i64) -> None:
         self.credit: i64 = credit
-        self.consumers: list[Consumer] = []
+        self.consumers: dict[Consumer, None] = {}
 
     def give_back(self) -> None:
         """Add one credit, because a message was settled.

@@ -61,6 +61,8 @@ from broker.store.disk import OutOfDescriptors
 MESSAGES_PER_SLICE: Final[i64] = 2_000
 #: Expired messages that a drain discards before it continues as bulk work.
 DISCARDS_PER_DRAIN: Final[i64] = 500
+#: Consumers of a deleted queue that are cancelled in one slice.
+CONSUMERS_PER_SLICE: Final = 500
 #: Time after which a queue tries again to read its tail if no file descriptor was left, in ms.
 TAIL_RETRY_MS: Final[i64] = 1_000
 
@@ -630,7 +632,7 @@ class Queue(MessageSource):
         return purged
 
     def on_deleted(self) -> int:
-        """Discard all messages and cancel all consumers, because the queue is deleted.
+        """Discard all messages and cancel all consumers in slices: the queue is deleted.
 
         Return how many messages were waiting. Unacknowledged messages are not counted.
         """
@@ -641,10 +643,10 @@ class Queue(MessageSource):
         if self.unacked:
             self.count(PURGED, int(self.unacked))
         self.unacked = 0
-        consumers = self.consumers + self.standby
-        self.consumers, self.standby = NO_CONSUMERS, NO_CONSUMERS
-        for consumer in consumers:
-            consumer.cancelled()
+        if self.consumers or self.standby:
+            cancelling = ConsumerCancellation(self.agenda, self.standby, self.consumers)
+            self.consumers, self.standby = NO_CONSUMERS, NO_CONSUMERS
+            cancelling.run()
         return purged
 
     def _head(self) -> Message:
@@ -685,6 +687,31 @@ class PurgeTask(BulkTask):
                     self._queue.release_position(position)
         if left <= 0:
             self._queue.agenda.add_bulk(self)
+
+
+class ConsumerCancellation(BulkTask):
+    """A task that cancels the consumers of a deleted queue, some in each turn."""
+
+    def __init__(self, agenda: Agenda, standby: list[Consumer], active: list[Consumer]) -> None:
+        self._agenda = agenda
+        standby.reverse()
+        active.reverse()
+        #: The consumers, in two lists that only this task uses now. The first consumer comes last.
+        self._lists = [standby, active]
+
+    def run(self) -> None:
+        left = CONSUMERS_PER_SLICE
+        while self._lists:
+            consumers = self._lists[-1]
+            some = consumers[-left:]
+            del consumers[-left:]
+            left -= len(some)
+            for consumer in reversed(some):
+                consumer.cancelled()
+            if left == 0:
+                self._agenda.add_bulk(self)
+                return
+            self._lists.pop()
 
 
 class TailRetry(Task):

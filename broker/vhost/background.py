@@ -19,7 +19,7 @@ from broker.routing.subscriber import Subscriber
 from broker.routing.topology_stream import TopologyStream
 from broker.stream.queue import StreamQueue
 
-#: Queues that get the arguments of their policies in one turn.
+#: Queues and exchanges that get the arguments of their policies in one turn.
 QUEUES_PER_SLICE: Final = 500
 #: Bindings that are removed in one turn.
 BINDINGS_PER_SLICE: Final = 500
@@ -48,8 +48,8 @@ class BindingRemover(Protocol):
     def remove_slice(self, exchange: Exchange, destination: Destination, most: int) -> int:
         """Remove up to `most` bindings from `exchange` to `destination`, one of which is deleted.
 
-        Return how many bindings were removed, those with long keys counted several times; 0 if none
-        are left.
+        Return how many bindings were removed, those with long keys counted several times, and more
+        if the exchange was deleted; 0 if none are left.
         """
 
     def delete_unused(self, exchange: Exchange) -> None:
@@ -73,40 +73,50 @@ class PolicyUpdate(BulkTask):
 
     def run(self) -> None:
         declarations = self._declarations
-        declarations.apply_alternates(self._exchanges)
-        self._exchanges = []
         left = QUEUES_PER_SLICE
+        exchanges = self._exchanges[-left:]
+        if exchanges:
+            declarations.apply_alternates(exchanges)
+            del self._exchanges[-left:]
+            left -= len(exchanges)
         while self._queues and left:
             left -= 1
             declarations.apply_policies(self._queues.pop())
         declarations.retire_plans()
-        if self._queues:
+        if self._queues or self._exchanges:
             self._agenda.add_bulk(self)
 
 
 class BindingRemoval(BulkTask):
-    """A task that removes the bindings of deleted objects from one exchange, in slices."""
+    """A task that removes the bindings between exchanges and destinations, in slices.
+
+    All bindings lead from the same exchange, or to the same destination, which is deleted.
+    """
 
     def __init__(
         self,
         bindings: BindingRemover,
         agenda: Agenda,
-        exchange: Exchange,
+        exchanges: list[Exchange],
         destinations: list[Destination],
     ) -> None:
         self._bindings = bindings
         self._agenda = agenda
-        self._exchange = exchange
+        self._exchanges = exchanges
         self._destinations = destinations
 
     def run(self) -> None:
         left = BINDINGS_PER_SLICE
-        while left > 0 and self._destinations:
-            removed = self._bindings.remove_slice(self._exchange, self._destinations[-1], left)
+        while left > 0 and self._exchanges and self._destinations:
+            exchange, destination = self._exchanges[-1], self._destinations[-1]
+            removed = self._bindings.remove_slice(exchange, destination, left)
             if not removed:
-                self._destinations.pop()
+                if len(self._exchanges) > 1:
+                    self._exchanges.pop()
+                else:
+                    self._destinations.pop()
             left -= max(1, removed)
-        if self._destinations:
+        if self._exchanges and self._destinations:
             self._agenda.add_bulk(self)
 
 

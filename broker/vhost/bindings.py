@@ -26,8 +26,10 @@ from broker.store.contract import Defined, Store, Ticket, Undefined
 from broker.vhost.background import BindingRemoval, ExchangeRemoval
 from matching.bucket import members
 
-#: A change of a destination with at most this many bindings to an exchange retires only the plans
-#: for the first words of the binding keys; with more bindings, all plans of the exchange.
+#: The cost of the deletion of an auto-delete exchange, as a number of removed bindings.
+DELETION_COST: Final = 5
+#: If a destination has more bindings to an exchange than these, all plans of the exchange are
+#: retired with it.
 SINGLE_RETIREMENTS: Final = 256
 
 
@@ -140,12 +142,20 @@ class Bindings:
     def remove_to(self, destination: Destination) -> None:
         """Remove all bindings to a deleted destination, in slices; retire their plans at once."""
         self.retire_to(destination)
-        for exchange in members(destination.bound_to):
-            if isinstance(exchange, Exchange):
-                BindingRemoval(self, self._agenda, exchange, [destination]).run()
+        exchanges = [one for one in members(destination.bound_to) if isinstance(one, Exchange)]
+        if exchanges:
+            exchanges.reverse()
+            BindingRemoval(self, self._agenda, exchanges, [destination]).run()
 
     def retire_to(self, destination: Destination) -> None:
-        """Retire the plans that may lead to a destination by its bindings."""
+        """Retire the plans that may lead to a destination by its bindings.
+
+        Retire all plans if it is bound to very many exchanges, which takes less time.
+        """
+        bound_to = destination.bound_to
+        if isinstance(bound_to, dict) and len(bound_to) > SINGLE_RETIREMENTS:
+            self._planner.retire_all()
+            return
         for exchange in members(destination.bound_to):
             if not isinstance(exchange, Exchange):
                 continue
@@ -158,21 +168,21 @@ class Bindings:
 
     def remove_from(self, exchange: Exchange) -> None:
         """Remove all bindings of a deleted exchange, in slices."""
-        BindingRemoval(self, self._agenda, exchange, list(exchange.bindings)).run()
+        BindingRemoval(self, self._agenda, [exchange], list(exchange.bindings)).run()
 
     def remove_slice(self, exchange: Exchange, destination: Destination, most: int) -> int:
         """Remove up to `most` bindings from `exchange` to `destination`, after a deletion.
 
-        Return how many bindings were removed; a binding with a long key counts several times.
-        Return 0 if no binding was left. The store removes these bindings itself, with the exchange
-        or the destination.
+        Return how many bindings were removed, those with long keys counted several times, and
+        DELETION_COST more if the exchange was deleted with its last one; 0 if none are left. The
+        store removes these bindings itself, with the exchange or the destination.
         """
         removed = exchange.unbind_some(destination, most)
         for binding in removed:
             self._record(exchange, binding, False)
-        self._auto_delete(exchange)
         key_bytes = sum(len(binding.key) for binding in removed)
-        return max(len(removed), key_bytes // KEY_BYTES_PER_BINDING)
+        cost = max(len(removed), key_bytes // KEY_BYTES_PER_BINDING)
+        return cost + DELETION_COST if self._auto_delete(exchange) else cost
 
     def _record(self, exchange: Exchange, binding: Binding, added: bool) -> None:
         """Write the change to the topology stream, if there is one."""
@@ -183,17 +193,18 @@ class Bindings:
             else:
                 self.topology.unbound(exchange.name, binding, session)
 
-    def _auto_delete(self, exchange: Exchange) -> None:
+    def _auto_delete(self, exchange: Exchange) -> bool:
         """Delete the exchange if it is auto-delete and has lost its last binding.
 
-        If it lost the binding because another auto-delete exchange is being deleted, delete it
-        later.
+        If the deletion of another auto-delete exchange took that binding, delete this one later.
+        Return True if it was deleted now.
         """
         if exchange.options.auto_delete and not exchange.bindings and not exchange.dead:
-            if self._deleting:
-                self._removal.add(exchange)
-            else:
+            if not self._deleting:
                 self.delete_unused(exchange)
+                return True
+            self._removal.add(exchange)
+        return False
 
     def delete_unused(self, exchange: Exchange) -> None:
         """Delete an auto-delete exchange, unless it has bindings again or is deleted already."""

@@ -14,7 +14,12 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
+from broker.queues.policies import policy_of
+from broker.queues.queue import CONSUMERS_PER_SLICE
+from broker.vhost.background import BINDINGS_PER_SLICE, QUEUES_PER_SLICE
+from broker.vhost.bindings import DELETION_COST
 from protocols.amqp.channel.commit import PARTS_PER_SLICE
+from protocols.amqp.channel.exclusive_queues import CLEARED
 from protocols.mqtt.connection.subscribing import READ_SLICE, SLICE
 from tests.clients import Amqp, World, marshal, packet, publication, text
 from tests.store.homes import Home
@@ -171,3 +176,122 @@ def test_a_clean_start_ends_a_session_of_very_many_subscriptions_in_slices(share
     assert not world.vhost.exchanges["amq.topic"].bindings and not len(
         world.mqtt_front.sessions.groups
     )
+
+
+# -- AMQP: deletions
+
+
+def consuming(world: World, queues: int, consumers: int, auto_delete: bool = False) -> Amqp:
+    """Return a client with so many queues, and consumers of each of them."""
+    client = world.amqp()
+    for number in range(queues):
+        client.send(spec.Queue.Declare(queue=f"q{number}", auto_delete=auto_delete, nowait=True))
+        for tag in range(consumers):
+            client.send(
+                spec.Basic.Consume(queue=f"q{number}", consumer_tag=f"{number}.{tag}", nowait=True)
+            )
+    return client
+
+
+def test_the_consumers_of_a_deleted_queue_are_cancelled_in_slices() -> None:
+    world = World()
+    client, other = world.amqp(), world.amqp()
+    client.send(spec.Basic.Qos(prefetch_count=5, global_=True))
+    client.queue("q")
+    many = 5 * CONSUMERS_PER_SLICE
+    tags = [f"c{number}" for number in range(many)]
+    client.send(*[spec.Basic.Consume(queue="q", consumer_tag=tag, nowait=True) for tag in tags])
+    assert world.queue("q").consumer_count == many
+    counts = [begin(other, spec.Queue.Delete(queue="q"))]
+    # A consumer that is not cancelled yet gets nothing, and its tag is free.
+    begin(
+        client,
+        spec.Basic.Cancel(consumer_tag=tags[-1], nowait=True),
+        spec.Queue.Declare(queue="q"),
+        spec.Basic.Consume(queue="q", consumer_tag=tags[-2]),
+        spec.Basic.Consume(queue="q", consumer_tag=tags[-1]),
+    )
+    counts += turns(world)
+    assert len(counts) >= 5 and max(counts) < sum(counts) / 3
+    frames = client.read()
+    cancelled = [str(one.consumer_tag) for one in frames if isinstance(one, spec.Basic.Cancel)]
+    assert sorted(cancelled) == sorted(tags[:-1])
+    assert [one.name for one in frames if not isinstance(one, spec.Basic.Cancel)] == [
+        "Queue.DeclareOk",
+        "Basic.ConsumeOk",
+        "Basic.ConsumeOk",
+    ]
+    assert world.queue("q").consumer_count == 2
+    other.publish("", "q", b"x")
+    assert client.bodies() == [b"x"]
+
+
+def test_a_channel_that_ends_while_its_consumers_are_cancelled_leaves_nothing() -> None:
+    world = World()
+    client = consuming(world, 1, 3 * CONSUMERS_PER_SLICE)
+    other = world.amqp()
+    begin(other, spec.Queue.Delete(queue="q0"))
+    client.connection.on_closed()
+    world.settle()
+    assert world.vhost.queues == {} and client.connection.finished
+
+
+def test_the_auto_delete_queues_of_an_ended_connection_are_deleted_in_slices() -> None:
+    world = World()
+    client = consuming(world, 5 * CLEARED, 1, auto_delete=True)
+    other = world.amqp()
+    counts = [steps(client.connection.on_closed)]
+    assert len(world.vhost.queues) == 4 * CLEARED
+    # A queue that has a consumer again stays, and so does a new queue with the name of an old one.
+    kept = next(iter(world.vhost.queues))
+    begin(other, spec.Basic.Consume(queue=kept, nowait=True))
+    counts += turns(world)
+    assert list(world.vhost.queues) == [kept] and len(counts) == 5
+    assert max(counts) < sum(counts) / 2
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_very_many_auto_delete_exchanges_of_a_deleted_queue_are_deleted_in_slices(
+    durable: bool,
+) -> None:
+    world = World()
+    client, other = world.amqp(), world.amqp()
+    client.queue("q")
+    known = len(world.vhost.exchanges)
+    many = 10 * BINDINGS_PER_SLICE // DELETION_COST
+    for number in range(many):
+        name = f"x{number}"
+        client.send(
+            spec.Exchange.Declare(
+                exchange=name,
+                exchange_type="fanout",
+                durable=durable,
+                auto_delete=True,
+                nowait=True,
+            ),
+            spec.Queue.Bind(queue="q", exchange=name, nowait=True),
+        )
+    other.publish("x0", "", b"x")
+    assert len(world.vhost.exchanges) == known + many
+    counts = [begin(other, spec.Queue.Delete(queue="q"))]
+    assert len(world.vhost.exchanges) > known + many // 2
+    other.publish("x1", "", b"x", mandatory=True)
+    counts += turns(world)
+    assert len(world.vhost.exchanges) == known and max(counts) < sum(counts) / 4
+
+
+def test_a_policy_is_applied_to_very_many_exchanges_in_slices() -> None:
+    world = World()
+    client = world.amqp()
+    many = 4 * QUEUES_PER_SLICE
+    for number in range(many):
+        client.send(
+            spec.Exchange.Declare(exchange=f"x{number}", exchange_type="fanout", nowait=True)
+        )
+    row = {"pattern": "^x", "definition": {"alternate-exchange": "amq.fanout"}}
+    policy = policy_of("/", "p", row)
+    counts = [steps(lambda: world.vhost.declarations.set_policy(policy))]
+    counts += turns(world)
+    assert max(counts) < sum(counts) / 3
+    named = [one for name, one in world.vhost.exchanges.items() if name.startswith("x")]
+    assert {one.alternate for one in named} == {"amq.fanout"} and len(named) == many

@@ -1,14 +1,18 @@
-"""Exclusive queues: only one connection may use them, and they are deleted when it ends."""
+"""Queues that are deleted when their connection or their last consumer ends, in slices.
+
+Only the connection that declared an exclusive queue may use it.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
 from broker.agenda import BulkTask
+from broker.queues.consumer import MessageSource
 from broker.queues.queue import Queue
 from broker.vhost.vhost import VirtualHost
 
-#: Exclusive queues that are deleted in one turn of the event loop.
+#: Queues that are deleted in one turn of the event loop.
 CLEARED: Final = 100
 
 
@@ -57,4 +61,29 @@ class ExclusiveQueueRemoval(BulkTask):
                 vhost.delete_queue(queue)
         del self._names[-CLEARED:]
         if self._names:
+            vhost.agenda.add_bulk(self)
+
+
+class AutoDeletion(BulkTask):
+    """A task that deletes the auto-delete queues that lost their last consumers, in slices."""
+
+    def __init__(
+        self, vhost: VirtualHost, exclusive_queues: ExclusiveQueues, queues: list[MessageSource]
+    ) -> None:
+        self._vhost = vhost
+        self._exclusive_queues = exclusive_queues
+        self._queues = queues
+
+    def run(self) -> None:
+        """Delete those of the next CLEARED queues that are auto-delete and have no consumers."""
+        vhost = self._vhost
+        for queue in self._queues[-CLEARED:]:
+            while isinstance(queue, Queue) and queue.replacement is not None:
+                queue = queue.replacement
+            known = vhost.queues.get(queue.name)
+            if known is queue and known.auto_delete and not known.consumer_count:
+                vhost.delete_queue(known)
+                self._exclusive_queues.discard(known)
+        del self._queues[-CLEARED:]
+        if self._queues:
             vhost.agenda.add_bulk(self)

@@ -23,6 +23,7 @@ from broker.queues.queue import Queue
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.consumer import AmqpConsumer, ConsumerOwner, reject, requeue, settle
+from protocols.amqp.channel.exclusive_queues import AutoDeletion
 from protocols.amqp.channel.fetching import Fetch
 from protocols.amqp.channel.settlement import HeldQueues, Settlement
 from protocols.amqp.channel.transaction import ACKED, REJECTED, REQUEUED, Transaction
@@ -93,7 +94,7 @@ class ChannelReceiver(ConsumerOwner):
         consumer.exclusive = exclusive
         self.consumers[tag] = consumer
         if consumer.pool is not None:
-            consumer.pool.consumers.append(consumer)
+            consumer.pool.consumers[consumer] = None
         queue.subscribe(consumer)
         return consumer
 
@@ -141,18 +142,27 @@ class ChannelReceiver(ConsumerOwner):
         if self.replies is not None and queue is self.replies:
             self._vhost.close_reply(self.replies)
             self.replies = None
-        known = self._vhost.queues.get(queue.name)
-        if known is not None and known is queue and known.auto_delete and not known.consumer_count:
-            self._vhost.delete_queue(known)
-            self._connection.exclusive_queues.discard(known)
+        AutoDeletion(self._vhost, self._connection.exclusive_queues, [queue]).run()
 
     def queue_deleted(self, consumer: AmqpConsumer) -> None:
         """End a consumer whose queue is deleted; tell the client if it understands basic.cancel."""
-        if self.consumers.pop(consumer.tag, None) is not None:
+        if self.consumers.get(consumer.tag) is consumer:
+            del self.consumers[consumer.tag]
             self._leave_pool(consumer)
             self._keep_cancelled(consumer)
             if self._cancel_notify:
                 self._send_cancel(consumer)
+
+    def is_free(self, tag: str) -> bool:
+        """True if no consumer of the channel has this tag.
+
+        The consumers of a deleted queue are ended in slices; one with this tag is ended now.
+        """
+        known = self.consumers.get(tag)
+        if known is not None and known.queue.dead:
+            self.queue_deleted(known)
+            return True
+        return known is None
 
     def _keep_cancelled(self, consumer: AmqpConsumer) -> None:
         """Keep a cancelled consumer while its deliveries are outstanding.
@@ -188,8 +198,8 @@ class ChannelReceiver(ConsumerOwner):
         self._connection.touch()
 
     def _leave_pool(self, consumer: AmqpConsumer) -> None:
-        if consumer.pool is not None and consumer in consumer.pool.consumers:
-            consumer.pool.consumers.remove(consumer)
+        if consumer.pool is not None:
+            consumer.pool.consumers.pop(consumer, None)
 
     def share_prefetch(self, prefetch: i64) -> None:
         """Let all consumers of the channel share one prefetch count (basic.qos global=true).
@@ -207,7 +217,7 @@ class ChannelReceiver(ConsumerOwner):
         for consumer in self.consumers.values():
             if not consumer.no_ack:
                 if pool is not None:
-                    pool.consumers.append(consumer)
+                    pool.consumers[consumer] = None
                 consumer.queue.schedule_drain()
 
     def resume_deliveries(self) -> None:
@@ -382,8 +392,12 @@ class ChannelReceiver(ConsumerOwner):
             self._settlement.requeue_rest()
         else:
             self._recovery().start_at_close()
-        for consumer in consumers:
-            self._after_unsubscribe(consumer)
+        if self.replies is not None:
+            self._vhost.close_reply(self.replies)
+            self.replies = None
+        queues = list(dict.fromkeys(consumer.queue for consumer in consumers))
+        if queues:
+            AutoDeletion(self._vhost, self._connection.exclusive_queues, queues).run()
 
     def take_consumers(self, by_queue: dict[MessageSource, list[Consumer]]) -> None:
         """Add the consumers of this ending channel to `by_queue`, the consumers of each queue."""

@@ -262,9 +262,10 @@ def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
         check_stream_consumer(
             queue, channel.vhost, method.no_ack, receiver.prefetch > 0 or receiver.pool is not None
         )
+    # An exclusive consumer is the only consumer of its queue.
     in_exclusive_use = any(
         isinstance(consumer, AmqpConsumer) and consumer.exclusive
-        for consumer in queue.consumers + queue.standby
+        for consumer in queue.consumers[:1] + queue.standby[:1]
     )
     if in_exclusive_use or method.exclusive and queue.consumer_count:
         raise AccessRefused(
@@ -298,7 +299,7 @@ def _new_consumer_tag(channel: Channel, method: spec.Basic.Consume) -> str:
     if 0 < limit <= len(channel.receiver.consumers):
         raise NotAllowed(f"reached maximum ({limit}) of consumers per channel")
     tag = method.consumer_tag or f"amq.ctag-{channel.connection.front.broker.new_id()}"
-    if tag in channel.receiver.consumers:
+    if not channel.receiver.is_free(tag):
         raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")
     return tag
 

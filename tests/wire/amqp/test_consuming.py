@@ -374,7 +374,7 @@ def test_no_ack_consumers_stand_outside_the_global_prefetch_and_leave_nothing_be
         client.send(B.Cancel("n"))
     assert state(client) == (0, 0)
     pool = client.connection.channels.open[1].receiver.pool
-    assert pool.consumers == [] and pool.credit == 1
+    assert pool.consumers == {} and pool.credit == 1
 
 
 # -- get
