@@ -217,10 +217,10 @@ class PlanSearch:
                 steps = lookup.advance(int(steps))
                 if lookup.done:
                     self._lookups.pop()
-            elif self._next_key < len(self._keys):
-                steps -= _KEY_STEPS + source.lookup_steps
+            elif self._next_key == 0 or self._next_key < len(self._keys) and source.uses_keys:
                 self._look_up(source, self._keys[self._next_key])
                 self._next_key += 1
+                steps -= _KEY_STEPS + source.lookup_steps
             else:
                 self._leave(source)
         return steps

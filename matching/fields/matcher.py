@@ -47,6 +47,9 @@ class HeadersMatcher(Generic[S]):
         self._rows: dict[Hashable, FieldsRow[S]] = {}
         self._tally: PairCounts[S] = PairCounts()
         self._pairs = 0
+        #: Number of rows that the last lookup examined, for callers that account for the work. An
+        #: algorithm that does not count them leaves the number of all rows.
+        self.examined = 0
 
     # Implemented by each algorithm:
 
@@ -102,6 +105,7 @@ class HeadersMatcher(Generic[S]):
         The caller owns the returned list.
         """
         found: list[S] = []
+        self.examined = len(self._rows)
         for row in self.find(headers):
             take(row.bucket, found)
         return self._tally.distinct(found) if self._tally.shared else found

@@ -79,12 +79,15 @@ class Rarest(HeadersMatcher[S]):
         names = self._names
         tokens = {name: token(value) for name, value in headers.items() if name in names}
         found = list(self._always)
+        examined = len(found) + len(tokens)
         for name, value in tokens.items():
             candidates = self._all.get((name, value))
             if candidates is not None:
+                examined += len(candidates)
                 _verify(candidates, tokens, found)
             candidates = self._all.get((name, PRESENT))
             if candidates is not None:
+                examined += len(candidates)
                 _verify(candidates, tokens, found)
         columns = self._any.columns
         several: dict[FieldsRow[S], None] = {}
@@ -95,6 +98,7 @@ class Rarest(HeadersMatcher[S]):
                     several.update(column.get(value, {}))
                     several.update(column.get(PRESENT, {}))
             found += several
+        self.examined = examined + len(several)
         return found
 
     def stats(self) -> dict[str, int]:

@@ -58,6 +58,36 @@ def one_turn(world: World, connection: Any) -> None:
         connection.resume()
 
 
+@pytest.mark.parametrize("kind", ["headers", "fanout", "direct", "x-delayed-message"])
+def test_an_exchange_that_uses_no_keys_is_asked_once_and_a_lookup_costs_what_it_examines(
+    kind: str,
+) -> None:
+    world = World()
+    delayed = ExchangeOptions(arguments={"x-delayed-type": "headers"})
+    options = delayed if kind == "x-delayed-message" else ExchangeOptions()
+    exchange = world.vhost.declare_exchange("x", kind, options)
+    world.vhost.declare_queue("q")
+    world.vhost.declare_queue("r")
+    many = 2_000
+    for number in range(many):
+        arguments = {"a": 1, "b": None, "x-number": number}
+        world.vhost.bind("x", Binding(str(number), world.queue("q"), 0, arguments))
+    world.vhost.bind("x", Binding("r", world.queue("r"), 0, {"a": 1, "x-match": "any"}))
+    keys = ["0", "r", *[f"k{number}" for number in range(5_000)]]
+    scope = SearchScope(world.vhost.exchanges, world.vhost.queues, world.vhost.replies)
+    search = PlanSearch(scope, exchange, b"", keys, {"headers": {"a": 1}})
+    slot = SearchSlot()
+    while not search.advance(slot):
+        pass
+    names = sorted(target.name for target, _ in search.destinations())
+    by_headers = kind in ("headers", "x-delayed-message")
+    assert names == (["r"] if by_headers else ["q", "r"])
+    if kind == "direct":
+        assert slot.spent > len(keys)  # Its keys are looked up one by one.
+    else:
+        assert many < slot.spent < many + 100
+
+
 def test_a_search_takes_no_more_steps_in_a_turn_than_it_may_and_finds_all() -> None:
     world = heavy_world()
     exchange = world.vhost.exchange("amq.topic")

@@ -63,8 +63,13 @@ class Exchange(Destination):
 
     @property
     def lookup_steps(self) -> i64:
-        """The cost of a call of `match`, in steps of a search; 0 if `needs_search` is True."""
+        """The steps of a search that the last call of `match` took."""
         return 0
+
+    @property
+    def uses_keys(self) -> bool:
+        """True if a match depends on the routing key. If not, one lookup serves all keys."""
+        return True
 
     @property
     def needs_search(self) -> bool:

@@ -105,6 +105,10 @@ class ConsistentHashExchange(Exchange):
         return len(self._shares) > DIRECT_SHARES
 
     @property
+    def uses_keys(self) -> bool:
+        return self._header is None and self._property is None
+
+    @property
     def lookup_steps(self) -> i64:
         return 0 if self.needs_search else len(self._shares) // SHARES_PER_STEP
 

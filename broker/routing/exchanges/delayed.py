@@ -45,6 +45,8 @@ class DelayedExchange(Exchange):
         self.inner = inner
         inner.bindings = self.bindings
         self.waiting = waiting
+        #: True if the last message that was looked up is delayed.
+        self._delays = False
 
     def check(self, binding: Binding) -> None:
         self.inner.check(binding)
@@ -68,19 +70,25 @@ class DelayedExchange(Exchange):
         return self.inner.needs_search
 
     @property
+    def uses_keys(self) -> bool:
+        return self.inner.uses_keys
+
+    @property
     def lookup_steps(self) -> i64:
-        return self.inner.lookup_steps
+        return 0 if self._delays else self.inner.lookup_steps
 
     def searches(
         self, key: str, properties: Properties, found: list[Binding]
     ) -> list[Search[Binding]]:
-        if delay_of(properties) > 0:
+        self._delays = delay_of(properties) > 0
+        if self._delays:
             found.append(Binding(key, self.waiting))
             return []
         return self.inner.searches(key, properties, found)
 
     def match(self, key: str, properties: Properties) -> list[Binding]:
-        if delay_of(properties) > 0:
+        self._delays = delay_of(properties) > 0
+        if self._delays:
             return [Binding(key, self.waiting)]
         return self.inner.match(key, properties)
 

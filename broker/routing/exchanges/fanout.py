@@ -15,5 +15,9 @@ class FanoutExchange(Exchange):
     kind: ClassVar[str] = "fanout"
     hash_kind: ClassVar[str] = "FanoutExchange"
 
+    @property
+    def uses_keys(self) -> bool:
+        return False
+
     def match(self, key: str, properties: Properties) -> list[Binding]:
         return self.all_bindings()

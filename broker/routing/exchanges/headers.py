@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from mypy_extensions import i64
+
 from broker.errors import PreconditionFailed
 from broker.messages.message import Properties
 from broker.routing.binding import Binding
@@ -38,6 +40,14 @@ class HeadersExchange(Exchange):
 
     def removed(self, binding: Binding) -> None:
         self._matcher.unbind(binding.arguments, binding)
+
+    @property
+    def uses_keys(self) -> bool:
+        return False
+
+    @property
+    def lookup_steps(self) -> i64:
+        return self._matcher.examined
 
     def match(self, key: str, properties: Properties) -> list[Binding]:
         headers = properties.get("headers")
