@@ -66,6 +66,11 @@ class Fifo(Generic[T]):
             at += stride
         return found
 
+    def part(self, start: i64, most: i64) -> list[T]:
+        """Return up to `most` items from the item with the index `start` on."""
+        first: i64 = self._head + start
+        return [item for item in self._items[first : first + most] if item is not None]
+
     def items(self) -> list[T]:
         """Return all items, the first one first."""
-        return [item for item in self._items[self._head :] if item is not None]
+        return self.part(0, len(self._items))

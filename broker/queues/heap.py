@@ -56,7 +56,7 @@ class HeapQueue(LimitedQueue):
             if latest >= 0 and (message.expires == 0 or message.expires > latest):
                 message.expires = latest
             self._insert(ReturnedMessage(message, self._sequence, 0))
-            self._count_bytes(message)
+            self.count_bytes(message)
         self._trim_restored()
 
     def _insert(self, returned: ReturnedMessage) -> None:
@@ -75,8 +75,9 @@ class HeapQueue(LimitedQueue):
     def _head(self) -> Message:
         return self._heap[0][2].message
 
-    def messages_in_memory(self) -> list[Message]:
-        return [entry[2].message for entry in self._heap]
+    def count_waiting(self) -> None:
+        for entry in self._heap:
+            self.count_bytes(entry[2].message)
 
     def memory_bytes(self) -> i64:
         heap = self._heap
@@ -91,7 +92,7 @@ class HeapQueue(LimitedQueue):
 
     def put_back(self, delivery: Delivery) -> None:
         self._insert(ReturnedMessage(delivery.message, delivery.sequence, delivery.attempts))
-        self._count_bytes(delivery.message)
+        self.count_bytes(delivery.message)
 
 
 class HeapPurge(BulkTask):

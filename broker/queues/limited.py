@@ -29,6 +29,8 @@ from broker.queues.paged_tail import read_stored
 from broker.queues.queue import DISCARDS_PER_DRAIN, MESSAGES_PER_SLICE, Queue
 from broker.store.contract import EXPIRY_EPOCH, EXPIRY_SECONDS_MAX, Store
 
+#: Waiting messages whose bodies are counted in one slice, in up to 2 ms.
+COUNTED_PER_SLICE: Final[i64] = 20_000
 #: The reason for which a message of this fate becomes a dead letter, as `x-death` and the metrics
 #: name it.
 DEAD_LETTER_REASONS: Final[dict[int, str]] = {
@@ -77,6 +79,10 @@ class LimitedQueue(Queue):
         self.arguments = arguments
         #: Total size of the waiting messages' bodies in bytes, counted only if the queue limits it.
         self.waiting_bytes: i64 = 0
+        #: Sequence numbers of the first waiting message that is still to be counted, and of the
+        #: first one behind them; equal if all are counted.
+        self._uncounted: i64 = 0
+        self._counted_again: i64 = 0
         #: True while so many dead letters of this queue wait to be published that the publishers to
         #: this queue must wait.
         self.behind = False
@@ -106,24 +112,41 @@ class LimitedQueue(Queue):
         """Replace the queue's arguments, because a policy changed.
 
         If the queue limits its size in bytes, the bodies of the waiting messages in memory are
-        counted again; those in the tail (on disk) are not. Messages over a limit are dropped from
-        the head in slices, unless the queue refuses new messages instead (`x-overflow:
-        reject-publish`).
+        counted again, in slices; those in the tail (on disk) are not. Messages over a limit are
+        dropped from the head in slices, unless the queue refuses new messages instead
+        (`x-overflow: reject-publish`).
         """
         self.arguments = arguments
         self.waiting_bytes = 0
+        self._uncounted = self._counted_again = 0
         if arguments.max_bytes != UNLIMITED:
-            for message in self.messages_in_memory():
-                self._count_bytes(message)
+            self.count_waiting()
         self.touch()
         if not arguments.reject_publish:
             self._trim(0)
 
-    def messages_in_memory(self) -> list[Message]:
-        """Return the waiting messages, except those in the tail."""
-        return [
-            returned.message for returned in self._returned + self._returned_later
-        ] + self._waiting.items()
+    def count_waiting(self) -> None:
+        """Begin to count the bodies of the waiting messages, except those in the tail.
+
+        Returned messages are counted at once.
+        """
+        for returned in self._returned + self._returned_later:
+            self.count_bytes(returned.message)
+        self._uncounted = self._sequence + 1
+        self._counted_again = self._uncounted + self._waiting.size
+        self._count_slice()
+
+    def _count_slice(self) -> None:
+        """Count the next waiting messages; those that were taken meanwhile are not counted."""
+        head: i64 = self._sequence + 1
+        start: i64 = max(self._uncounted, head)
+        left: i64 = self._counted_again - start
+        if left > COUNTED_PER_SLICE:
+            left = COUNTED_PER_SLICE
+            self._schedule_upkeep()
+        for message in self._waiting.part(start - head, max(0, left)):
+            self.count_bytes(message)
+        self._uncounted = min(start + max(0, left), self._counted_again)
 
     def accepts(self, message: Message) -> bool:
         """True if the queue takes the message, possibly by dropping the oldest message.
@@ -165,7 +188,7 @@ class LimitedQueue(Queue):
         before: i64 = self.depth
         self.enqueue(message)
         if self.depth > before:
-            self._count_bytes(message)
+            self.count_bytes(message)
             if self._trim(self._put_drops()) or 0 < message.expires <= self.agenda.now:
                 # With TTL 0 and no ready consumer, the message has expired already; and dropping
                 # messages may have left an expired one at the head. Do not wait for the timer.
@@ -184,7 +207,7 @@ class LimitedQueue(Queue):
             return
         self.reinsert(delivery)
         if not self.dead:
-            self._count_bytes(delivery.message)
+            self.count_bytes(delivery.message)
             if not self.arguments.reject_publish:
                 self._trim(self._put_drops())
 
@@ -192,7 +215,7 @@ class LimitedQueue(Queue):
         """Put a returned message back to its old place in the queue."""
         super().requeue(delivery)
 
-    def _count_bytes(self, message: Message) -> None:
+    def count_bytes(self, message: Message) -> None:
         """Add the message's body to the size of the waiting messages, if the queue limits it."""
         if self.arguments.max_bytes != UNLIMITED:
             self.waiting_bytes += message.encoding.size(message.content)
@@ -221,6 +244,8 @@ class LimitedQueue(Queue):
         return 2 if self._upkeep_waits() else MESSAGES_PER_SLICE
 
     def keep_up(self) -> None:
+        if self._uncounted < self._counted_again:
+            self._count_slice()
         if self._host is not None and self._host.is_behind(self):
             self._schedule_upkeep()
             return
@@ -244,7 +269,7 @@ class LimitedQueue(Queue):
         if self.arguments.max_bytes != UNLIMITED:
             for message in read_stored(self.store, self.number, positions, False):
                 if message is not None:
-                    self._count_bytes(message)
+                    self.count_bytes(message)
         self._trim_restored()
 
     def _trim_restored(self) -> None:
@@ -293,11 +318,14 @@ class LimitedQueue(Queue):
 
     def put_back(self, delivery: Delivery) -> None:
         super().put_back(delivery)
-        self._count_bytes(delivery.message)
+        self.count_bytes(delivery.message)
 
     def _pop_head(self) -> ReturnedMessage:
+        was_returned = bool(self._returned)
         returned = self._remove_head()
-        if self.arguments.max_bytes != UNLIMITED:
+        if self.arguments.max_bytes != UNLIMITED and (
+            was_returned or not self._uncounted <= returned.sequence < self._counted_again
+        ):
             self.waiting_bytes = max(
                 0, self.waiting_bytes - returned.message.encoding.size(returned.message.content)
             )
@@ -324,6 +352,7 @@ class LimitedQueue(Queue):
 
     def purge(self) -> int:
         self.waiting_bytes = 0
+        self._uncounted = self._counted_again
         return super().purge()
 
     def discard(self, message: Message, fate: i64) -> None:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from types import FrameType
 from typing import Any
 
 import pamqp.commands as spec
 import pytest
 
+from broker.queues import limited
+from broker.queues.limited import LimitedQueue
 from broker.queues.policies import policy_of
 from broker.queues.queue import CONSUMERS_PER_SLICE
 from broker.vhost.background import BINDINGS_PER_SLICE, QUEUES_PER_SLICE
@@ -295,3 +298,50 @@ def test_a_policy_is_applied_to_very_many_exchanges_in_slices() -> None:
     assert max(counts) < sum(counts) / 3
     named = [one for name, one in world.vhost.exchanges.items() if name.startswith("x")]
     assert {one.alternate for one in named} == {"amq.fanout"} and len(named) == many
+
+
+# -- policies
+
+
+def body_bytes(queue: LimitedQueue) -> int:
+    """Return the total size of the bodies of the messages that wait in a queue."""
+    returned = [one.message for one in queue._returned + queue._returned_later]
+    messages = queue._waiting.items() + returned
+    assert len(messages) == queue.depth
+    return sum(len(one.body) for one in messages)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_first_limit_in_bytes_counts_the_waiting_messages_in_slices(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limited, "COUNTED_PER_SLICE", 500)
+    world = World()
+    client, other = world.amqp(), world.amqp()
+    client.queue("q")
+    random = Random(seed)
+    for _ in range(200):
+        client.connection.receive_data(publication("", "q", b"x" * random.randrange(99)) * 20)
+        world.settle(client.connection)
+    client.send(spec.Basic.Qos(prefetch_count=300), spec.Basic.Consume(queue="q"))
+    row = {"pattern": "^q$", "definition": {"max-length-bytes": 1 << 30}}
+    policy = policy_of("/", "p", row)
+    counts = [steps(lambda: world.vhost.declarations.set_policy(policy))]
+    queue = world.queue("q")
+    assert isinstance(queue, LimitedQueue) and queue.depth == 3_700
+    tag = 0
+    while not world.broker.agenda.idle:
+        # Meanwhile messages are published, taken, acknowledged and returned.
+        tag += 20
+        begin(client, *random.choices((spec.Basic.Ack(tag, True), spec.Basic.Nack(tag, True)), k=1))
+        other.connection.receive_data(publication("", "q", b"more"))
+        counts.append(steps(world.broker.agenda.turn))
+        client.connection.data_to_send()
+    assert len(counts) > 6 and max(counts) < sum(counts) / 4
+    assert queue.depth > 3_000 and queue.waiting_bytes == body_bytes(queue)
+    world.vhost.declarations.clear_policy("p")
+    world.vhost.declarations.set_policy(policy)
+    other.send(spec.Queue.Purge(queue="q"))
+    client.connection.on_closed()
+    world.settle()
+    assert queue.waiting_bytes == body_bytes(queue) > 0
