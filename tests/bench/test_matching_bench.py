@@ -206,7 +206,7 @@ def test_a_subscription_lost_between_threads_is_an_error(
         threads(matcher, words.patterns, words.topics, words.further, readers, writers, mixed)["ms"]
         > 0
     )
-    with pytest.raises(WrongMatch, match="does not find"):
+    with pytest.raises(WrongMatch, match="does not return exactly"):
         threads(
             LockedMatcher(Forgetful()),
             words.patterns,

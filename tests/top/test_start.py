@@ -191,7 +191,7 @@ def test_a_broken_file_of_the_generated_user_is_named_with_what_to_do(
         authenticator_from_settings(without_users(tmp_path), tmp_path)
     said = str(raised.value)
     assert said.startswith(f"{tmp_path / GENERATED_USER_FILE}: ")
-    assert said.endswith("; delete it to get a new password")
+    assert said.endswith("; delete the file to get a new password")
     assert "\n" not in said
     assert "secret" not in said
 

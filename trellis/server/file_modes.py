@@ -41,8 +41,10 @@ def restrict(directory: Path) -> None:
             mode = DIRECTORY_MODE if stat.S_ISDIR(status.st_mode) else FILE_MODE
             shared = status.st_mode & stat.S_ISVTX  # Such as /tmp, which others need.
             regular = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
-            if regular and not shared and stat.S_IMODE(status.st_mode) & 0o777 != mode:
-                os.chmod(path, mode)
+            permissions = stat.S_IMODE(status.st_mode)
+            if regular and not shared and permissions & ~mode & 0o777:
+                # A file that the operator has made read-only stays read-only.
+                os.chmod(path, permissions & mode)
         except FileNotFoundError:
             continue
         except OSError:

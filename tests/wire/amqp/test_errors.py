@@ -194,8 +194,8 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
         Q.Declare(queue="y", arguments={"x-queue-type": "quorum"}),
         406,
         (
-            "PRECONDITION_FAILED - invalid property 'non-durable' for queue 'y' in vhost '/': its "
-            "type is quorum"
+            "PRECONDITION_FAILED - invalid property 'non-durable' for queue 'y' in vhost '/': "
+            "queues of type quorum cannot have it"
         ),
         50,
         10,
