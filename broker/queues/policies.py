@@ -7,7 +7,7 @@ the highest priority applies.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from broker.errors import PreconditionFailed
@@ -29,6 +29,8 @@ _IGNORED: Final = (
 )
 #: The values of `apply-to`.
 APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
+#: The values of `apply-to` that include exchanges.
+_EXCHANGE_KINDS: Final = ("all", "exchanges")
 #: The highest priority; the lowest one is its negative.
 PRIORITY_MAX: Final = 1 << 31
 
@@ -124,14 +126,19 @@ class Policies:
 
     def for_queue(self, name: str, kind: object) -> Policy | None:
         """Return the policy that applies to a queue of this name and type, or None."""
-        return self._best(
-            name,
-            ("all", "queues", "streams" if kind == "stream" else f"{kind or 'classic'}_queues"),
-        )
+        return self._best(name, _queue_kinds(kind))
 
     def for_exchange(self, name: str) -> Policy | None:
         """Return the policy that applies to an exchange of this name, or None."""
-        return self._best(name, ("all", "exchanges"))
+        return self._best(name, _EXCHANGE_KINDS)
+
+    def all_for_queue(self, name: str, kind: object) -> Iterator[Policy]:
+        """Yield the policies that match a queue of this name and type, of any priority."""
+        return self._matching(name, _queue_kinds(kind))
+
+    def all_for_exchange(self, name: str) -> Iterator[Policy]:
+        """Yield the policies that match an exchange of this name, of any priority."""
+        return self._matching(name, _EXCHANGE_KINDS)
 
     def arguments(self, name: str, arguments: Mapping[str, object]) -> Mapping[str, object]:
         """Return the queue arguments of the policy that applies to a queue; empty if none does.
@@ -157,6 +164,14 @@ class Policies:
             if (best is None or policy.priority > best.priority) and policy.applies_to(name, kinds):
                 best = policy
         return best
+
+    def _matching(self, name: str, kinds: tuple[str, ...]) -> Iterator[Policy]:
+        return (policy for policy in self.by_name.values() if policy.applies_to(name, kinds))
+
+
+def _queue_kinds(kind: object) -> tuple[str, ...]:
+    """Return the values of `apply-to` that include queues of this `x-queue-type`."""
+    return ("all", "queues", "streams" if kind == "stream" else f"{kind or 'classic'}_queues")
 
 
 def policy_of(vhost: str, name: str, row: Mapping[str, object]) -> Policy:

@@ -12,26 +12,38 @@ RabbitMQ requires, they close the ways around topic rules and around read permis
 
 A user without topic rules may publish and read every topic, so only the journal concerns it. An
 exchange that does not exist yet counts as a topic exchange: it may become one.
+
+A policy and the arguments of a queue may be two halves of one way: the policy names the exchange,
+the queue the routing key. Either half may come first. So
+
+    a new queue                         is judged with the exchange and key of each policy that
+                                        matches it, of any priority: policies can be removed
+    a new exchange                      is judged with the alternate exchanges of such policies
+    a policy with a dead letter         needs permission for every topic there, because a queue's
+    exchange                            own routing key has precedence over that of the policy
+    a new topic exchange                must not be the target of an existing way
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from broker.access.identity import READ_ALL, Identity
 from broker.errors import AccessRefused
 from broker.messages.message import topic_of
 from broker.queues.arguments import DEAD_LETTER_EXCHANGE, DEAD_LETTER_KEY, JOURNAL
-from broker.queues.policies import ALTERNATE, Policy
-from broker.routing.exchanges import Exchange, is_topic
+from broker.queues.policies import ALTERNATE, Policies, Policy
+from broker.queues.queue import Queue
+from broker.routing.exchanges import DelayedExchange, Exchange, TopicExchange, is_topic
 from matching.grammar import swap
 
 
 class DeclarationRights:
     """The rights of one user to declare objects in a virtual host. The methods raise AccessRefused.
 
-    `administrator` is True if the user has the tag of this name. `exchanges` are those of the
-    virtual host.
+    `administrator` is True if the user has the tag of this name. `exchanges` and `policies` are
+    those of the virtual host. `queues` are its queues, and the deleted ones whose dead letters are
+    not published yet.
     """
 
     def __init__(
@@ -40,21 +52,38 @@ class DeclarationRights:
         administrator: bool,
         vhost: str,
         exchanges: Mapping[str, Exchange],
+        queues: Iterable[Queue],
+        policies: Policies,
     ) -> None:
         self._identity = identity
         self._administrator = administrator
         self._vhost = vhost
         self._exchanges = exchanges
+        self._queues = queues
+        self._policies = policies
 
-    def check_exchange(self, name: str, arguments: Mapping[str, object], known: bool) -> None:
+    def check_exchange(
+        self, name: str, kind: str, arguments: Mapping[str, object], known: bool
+    ) -> None:
         """Check the declaration of an exchange; `known` is True if the exchange exists."""
         self._require("configure", "exchange", name)
         alternate = arguments.get(ALTERNATE)
         if isinstance(alternate, str):
             self._require("read", "exchange", name)
             self._require("write", "exchange", alternate)
-            if not known:
-                self._check_target(alternate, None, f"alternate exchange of exchange '{name}'")
+        if known:
+            return
+        role = f"alternate exchange of exchange '{name}'"
+        if isinstance(alternate, str):
+            self._check_target(alternate, None, role)
+        else:
+            for policy in self._policies.all_for_exchange(name):
+                if policy.alternate is not None:
+                    self._check_target(policy.alternate, None, f"{role} by policy '{policy.name}'")
+        if kind == DelayedExchange.kind:
+            kind = str(arguments.get("x-delayed-type"))
+        if kind == TopicExchange.kind and not self._identity.may_publish_everything(name):
+            self._check_ways_to(name)
 
     def check_queue(self, name: str, arguments: Mapping[str, object], known: bool) -> None:
         """Check the declaration of a queue; `known` is True if the queue exists."""
@@ -63,8 +92,22 @@ class DeclarationRights:
         if isinstance(dead_letter_exchange, str):
             self._require("read", "queue", name)
             self._require("write", "exchange", dead_letter_exchange)
-        if not known:
-            self._check_queue_arguments(arguments, f"queue '{name}'")
+        if known:
+            return
+        self._check_journal(arguments, f"queue '{name}'")
+        role = f"dead letter exchange of queue '{name}'"
+        key = _text(arguments, DEAD_LETTER_KEY)
+        if isinstance(dead_letter_exchange, str):
+            self._check_target(dead_letter_exchange, key, role)
+            return
+        kind = arguments.get("x-queue-type")
+        if kind == "stream":
+            return  # A stream has no dead letters.
+        for policy in self._policies.all_for_queue(name, kind):
+            target = _text(policy.arguments, DEAD_LETTER_EXCHANGE)
+            # If the policy gives the exchange and the key, its author has chosen the one topic.
+            if target is not None and (key is not None or DEAD_LETTER_KEY not in policy.arguments):
+                self._check_target(target, key, f"{role} by policy '{policy.name}'")
 
     def check_binding(self, source: Exchange, key: str, destination: Exchange | None) -> None:
         """Check the topics of a binding; `destination` is None if it is a queue."""
@@ -77,15 +120,17 @@ class DeclarationRights:
     def check_policy(self, policy: Policy) -> None:
         """Check the arguments that a policy gives to queues and exchanges."""
         thing = f"policy '{policy.name}'"
-        self._check_queue_arguments(policy.arguments, thing)
+        target = _text(policy.arguments, DEAD_LETTER_EXCHANGE)
+        if target is not None:
+            self._check_target(target, None, f"dead letter exchange of {thing}")
         if policy.alternate is not None:
             self._check_target(policy.alternate, None, f"alternate exchange of {thing}")
 
     def _require(self, operation: str, kind: str, name: str) -> None:
         self._identity.may(operation, kind, name, self._vhost)
 
-    def _check_queue_arguments(self, arguments: Mapping[str, object], thing: str) -> None:
-        """Check the arguments of a queue or of a policy, which `thing` names."""
+    def _check_journal(self, arguments: Mapping[str, object], thing: str) -> None:
+        """Raise AccessRefused if the arguments of a queue, `thing`, need the right to a journal."""
         if (
             arguments.get(JOURNAL) is True
             and not self._administrator
@@ -96,11 +141,26 @@ class DeclarationRights:
                 f"'{self._identity.name}': a journal records all messages of the vhost, so it "
                 "needs the tag 'administrator', or read permission on everything (.*)"
             )
-        target, key = arguments.get(DEAD_LETTER_EXCHANGE), arguments.get(DEAD_LETTER_KEY)
-        if isinstance(target, str):
-            self._check_target(
-                target, key if isinstance(key, str) else None, f"dead letter exchange of {thing}"
-            )
+
+    def _check_ways_to(self, target: str) -> None:
+        """Raise AccessRefused if a queue, exchange or policy names the new topic exchange `target`.
+
+        Messages with forbidden topics would then pass there. This walks over all queues, exchanges
+        and policies of the virtual host, and compares one string of each.
+        """
+        for queue in self._queues:
+            if queue.arguments.dead_letter_exchange == target:
+                given = queue.arguments.arguments
+                # A key that only a policy gives may change.
+                key = _text(given, DEAD_LETTER_KEY) if DEAD_LETTER_EXCHANGE in given else None
+                self._check_target(target, key, f"dead letter exchange of queue '{queue.name}'")
+        for exchange in self._exchanges.values():
+            if exchange.alternate == target:
+                role = f"alternate exchange of exchange '{exchange.name}'"
+                self._check_target(target, None, role)
+        for policy in self._policies.by_name.values():
+            if target in (policy.arguments.get(DEAD_LETTER_EXCHANGE), policy.alternate):
+                self._check_target(target, None, f"target of policy '{policy.name}'")
 
     def _check_target(self, target: str, key: str | None, role: str) -> None:
         """Raise AccessRefused if messages that arrive at an exchange could have forbidden topics.
@@ -122,6 +182,12 @@ class DeclarationRights:
             f"'{identity.name}': messages with {keys} would pass there, and the user's topic rules "
             "do not allow to publish all of them"
         )
+
+
+def _text(arguments: Mapping[str, object], name: str) -> str | None:
+    """Return the value of an argument if it is a string; else None."""
+    value = arguments.get(name)
+    return value if isinstance(value, str) else None
 
 
 def check_source(identity: Identity, source: Exchange, key: str, vhost: str) -> None:

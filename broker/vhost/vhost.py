@@ -17,6 +17,7 @@ names takes the slow path, `publish`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Final
 
 from mypy_extensions import i64
@@ -218,7 +219,10 @@ class VirtualHost(DeadLetterHost):
         `identity` is the user's identity in this virtual host. `administrator` is True if the user
         has the tag `administrator`.
         """
-        return DeclarationRights(identity, administrator, self.name, self.exchanges)
+        queues = chain(self.queues.values(), self.moves)
+        return DeclarationRights(
+            identity, administrator, self.name, self.exchanges, queues, self.policies
+        )
 
     def bind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
         """Add a binding to an exchange.

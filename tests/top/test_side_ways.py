@@ -63,12 +63,42 @@ async def test_ways_into_a_topic_exchange(
     assert (await api(broker, method, path, body, "free"))[0] == 201
 
 
-async def test_a_policy_with_an_allowed_key_is_allowed(broker: Running) -> None:
-    body = {
-        "pattern": "^x",
-        "definition": {"dead-letter-exchange": "amq.topic", "dead-letter-routing-key": "mine.a"},
+async def test_the_key_of_a_policy_allows_nothing_because_a_queue_may_have_its_own(
+    broker: Running,
+) -> None:
+    letters: dict[str, Any] = {
+        "dead-letter-exchange": "amq.topic",
+        "dead-letter-routing-key": "mine.a",
     }
+    body: dict[str, Any] = {"pattern": "^x", "definition": letters}
+    assert (await api(broker, "PUT", "policies/%2F/other", body, "ruled"))[0] == 403
+    letters["dead-letter-exchange"] = "amq.direct"
     assert (await api(broker, "PUT", "policies/%2F/other", body, "ruled"))[0] == 201
+
+
+async def test_a_queue_is_judged_with_its_policy(broker: Running) -> None:
+    letters = {"dead-letter-exchange": "amq.topic", "dead-letter-routing-key": "mine.a"}
+    body = {"pattern": "^x", "definition": letters}
+    assert (await api(broker, "PUT", "policies/%2F/other", body, "free"))[0] == 201
+    for queue, key, expected in (("x1", "secret.a", 403), ("x2", "mine.b", 201)):
+        arguments = {"arguments": {"x-dead-letter-routing-key": key}}
+        status, _ = await api(broker, "PUT", f"queues/%2F/{queue}", arguments, "ruled")
+        assert status == expected
+    assert (await api(broker, "PUT", "queues/%2F/x3", {}, "ruled"))[0] == 201
+
+
+async def test_the_target_of_a_way_cannot_become_a_topic_exchange(broker: Running) -> None:
+    alternate = {"type": "fanout", "arguments": {"alternate-exchange": "ev"}}
+    for method, path, body in (
+        ("PUT", "exchanges/%2F/ev", {"type": "fanout"}),
+        ("PUT", "exchanges/%2F/other", alternate),
+        ("DELETE", "exchanges/%2F/ev", None),
+    ):
+        assert (await api(broker, method, path, body, "ruled"))[0] in (201, 204)
+    status, answer = await api(broker, "PUT", "exchanges/%2F/ev", {"type": "topic"}, "ruled")
+    assert status == 403 and "topic rules" in answer["reason"]
+    assert (await api(broker, "DELETE", "exchanges/%2F/other", None, "ruled"))[0] == 204
+    assert (await api(broker, "PUT", "exchanges/%2F/ev", {"type": "topic"}, "ruled"))[0] == 201
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from broker.access.identity import Identity
 from broker.access.rules import UserPermissions
+from broker.queues.policies import Policy
 from tests.clients import Amqp, World
 from tests.wire.amqp.speech import names, refusal
 
@@ -158,6 +159,137 @@ def test_a_binding_from_a_delayed_topic_exchange_is_under_the_rules() -> None:
         "Queue.BindOk"
     ]
     assert refusal(client.send(Q.Bind(queue="q", exchange="d", routing_key="#"))).code == 403
+
+
+# -- a policy and an argument as halves of one way
+
+DEAD_LETTERS: Any = {"dead-letter-exchange": "amq.topic"}
+FIXED: Any = DEAD_LETTERS | {"dead-letter-routing-key": "mine.a"}
+
+
+def add_policy(
+    client: Amqp, definition: dict[str, Any], name: str = "p", priority: int = 0
+) -> None:
+    policy = Policy("/", name, "^own", "all", priority, definition)
+    client.world.vhost.declarations.set_policy(policy)
+
+
+@pytest.mark.parametrize(
+    ("definition", "arguments", "allowed"),
+    [
+        (FIXED, {"x-dead-letter-routing-key": "secret.a"}, False),
+        (DEAD_LETTERS, {"x-dead-letter-routing-key": "secret.a"}, False),
+        (DEAD_LETTERS, {"x-dead-letter-routing-key": "mine.b"}, True),
+        (DEAD_LETTERS, {}, False),
+        (FIXED, {}, True),
+        (FIXED, {"x-dead-letter-exchange": "amq.fanout"}, True),
+        (DEAD_LETTERS, {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}, True),
+        ({"dead-letter-routing-key": "mine.a"}, {"x-dead-letter-exchange": "amq.topic"}, False),
+        ({"dead-letter-exchange": "amq.direct"}, {"x-dead-letter-routing-key": "secret.a"}, True),
+        (DEAD_LETTERS, {"x-queue-type": "stream"}, True),
+    ],
+)
+def test_the_arguments_of_a_queue_are_judged_with_its_policy(
+    definition: dict[str, Any], arguments: dict[str, Any], allowed: bool
+) -> None:
+    client = client_of(MINE)
+    add_policy(client, definition)
+    answer = client.send(Q.Declare(queue="own", durable=True, arguments=arguments))
+    assert names(answer) == ["Queue.DeclareOk" if allowed else "Channel.Close"]
+    assert ("own" in client.world.vhost.queues) is allowed
+    if not allowed:
+        assert refusal(answer).code == 403
+        assert "topic rules" in refusal(answer).text
+
+
+def test_a_policy_that_another_one_hides_is_judged_too() -> None:
+    """A user who may remove the policy of higher priority would complete the way so."""
+    client = client_of(MINE)
+    add_policy(client, DEAD_LETTERS, "hidden")
+    add_policy(client, {"dead-letter-exchange": "amq.fanout"}, "first", 1)
+    arguments: Any = {"x-dead-letter-routing-key": "secret.a"}
+    found = refusal(client.send(Q.Declare(queue="own", arguments=arguments)))
+    assert found.code == 403 and "policy 'hidden'" in found.text
+
+
+def test_an_exchange_is_judged_with_the_alternate_exchange_of_its_policy() -> None:
+    client = client_of(MINE)
+    add_policy(client, {"alternate-exchange": "amq.topic"})
+    found = refusal(client.send(X.Declare(exchange="own", exchange_type="fanout")))
+    assert found.code == 403 and "policy 'p'" in found.text
+    client = client.world.amqp(user="u")
+    other: Any = {"alternate-exchange": "amq.fanout"}
+    steps = [
+        X.Declare(exchange="own.a", exchange_type="fanout", arguments=other),
+        X.Declare(exchange="other", exchange_type="fanout"),
+    ]
+    assert names(client.send(*steps)) == ["Exchange.DeclareOk"] * 2
+
+
+# -- a target that becomes a topic exchange later
+
+FANOUT = X.Declare(exchange="ev", exchange_type="fanout")
+TOPIC = X.Declare(exchange="ev", exchange_type="topic")
+DELAYED_TOPIC = X.Declare(
+    exchange="ev", exchange_type="x-delayed-message", arguments={"x-delayed-type": "topic"}
+)
+TO_EV: Any = {"x-dead-letter-exchange": "ev"}
+ALTERNATE: Any = {"alternate-exchange": "ev"}
+#: Methods that name the exchange `ev`, and methods that remove the name again.
+REFERENCES: dict[str, tuple[Any, Any]] = {
+    "dead letters": (
+        Q.Declare(queue="own", arguments=TO_EV),
+        Q.Delete(queue="own"),
+    ),
+    "dead letters with a denied key": (
+        Q.Declare(queue="own", arguments=TO_EV | {"x-dead-letter-routing-key": "secret.a"}),
+        Q.Delete(queue="own"),
+    ),
+    "alternate exchange": (
+        X.Declare(exchange="own", exchange_type="fanout", arguments=ALTERNATE),
+        X.Delete(exchange="own"),
+    ),
+}
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
+@pytest.mark.parametrize("again", [TOPIC, DELAYED_TOPIC])
+def test_the_target_of_a_way_cannot_become_a_topic_exchange(reference: str, again: Any) -> None:
+    client = client_of(MINE)
+    way, removal = REFERENCES[reference]
+    steps = [FANOUT, way, X.Delete(exchange="ev")]
+    assert not [one for one in names(client.send(*steps)) if one.endswith("Close")]
+    found = refusal(client.send(again))
+    assert found.code == 403 and "topic rules" in found.text and "'own'" in found.text
+    assert "ev" not in client.world.vhost.exchanges
+    client = client.world.amqp(user="u")
+    # Another type is allowed. So is the type topic, once nothing names the exchange.
+    steps = [FANOUT, X.Delete(exchange="ev"), removal, again]
+    assert not [one for one in names(client.send(*steps)) if one.endswith("Close")]
+
+
+@pytest.mark.parametrize("key", ["dead-letter-exchange", "alternate-exchange"])
+def test_the_target_of_a_policy_cannot_become_a_topic_exchange(key: str) -> None:
+    client = client_of(MINE)
+    add_policy(client, {key: "ev"})
+    found = refusal(client.send(TOPIC))
+    assert found.code == 403 and "policy 'p'" in found.text
+    client = client.world.amqp(user="u")
+    client.world.vhost.declarations.clear_policy("p")
+    assert names(client.send(TOPIC)) == ["Exchange.DeclareOk"]
+
+
+def test_the_target_of_allowed_dead_letters_may_become_a_topic_exchange() -> None:
+    client = client_of(MINE)
+    arguments = TO_EV | {"x-dead-letter-routing-key": "mine.a"}
+    steps = [FANOUT, Q.Declare(queue="own", arguments=arguments), X.Delete(exchange="ev"), TOPIC]
+    assert names(client.send(*steps))[-1] == "Exchange.DeclareOk"
+
+
+def test_a_user_who_may_publish_everything_may_declare_such_a_topic_exchange() -> None:
+    client = client_of()
+    steps = [FANOUT, Q.Declare(queue="own", arguments=TO_EV), X.Delete(exchange="ev"), TOPIC]
+    assert names(client.send(*steps))[-1] == "Exchange.DeclareOk"
 
 
 # -- journals

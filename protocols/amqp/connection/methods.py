@@ -48,7 +48,8 @@ def exchange_declare(channel: Channel, method: spec.Exchange.Declare) -> None:
         arguments = method.arguments or {}
         if name not in vhost.exchanges and name.startswith("amq."):
             raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
-        _rights(channel).check_exchange(name, arguments, name in vhost.exchanges)
+        known = name in vhost.exchanges
+        _rights(channel).check_exchange(name, method.exchange_type, arguments, known)
         options = ExchangeOptions(method.durable, method.auto_delete, method.internal, arguments)
         vhost.declare_exchange(name, method.exchange_type, options, channel.ticket)
     _reply(channel, method, spec.Exchange.DeclareOk())

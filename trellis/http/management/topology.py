@@ -139,10 +139,10 @@ async def put_exchange(call: Call) -> Empty:
         table(row, "arguments"),
     )
     known = name in vhost.exchanges
-    call.rights(vhost).check_exchange(name, options.arguments, known)
+    kind = text(row, "type", "direct")
+    call.rights(vhost).check_exchange(name, kind, options.arguments, known)
     if not known and (name.startswith("amq.") or not name):
         raise bad_request(f"exchange name '{name}' contains reserved prefix 'amq.*', or is empty")
-    kind = text(row, "type", "direct")
     await call.make_durable(lambda ticket: vhost.declare_exchange(name, kind, options, ticket))
     return Empty(not known)
 
