@@ -10,7 +10,7 @@ import pytest
 from broker.access.identity import Identity
 from broker.access.rules import UserPermissions
 from broker.queues.policies import Policy
-from tests.clients import Amqp, World
+from tests.clients import Amqp, World, publication
 from tests.wire.amqp.speech import names, refusal
 
 Q, X = spec.Queue, spec.Exchange
@@ -277,6 +277,26 @@ def test_the_target_of_a_policy_cannot_become_a_topic_exchange(key: str) -> None
     client = client.world.amqp(user="u")
     client.world.vhost.declarations.clear_policy("p")
     assert names(client.send(TOPIC)) == ["Exchange.DeclareOk"]
+
+
+def test_dead_letters_of_a_deleted_queue_count_until_they_are_published() -> None:
+    client = client_of(MINE)
+    arguments = TO_EV | {"x-message-ttl": 10}
+    client.send(FANOUT, Q.Declare(queue="own", arguments=arguments))
+    for _ in range(5_000):
+        client.connection.receive_data(publication("", "own", b"x"))
+    client.read()
+    vhost = client.world.vhost
+    client.world.sleep(20)
+    assert [queue.name for queue in vhost.moves] == ["own"]
+    *deleted, close = client.send(Q.Delete(queue="own"), X.Delete(exchange="ev"), TOPIC)
+    assert names(deleted) == ["Queue.DeleteOk", "Exchange.DeleteOk"]
+    found = refusal([close])
+    assert found.code == 403 and "queue 'own'" in found.text
+    assert "own" not in vhost.queues
+    client.world.settle(client.connection)
+    assert not vhost.moves
+    assert names(client.world.amqp(user="u").send(TOPIC)) == ["Exchange.DeclareOk"]
 
 
 def test_the_target_of_allowed_dead_letters_may_become_a_topic_exchange() -> None:
