@@ -28,6 +28,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from mypy_extensions import i64
+
 from broker.access.identity import READ_ALL, Identity
 from broker.errors import AccessRefused
 from broker.messages.message import topic_of
@@ -61,6 +63,8 @@ class DeclarationRights:
         self._exchanges = exchanges
         self._queues = queues
         self._policies = policies
+        #: The number of queues and exchanges that the checks so far have walked over.
+        self.walked: i64 = 0
 
     def check_exchange(
         self, name: str, kind: str, arguments: Mapping[str, object], known: bool
@@ -148,7 +152,9 @@ class DeclarationRights:
         Messages with forbidden topics would then pass there. This walks over all queues, exchanges
         and policies of the virtual host, and compares one string of each.
         """
+        self.walked += len(self._exchanges)
         for queue in self._queues:
+            self.walked += 1
             if queue.arguments.dead_letter_exchange == target:
                 given = queue.arguments.arguments
                 # A key that only a policy gives may change.

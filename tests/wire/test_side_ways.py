@@ -10,7 +10,7 @@ import pytest
 from broker.access.identity import Identity
 from broker.access.rules import UserPermissions
 from broker.queues.policies import Policy
-from tests.clients import Amqp, World, publication
+from tests.clients import Amqp, World, marshal, publication
 from tests.wire.amqp.speech import names, refusal
 
 Q, X = spec.Queue, spec.Exchange
@@ -310,6 +310,22 @@ def test_a_user_who_may_publish_everything_may_declare_such_a_topic_exchange() -
     client = client_of()
     steps = [FANOUT, Q.Declare(queue="own", arguments=TO_EV), X.Delete(exchange="ev"), TOPIC]
     assert names(client.send(*steps))[-1] == "Exchange.DeclareOk"
+
+
+@pytest.mark.parametrize(("rules", "behind"), [((MINE,), True), ((), False)])
+def test_the_search_for_such_ways_counts_against_a_turn(
+    rules: tuple[str, ...], behind: bool
+) -> None:
+    client = client_of(*rules)
+    vhost = client.world.vhost
+    for number in range(10_000):
+        vhost.declare_queue(f"q{number}")
+    before = len(vhost.exchanges)
+    declarations = [X.Declare(exchange=f"t{n}", exchange_type="topic") for n in range(20)]
+    client.connection.receive_data(b"".join(marshal(1, one) for one in declarations))
+    assert client.connection.behind is behind
+    assert (len(vhost.exchanges) < before + 20) is behind
+    assert names(client.read()) == ["Exchange.DeclareOk"] * 20
 
 
 # -- journals

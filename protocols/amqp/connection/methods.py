@@ -32,6 +32,8 @@ Handler = Callable[[Channel, Any], None]
 RETUNING_CLIENTS: Final = ("py-amqp",)
 #: Highest priority of a consumer; the lowest is its negative.
 PRIORITY_MAX: Final = 1 << 31
+#: Queues and exchanges that the check of a declaration walks over for one unit of BUDGET.
+WALKED_PER_UNIT: Final = 5
 _REPLY_QUEUE: Final = DIRECT.decode()
 
 
@@ -49,7 +51,11 @@ def exchange_declare(channel: Channel, method: spec.Exchange.Declare) -> None:
         if name not in vhost.exchanges and name.startswith("amq."):
             raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
         known = name in vhost.exchanges
-        _rights(channel).check_exchange(name, method.exchange_type, arguments, known)
+        rights = _rights(channel)
+        try:
+            rights.check_exchange(name, method.exchange_type, arguments, known)
+        finally:
+            channel.connection.extra_cost += rights.walked // WALKED_PER_UNIT
         options = ExchangeOptions(method.durable, method.auto_delete, method.internal, arguments)
         vhost.declare_exchange(name, method.exchange_type, options, channel.ticket)
     _reply(channel, method, spec.Exchange.DeclareOk())
