@@ -7,7 +7,7 @@ the highest priority applies.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from broker.errors import PreconditionFailed
@@ -132,12 +132,12 @@ class Policies:
         """Return the policy that applies to an exchange of this name, or None."""
         return self._best(name, _EXCHANGE_KINDS)
 
-    def all_for_queue(self, name: str, kind: object) -> Iterator[Policy]:
-        """Yield the policies that match a queue of this name and type, of any priority."""
+    def all_for_queue(self, name: str, kind: object) -> list[Policy]:
+        """Return the policies that match a queue of this name and type, of any priority."""
         return self._matching(name, _queue_kinds(kind))
 
-    def all_for_exchange(self, name: str) -> Iterator[Policy]:
-        """Yield the policies that match an exchange of this name, of any priority."""
+    def all_for_exchange(self, name: str) -> list[Policy]:
+        """Return the policies that match an exchange of this name, of any priority."""
         return self._matching(name, _EXCHANGE_KINDS)
 
     def arguments(self, name: str, arguments: Mapping[str, object]) -> Mapping[str, object]:
@@ -165,8 +165,8 @@ class Policies:
                 best = policy
         return best
 
-    def _matching(self, name: str, kinds: tuple[str, ...]) -> Iterator[Policy]:
-        return (policy for policy in self.by_name.values() if policy.applies_to(name, kinds))
+    def _matching(self, name: str, kinds: tuple[str, ...]) -> list[Policy]:
+        return [policy for policy in self.by_name.values() if policy.applies_to(name, kinds)]
 
 
 def _queue_kinds(kind: object) -> tuple[str, ...]:
