@@ -17,6 +17,7 @@ from typing import Final
 
 from broker.broker import Broker
 from broker.errors import BrokerError, PreconditionFailed
+from broker.nesting import NESTING_MAX, is_nested_too_deep
 from broker.queues.destination import Destination
 from broker.queues.policies import policy_of
 from broker.queues.queue import Queue
@@ -113,6 +114,8 @@ class Import:
         try:
             if not isinstance(row, dict):
                 raise PreconditionFailed("not an object")
+            if is_nested_too_deep(row):
+                raise PreconditionFailed(f"nested more than {NESTING_MAX} levels deep")
             self.add(section, row)
         except (BrokerError, ValueError) as error:
             name = (

@@ -276,6 +276,8 @@ FOREIGN: Final = (
     "Host: [::1]:15672\r\nForwarded: for=192.0.2.1\r\n",
     "Host: 192.0.2.7\r\n",
     "Host: localhost.evil.example\r\n",
+    "Host: localhost:80@evil.example\r\n",
+    "Host: [::1]evil.example\r\n",
 )
 DIRECT: Final = (
     "Host: localhost\r\n",

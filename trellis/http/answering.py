@@ -142,7 +142,10 @@ class CallServer(asyncio.Protocol):
         if call.number in self._calls or not 0 <= call.route < len(ROUTES):
             raise contract.ContractError(f"call {call.number} of route {call.route}")
         if len(self._calls) >= contract.CALLS_MAX:
-            raise contract.ContractError(f"more than {contract.CALLS_MAX} calls at once")
+            # Cancelled calls count until their tasks have ended.
+            busy = ApiRefusal(503, "busy", f"{contract.CALLS_MAX} requests are open; try again")
+            self._refuse(call.number, busy)
+            return
         open_call = self._calls[call.number] = OpenCall(call)
         task = open_call.task = asyncio.get_running_loop().create_task(self._serve(open_call))
         task.add_done_callback(lambda _: self._calls.pop(call.number, None))

@@ -8,7 +8,12 @@ this machine passes requests of other machines on. Neither has the privileges of
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Collection, Mapping
+from typing import Final
+
+#: A Host header: an IPv6 address in brackets or another name, and a port if there is one.
+_HOST: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]@/]+))(?::\d{1,5})?")
 
 
 def is_direct(headers: Mapping[bytes, bytes], hosts: Collection[str]) -> bool:
@@ -39,8 +44,9 @@ def is_cross_origin(headers: Mapping[bytes, bytes]) -> bool:
 
 
 def _name_of(host: str) -> str:
-    """Return the name or address in a Host header, in lowercase and without the port."""
-    host = host.strip().lower()
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0].removesuffix(".")
+    """Return the name or address in a Host header, in lowercase and without the port.
+
+    Return "" if the header is malformed.
+    """
+    match = _HOST.fullmatch(host.strip().lower())
+    return "" if match is None else (match[1] or match[2]).removesuffix(".")

@@ -17,10 +17,12 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Final
 
+from broker.nesting import NESTING_MAX
+
 Table = dict[str, object]
 
 #: Largest depth of nested tables and arrays; deeper nesting is an error.
-DEPTH_MAX: Final = 100
+DEPTH_MAX: Final = NESTING_MAX
 #: Layouts of the numeric types.
 _NUMBERS: Final[dict[int, struct.Struct]] = {
     kind: struct.Struct(layout)

@@ -21,7 +21,7 @@ from trellis import logs
 from trellis.http import contract
 from trellis.http.credentials import parse_basic, parse_bearer
 from trellis.http.gateway.bodies import BodyReader, Disconnected, cut_document
-from trellis.http.gateway.connections import OpenConnections, Slot
+from trellis.http.gateway.connections import HEAD_MAX, OpenConnections, Slot
 from trellis.http.gateway.link import BrokerLink, CallExchange, HttpRefusal, OpenFile, bad_request
 from trellis.http.gateway.openapi import OPENAPI_PATH, describe
 from trellis.http.gateway.paging import PageQuery, encode, encode_page, encode_rows
@@ -53,12 +53,29 @@ class Incoming:
         self.method: str = scope["method"]
         self.path: str = scope["raw_path"].decode("ascii", "replace")
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        #: Size of the path, the query and the headers in bytes.
+        self.head_size = len(scope["raw_path"]) + len(scope["query_string"])
+        self.head_size += sum(len(name) + len(text) for name, text in scope["headers"])
         self.query = dict(
             parse_qsl(scope["query_string"].decode("ascii", "replace"), keep_blank_values=True)
         )
         self.client: tuple[str, int] = scope["client"] or ("", 0)
         self.body = BodyReader(receive, self.headers)
         self.slot = slot
+        #: The file whose range is the response; None for other responses.
+        self.file: OpenFile | None = None
+
+    def check_head(self) -> None:
+        """Raise HttpRefusal if the request line with the headers is too long, or ambiguous.
+
+        h11 limits only a head that arrives in pieces.
+        """
+        if self.head_size > HEAD_MAX:
+            raise HttpRefusal(
+                431, "head_too_large", f"the request line with the headers is over {HEAD_MAX} bytes"
+            )
+        if b"content-length" in self.headers and b"transfer-encoding" in self.headers:
+            raise bad_request("a body has a Content-Length or a Transfer-Encoding, not both")
 
     @property
     def reads(self) -> bool:
@@ -86,10 +103,10 @@ class Gateway:
         """Answer one request."""
         slot = self._connections.by_client.get(scope["client"])
         self._connections.begin(slot)
+        incoming = Incoming(scope, receive, slot)
         try:
-            incoming = Incoming(scope, receive, slot)
-            if slot is not None and incoming.reads:
-                slot.reading = asyncio.current_task()
+            if slot is not None:
+                slot.cancellable = asyncio.current_task()
             await self._send(incoming, await self._respond(incoming), scope, receive, send)
         except Disconnected:
             return
@@ -98,6 +115,8 @@ class Gateway:
             if slot is not None:
                 slot.abort()
         finally:
+            if incoming.file is not None:
+                incoming.file.close()
             self._connections.finish(slot)
 
     async def _respond(self, incoming: Incoming) -> Response:
@@ -126,6 +145,7 @@ class Gateway:
 
         Raises HttpRefusal, TimeoutError, Disconnected.
         """
+        incoming.check_head()
         path = incoming.path.rstrip("/") or "/"  # Flower requests /api/queues//.
         method = "GET" if incoming.method == "HEAD" else incoming.method
         if method == "GET" and path == OPENAPI_PATH:
@@ -147,6 +167,9 @@ class Gateway:
         exchange = self._call(incoming, number, path, parts)
         try:
             accepted = await exchange.next(self._greeting.seconds)
+            if incoming.slot is not None and not incoming.reads:
+                # From here on the request may change something, so it is completed.
+                incoming.slot.cancellable = None
             if not self._connections.take(incoming.slot, accepted.administrator):
                 raise HttpRefusal(
                     503,
@@ -253,7 +276,8 @@ class Gateway:
         return Response(data, status, headers, JSON)
 
     def _file(self, incoming: Incoming, file: OpenFile) -> Response:
-        """Return a response with a range of a file."""
+        """Return a response with a range of a file. The caller of the app closes the file."""
+        incoming.file = file
 
         async def chunks() -> AsyncIterator[bytes]:
             loop = asyncio.get_running_loop()

@@ -47,8 +47,8 @@ class Slot:
         #: The task that accepts the connection, then the protocol.
         self.accepting: asyncio.Task[None] | None = None
         self.protocol: GatewayProtocol | None = None
-        #: The task of a request that only reads: it is cancelled when the client has gone.
-        self.reading: asyncio.Task[Any] | None = None
+        #: The task of a request that has changed nothing: it is cancelled when the client has gone.
+        self.cancellable: asyncio.Task[Any] | None = None
 
     def abort(self) -> None:
         """Close the connection at once."""
@@ -125,7 +125,7 @@ class OpenConnections:
         """Note that a request has ended: its connection has waited least of all."""
         self.active_at = asyncio.get_running_loop().time()
         if slot is not None:
-            slot.state, slot.ordinary, slot.reading = IDLE, False, None
+            slot.state, slot.ordinary, slot.cancellable = IDLE, False, None
             if self._slots.pop(slot, self) is None:
                 self._slots[slot] = None
 
@@ -165,7 +165,10 @@ class GatewayProtocol(H11Protocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Count a connection that ended without a response, and stop a request that only reads."""
+        """Count a connection that ended without a response.
+
+        Its request is stopped if the request has changed nothing yet.
+        """
         self._stop_timer()
         self._open.remove(self._slot)
         if self.client is not None:
@@ -176,8 +179,8 @@ class GatewayProtocol(H11Protocol):
             self._link.count_closed("lost")
         elif self.cycle is not None and not self.cycle.response_complete:
             self._link.count_closed("lost")
-            if self._slot.reading is not None:
-                self._slot.reading.cancel()
+            if self._slot.cancellable is not None:
+                self._slot.cancellable.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:

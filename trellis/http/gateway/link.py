@@ -48,8 +48,10 @@ class OpenFile:
         return data
 
     def close(self) -> None:
-        """Close the file."""
-        os.close(self.descriptor)
+        """Close the file, unless it is closed."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class CallExchange:
@@ -140,7 +142,11 @@ class BrokerLink(asyncio.Protocol):
             self._transport.write(contract.frame(message))
 
     def begin(self, make: Callable[[int], contract.ApiCall]) -> CallExchange:
-        """Send a new call; `make` gets its number."""
+        """Send a new call; `make` gets its number. Raises HttpRefusal if too many are open."""
+        if len(self.exchanges) >= contract.CALLS_MAX // 2:
+            raise HttpRefusal(
+                503, "busy", f"{contract.CALLS_MAX // 2} requests are open; try again"
+            )
         self._last += 1
         exchange = self.exchanges[self._last] = CallExchange(self, self._last)
         self.send(make(self._last))

@@ -160,6 +160,6 @@ def _filter(name: str, regex: bool) -> Callable[[str], object] | None:
 
 def _number(query: Mapping[str, str], name: str, default: int) -> int:
     text = query.get(name, "") or str(default)
-    if not text.isdecimal() or int(text) < 1 or len(text) > 9:
+    if not text.isdecimal() or len(text) > 9 or int(text) < 1:
         raise bad_request(f"{name} is '{text}', must be a whole number from 1")
     return int(text)

@@ -11,6 +11,7 @@ import msgspec
 from broker.access.identity import Identity
 from broker.errors import AccessRefused, BrokerError, NotFound
 from broker.names import is_text, shown
+from broker.nesting import NESTING_MAX, is_nested_too_deep
 from broker.routing.authorization import DeclarationRights
 from broker.store.contract import SettledCallback, Ticket
 from broker.vhost.vhost import VirtualHost
@@ -191,6 +192,8 @@ class Call:
             raise bad_request(f"the body is not JSON: {error}") from None
         if not isinstance(value, dict):
             raise bad_request(f"the body must be a JSON object, and is {type(value).__name__}")
+        if is_nested_too_deep(value):
+            raise bad_request(f"the body is nested more than {NESTING_MAX} levels deep")
         return value
 
     async def make_durable(self, change: Callable[[Ticket], Result]) -> Result:

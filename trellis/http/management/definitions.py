@@ -56,7 +56,12 @@ async def _import(call: Call, vhost: str | None) -> Row:
         raise bad_request("the body is missing: it must be a definitions document")
     run = rabbitmq.Import(call.broker, check_hash)
     sections = rabbitmq.SECTIONS if vhost is None else definitions_files.VHOST_SECTIONS
+    refused = run.report.refused
+    dropped = 0
     async for section, fault, rows in call.request.rows:
+        # A document may hold millions of objects that are refused.
+        dropped += max(0, len(refused) - REFUSED_MAX)
+        del refused[REFUSED_MAX:]
         if fault and section in sections:
             run.report.refused.append(f"{section}: {fault}")
         elif vhost is None and section in rabbitmq.UNSUPPORTED:
@@ -77,7 +82,7 @@ async def _import(call: Call, vhost: str | None) -> Row:
                 if work.over:
                     await work.pause()
                     call.node.turn.schedule()
-    refused = run.report.refused
-    if len(refused) > REFUSED_MAX:
-        refused[REFUSED_MAX:] = [f"and {len(refused) - REFUSED_MAX} more"]
+    dropped += max(0, len(refused) - REFUSED_MAX)
+    if dropped:
+        refused[REFUSED_MAX:] = [f"and {dropped} more"]
     return {"taken": run.report.imported, "refused": refused}

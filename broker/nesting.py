@@ -1,0 +1,28 @@
+"""The bound on nested values: tables, objects and lists inside others, as clients send them.
+
+Values are encoded recursively, so a value that is nested without a bound would exhaust the stack.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Most levels of tables, objects and lists inside each other.
+NESTING_MAX: Final = 100
+
+
+def is_nested_too_deep(value: object, levels: int = NESTING_MAX) -> bool:
+    """True if tables and lists are nested in a value with more than this number of levels."""
+    if isinstance(value, dict):
+        if levels == 0:
+            return True
+        for item in value.values():
+            if is_nested_too_deep(item, levels - 1):
+                return True
+    elif isinstance(value, list):
+        if levels == 0:
+            return True
+        for item in value:
+            if is_nested_too_deep(item, levels - 1):
+                return True
+    return False

@@ -1,0 +1,127 @@
+"""Requests that are meant to stop the gateway or the broker: both go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.nesting import NESTING_MAX, is_nested_too_deep
+from tests.top.conftest import Start
+from tests.top.running import Running
+from tests.top.test_api import ADMIN, api
+from tests.top.test_gateway import gateway_of, get, login, response
+from trellis.http import contract
+from trellis.http.gateway.connections import HEAD_MAX
+from trellis.http.management.definitions import REFUSED_MAX
+
+
+def nested(levels: int) -> Any:
+    """Return lists inside each other, with this number of levels."""
+    value: Any = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
+def test_nesting_is_counted_in_levels_of_tables_and_lists() -> None:
+    assert not is_nested_too_deep(nested(NESTING_MAX))
+    assert is_nested_too_deep(nested(NESTING_MAX + 1))
+    assert not is_nested_too_deep({"a": [{"b": 1}], "c": "text"}, 3)
+    assert is_nested_too_deep({"a": [{"b": 1}]}, 2)
+
+
+@pytest.mark.parametrize("levels", [NESTING_MAX, 500, 900])
+async def test_deeply_nested_definitions_are_refused_and_the_store_goes_on(
+    start: Start, tmp_path: Path, levels: int
+) -> None:
+    broker = await start(users=[ADMIN], data={"dir": str(tmp_path)})
+    queue = {"durable": True, "arguments": {"x-a": nested(levels)}}
+    policy = {"pattern": "x", "definition": {"queue-mode": nested(levels)}}
+    for path, body in (("queues/%2F/q", queue), ("policies/%2F/p", policy)):
+        status, answer = await api(broker, "PUT", path, body)
+        assert (status, "nested more than 100 levels" in answer["reason"]) == (400, True)
+    document = {"queues": [{"name": "q", "vhost": "/", **queue}]}
+    status, answer = await api(broker, "POST", "definitions", document)
+    assert status == 200
+    [reason] = answer["refused"]
+    assert "nested more than 100 levels" in reason
+    # The store still makes definitions durable.
+    assert (await api(broker, "PUT", "queues/%2F/later", {"durable": True}))[0] == 201
+
+
+async def test_a_long_head_is_refused_however_it_arrives(start: Start) -> None:
+    broker = await start(users=[ADMIN])
+    assert (await api(broker, "GET", "whoami"))[0] == 200
+    pid = gateway_of(broker).pid
+    for size in (HEAD_MAX, 140_000):
+        client = await broker.socket("http")
+        pipelined = get("/nope/" + "a" * 8_000) * 20
+        await client.send(pipelined + get("/api/queues/%2F/" + "a" * size))
+        answered = b""
+        while b"HTTP/1.1 431 " not in answered and b"HTTP/1.1 400 " not in answered:
+            more = await client.read()
+            assert more, answered[-300:]
+            answered += more
+        client.close()
+    assert (await api(broker, "GET", "whoami"))[0] == 200
+    assert gateway_of(broker).pid == pid
+
+
+async def reset(broker: Running, request: bytes) -> None:
+    """Send a request, and reset the connection."""
+    with socket.create_connection(("127.0.0.1", broker.port("http"))) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.sendall(request)
+        await asyncio.sleep(0)
+
+
+async def test_clients_that_reset_leave_no_open_call(start: Start) -> None:
+    broker = await start(users=[ADMIN])
+    assert (await api(broker, "GET", "whoami"))[0] == 200
+    gateway = gateway_of(broker)
+    pid = gateway.pid
+    for number in range(contract.CALLS_MAX + 100):
+        head = f"POST /api/users/bulk-delete HTTP/1.1\r\nHost: x\r\n{login('admin', f'{number}')}"
+        await reset(broker, f"{head}Content-Length: 2\r\n\r\n{{}}".encode())
+    server = gateway.server
+    assert server is not None
+    await broker.until(lambda: not server._calls)
+    assert (await api(broker, "GET", "whoami"))[0] == 200
+    assert gateway_of(broker).pid == pid
+
+
+async def test_a_body_with_two_lengths_is_refused_and_its_connection_closed(start: Start) -> None:
+    broker = await start(users=[ADMIN])
+    client = await broker.socket("http")
+    head = f"PUT /api/vhosts/new HTTP/1.1\r\nHost: x\r\n{login()}"
+    await client.send(
+        f"{head}Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n".encode()
+    )
+    status, headers, _ = await response(client)
+    assert (status, headers["connection"]) == (400, "close")
+    assert (await api(broker, "GET", "vhosts/new"))[0] == 404
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["queues?page=", "health/checks/certificate-expiration/"],
+)
+async def test_long_numbers_are_bad_requests(start: Start, path: str) -> None:
+    broker = await start(users=[ADMIN])
+    status, _ = await api(broker, "GET", path + "1" * 5_000 + "/days" * path.endswith("tion/"))
+    assert status == 400
+
+
+async def test_refused_definitions_are_counted_not_kept(start: Start) -> None:
+    broker = await start(users=[ADMIN])
+    status, answer = await api(broker, "POST", "definitions", {"queues": [1] * 40_000})
+    assert status == 200
+    assert len(answer["refused"]) == REFUSED_MAX + 1
+    assert answer["refused"][-1] == f"and {40_000 - REFUSED_MAX} more"
+    assert json.loads(json.dumps(answer))["taken"] == {}
