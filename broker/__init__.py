@@ -22,8 +22,8 @@ Folders, from the ground up; each imports only what stands above it in this list
     broker          all virtual hosts, and the parts that they share
     definitions/    import, export and restoring of definitions
 
-Beside them stand agenda (deferred work and timers), limits, alarms, errors, eviction and patterns
-(regular expressions).
+Beside them stand agenda (deferred work and timers), limits, alarms, errors, eviction, names (the
+check of names), nesting (the bound on nested values) and patterns (regular expressions).
 
 Reading order: messages/message, messages/outlet, agenda, store/contract, queues/destination,
 queues/consumer, messages/fates, queues/queue, queues/limited, routing/route, routing/binding,
