@@ -259,8 +259,8 @@ class UserPermissions:
         for pattern in (*permission, *(one for pair in (topics or {}).values() for one in pair)):
             try:
                 bounded_pattern(_substitute(pattern, user, vhost, ""), re.DOTALL)
-            except PreconditionFailed as error:
-                raise PreconditionFailed(f"permission {about}: {error}") from None
+            except PreconditionFailed as refusal:
+                raise PreconditionFailed(f"permission {about}: {refusal}") from None
         if len(rules) > RULES_MAX:
             raise PreconditionFailed(
                 f"rules {about}: there are {len(rules)}; the limit is {RULES_MAX}"
@@ -268,9 +268,10 @@ class UserPermissions:
         for text in rules:
             try:
                 check_rule(text, user, vhost)
-            except InvalidPattern as error:
-                raise PreconditionFailed(f"rule {about}: '{text}': {error}") from None
+            except InvalidPattern as invalid:
+                raise PreconditionFailed(f"rule {about}: '{text}': {invalid}") from None
             except ValueError as error:
+                # Three names, because mypyc gives a variable the type of its first `except`.
                 raise PreconditionFailed(f"rule {about}: {error}") from None
         self.user = user
         self.vhost = vhost
