@@ -74,11 +74,11 @@ def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -
             _sync_directory(made)
         os.rename(part, target)
         _sync_directory(os.path.dirname(os.path.abspath(target)))
-    except FileExistsError as error:
+    except FileExistsError as existing:
         raise StoreError(
             f"cannot back up to {target}: {part} exists: another backup is running, or was"
             " interrupted; if it was interrupted, remove that directory"
-        ) from error
+        ) from existing
     except OSError as error:
         raise StoreError(
             f"cannot back up {directory} to {target}: {error.strerror or error}"

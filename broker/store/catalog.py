@@ -116,16 +116,16 @@ class Catalog:
         try:
             # SQLite ignores damaged frames and all frames behind them without an error.
             self.wal = WalCheck(RealDisk(), path + "-wal")
-        except OSError as error:
-            raise CatalogError(f"cannot read '{path}-wal': {error.strerror or error}") from error
+        except OSError as unread:
+            raise CatalogError(f"cannot read '{path}-wal': {unread.strerror or unread}") from unread
         if self.wal.damage:
             raise self._damage_error(f"'{path}-wal', {self.wal.damage}")
         create_private(path)  # SQLite gives the write-ahead log the mode of this file.
         try:
             # One thread opens the database, another one writes later: never both at once.
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        except sqlite3.Error as error:
-            raise CatalogError(f"cannot open the catalog {path}: {error}") from error
+        except sqlite3.Error as unopened:
+            raise CatalogError(f"cannot open the catalog {path}: {unopened}") from unopened
         try:
             self._open()
         except _ERRORS as error:
@@ -218,8 +218,8 @@ class Catalog:
                     raise self._damage_error(f"{kind} number {number}")
                 try:
                     values = load(definition)
-                except ValueError as error:
-                    raise self._damage_error(f"{kind} number {number}: {error}") from error
+                except ValueError as invalid:
+                    raise self._damage_error(f"{kind} number {number}: {invalid}") from invalid
                 yield number, Defined(vhost, kind, name.decode("utf-8", "surrogateescape"), values)
         except _ERRORS as error:
             raise self._error(error) from error

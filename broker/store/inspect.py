@@ -165,8 +165,8 @@ def dump(disk: Disk, directory: str, contents: bool = False) -> Iterator[str]:
                             reader.kind, reader.position, reader.data, reader.start, reader.end
                         )
                         yield f"{reader.position} {KINDS[reader.kind]} {describe(entry, contents)}"
-                    except (DamagedStore, ValueError) as error:
-                        yield f"-- {error}"
+                    except (DamagedStore, ValueError) as damaged:
+                        yield f"-- {damaged}"
                 if reader.stop == END:
                     break
                 offset, reason = scan.offset, reader.reason

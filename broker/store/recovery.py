@@ -152,8 +152,8 @@ class Recoverer:
                 self._read(self._names[self._next_name - 1], self._next_name == len(self._names))
             except OSError as error:
                 raise self._open_error(error) from error
-            except TooNew as error:
-                raise self._too_new(self._names[self._next_name - 1], error) from error
+            except TooNew as newer:
+                raise self._too_new(self._names[self._next_name - 1], newer) from newer
             return True
         try:
             self._finish()

@@ -443,8 +443,8 @@ class LogReader:
                 pass
             except OSError as error:
                 raise StoreError(os_error_text(file.path, "read", error)) from error
-            except StoreError as error:
-                if not isinstance(error.__cause__, FileNotFoundError):
+            except StoreError as failed:
+                if not isinstance(failed.__cause__, FileNotFoundError):
                     raise
             # A checkpoint replaced the file meanwhile.
             known, file = file, file_holding(log.files, position)
