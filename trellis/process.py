@@ -23,7 +23,7 @@ def resident_bytes() -> int:
     global _statm
     try:
         if _statm < 0:
-            # The file stays open, so that memory is known when no descriptor is left.
+            # The file stays open, so that memory can be read even when no descriptor is left.
             _statm = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
         return int(os.pread(_statm, 200, 0).split()[1]) * resource.getpagesize()
     except OSError:

@@ -57,8 +57,9 @@ MAX_WAITING: Final = 1_024
 #: Seconds that plugins may take for a login: less than the limit of a handshake, so that the client
 #: gets the answer.
 PLUGIN_SECONDS: Final = 8.0
-#: Most identities that are kept for clients that reconnect; the oldest are evicted. A client that
-#: gets its previous identity also gets its publish context back, with the cached routes.
+#: Largest number of identities that are cached for clients that reconnect; the oldest are evicted.
+#: A client that gets its previous identity also gets its publish context back, with the cached
+#: routes.
 MAX_IDENTITIES: Final = 1_000
 #: User name of clients that give none.
 ANONYMOUS_NAME: Final = "anonymous"
@@ -164,7 +165,7 @@ class PluginIdentity(Identity):
     def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
         """Return the identity in a virtual host; None if the account has no permissions there.
 
-        Each PluginIdentity belongs to one client, so results are kept by virtual host only.
+        Each PluginIdentity belongs to one client, so results are cached by virtual host only.
         """
         if self._rights is None:
             return self
@@ -192,7 +193,11 @@ class PluginIdentity(Identity):
         return PluginIdentity(self.name, rights, self._session, self._rules)
 
     def fits(self, rights: Identity | None, session: PluginSession) -> bool:
-        """True if this identity suits a new login of its client, with `rights` and `session`."""
+        """True if a new login of the client may reuse this identity.
+
+        `rights` and `session` are the permissions and the Session of the new login. They must equal
+        those of this identity.
+        """
         known = self._session
         return (
             self._rights is rights
@@ -221,7 +226,7 @@ class PluginIdentity(Identity):
         )
 
     def may_publish_everything(self, exchange: str) -> bool:
-        # The plugins decide about single topics, so nothing is known about all of them.
+        # The plugins decide about single topics, so no answer covers all topics.
         return not self._rules and (
             self._rights is None or self._rights.may_publish_everything(exchange)
         )

@@ -10,8 +10,9 @@ a login is handled:
     room in the queue ----------------------------------------------> a thread hashes: verdict later
     queue full -----------------------------------------------------> busy
 
-If too many logins wait for their turn, the newest login of the longest line is answered as busy, so
-that one address does not keep the users at other addresses out.
+The logins of one address stand in a line. If too many logins wait for their turn, the newest login
+of the longest line is answered as busy, so that one address does not keep the users at other
+addresses out.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from trellis.auth.login_throttle import (
 )
 from trellis.auth.passwords import HASHER, verify
 
-#: Largest number of digests of verified credentials that are kept; the oldest are evicted.
+#: Largest number of digests of verified credentials in memory; the oldest are evicted.
 MAX_VERIFIED: Final = 10_000
 #: Verdicts delivered in one turn of the event loop: each resumes a connection.
 VERDICTS_PER_TURN: Final = 5
@@ -238,10 +239,10 @@ class Accounts(Authenticator):
             self._lines.pop((line.address, line.user), None)
 
     def _has_room(self, line: LoginLine) -> bool:
-        """True if another login of this line may wait.
+        """True if another login of `line` may wait.
 
-        If too many logins wait, the newest login of the longest line is answered as busy to make
-        room. If this line is as long as the longest line, there is no room.
+        If too many logins wait, the newest login of the longest line is answered as busy, to make
+        room. If no line is longer than `line`, there is no room.
         """
         if self._throttled < self._queue:
             return True
@@ -275,7 +276,7 @@ class Accounts(Authenticator):
             self._leave(line)
 
     def _leave(self, line: LoginLine) -> None:
-        """End the turn of one login of a line, and begin the next logins of this line."""
+        """End the turn of one login of a line, and begin the next logins of that line."""
         line.running -= 1
         now = asyncio.get_running_loop().time()
         places = self.login_throttle.places(line, now)
@@ -406,7 +407,10 @@ class Accounts(Authenticator):
 
     @property
     def waiting(self) -> int:
-        """Return the number of credentials that are checked, wait for a thread or are throttled."""
+        """Return the number of credentials that wait for a verdict.
+
+        They are being checked, wait for a thread, or are throttled.
+        """
         return len(self._checking) + self._throttled
 
     def close(self) -> None:

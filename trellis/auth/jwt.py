@@ -49,7 +49,8 @@ MAX_EXPIRES: Final = 253_402_300_799
 MAX_KEYS: Final = 64
 #: Most scopes that are read from a token.
 MAX_SCOPES: Final = 200
-#: Most `#` in a binding key: a binding key with more is refused without looking at the scopes.
+#: Largest number of `#` in a binding key. A binding key with more of them is refused, without a
+#: look at the scopes.
 MAX_WILDCARDS: Final = 3
 
 _TOKEN: Final = re.compile(rb"eyJ[A-Za-z0-9_-]*\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
@@ -301,12 +302,15 @@ def _pem(block: bytes, kinds: tuple[Any, ...]) -> Any:
 
 
 class TokenAuthenticator(Authenticator):
-    """An authenticator for clients that give a token; `others` authenticates all other clients."""
+    """An authenticator for clients that give a token.
+
+    The authenticator `others` logs all other clients in.
+    """
 
     def __init__(self, settings: Jwt, others: Authenticator) -> None:
         self._tokens = Tokens(settings)
         self._others = others
-        #: Number of tokens accepted.
+        #: Number of accepted tokens.
         self.accepted = 0
         #: Number of tokens refused.
         self.refused = 0

@@ -4,8 +4,8 @@
     wait in seconds           none     0.1   0.2   0.4  ...   up to ADDRESS_WAIT_MAX, USER_WAIT_MAX
 
 A guesser gains nothing by many connections: the logins of one client address stand in a line
-(LoginLine). While none has failed, FREE_FAILURES of them are checked at a time; each failure takes
-one place away, down to one. The wait of a login begins when it is its turn.
+(LoginLine). While no login has failed, FREE_FAILURES of them are checked at a time; each failure
+lowers this number by one, down to one. The wait of a login begins when its turn comes.
 
 Failures are counted by client address and by user name. The longest wait for a user name is
 shorter, since clients at other addresses can cause it. Recently verified credentials never wait.
@@ -80,9 +80,9 @@ class LoginFailures:
 class PendingLogin:
     """A login whose password is not checked yet, with the function that gets the verdict.
 
-    `digest` identifies the credentials. `identity` is the user of the given name, who is logged
-    in if the password fits `password_hash`; None if the name is unknown. `expires` is the time at
-    which the login is answered as busy if it still waits for its turn.
+    `digest` identifies the credentials. `identity` is the user of the given name; None if the name
+    is unknown. The user is logged in if the password fits `password_hash`. `expires` is the time
+    at which the login is answered as busy if it still waits for its turn.
     """
 
     __slots__ = (
@@ -123,7 +123,7 @@ class LoginLine:
         self.address = address
         #: The user name if the address is a loopback address, else "".
         self.user = user
-        #: Number of logins whose turn it is: they are delayed or checked.
+        #: Number of logins whose turn has come: they are delayed or checked.
         self.running = 0
         #: Logins that wait for their turn.
         self.waiting: deque[PendingLogin] = deque()

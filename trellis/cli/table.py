@@ -35,7 +35,10 @@ def _is_number(cell: Cell) -> bool:
 
 
 def _text(cell: Cell) -> str:
-    """Return the text of a cell, with control characters escaped: clients choose names."""
+    """Return the text of a cell, with control characters escaped.
+
+    The text may be a name that a client has chosen, with any characters.
+    """
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     return "" if cell is None else printable(str(cell))

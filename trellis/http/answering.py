@@ -1,4 +1,7 @@
-"""The broker's end of the contract: judges the user of each call, and answers it in slices."""
+"""The broker's end of the contract: authenticates the user of each call, and answers the call.
+
+Long answers are made in slices.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +36,9 @@ from trellis.http.slices import Slice
 from trellis.http.stream_files import SegmentRange
 from trellis.monitoring.http_counters import HttpListenerCounters
 
-#: Bytes of rows in one frame.
+#: Size of the rows in bytes at which a frame is full.
 ROWS_BYTES: Final = 32 << 10
-#: Bytes of frames that the gateway has not read before the answers wait for it.
+#: Bytes of frames that the gateway has not read. Above this number, answers wait for the gateway.
 UNREAD_MAX: Final = 256 << 10
 
 
@@ -51,7 +54,7 @@ class OpenCall:
 class CallServer(asyncio.Protocol):
     """The broker's end of the connection to one gateway.
 
-    Descriptors of files are passed through `files`, a socket of datagrams.
+    File descriptors are passed through `files`, a datagram socket.
     """
 
     def __init__(
@@ -73,12 +76,12 @@ class CallServer(asyncio.Protocol):
     # -- the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport, and bound what it buffers."""
+        """Store the transport, and limit its buffer to UNREAD_MAX."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(UNREAD_MAX)
 
     def data_received(self, data: bytes) -> None:
-        """Handle messages; one that the contract does not allow ends the gateway."""
+        """Handle messages. A message that the contract does not allow ends the gateway."""
         try:
             for message in self._reader.feed(data):
                 self._on_message(message)
@@ -134,7 +137,7 @@ class CallServer(asyncio.Protocol):
         elif isinstance(message, contract.Body | contract.Part | contract.Finish):
             open_call = self._calls.get(message.number)
             if open_call is not None and not open_call.body.empty():
-                raise contract.ContractError("a part of a body before the last one was taken")
+                raise contract.ContractError("a part of a body came before the last one was taken")
             if open_call is not None:
                 open_call.body.put_nowait(message)
 
@@ -194,7 +197,7 @@ class CallServer(asyncio.Protocol):
         )
 
     async def _answer(self, open_call: OpenCall) -> None:
-        """Judge the user of a call, wait for its body, and answer it. Raises ApiRefusal."""
+        """Check the user of a call, wait for its body, and answer the call. Raises ApiRefusal."""
         call = open_call.call
         _, _, tags, answer = ROUTES[call.route]
         identity = await self._identity(call)
@@ -233,7 +236,7 @@ class CallServer(asyncio.Protocol):
         return verdict.identity
 
     def _still(self, identity: Identity) -> Identity:
-        """Return the user after the wait for a body, with its present permissions.
+        """Return the present identity of a user, after the wait for a body.
 
         Raises ApiRefusal if the user was deleted meanwhile.
         """
@@ -293,7 +296,7 @@ class CallServer(asyncio.Protocol):
             self.send(contract.Rows(number, section, packed))
 
     def _send_file(self, number: int, part: SegmentRange) -> None:
-        """Pass the descriptor of a range, then its place. Raises ApiRefusal."""
+        """Pass the descriptor of a file, then send the range of the file. Raises ApiRefusal."""
         try:
             socket.send_fds(self._files, [number.to_bytes(8, "big")], [part.descriptor])
         except OSError as error:

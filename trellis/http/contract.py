@@ -31,24 +31,25 @@ BODY_MAX: Final = 64 << 10
 DOCUMENT_MAX: Final = 64 << 20
 #: Largest row of a definitions document, in bytes of JSON.
 ROW_MAX: Final = 64 << 10
-#: Most calls that the gateway may have open: more than connections, because a call ends later.
+#: Largest number of open calls of the gateway. It is greater than the number of connections,
+#: because a call ends later than its connection.
 CALLS_MAX: Final = 512
 
-#: Kinds of a body: one JSON value of at most BODY_MAX bytes; a definitions document.
+#: Kinds of a request body: one JSON value of at most BODY_MAX bytes; a definitions document.
 SMALL_BODY, DOCUMENT = 1, 2
 
-#: Shapes of an answer: nothing; a JSON value; a list that the query pages, sorts and filters; a
-#: list as it is; a document, whose rows stand in sections.
+#: Shapes of an answer: no body; a JSON value; a list that the gateway filters, sorts and pages by
+#: the query; a list that the gateway leaves as it is; a document, whose rows stand in sections.
 EMPTY, VALUE, PAGED, PLAIN, SECTIONS = range(5)
 
 
 class RouteInfo(Struct, array_like=True):
-    """A route of the API: its number is its place in the list of the greeting."""
+    """A route of the API. The number of a route is its index in the list of the Greeting."""
 
     method: str
     path: str
     summary: str
-    #: Tags of users, one of which is needed; empty if every user may make the call.
+    #: User tags of which the user needs one; empty if every user may make the call.
     tags: list[str]
     #: Kind of the body, SMALL_BODY or DOCUMENT.
     body: int
@@ -57,7 +58,8 @@ class RouteInfo(Struct, array_like=True):
 class ApiCall(Struct, array_like=True, tag=1):
     """A request without its body.
 
-    `direct` is True if the gateway knows of no proxy and of no web page of another site behind it.
+    `direct` is True if the request comes neither from a proxy nor from a web page of another site,
+    as far as the gateway knows.
     """
 
     number: int
@@ -100,7 +102,7 @@ class Finish(Struct, array_like=True, tag=4):
 
 
 class Cancel(Struct, array_like=True, tag=5):
-    """A call whose answer has no reader any more."""
+    """A request to stop a call: no client waits for its answer any more."""
 
     number: int
 
@@ -197,7 +199,7 @@ class ContractError(Exception):
 
 
 def encode_other(value: object) -> object:
-    """Return a value of an unknown type, in the arguments of a client, as text."""
+    """Return a value as text: clients may put values of any type into arguments."""
     return str(value)
 
 
@@ -247,7 +249,7 @@ class FrameReader:
             while len(view) - at >= _HEAD:
                 size = int.from_bytes(view[at : at + _HEAD], "big")
                 if size > self._frame_max:
-                    raise ContractError(f"a frame of {size} bytes, more than {self._frame_max}")
+                    raise ContractError(f"a frame has {size} bytes, the limit is {self._frame_max}")
                 if len(view) - at - _HEAD < size:
                     break
                 try:
@@ -255,7 +257,7 @@ class FrameReader:
                         self._decoder.decode(bytes(view[at + _HEAD : at + _HEAD + size]))
                     )
                 except msgspec.MsgspecError as error:
-                    raise ContractError(f"a frame that is no message: {error}") from None
+                    raise ContractError(f"a frame holds no valid message: {error}") from None
                 at += _HEAD + size
         del self._data[:at]
         return messages

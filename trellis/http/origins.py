@@ -2,7 +2,8 @@
 
 A page of another site can reach this machine with the browser of its user, and it can make its own
 host name mean 127.0.0.1 (DNS rebinding). The browser then sends that name as `Host`. A proxy on
-this machine passes requests of other machines on. Neither has the privileges of this machine.
+this machine passes requests of other machines on. Neither kind of request has the privileges of
+this machine.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ _HOST: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]@/]+))(?::\d{1,5})?")
 def is_direct(headers: Mapping[bytes, bytes], hosts: Collection[str]) -> bool:
     """True if a request over loopback may have the privileges of this machine.
 
-    Its `Host` is localhost, a loopback address or one of `hosts`, its `Origin`, if any, is the
-    same, and no proxy has added a header.
+    It may if its `Host` is localhost, a loopback address or one of `hosts`, its `Origin` (if any)
+    names the same host, and no proxy has added a header.
     """
     if b"forwarded" in headers or b"x-forwarded-for" in headers:
         return False

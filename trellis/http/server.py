@@ -68,8 +68,8 @@ Handler = Callable[[Request], Awaitable[Response]]
 class HttpServer:
     """An HTTP server for the routes of one listener.
 
-    Reading a request and running its handler may take `limit` seconds, and sending the response as
-    long again.
+    Reading a request and running its handler may take `limit` seconds together, and sending the
+    response another `limit` seconds.
     """
 
     def __init__(
@@ -227,10 +227,11 @@ class HttpServer:
 
 
 def _forget_frames(error: BaseException) -> None:
-    """Remove the tracebacks of a handled exception.
+    """Remove the tracebacks of a handled exception and of the exceptions in its context.
 
-    h11 and the stream reader keep the exception in a local variable or an attribute. Its traceback
-    refers to the frames that refer to them: a reference cycle for each broken connection.
+    h11 and the stream reader store an exception in a local variable or an attribute. The traceback
+    of the exception refers to frames, and the frames refer to the exception. Without this function,
+    each broken connection would leave a reference cycle.
     """
     link: BaseException | None = error
     while link is not None:

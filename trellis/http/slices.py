@@ -12,7 +12,7 @@ SLICE_SECONDS: Final = 0.0005
 
 
 class Slices:
-    """The turns of all calls, in order of arrival: one slice in each turn of the event loop."""
+    """The queue of all calls with work: in each turn of the event loop, one call gets a slice."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
@@ -21,7 +21,10 @@ class Slices:
 
 
 class Slice:
-    """The work of one call, as a context: `pause` it whenever it is `over`."""
+    """A context manager for the work of one call, which gets one slice of time after another.
+
+    The call must await `pause` whenever `over` is True.
+    """
 
     def __init__(self, slices: Slices) -> None:
         self._slices = slices

@@ -126,7 +126,7 @@ def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> 
         )
     if end > size:
         raise StreamRefusal(
-            416, f"bytes {start} to {end} of segment '{name}' requested, {size} bytes are durable"
+            416, f"segment '{name}' has no bytes {start} to {end}: only {size} bytes are durable"
         )
     try:
         file = segment.file()

@@ -16,7 +16,7 @@ class HttpListenerCounters:
         self.responses: dict[int, int] = {}
         #: Connections closed without a response, by reason.
         self.closed = dict.fromkeys(CLOSE_REASONS, 0)
-        #: Processes of the gateway that were started, and that ended without being asked to.
+        #: Number of gateway processes that were started, and of those that ended unexpectedly.
         self.gateway_starts = 0
         self.gateways_lost = 0
 

@@ -589,7 +589,7 @@ def _process(page: MetricsPage, node: BrokerNode) -> None:
     ):
         page.gauge(
             f"rabbitmq_alarms_{alarm}",
-            "1 while the alarm is on, else 0.",
+            f"1 while the alarm {alarm} is on, else 0.",
             int(name in node.broker.alarms.on),
         )
     page.gauge(

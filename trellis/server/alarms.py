@@ -53,7 +53,7 @@ class AlarmWatch:
         self.heap = HeapTrimmer()
         self.memory_limit = int(memory * process.memory_bytes())
         self.disk_limit = 0 if reserve is None else max(disk_free, reserve.threshold)
-        #: Free bytes on the disk at the last look.
+        #: Free bytes on the disk at the last check.
         self.disk_free = 0
         store_writer.wrote_much = self._look.set
 

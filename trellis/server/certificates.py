@@ -34,7 +34,7 @@ _CERTIFICATE: Final = re.compile(
     re.DOTALL,
 )
 _CRL: Final = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
-#: Explanation of an error in a file, by its name in OpenSSL.
+#: Explanations of errors in files, by OpenSSL's name of the error.
 _MEANINGS: Final = {
     "KEY_VALUES_MISMATCH": "does not belong to the certificate",
     "KEY_TYPE_MISMATCH": "does not belong to the certificate",
@@ -227,7 +227,7 @@ def _revocations(file: str) -> list[float]:
 
 
 class _Encrypted(Exception):
-    """The error of a private key that has a password."""
+    """An error: the private key has a password."""
 
 
 def _load(context: ssl.SSLContext, certificate: str, key: str, where: str) -> None:

@@ -1,4 +1,4 @@
-"""Shares of the file descriptor limit: the store and HTTP have theirs, clients get the rest.
+"""Shares of the file descriptor limit: for the store, for HTTP, and the rest for clients.
 
 Without a descriptor the store could begin neither a segment of its log nor a checkpoint, and no
 message would be confirmed. So few files stay open, and spare descriptors are held for files that
@@ -14,8 +14,9 @@ from trellis.settings import SettingsError
 
 #: Descriptors for everything that has no share of its own: checkpoints, threads, reloads.
 MARGIN: Final = 8
-#: Descriptors for the process that serves the HTTP API: two connections, and for a moment those
-#: that its start needs, and files that are passed to it.
+#: Descriptors that the broker needs for the gateway, the process that serves the HTTP API: two
+#: connections, and for short times the descriptors that a start of the gateway needs, and those of
+#: files that the broker passes to the gateway.
 GATEWAY: Final = 8
 #: Least number of client connections with which a broker starts.
 CLIENTS_MIN: Final = 4
@@ -30,15 +31,15 @@ class DescriptorShares:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        #: Descriptors that are held, and given to the store when no other one is left.
+        #: Spare descriptors, which the store uses when no other descriptor is free.
         self.spares = _part(limit, 64, 4, 16)
         #: Sealed files of the log that stay open.
         self.log_files = _part(limit, 16, 4, 64)
-        #: Files of streams that stay open, for the writer and for readers each.
+        #: Files of streams that stay open: so many for the writer, and as many for readers.
         self.stream_files = _part(limit, 32, 2, 64)
         #: Open connections of the metrics port. (Those of the HTTP API are the gateway's own.)
         self.http = _part(limit, 32, 4, 64)
-        #: Descriptors that were open when `reserve_open` was called.
+        #: Number of descriptors that were open when `reserve_open` was called.
         self.open = 0
 
     def reserve_open(self) -> None:
@@ -49,7 +50,7 @@ class DescriptorShares:
     def clients(self) -> int:
         """The number of client connections that the limit has room for.
 
-        Raises SettingsError if it is below CLIENTS_MIN.
+        Raises SettingsError if this number is below CLIENTS_MIN.
         """
         others = self.open + self.log_files + 2 * self.stream_files + self.http + GATEWAY + MARGIN
         if self.limit - others < CLIENTS_MIN:

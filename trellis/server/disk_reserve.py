@@ -1,7 +1,7 @@
 """The disk reserve: a file that keeps space for settlements and checkpoints when the disk is full.
 
     start         the file is allocated, if twice its size is free
-    disk full     the writer thread removes the file, and writes its batch into the room
+    disk full     the writer thread removes the file, and writes its batch into that space
     while missing the disk alarm is on: publishers are blocked, consumers settle messages
     later         the file is allocated again once twice its size is free
 
@@ -27,7 +27,10 @@ CATALOG_BYTES: Final = 4 << 20
 
 
 class DiskReserve:
-    """The reserve of a data directory, of `size` bytes; 0 means none. May be used by any thread."""
+    """The reserve of a data directory. Any thread may use it.
+
+    `size` is the size of the reserve in bytes; with 0 there is no reserve.
+    """
 
     def __init__(self, disk: Disk, directory: Path, size: int) -> None:
         self._disk = disk
@@ -35,12 +38,14 @@ class DiskReserve:
         self._path = f"{directory}/{NAME}"
         self._lock = threading.Lock()
         self._made = False
-        #: Free bytes below which the disk alarm is on, because there can be no file.
+        #: Free bytes below which the disk alarm is on, if the file system can promise no space to a
+        #: file; else 0.
         self.threshold = size if size and process.copies_on_write(directory) else 0
         self.size = 0 if self.threshold else size
         #: Number of times that the reserve was given up.
         self.given_up = 0
-        #: True once a look has failed to make the reserve, so that only the first one is logged.
+        #: True after a failure to make the reserve was logged. Later failures are not logged, until
+        #: the reserve was made.
         self._refused = False
         try:
             disk.remove(self._path)  # An old file may have another size, or a hole.
@@ -50,19 +55,19 @@ class DiskReserve:
 
     @property
     def missing(self) -> bool:
-        """True while the reserve, which was given up, could not be made again."""
+        """True while there is no file because the reserve was given up."""
         return self.given_up > 0 and self.size > 0 and not self._made
 
     @property
     def held(self) -> int:
-        """The size of the file in bytes; 0 while there is none."""
+        """The size of the file in bytes; 0 while there is no file."""
         return self.size if self._made else 0
 
     def look(self) -> int:
-        """Make the reserve if it is missing and there is room. Return the free bytes of the disk.
+        """Make the file if there is none and the disk has room. Return the free bytes of the disk.
 
-        Open spare file descriptors again too. May block. Returns 0 if the free space cannot be
-        determined.
+        Also open spare file descriptors that were used. May block. Returns 0 if the free space
+        cannot be determined.
         """
         self._disk.keep_spares()
         with self._lock:
@@ -92,7 +97,7 @@ class DiskReserve:
             logs.info("reserve_made", bytes=self.size, note="the disk has space again")
 
     def give_up(self) -> bool:
-        """Remove the file, because the disk is full. Return True if that made room. May block."""
+        """Remove the file, because the disk is full. Return True if it was removed. May block."""
         with self._lock:
             if not self._made:
                 return False

@@ -4,10 +4,11 @@ A collection of all objects blocks the event loop for 20 ms in an empty broker, 
 a million subscriptions. So a full collection runs as soon as a few thousand new objects have
 survived, examines those, and freezes them: no collection examines them again. Every pause is short.
 
-A reference cycle among frozen objects is never found. None is made: reference counts alone free
-what belongs to a client, a request or a connection attempt (tests/top/test_cycles.py checks this
-for every listener). `collected` counts the objects of cycles that were found before they were
-frozen. If it grows with the number of clients, some code makes cycles, and memory leaks.
+A reference cycle among frozen objects is never found. The broker makes no such cycle: reference
+counts alone free the objects of a client, a request or a connection attempt
+(tests/top/test_cycles.py checks this for every listener). `collected` counts the objects of cycles
+that were found before they were frozen. If it grows with the number of clients, some code makes
+cycles, and memory leaks.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from trellis.server.turn import LoopTurn
 THRESHOLDS: Final = (1_000, 3, 1)
 #: Seconds between two checks whether the broker is idle.
 CHECK_INTERVAL: Final = 10.0
-#: The least generation whose collections freeze the survivors. Python 3.14 collects in increments,
-#: which are of generation 1, and makes no full collection by itself.
+#: The lowest generation after whose collections the surviving objects are frozen. Python 3.14
+#: collects in increments, which are of generation 1, and makes no full collection by itself.
 FREEZING: Final = 1 if sys.version_info >= (3, 14) else 2
 
 
@@ -42,12 +43,12 @@ class GcPolicy:
         self.paused_seconds = 0.0
         #: Duration of the longest collection, in seconds.
         self.longest_pause = 0.0
-        #: CPU time of that collection, in seconds. It is less than the duration if the machine did
-        #: not run the thread meanwhile.
+        #: CPU time of the longest collection, in seconds. It is less than the duration if the
+        #: machine did not run the thread meanwhile.
         self.longest_pause_cpu = 0.0
         #: Number of collections whose survivors were frozen.
         self.full = 0
-        #: Number of objects in reference cycles that were found.
+        #: Number of objects that collections found in reference cycles.
         self.collected = 0
         self._began = self._began_cpu = 0.0
         self._seen = 0
@@ -63,8 +64,8 @@ class GcPolicy:
         gc.collect()
         gc.freeze()
         # Python postpones a full collection while the new survivors are fewer than a fourth of the
-        # objects that the last full collection examined. After this one, which examines none, no
-        # full collection is postponed.
+        # objects that the last full collection examined. The next line makes a
+        # full collection that examines none, so no later full collection is postponed.
         gc.collect()
         gc.set_threshold(*THRESHOLDS)
         gc.callbacks.append(self._on_collection)
@@ -93,7 +94,7 @@ class GcPolicy:
     def check(self, turns: int) -> None:
         """Collect garbage if the broker was busy before the last check, and idle since then.
 
-        `turns` is the number of turns so far. Frozen objects are not examined.
+        `turns` is the number of turns so far. The collection does not examine frozen objects.
         """
         idle = turns == self._seen
         self._seen = turns

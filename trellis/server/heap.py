@@ -2,10 +2,10 @@
 
 glibc keeps freed memory for later allocations, so an emptied queue of 1 GB leaves a process of 1 GB
 until `malloc_trim` is called. That call locks the heap: an allocation above 1 KB in the event loop
-waits until it is over, 0.08 ms for each MB given back (docs/performance.md). So it is called only
-after much was freed, and not often. `mallinfo2`, which says how much is free, walks all free blocks
-with the heap locked (50 ms for 750,000 blocks), so it is called rarely too. On musl and macOS,
-which have no `malloc_trim`, nothing is done.
+waits until it is over, 0.08 ms for each MB given back (docs/performance.md). So `malloc_trim` is
+called only after much was freed, and not often. `mallinfo2`, which returns the size of the free
+memory, walks all free blocks with the heap locked (50 ms for 750,000 blocks), so it is called
+rarely too. On musl and macOS, which have no `malloc_trim`, nothing is done.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class HeapTrimmer:
         #: Number of looks at the heap.
         self.looks = 0
         self._trimmed_at = clock() - TRIM_INTERVAL
-        #: Number of trims, total duration of trims and looks, and that of the longest, in seconds.
+        #: Number of trims; total duration of all trims and looks, and duration of the longest trim
+        #: or look, in seconds.
         self.trims = 0
         self.trim_seconds = 0.0
         self.longest_trim = 0.0
@@ -77,8 +78,8 @@ class HeapTrimmer:
     def _idle_and_free(self) -> tuple[int, int]:
         """Return the resident memory beyond the allocated part of the heap, and the free part.
 
-        Both are in bytes, and 0 if the C library cannot say. Pages of the free part may have been
-        given back already.
+        Both are in bytes, and 0 if the C library does not report them. Pages of the free part may
+        have been given back already.
         """
         if self._info is None:
             return 0, 0

@@ -140,14 +140,14 @@ class LayeredLink(Link):
             at -= 1
 
     def advance(self, now: int) -> None:
-        """Handle deadlines that have passed at time `now`, in ms; that of a PROXY header too."""
+        """Handle deadlines that have passed at time `now`, in ms, also that of the PROXY header."""
         if self._header is None:
             super().advance(now)
         elif self._header_until <= now:
             self.abort()
 
     def excuse(self, pause: int) -> None:
-        """Allow the client `pause` ms more, for its PROXY header too."""
+        """Move the client's deadlines `pause` ms later, also that of its PROXY header."""
         self._header_until += pause
         super().excuse(pause)
 

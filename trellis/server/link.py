@@ -65,7 +65,8 @@ class Link(TurnLink):
         self._transport: asyncio.Transport | None = None
         self._linger_until: i64 = 0
         self._reading = True
-        #: Input not yet handled: its client has not logged in, or the turn had no time for it.
+        #: Input not yet handled: the client has not logged in, or the turn had no time for the
+        #: input.
         self._unread_input: bytes | None = None
         #: True while this link is in the turn's list of links with leftover input.
         self._in_leftover = False
@@ -186,7 +187,8 @@ class Link(TurnLink):
         if connection.finished:
             self._close_transport(connection, transport)
         elif connection.paused and transport.get_write_buffer_size() > self._unread_max:
-            # Deliveries stopped long ago: this output is answers to requests, unread by the client.
+            # Deliveries stopped long ago, so this output consists of answers to requests of the
+            # client, which does not read them.
             connection.abort("reads_nothing")
             transport.abort()
         elif not self._reading:
@@ -221,7 +223,7 @@ class Link(TurnLink):
         """Write the closing messages of layers; a plain link has no layers."""
 
     def resume(self) -> None:
-        """Handle leftover input, then read from the client again unless it must still wait."""
+        """Handle leftover input, then read from the client again unless the client must wait."""
         self._in_leftover = False
         connection, transport = self._connection, self._transport
         if connection is None or transport is None or self._reading:
@@ -255,7 +257,7 @@ class Link(TurnLink):
             connection.advance(now)
 
     def excuse(self, pause: int) -> None:
-        """Allow the client `pause` ms more, because the broker did not read for this time."""
+        """Move the client's deadlines `pause` ms later: the broker read nothing for this time."""
         if self._linger_until:
             self._linger_until += pause
         if self._connection is not None:
@@ -264,7 +266,10 @@ class Link(TurnLink):
     # -- the four ways to end, as in the table above
 
     def close(self) -> None:
-        """Close the connection in an orderly way, because the broker stops. May be called again."""
+        """Close the connection in an orderly way, because the broker stops.
+
+        The caller may call this method again.
+        """
         connection = self._connection
         if connection is not None and not connection.finished:
             connection.close(SHUTDOWN)
@@ -287,13 +292,17 @@ class Link(TurnLink):
         return f"{connection.front.name}:{connection.peer}" + (f":{user}" if user else "")
 
     def reject(self, transport: asyncio.Transport) -> None:
-        """Abort a transport that gets no connection. Admission has counted the reason."""
+        """Abort a transport for which no connection is opened.
+
+        The caller has counted the refusal with its reason (`Admission.refused`).
+        """
         transport.abort()
 
     def on_closed(self) -> None:
         """Release everything: the transport is closed, by the client, by the broker or by an error.
 
-        The connection ends now, or in a later turn if this turn has no time left.
+        `on_closed` of the connection is called now, or in the next turn if this turn has no time
+        left.
         """
         self._transport = None
         self._turn.links.pop(self, None)

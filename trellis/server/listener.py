@@ -28,7 +28,7 @@ ACCEPTS_PER_TURN: Final = 2
 PAUSE: Final = 1.0
 #: Least number of seconds between two log lines about pauses of one socket.
 LOG_INTERVAL: Final = 60.0
-#: Attempts to find a port that is free on every address, for port 0.
+#: For port 0: attempts to find a port that is free on every address.
 TRIES: Final = 20
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]

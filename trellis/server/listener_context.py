@@ -70,7 +70,7 @@ class ListenerContext:
         return self._policy is not None
 
     def layers(self, peer: Peer) -> list[Layer]:
-        """Return new layers for a connection of this peer, the one next to the transport first."""
+        """Return new layers for a connection of this peer, beginning next to the transport."""
         layers: list[Layer] = []
         if self.tls_context is not None:
             layers.append(TlsLayer(self.tls_context.context, peer, self.tls, self._user_from))

@@ -22,9 +22,10 @@ from protocols.amqp.front import AmqpFront
 from protocols.mqtt.front import MqttFront
 from trellis.server.store_writer import StoreWriter
 
-#: Queues, exchanges, sessions or connections that are counted in one turn of the event loop.
+#: Number of queues, exchanges, sessions or connections counted in one turn of the event loop.
 COUNT_SLICE: Final = 100
-#: The result of a count is used again for this many times the duration of the count.
+#: The result of a count is returned again until this many times the duration of the count has
+#: passed.
 COUNT_PAUSE: Final = 20
 
 
@@ -45,7 +46,7 @@ class MemoryAccount:
     async def count(self) -> int:
         """Return the memory of messages, unsent output, unread input and bindings, in bytes.
 
-        The count is made in slices. A recent result is used again (COUNT_PAUSE).
+        The count is made in slices. A recent result is returned again (COUNT_PAUSE).
         """
         began = asyncio.get_running_loop().time()
         if began < self._next_count:

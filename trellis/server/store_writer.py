@@ -29,20 +29,20 @@ from broker.store.segments import SegmentLog
 from trellis import logs
 from trellis.server.disk_reserve import DiskReserve
 
-#: Seconds before a write is repeated that failed because the disk was full.
+#: Seconds until a write that failed because the disk was full is repeated.
 RETRY_SECONDS: Final = 1.0
 #: Bytes waiting for the disk above which backpressure applies to publishers.
 BACKLOG_BYTES: Final = 64 << 20
-#: Seconds for which entries may wait that no client waits for, such as settlements.
+#: Longest time in seconds that entries wait if no client waits for them, such as settlements.
 LAZY_SECONDS: Final = 0.01
-#: Total size in bytes up to which entries that no client waits for may wait.
+#: Total size in bytes up to which entries wait if no client waits for them.
 LAZY_BYTES: Final = 1 << 20
-#: The writer looks for dead files of the log, and for a worthwhile checkpoint, once in this number
-#: of seconds and of bytes written. So the log of an idle broker shrinks too.
+#: The writer looks for dead files of the log, and for a worthwhile checkpoint, every LOOK_SECONDS
+#: and after every LOOK_BYTES written. So the log of an idle broker shrinks too.
 LOOK_SECONDS: Final = 1.0
 LOOK_BYTES: Final = 16 << 20
 #: While a checkpoint is made, publishers are throttled if the log is larger than LOG_FACTOR times
-#: its live records and LOG_SLACK bytes: so it is bounded at every speed.
+#: its live records plus LOG_SLACK bytes. So the log is bounded at every speed of publishers.
 LOG_FACTOR: Final = 3
 LOG_SLACK: Final = 256 << 20
 #: Seconds between two steps of a checkpoint, in which the event loop runs.
@@ -120,7 +120,7 @@ class DurableStoreWriter(StoreWriter):
         self._loop = loop
         self._failed = failed
         self._reserve = reserve
-        #: Free bytes of the disk at the last look; None before it.
+        #: Free bytes of the disk at the last look; None before the first look.
         self._free: int | None = None
         self._written_bytes = 0
         self._busy = False
@@ -136,7 +136,8 @@ class DurableStoreWriter(StoreWriter):
         self._superseded = False
         #: True while publishers wait for a checkpoint, because the log is too large.
         self.log_throttled = False
-        #: Why space could not be freed; "" after a success. It is logged once.
+        #: Why the last attempt to free space failed; "" after a success. An attempt that fails for
+        #: the same reason as the last one is not logged.
         self._freeing_failure = ""
         self._closing = False
         #: Number of segments begun and of bytes written at the last look, and the bytes written at
@@ -178,8 +179,8 @@ class DurableStoreWriter(StoreWriter):
         self._free = free
         if short:
             log = self.durable.log
-            # Below this value, a measurement would find too little to free, as the last one did:
-            # few entries were settled since that one began.
+            # The last measurement found too little to free. Below this value, few entries were
+            # settled since then, so another measurement would find too little too.
             if log.reclaimable >= log.short_check_reclaimable:
                 log.check_reclaimable = 0
             self._look(True)
@@ -240,7 +241,7 @@ class DurableStoreWriter(StoreWriter):
     # -- in the event loop: space for the log
 
     def _tick(self) -> None:
-        """Look once in LOOK_SECONDS: settlements of a log that no longer grows free space too."""
+        """Look every LOOK_SECONDS, also if nothing is written: settlements free space too."""
         written = int(self.durable.log.written)
         idle, self._ticked = written == self._ticked, written
         self._look(idle)
@@ -248,7 +249,7 @@ class DurableStoreWriter(StoreWriter):
             self._clock = self._loop.call_later(LOOK_SECONDS, self._tick)
 
     def _look(self, idle: bool = False) -> None:
-        """Drop dead files if there are any; else begin a checkpoint if it frees enough.
+        """Drop dead files if there are any; else begin a checkpoint if that frees enough.
 
         An idle broker tries again to remove files that could not be removed.
         """
@@ -324,7 +325,7 @@ class DurableStoreWriter(StoreWriter):
             self._call(self._written, batch, error)
 
     def _write(self, batch: WriteBatch) -> None:
-        """Write a batch; if the disk is full, give up the reserve and write it into that room."""
+        """Write a batch; if the disk is full, give up the reserve and write into that space."""
         try:
             batch.write()
         except (WriteFailed, CatalogFull) as error:
@@ -356,14 +357,14 @@ class DurableStoreWriter(StoreWriter):
             and self._advance(checkpointing)
         ):
             time.sleep(CHECKPOINT_PAUSE)
-        checkpointing.cancel()  # Finished steps are kept.
+        checkpointing.cancel()  # Without effect on a complete checkpoint.
 
     def _advance(self, checkpointing: Checkpointing) -> bool:
         """Do one slice of a checkpoint. Return False when the checkpoint is complete.
 
         Let S be the total size of the files that the checkpoint replaces. A slice is a single step
         while the log is no larger than 2 S. A larger log makes a slice last 1 ms for each S above
-        2 S, up to CHECKPOINT_SLICE_MAX. That is also its length while publishers wait.
+        2 S, up to CHECKPOINT_SLICE_MAX. While publishers wait, a slice lasts CHECKPOINT_SLICE_MAX.
         """
         grown = 2 * self.durable.log.size / checkpointing.bytes_total
         if self.log_throttled:

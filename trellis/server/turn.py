@@ -50,10 +50,10 @@ LONG_SECONDS: Final = 0.01
 LOGGED_SECONDS: Final = 0.1
 LOG_INTERVAL: Final = 10.0
 #: Least number of seconds between two readings of the thread's CPU clock, which is a system call.
-#: So the CPU time of a long turn may be too large by this.
+#: So the CPU time of a long turn may be too large by up to this number of seconds.
 CPU_SAMPLE_SECONDS: Final = 0.001
-#: Turns between the end of a pause and the check of deadlines. Input that lies in the sockets is
-#: read in the first one, and the turns after it handle the rest.
+#: Turns between the end of a pause and the check of deadlines. The first of these turns reads the
+#: input that lies in the sockets, and the others handle input that was left over.
 READ_TURNS: Final = 3
 
 
@@ -80,7 +80,7 @@ class TurnLink:
         raise NotImplementedError
 
     def excuse(self, pause: int) -> None:
-        """Allow the client `pause` ms more, because the broker did not read for this time."""
+        """Move the client's deadlines `pause` ms later: the broker read nothing for this time."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -113,9 +113,9 @@ class LoopTurn:
         self._store_writer = store_writer
         #: Links of publishers that wait until the disk has caught up.
         self._backlogged: list[TurnLink] = []
-        #: Links with output.
+        #: Links with output to flush at the end of the turn.
         self._dirty: list[TurnLink] = []
-        #: Links with leftover input.
+        #: Links with leftover input, which an earlier turn had no time for.
         self._leftover: list[TurnLink] = []
         #: Links with input from a client that has not logged in.
         self._login_queue: list[TurnLink] = []
@@ -134,8 +134,8 @@ class LoopTurn:
         self.links: dict[TurnLink, None] = {}
         #: Number of turns so far.
         self.turns = 0
-        #: Duration of the longest turn in seconds, from its first call of `schedule`. For this time
-        #: the event loop was blocked.
+        #: Duration of the longest turn in seconds, from its first call of `schedule`. The turn
+        #: blocked the event loop for this time.
         self.longest_seconds = 0.0
         #: The most CPU time that the loop's thread used in a long turn, in seconds. It is 0 until a
         #: turn is long.
@@ -347,8 +347,8 @@ class LoopTurn:
     async def check_deadlines(self) -> None:
         """Check the deadlines of all links every DEADLINE_INTERVAL, for ever.
 
-        After a pause, the clocks of the links are set back by its length, and input that came
-        meanwhile is read first. So a client that was alive is not disconnected.
+        After a pause, the deadlines of the links move later by the length of the pause, and input
+        that came meanwhile is read first. So a client that was alive is not disconnected.
         """
         while True:
             due = self._loop.time() + DEADLINE_INTERVAL
@@ -365,7 +365,7 @@ class LoopTurn:
             del links  # Closed links are freed now, not after the next check.
 
     async def _excuse(self, links: list[TurnLink], pause: int) -> None:
-        """Set the clocks of all links back by `pause` ms, and let input be read."""
+        """Move the deadlines of all links `pause` ms later, and let waiting input be read first."""
         self.update_clock()
         for at in range(0, len(links), DEADLINE_SLICE):
             for link in links[at : at + DEADLINE_SLICE]:

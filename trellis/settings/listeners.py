@@ -295,7 +295,7 @@ class Wss(Mqtts, frozen=True, kw_only=True):
 
 
 class Tls(Section, frozen=True, kw_only=True):
-    """Certificates of amqps, mqtts and wss. Read again at SIGHUP."""
+    """Certificates of amqps, mqtts, wss and HTTPS. SIGHUP reads the files again."""
 
     certificate: Annotated[
         str, option("PEM file of the broker's certificate and its intermediate certificates")
@@ -347,7 +347,7 @@ class Http(Listener, frozen=True, kw_only=True):
         str,
         option(
             "host names, separated by commas, by which clients on this machine reach this port, "
-            "in addition to localhost; a user of loopback only can log in by these names only",
+            "in addition to localhost; a user limited to loopback must use one of these names",
             check=check_hosts,
         ),
     ] = ""

@@ -106,13 +106,14 @@ class StoreSettings(Section, frozen=True, kw_only=True):
     window: Annotated[
         int,
         option(
-            "messages of each durable queue kept in memory; the others are read from disk when "
+            "messages of each durable queue that stay in memory; others are read from disk when "
             "their turn comes",
             ge=1,
         ),
     ] = 4096
     segment: Annotated[
-        int, option("size of a log file", ge=64 * KIB, le=4 * 1024 * MIB, unit="bytes")
+        int,
+        option("size at which a log file is full", ge=64 * KIB, le=4 * 1024 * MIB, unit="bytes"),
     ] = 64 * MIB
     reserve: Annotated[
         bool,
@@ -152,7 +153,7 @@ class Auth(Section, frozen=True, kw_only=True):
 
 
 class Jwt(Section, frozen=True, kw_only=True):
-    """Logins with JSON Web Tokens (install the extra `jwt`). Read again at SIGHUP."""
+    """Logins with JSON Web Tokens (install the extra `jwt`). SIGHUP reads these settings again."""
 
     keys: Annotated[
         str,

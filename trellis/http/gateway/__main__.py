@@ -1,8 +1,8 @@
 """The process of the gateway: `python -m trellis.http.gateway CONNECTION FILES SOCKET...`.
 
 The arguments are numbers of inherited file descriptors: the connection to the broker, the socket
-for descriptors of files, and the listening sockets. The broker starts the process; the process ends
-with the broker, however that ends.
+for descriptors of files, and the listening sockets. The broker starts the process. The process ends
+when the broker ends, even if the broker is killed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trellis.settings import Settings
 
 #: Nice value of the process: messages come before the API.
 NICE: Final = 5
-#: Share of the limit of file descriptors that connections may take.
+#: Connections may take one in this number of the permitted file descriptors.
 DESCRIPTOR_SHARE: Final = 4
 
 

@@ -1,7 +1,8 @@
 """The app of the gateway: asks the broker about each request, and makes a response of its answer.
 
-The order is the same for every request: route, origin, user, room, body, answer. A body is read
-only after the broker has accepted the user.
+The order is the same for every request: find the route, check the origin, have the broker check the
+user, check that the user may take a connection, read the body, answer. So a body is read only after
+the broker has accepted the user.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ from trellis.http.routes import HttpRouter, Unrouted
 
 JSON: Final = "application/json"
 ARROW: Final = "application/vnd.apache.arrow.stream"
-#: Seconds in which a definitions document must come.
+#: Seconds within which a definitions document must arrive.
 UPLOAD_SECONDS: Final = 300.0
-#: Definitions documents that are read and imported at once.
+#: Largest number of definitions documents that are read and imported at the same time.
 UPLOADS_MAX: Final = 2
-#: Bytes of a file that are read and sent at once, and seconds for a client to take them.
+#: Bytes of a file that are read and sent at once, and seconds that a client has to read them.
 FILE_CHUNK: Final = 256 << 10
 FILE_SECONDS: Final = 30.0
-#: Smallest response that is compressed, in bytes, and the level: speed before size.
+#: Size in bytes of the smallest response that is compressed, and the compression level, which
+#: favours speed.
 COMPRESS_MIN: Final = 1 << 10
 COMPRESS_LEVEL: Final = 1
 
@@ -276,7 +278,7 @@ class Gateway:
         return Response(data, status, headers, JSON)
 
     def _file(self, incoming: Incoming, file: OpenFile) -> Response:
-        """Return a response with a range of a file. The caller of the app closes the file."""
+        """Return a response with a range of a file. `__call__` closes the file."""
         incoming.file = file
 
         async def chunks() -> AsyncIterator[bytes]:
@@ -303,7 +305,7 @@ class Gateway:
     async def _send(
         self, incoming: Incoming, response: Response, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Send a response. Raises TimeoutError for a client that takes it too slowly.
+        """Send a response. Raises TimeoutError if the client reads too slowly.
 
         A connection with an unread body is closed, after a wait for the client to read the
         response.
@@ -364,6 +366,6 @@ def _unrouted(found: Unrouted) -> Response:
         HttpRefusal(405, "method_not_allowed", f"only {found.allow} are allowed for this path")
     )
     response.headers["Allow"] = found.allow
-    # The client may speak another protocol, such as HTTP/2, and mean no request by what follows.
+    # The client may speak another protocol, such as HTTP/2. Then its next bytes are no request.
     response.headers["Connection"] = "close"
     return response

@@ -12,10 +12,11 @@ from msgspec import Raw
 from trellis.http import contract
 from trellis.http.gateway.link import HttpRefusal, bad_request
 
-#: Bytes of rows in one part of a document.
+#: Size of the rows in bytes at which a part of a document is full.
 PART_BYTES: Final = 32 << 10
-#: Seconds for which the rest of an unread body is discarded after its response, and its bytes. A
-#: connection that is closed with input unread would lose the response.
+#: After a response, the unread rest of the request's body is read and discarded, for at most so
+#: many seconds and bytes. If a connection is closed with input unread, the client loses the
+#: response.
 LINGER_SECONDS: Final = 2.0
 LINGER_BYTES: Final = 1 << 20
 
@@ -38,11 +39,14 @@ class BodyReader:
         self.present = self._announced > 0 or b"transfer-encoding" in headers
         #: True if all of the body was read.
         self.finished = not self.present
-        #: True if the client sends the body only after it was asked to.
+        #: True if the client sends the body only after the answer 100 Continue.
         self.expected = headers.get(b"expect", b"").lower() == b"100-continue"
 
     async def read(self, most: int, seconds: float) -> bytes:
-        """Return the body. Raises HttpRefusal if it is larger, TimeoutError, Disconnected."""
+        """Return the body, of at most `most` bytes, received within `seconds`.
+
+        Raises HttpRefusal for a larger body, TimeoutError, Disconnected.
+        """
         too_large = HttpRefusal(413, "too_large", f"the body has more than {most} bytes")
         if self._announced > most:
             raise too_large
@@ -57,7 +61,7 @@ class BodyReader:
     async def discard(self) -> None:
         """Read the rest of the body and discard it, within the limits for lingering.
 
-        A body that the client has not begun to send is not asked for.
+        If the client waits for 100 Continue before it sends the body, there is nothing to discard.
         """
         if self.finished or self.expected:
             return

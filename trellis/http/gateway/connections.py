@@ -1,8 +1,8 @@
 """Connections of the gateway: how many may be open, their HTTP protocol, and the server.
 
-A connection beyond a limit replaces one without a request: at first one that is idle, then one
-whose user is not known yet. If there is none, the new connection is closed. Requests of users
-that are not administrators leave RESERVED connections to administrators.
+A connection beyond a limit replaces another connection: one without a request, or else one whose
+user is not known yet. If there is no such connection, the new connection is closed. Requests of
+users that are not administrators leave RESERVED connections to administrators.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ KEEP_ALIVE_SECONDS: Final = 30
 HEAD_MAX: Final = 16 << 10
 #: Seconds without a request after which the gateway ends.
 IDLE_SECONDS: Final = 600.0
-#: States of a connection: without a request; with one of an unknown user; with one of a user.
+#: States of a connection: it has no request; it has a request, whose user is not known yet; it has
+#: a request of a known user.
 IDLE, UNKNOWN, BUSY = range(3)
 
 
@@ -40,14 +41,15 @@ class Slot:
     def __init__(self, address: str) -> None:
         self.address = address
         self.state = IDLE
-        #: True if the request of this connection counts as one of an ordinary user.
+        #: True if the request of this connection is of a user who is not an administrator.
         self.ordinary = False
-        #: True if the connection has given way to another one.
+        #: True if the connection was closed to make room for another one.
         self.replaced = False
-        #: The task that accepts the connection, then the protocol.
+        #: The task that accepts the connection; the protocol, once the connection is accepted.
         self.accepting: asyncio.Task[None] | None = None
         self.protocol: GatewayProtocol | None = None
-        #: The task of a request that has changed nothing: it is cancelled when the client has gone.
+        #: The task of a request that has changed nothing: it is cancelled if the client
+        #: disconnects.
         self.cancellable: asyncio.Task[Any] | None = None
 
     def abort(self) -> None:
@@ -110,7 +112,10 @@ class OpenConnections:
             slot.state = UNKNOWN
 
     def take(self, slot: Slot | None, administrator: bool) -> bool:
-        """Note whose request it is. Return False if the rest is kept for administrators."""
+        """Note that the user of a request is known; `administrator` tells its kind.
+
+        Return False if the only free connections are reserved for administrators.
+        """
         if slot is None:
             return False
         slot.state = BUSY
@@ -122,7 +127,7 @@ class OpenConnections:
         return True
 
     def finish(self, slot: Slot | None) -> None:
-        """Note that a request has ended: its connection has waited least of all."""
+        """Note that a request has ended. Its connection is now the one that has waited least."""
         self.active_at = asyncio.get_running_loop().time()
         if slot is not None:
             slot.state, slot.ordinary, slot.cancellable = IDLE, False, None
@@ -131,7 +136,7 @@ class OpenConnections:
 
     @property
     def idle_since(self) -> float | None:
-        """Return the time since which no request was answered; None while there is one."""
+        """Return the time of the end of the last request; None while there is a request."""
         busy = any(slot.state != IDLE for slot in self._slots)
         return None if busy else self.active_at
 
@@ -193,7 +198,7 @@ class GatewayProtocol(H11Protocol):
             self._stop_timer()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """Answer a request whose client sends nothing more; refuse one that is incomplete."""
+        """Answer the last request of a client that sends nothing more; refuse an incomplete one."""
         if self.conn.trailing_data[0] and self.conn.their_state is h11.IDLE:
             self._refuse(400, "the connection was closed within a request")
             return None
@@ -226,7 +231,7 @@ class GatewayProtocol(H11Protocol):
             self._refuse(400, msg)
 
     def _refuse(self, status: int, reason: str) -> None:
-        """Send a response without a request, and close the connection."""
+        """Send a refusal to input that is not a complete request, and close the connection."""
         self._stop_timer()
         if self.transport.is_closing():
             return
@@ -283,7 +288,7 @@ class GatewayAcceptor(Acceptor):
                 ssl_handshake_timeout=self._handshake,
             )
         except (OSError, asyncio.CancelledError):
-            # The client has disconnected, failed in TLS, or has given way to another one.
+            # The client has disconnected or failed in TLS, or another connection replaces this one.
             sock.close()
             if slot is not None and slot.protocol is None:
                 self._open.remove(slot)

@@ -55,7 +55,7 @@ class OpenFile:
 
 
 class CallExchange:
-    """A call and the broker's messages about it. `close` it when the answer is complete."""
+    """A call and the broker's messages about it. The caller must `close` it at the end."""
 
     def __init__(self, link: BrokerLink, number: int) -> None:
         self._link = link

@@ -49,10 +49,10 @@ def bad_request(reason: str) -> ApiRefusal:
 
 
 class Listing:
-    """An answer of many rows, which the gateway pages, sorts and filters as the query says.
+    """An answer of many rows, which the gateway filters, sorts and pages as the query says.
 
-    With `plain`, the rows are answered as they are. None stands for an object that is not listed:
-    skipping many objects is work in slices too.
+    With `plain`, the gateway leaves the rows as they are. A row None stands for an object that is
+    not listed: skipping many objects takes time, so it is done in slices too.
     """
 
     def __init__(self, rows: AsyncIterator[Row | None], plain: bool = False) -> None:
@@ -63,7 +63,7 @@ class Listing:
 class SectionedRows:
     """An answer of many rows in sections: a definitions document, which begins with `head`.
 
-    None stands for an object that is not part of the document.
+    A row None stands for an object that is not part of the document.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class SectionedRows:
 
 
 class Failure:
-    """An answer whose status is that of a failure, such as that of a health check."""
+    """An answer with the status of a failure, such as the answer of a failed health check."""
 
     def __init__(self, status: int, value: Row) -> None:
         self.status = status
@@ -168,7 +168,10 @@ class Call:
         self._within(vhost).may(operation, kind, name, vhost.name)
 
     def _within(self, vhost: VirtualHost) -> Identity:
-        """Return the user's identity in a virtual host. Raises AccessRefused without one."""
+        """Return the user's identity in a virtual host.
+
+        Raises AccessRefused if the user has no permissions there.
+        """
         within = self.identity.for_vhost(vhost.name)
         if within is None:
             raise AccessRefused(
@@ -177,7 +180,7 @@ class Call:
         return within
 
     def slice(self) -> Slice:
-        """Return a context for long work, which ends its slices when they are over."""
+        """Return a context manager for long work, which the caller divides by `Slice.pause`."""
         return Slice(self._slices)
 
     def flag(self, name: str) -> bool:
