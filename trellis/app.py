@@ -214,7 +214,7 @@ class App:
         if not trellis.compiled():
             logs.warning(
                 "not_compiled",
-                note="the hot paths run interpreted, many times slower; see README, Compiled",
+                note="interpreted hot paths are many times slower; see README, Compiled or not",
             )
         print(
             "ready " + " ".join(f"{name}={address}" for name, address in self.addresses.items()),

@@ -81,8 +81,8 @@ class PendingLogin:
     """A login whose password is not checked yet, with the function that gets the verdict.
 
     `digest` identifies the credentials. `identity` is the user of the given name; None if the name
-    is unknown. The user is logged in if the password fits `password_hash`. `expires` is the time
-    at which the login is answered as busy if it still waits for its turn.
+    is unknown. The user is logged in if the password fits `password_hash`. `expires` is the time at
+    which the login is answered as busy if it still waits for its turn.
     """
 
     __slots__ = (
@@ -139,7 +139,10 @@ class LoginThrottle:
         self.throttled = 0
 
     def wait(self, user: str, address: str, local: bool, now: float) -> float:
-        """Return the seconds that a login must wait, and count the login if it must wait."""
+        """Return the seconds that a login must wait, and count the login if it must wait.
+
+        `local` is True if the address is a loopback address.
+        """
         seconds = max(
             self.users.wait(user[:MAX_NAME], now),
             0.0 if local else self.addresses.wait(address, now),
@@ -157,7 +160,7 @@ class LoginThrottle:
         return max(1, FREE_FAILURES - round(failures))
 
     def on_failure(self, user: str, address: str, local: bool, now: float) -> None:
-        """Count a failed login."""
+        """Count a failed login. `local` is True if the address is a loopback address."""
         self.users.add(user[:MAX_NAME], now)
         if not local:
             self.addresses.add(address, now)

@@ -64,7 +64,7 @@ class BenchAmqpReader(BenchReader):
         self.rest = data[at:]
 
     def frame(self, data: bytes, kind: i64, at: i64, end: i64, now: i64) -> None:
-        """Read a frame of type `kind`, whose payload is `data[at:end]`."""
+        """Read a frame of type `kind`, received at `now` in ns; its payload is `data[at:end]`."""
         raise NotImplementedError
 
     def unexpected(self, data: bytes, kind: i64, at: i64, end: i64) -> BenchError:

@@ -42,7 +42,7 @@ def body(publisher: int, number: int, rest: bytes) -> bytes:
 
 
 class PublishedMessages:
-    """The count of messages that one publisher has begun to send, and their times if `timed`.
+    """The messages that one publisher has begun to send: their count, and their times if `timed`.
 
     `times` holds the time in ns at which the message with each number was sent last.
     """

@@ -10,7 +10,7 @@ from trellis.bench.reader import CHUNK
 from trellis.bench.workloads import ALL, Workload
 
 #: Most bytes of QoS 0 messages in flight. With more, brokers drop messages to slow clients (Trellis
-#: at 1 MiB).
+#: above 1 MiB of unsent output).
 _QOS0_IN_FLIGHT: Final = 768 * 1024
 _IN_FLIGHT: Final = 8 * 1024 * 1024
 #: Placeholder in a template for the bytes that differ from message to message.
@@ -79,7 +79,7 @@ class RunSizes(NamedTuple):
 
     At most `window` messages of all publishers are in flight, and a publisher sends `batch` at
     once. Each publisher numbers its messages from 0 to `ring` - 1, then from 0 again. `ring` is a
-    power of two, and not less than the window or the number of topics.
+    power of two, and at least as large as the window and as the number of topics.
     """
 
     window: int

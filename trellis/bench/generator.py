@@ -25,8 +25,9 @@ _READ: Final = 1  # EPOLLIN, and POLLIN
 _WRITE: Final = 4  # EPOLLOUT, and POLLOUT
 #: Nanoseconds between two checks of the progress. Each check reports the progress to the caller.
 _TICK: Final[i64] = 100_000_000
-#: Nanoseconds of delay in sending a paced message that are tolerated. The latency of a message sent
-#: later counts from the time at which it was due, so that a stalled broker cannot hide its delay.
+#: Tolerated delay in sending a paced message, in nanoseconds. If a message is sent later than that,
+#: its latency counts from the time at which it was due, so that a stalled broker cannot hide its
+#: delay.
 _LATE: Final[i64] = 1_000_000
 
 
@@ -100,9 +101,10 @@ class Generator:
         self._lines = {line.fd: line for line in publishers + subscribers}
         for fd in self._lines:
             self._poller.add(fd)
-        #: Messages given to publishers for sending, in all runs.
+        #: Number of messages passed to publishers for sending, in all runs.
         self.started: i64 = 0
-        #: Messages known to be delivered (and acknowledged, if `flow` demands it), in all runs.
+        #: Number of messages known to be delivered (and acknowledged, if `flow` demands it), in all
+        #: runs.
         self.done: i64 = 0
         self._slow: i64 = 0
         self._turn: i64 = 0

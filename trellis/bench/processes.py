@@ -15,8 +15,8 @@ from trellis.bench.errors import Unreachable
 
 _PROC: Final = Path("/proc")
 _TICK: Final = os.sysconf("SC_CLK_TCK")
-#: Nanoseconds by which the ticks of /proc/PID/stat may exceed schedstat through rounding. A larger
-#: excess shows that a thread has ended.
+#: Largest excess of the ticks of /proc/PID/stat over schedstat that rounding explains, in
+#: nanoseconds. A larger excess shows that a thread has ended.
 _ROUNDING: Final = 30_000_000
 _KIB: Final = 1024
 #: Columns of /proc/PID/stat, counted behind the command's closing parenthesis.

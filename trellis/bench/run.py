@@ -55,7 +55,7 @@ def run(
     """
     if options.size:
         workload = replace(workload, size=options.size)
-    # Latency is measured for one message in flight, and at a given rate.
+    # Latency is measured if one message at a time is in flight, or if a rate is given.
     timed = workload.window == 1 or options.rate > 0
     result = _result(workload, options)
     progress.begin(workload.name)

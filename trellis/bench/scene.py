@@ -22,7 +22,8 @@ from trellis.bench.target import BrokerTarget
 from trellis.bench.workloads import ALL, COMPETING, TOPICS, Workload
 from trellis.progress import ProgressLine
 
-#: Bindings of one queue. Some brokers take long to delete a queue with many bindings.
+#: Largest number of bindings that one queue gets. Some brokers take long to delete a queue with
+#: many bindings.
 _BINDINGS_OF_A_QUEUE: Final = 1_000
 #: File descriptors that the load generator needs besides those of the workload's connections.
 _OTHER_FILES: Final = 50

@@ -122,8 +122,8 @@ def _amqp(
     )
 
 
-#: QoS 1 and 2 messages in flight. Brokers drop messages for a slow client beyond a limit (Mosquitto
-#: 1,000, NATS 1,024).
+#: Messages in flight in workloads with QoS 1 and 2. Above a limit, brokers drop messages for a slow
+#: client (Mosquitto above 1,000, NATS above 1,024).
 _SMALL_WINDOW: Final = 1_000
 
 _ALL: Final = (

@@ -21,7 +21,8 @@ _USAGE = (
     "trellis bench matching [PART]... [--algorithms A,B] [--sizes N,M | --full] [--rounds N] "
     "[--seconds S] [--peers FOLDER] [--interpreted] [--json FILE] [--list]"
 )
-#: (seconds for measuring each figure, seconds to wait for each answer) in a quick and a full run.
+#: For a quick and for a full run: (seconds for the measurement of each figure, seconds to wait for
+#: each answer).
 _QUICK, _FULL = (0.01, 5.0), (0.3, 300.0)
 _PEERS = Path("benchmarks", "matching")
 

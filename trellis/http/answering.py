@@ -143,7 +143,10 @@ class CallServer(asyncio.Protocol):
 
     def _begin(self, call: contract.ApiCall) -> None:
         if call.number in self._calls or not 0 <= call.route < len(ROUTES):
-            raise contract.ContractError(f"call {call.number} of route {call.route}")
+            raise contract.ContractError(
+                f"the gateway began call {call.number} of route {call.route}, "
+                "but the call is open already, or there is no such route"
+            )
         if len(self._calls) >= contract.CALLS_MAX:
             # Cancelled calls count until their tasks have ended.
             busy = ApiRefusal(503, "busy", f"{contract.CALLS_MAX} requests are open; try again")

@@ -152,7 +152,7 @@ class GatewayProcess:
             self._log(
                 "http_gateway_lost",
                 status=status,
-                note="requests were cut off; the next request starts it again",
+                note="requests were cut off; the next request starts the gateway again",
             )
 
     def _log(self, event: str, **fields: object) -> None:

@@ -38,9 +38,10 @@ class Admission:
         self._unauthenticated: dict[str, list[Connection]] = {}
 
     def refusal_reason(self, address: str, local: bool, open_now: int) -> str:
-        """Return the reason to refuse a new connection from an address, and count it; "" if none.
+        """Return the reason to refuse a new connection from an address, or "" to admit it.
 
-        `open_now` is the number of open connections.
+        Count the refusal. `local` is True for a connection from this machine. `open_now` is the
+        number of open connections.
         """
         reason = ""
         if open_now >= self.connections:

@@ -97,21 +97,21 @@ class Certificates:
                     "certificate_not_yet_valid",
                     file=file,
                     begins=day,
-                    note="clients refuse it until then",
+                    note="clients refuse the certificate until this date",
                 )
             elif ends <= now:
                 logs.warning(
                     "certificate_expired",
                     file=file,
                     ended=day,
-                    note="clients refuse it; renew it, then send SIGHUP",
+                    note="clients refuse the certificate; renew it, then send SIGHUP",
                 )
             elif ends <= now + SOON:
                 logs.warning(
                     "certificate_expires_soon",
                     file=file,
                     ends=day,
-                    note="renew it, then send SIGHUP",
+                    note="renew the certificate, then send SIGHUP",
                 )
         for ends in _revocations(settings.tls.crl) if settings.tls.crl else ():
             if ends <= now:

@@ -64,8 +64,8 @@ class GcPolicy:
         gc.collect()
         gc.freeze()
         # Python postpones a full collection while the new survivors are fewer than a fourth of the
-        # objects that the last full collection examined. The next line makes a
-        # full collection that examines none, so no later full collection is postponed.
+        # objects that the last full collection examined. The next line makes a full collection that
+        # examines none, so no later full collection is postponed.
         gc.collect()
         gc.set_threshold(*THRESHOLDS)
         gc.callbacks.append(self._on_collection)

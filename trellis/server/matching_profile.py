@@ -135,7 +135,7 @@ def _choose(
                 vhost=vhost.name,
                 exchange=exchange.name,
                 bindings=count,
-                note="too many bindings to change the matcher now; restart to change it",
+                note="there are too many bindings to change the matcher now; restart the broker",
             )
             continue
         exchange.use(wanted)

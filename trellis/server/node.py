@@ -178,7 +178,7 @@ class BrokerNode:
         self.disk.close_spares()
 
     def review(self, user: str = "") -> None:
-        """Renew the permissions of all connections and sessions, after any user has changed."""
+        """Renew the permissions of all connections and sessions, whichever `user` has changed."""
         for front in self.fronts:
             front.reauthorize()
 

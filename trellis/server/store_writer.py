@@ -77,7 +77,7 @@ class StoreWriter:
         return 0
 
     def on_free_space(self, free: int, short: bool) -> None:
-        """Take the free space of the disk in bytes; `short` is True while the disk alarm is on."""
+        """Note that the disk has `free` free bytes; `short` is True while the disk alarm is on."""
 
     @property
     def backlogged(self) -> bool:
@@ -251,7 +251,7 @@ class DurableStoreWriter(StoreWriter):
     def _look(self, idle: bool = False) -> None:
         """Drop dead files if there are any; else begin a checkpoint if that frees enough.
 
-        An idle broker tries again to remove files that could not be removed.
+        With `idle`, also try again to remove files that could not be removed before.
         """
         log = self.durable.log
         self._looked = (log.rolls, int(log.written))
@@ -308,7 +308,9 @@ class DurableStoreWriter(StoreWriter):
     def _log_freeing_failure(self, reason: str) -> None:
         if self._freeing_failure != reason:
             self._freeing_failure = reason
-            logs.error("checkpoint_failed", reason=reason, note="the log grows until one succeeds")
+            logs.error(
+                "checkpoint_failed", reason=reason, note="the log grows until a retry succeeds"
+            )
 
     # -- in the threads
 
@@ -363,8 +365,9 @@ class DurableStoreWriter(StoreWriter):
         """Do one slice of a checkpoint. Return False when the checkpoint is complete.
 
         Let S be the total size of the files that the checkpoint replaces. A slice is a single step
-        while the log is no larger than 2 S. A larger log makes a slice last 1 ms for each S above
-        2 S, up to CHECKPOINT_SLICE_MAX. While publishers wait, a slice lasts CHECKPOINT_SLICE_MAX.
+        while the log is no larger than 2 S. If the log is larger, a slice lasts 1 ms for each
+        S above 2 S, up to CHECKPOINT_SLICE_MAX. While publishers wait, a slice lasts
+        CHECKPOINT_SLICE_MAX.
         """
         grown = 2 * self.durable.log.size / checkpointing.bytes_total
         if self.log_throttled:

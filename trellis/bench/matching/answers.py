@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 _TOPIC: Final = 0x9E3779B97F4A7C15
 _SUBSCRIBER: Final = 0xC2B2AE3D27D4EB4F
 _ALL: Final = 2**64 - 1
-#: Seconds. A comparison after the first is skipped if it would probably take longer.
+#: Seconds. Except for the first comparison, a comparison is skipped if it would probably take
+#: longer.
 _PATIENCE: Final = 1.0
 
 

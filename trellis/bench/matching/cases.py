@@ -28,7 +28,7 @@ FULL: Final = (1_000, 10_000, 100_000, 1_000_000)
 _ARTICLE: Final = 1_000
 _ARTICLE_WORKERS: Final = (2, 4, 8, 16)
 _PAIRS: Final = (1, 2, 4, 8)
-#: Publications for each change of a subscription; 0: no subscription changes.
+#: Numbers of publications between two changes of a subscription; 0: no subscription changes.
 _EVERY: Final = (0, 1_000, 100, 10)
 
 

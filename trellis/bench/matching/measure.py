@@ -36,8 +36,8 @@ def loop_ns() -> float:
 def per_call(function: Callable[[Any], object], arguments: Sequence[Any], seconds: float) -> float:
     """Call `function` with each argument in turn for about `seconds`; return ns per call.
 
-    Calls are timed in chunks. The chunks grow until they take long enough, and only then count: the
-    cost of reading the clock would distort short chunks.
+    Calls are timed in chunks. The chunks grow until a chunk takes _CHUNK_NS, or cannot grow any
+    more. Shorter chunks do not count: the cost of reading the clock would distort them.
     """
     limit, spent, done, at, calls = int(seconds * 1e9), 0, 0, 0, 1
     while spent < limit:
@@ -77,8 +77,8 @@ def first_pass(
 def pairs(matcher: Any, patterns: Sequence[str], first: int, seconds: float) -> tuple[float, float]:
     """Return ns per call of subscribe and of unsubscribe; subscribers are numbers from `first`.
 
-    The first patterns are subscribed and then unsubscribed, again and again for about `seconds`:
-    as many patterns as make a timed chunk take long enough, or all.
+    Patterns from the first one on are subscribed and then unsubscribed, again and again for about
+    `seconds`: so many patterns that a timed chunk takes long enough, or all patterns.
     """
     limit, added, removed, done, count = int(seconds * 1e9), 0, 0, 0, 1
     subscribers = range(first, first + len(patterns))

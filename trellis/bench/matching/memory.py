@@ -1,8 +1,8 @@
 """Memory of a subscription: how much the process grows while many matchers are filled (Linux only).
 
-Each pattern is decoded, subscribed and dropped, as in a broker, so an algorithm that keeps a
-pattern's text or words pays for them. The subscribers are created before the measurement and cost
-nothing here: in a broker they are bindings, which exist anyway.
+Each pattern is decoded, subscribed and then released by the caller, as in a broker. So the text and
+the words of a pattern count if the algorithm stores them. The subscribers are created before the
+measurement and cost nothing here: in a broker they are bindings, which exist anyway.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class CallExchange:
         self.ended = False
 
     async def next(self, seconds: float) -> Any:
-        """Return the next message.
+        """Return the next message, which must arrive within `seconds`.
 
         Raises HttpRefusal if the broker refuses the call, TimeoutError.
         """
