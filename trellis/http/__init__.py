@@ -3,12 +3,12 @@
 Reading order:
 
     contract          the messages between the broker and the gateway
-    answering         the broker's end: judges users, runs handlers, sends rows in slices
+    answering         the broker's end: checks users, runs handlers, sends rows in slices
     management/       the routes and handlers of the management API
     gateway/          the process of the http port: connections, bodies, JSON
     gateway_process   starts the gateway at the first request, and again when it is gone
     slices            the time that all calls may use in one turn of the event loop
-    logins            the verdict on the credentials of a request
+    logins            checks the credentials of a request
     origins           rules for requests of browsers and proxies
     credentials       the Authorization header
     stream_files      lists the segments of streams, and opens ranges of them

@@ -3,8 +3,9 @@
     client -- HTTP --> connections -> app -> link -- contract --> broker
 
 It holds everything that clients can make large or slow: connections, TLS, bodies, sorting, regular
-expressions, JSON and compression. It knows no secret and judges no user: the broker does both, and
-gives rows. The gateway is started at the first request and ends when it was idle for a while.
+expressions, JSON and compression. It stores no passwords and checks no permissions: the broker
+does both, and sends rows. The broker starts the gateway at the first request; an idle gateway ends
+after a while.
 
 Reading order:
 
