@@ -45,7 +45,8 @@ from trellis.auth.passwords import HASHER, verify
 
 #: Largest number of digests of verified credentials in memory; the oldest are evicted.
 MAX_VERIFIED: Final = 10_000
-#: Verdicts delivered in one turn of the event loop: each resumes a connection.
+#: Largest number of verdicts delivered in one turn of the event loop. Each of them lets a
+#: connection go on.
 VERDICTS_PER_TURN: Final = 5
 #: Nice value of the hashing threads, which gives them a lower priority than the event loop (Linux).
 NICE: Final = 5

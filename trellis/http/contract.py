@@ -10,8 +10,9 @@
                                           Refused   the last message of a refused call
 
 A message is a frame: its length in 4 bytes, then the message as MessagePack. The broker
-authenticates the user of each call and checks the user's permissions. The gateway never sends a frame larger than FRAME_MAX, which
-bounds the work that a frame causes in one turn of the broker's event loop.
+authenticates the user of each call and checks the user's permissions. The gateway never sends a
+frame larger than FRAME_MAX, which bounds the work that a frame causes in one turn of the broker's
+event loop.
 """
 
 from __future__ import annotations

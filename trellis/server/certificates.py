@@ -80,8 +80,8 @@ class Certificates:
     def _look(self, settings: Settings) -> None:
         """Read the expiry times of the certificates. Log a warning for each problem.
 
-        A certificate has a problem if it has expired, expires soon or is not valid yet, and a
-        revocation list if it has expired.
+        A certificate has a problem if it has expired, expires soon or is not valid yet. A
+        revocation list has a problem if it has expired.
         """
         self.expirations = {}
         now = time.time()

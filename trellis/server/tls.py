@@ -3,8 +3,8 @@
     transport -> incoming BIO -> SSLObject -> connection
     transport <- outgoing BIO <- SSLObject <- connection     (one write for each turn)
 
-Event loops have their own TLS. This one costs less, and its handshakes wait in the login queue, as
-all input before a login does: see docs/decisions/0011-tls-over-memory.md.
+Event loops have TLS of their own. This implementation costs less, and its handshakes wait in the
+login queue, as all input before a login does: see docs/decisions/0011-tls-over-memory.md.
 """
 
 from __future__ import annotations

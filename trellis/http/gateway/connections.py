@@ -71,7 +71,7 @@ class OpenConnections:
         self._slots: dict[Slot, None] = {}
         #: The connections by the client's address and port.
         self.by_client: dict[tuple[str, int], Slot] = {}
-        #: Time of the last end of a request.
+        #: Time of the end of the last request.
         self.active_at = asyncio.get_running_loop().time()
 
     def admit(self, address: str) -> Slot | None:
@@ -112,7 +112,7 @@ class OpenConnections:
             slot.state = UNKNOWN
 
     def take(self, slot: Slot | None, administrator: bool) -> bool:
-        """Note that the user of a request is known; `administrator` tells its kind.
+        """Note that the user of a request is known, and whether it is an administrator.
 
         Return False if the only free connections are reserved for administrators.
         """

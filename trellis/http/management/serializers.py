@@ -14,7 +14,7 @@ from matching.grammar import AMQP, swap
 from protocols.amqp.channel.consumer import AmqpConsumer
 from trellis.http.management.answers import Row, encode
 
-#: Kinds of the destination of a binding, as in rows.
+#: Kinds of the destination of a binding, as rows of the API name them.
 QUEUE: Final = "queue"
 EXCHANGE: Final = "exchange"
 
