@@ -2,13 +2,14 @@
 
 While a protocol front end delivers a message, it must not call back into the core. It leaves a Task
 on the agenda instead. The server calls `turn` once per turn of its event loop, before it sends the
-bytes that the outlets collected. It calls `advance` to set the clocks, at `deadline` at the latest.
+bytes that the outlets collected. The server also calls `advance`, which sets the clocks, at the
+time `deadline` or earlier.
 
 There are two classes of work, so that one queue's mass of work does not delay other queues:
 
     deliveries    queue drains and all that a client waits for: first in each turn, in order
-    bulk work     expiry, dead letters, removal of bindings, policies, purges: behind them, one
-                  slice of each task in turn (round robin)
+    bulk work     expiry, dead letters, removal of bindings, policies, purges: after the
+                  deliveries, one slice of each task in turn (round robin)
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from typing import Final
 
 from mypy_extensions import i64
 
-#: Number of tasks that run in one turn; the others wait for the next turn, so that tasks which add
-#: each other cannot block the event loop.
+#: Largest number of tasks that run in one turn; the others wait for the next turn, so that tasks
+#: which add each other cannot block the event loop.
 TURN_TASKS: Final[i64] = 500
-#: Number of slices of bulk work that run in one turn, at most one of each task. A slice takes up to
-#: 2 ms, so the turn also ends when its time is over, but not before the first slice.
+#: Largest number of slices of bulk work that run in one turn, at most one of each task. A slice
+#: takes up to 2 ms, so the turn also ends when its time is over, but not before the first slice.
 TURN_SLICES: Final[i64] = 8
 
 
@@ -91,7 +92,7 @@ class Agenda:
         self._next_turn.append(task)
 
     def add_bulk(self, task: Task) -> None:
-        """Run the task once behind the deliveries of a turn, after the bulk tasks that wait.
+        """Run the task once, after the deliveries of a turn and the bulk tasks that wait already.
 
         A task that adds itself while it runs gets its next slice in the next turn.
         """
@@ -137,8 +138,8 @@ class Agenda:
     def turn(self) -> None:
         """Run the tasks, and the tasks that they add, up to TURN_TASKS tasks and `share` seconds.
 
-        Then run bulk tasks: one slice in any case, more while the time is not over. If a task
-        raises an exception, this turn ends with it; the other tasks run in the next turn.
+        Then run bulk tasks: one slice in any case, and more slices until the time is over. If a
+        task raises an exception, this turn ends with it; the other tasks run in the next turn.
         """
         tasks = self._tasks
         if self._next_turn:

@@ -15,7 +15,7 @@ from broker.messages.outlet import Outlet
 
 
 class Alarms:
-    """The alarms that are on, by name, and the connections that wait for their end.
+    """The alarms that are on, by name, and the connections that are blocked until no alarm is on.
 
     Each function in `changed` is called with True when the first alarm starts, and with False when
     the last one ends.

@@ -17,10 +17,10 @@ from broker.store.contract import Defined, Store, Ticket, Undefined
 from broker.stream.streams import Streams
 from broker.vhost.vhost import VirtualHost
 
-#: Number of objects of each kind (queues, exchanges, retained messages) that the removal of a
-#: virtual host deletes in one slice.
+#: Largest number of objects of each kind (queues, exchanges, policies, retained messages) that the
+#: removal of a virtual host deletes in one slice.
 DELETIONS_PER_SLICE: Final = 200
-#: The pause between two slices, in ms.
+#: The pause between two slices of such a removal, in ms.
 SLICE_PAUSE_MS: Final = 5
 
 
@@ -115,7 +115,7 @@ class Broker:
 
 
 class VirtualHostRemoval(BulkTask):
-    """The removal of a virtual host's contents, some objects in each turn."""
+    """The removal of a virtual host's contents, in slices with a pause of SLICE_PAUSE_MS."""
 
     def __init__(self, broker: Broker, vhost: VirtualHost) -> None:
         self._broker = broker

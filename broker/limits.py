@@ -14,12 +14,13 @@ class BrokerLimits:
         #: Largest number of parts of one AMQP transaction: copies of its messages, and settlements.
         #: A commit carries out all of them in one turn.
         self.transaction_parts = 20_000
-        #: Number of routes that one PublishContext caches, and of plans that a virtual host caches.
+        #: Largest number of routes that one PublishContext caches, and of plans that a virtual host
+        #: caches.
         self.routes = 65_536
         #: Number of PublishContexts of a virtual host above which unused ones are removed.
         self.contexts = 1_000
-        #: Largest number of retained messages of a virtual host, and largest size of their bodies
-        #: and topics in bytes.
+        #: Largest number of retained messages of a virtual host, and largest total size of their
+        #: bodies and topics in bytes.
         self.retained = 100_000
         self.retained_bytes = 256 << 20
         #: Largest number of queues, and of exchanges, of each virtual host; 0 is no limit.

@@ -32,7 +32,7 @@ def is_text(name: str) -> bool:
 
 
 def shown(name: str) -> str:
-    """Return a name in which bytes that are not UTF-8 are escape sequences, such as `\\xff`."""
+    """Return the name with an escape sequence, such as `\\xff`, for each byte that is not UTF-8."""
     try:
         return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     except UnicodeEncodeError:  # A surrogate that does not stand for a byte.

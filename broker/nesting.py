@@ -12,7 +12,7 @@ NESTING_MAX: Final = 100
 
 
 def is_nested_too_deep(value: object, levels: int = NESTING_MAX) -> bool:
-    """True if tables and lists are nested in a value with more than this number of levels."""
+    """True if tables, objects and lists are nested in the value more than `levels` levels deep."""
     if isinstance(value, dict):
         if levels == 0:
             return True

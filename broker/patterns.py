@@ -1,8 +1,9 @@
-"""Regular expressions of operators, which must not stall the event loop.
+"""Compiles the regular expressions of operators, and refuses those that could stall the broker.
 
 Python's `re` backtracks: a short pattern such as `(a+)+$` takes exponential time for some names. So
 a pattern is parsed first, and refused if a name of NAME_MAX characters could make it try more than
-PATHS_MAX ways to match. The bound is computed from the parse tree and is never too low.
+PATHS_MAX ways to match. The number of ways is computed from the parse tree; it may be too high, but
+never too low.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from broker.errors import PreconditionFailed
 
 #: Number of characters at the beginning of a name that are compared with a pattern.
 NAME_MAX: Final = 255
-#: Largest number of ways to match that one comparison may try, in a part of a millisecond.
+#: Largest number of ways to match that one comparison may try. They take less than a millisecond.
 PATHS_MAX: Final = 50_000
 #: Length of the longest pattern, in characters.
 PATTERN_MAX: Final = 1_000
@@ -27,8 +28,9 @@ _ANCHORS: Final = ("AT_BEGINNING", "AT_BEGINNING_STRING")
 class _Cost:
     """The ways in which a part of a pattern can match a name.
 
-    `free` is the number of repetitions that choose their length independently, `factor` the number
-    of ways that the other parts have. `fixed` is True if all matches have one length.
+    `free` is the number of repetitions that choose their length independently. `factor` is the
+    number of ways in which all other parts can match. `fixed` is True if all matches have the same
+    length.
     """
 
     def __init__(self, free: int, factor: int, fixed: bool) -> None:
@@ -59,7 +61,7 @@ def bounded_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
     items = list(tree)
     anchors = _ANCHORS if compiled.flags & re.MULTILINE == 0 else _ANCHORS[1:]
     anchored = bool(items) and items[0][0].name == "AT" and items[0][1].name in anchors
-    # Nothing can fail after a repetition of all characters at the end.
+    # A final `$` or `.*` adds no ways: after a `.*`, which takes all characters, nothing can fail.
     while items and (_is_end(items[-1]) or _takes_all(items[-1], compiled.flags)):
         items.pop()
     cost = _sequence(items)
@@ -116,7 +118,7 @@ def _item(item: Any) -> _Cost:
 
 
 def _repetition(least: int, most: int, inner: _Cost) -> _Cost:
-    """Return the cost of a repetition: exponential if the part can match in several ways."""
+    """Return the cost of a repetition: exponential if `inner` can match in several ways."""
     if inner.free == 0 and inner.factor == 1 and inner.fixed:
         return _Cost(int(most > least), 1, most == least)
     most = min(most, NAME_MAX)

@@ -44,7 +44,7 @@ class Identity:
         #: The user's tags, with RabbitMQ's meaning: administrator, monitoring, policymaker,
         #: management.
         self.tags: list[str] = []
-        #: True if this is the identity of clients that give no user name.
+        #: True if this is the identity of all clients that give no user name.
         self.anonymous = False
         #: Time at which the identity expires, in seconds since the epoch; 0 for never.
         self.expires = 0.0
@@ -86,8 +86,8 @@ class Identity:
     def may_publish_everything(self, exchange: str) -> bool:
         """True if the user's topic rules permit every routing key of a topic exchange.
 
-        Called when a user declares what leads messages into the exchange without a check of their
-        routing keys, such as a binding.
+        Called when the user declares an object, such as a binding, through which messages reach the
+        exchange without a check of their routing keys.
         """
         return True
 

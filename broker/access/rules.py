@@ -15,8 +15,8 @@ A subscription is compared with the rules once, when the client subscribes:
     the rules that overlap its filter, up to the first rule that covers the filter
         all of them allow -----> READ_ALL     permitted
         all of them deny ------> READ_NONE    refused
-        some allow, some deny -> READ_SOME    permitted if the protocol can check each topic, which
-                                              is done when a route is resolved, not for each message
+        some allow, some deny -> READ_SOME    permitted if the protocol can check each topic, once
+                                              for each route, not for each message
 
 RabbitMQ's topic permissions apply as well: regular expressions on the routing keys of one exchange,
 for publishing (write) and binding (read). A message or a binding must be permitted by the rules and
@@ -87,8 +87,8 @@ class Rule:
             elif value and not any(mark in value for mark in _NOT_IN_WORDS):
                 topic_filter += value
             else:
-                # The name cannot be a word of a topic. A rule that allows then matches no topic,
-                # and a rule that denies matches the topics of every name.
+                # The name cannot be part of a word of a topic. Then an `allow` rule matches no
+                # topic, and a `deny` rule matches the topics of all names.
                 topic_filter += "+"
                 impossible = True
         if impossible and self.allow:
@@ -287,8 +287,8 @@ class UserPermissions:
     def identity(self, client_id: str) -> Identity:
         """Return the user's identity for a client.
 
-        Calls for the same client return the same object, as long as it is cached: routes are cached
-        by identity.
+        Calls for the same client return the same object while the object is cached, because routes
+        are cached by identity.
         """
         if self._shared_identity is not None:
             return self._shared_identity
@@ -338,8 +338,8 @@ def _variables(user: str, vhost: str, client_id: str) -> dict[str, str]:
 def _substitute(pattern: str, user: str, vhost: str, client_id: str) -> str:
     """Replace the variables in a regular expression by the names, which then match literally.
 
-    All variables are replaced at once: a name that looks like a variable stays as it is. An absent
-    name matches nothing.
+    All variables are replaced at once: a name that looks like a variable stays as it is. A variable
+    without a value matches nothing.
     """
     values = _variables(user, vhost, client_id)
     parts = _VARIABLE.split(pattern)

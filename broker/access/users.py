@@ -106,7 +106,7 @@ class Users:
         self._store = store
 
     def _reserve(self, user: User, vhost: str) -> None:
-        """Apply the user's rules about client identifiers, if it may enter the virtual host."""
+        """Apply the user's rules about client identifiers, if the user may enter `vhost`."""
         rules = user.rules.get(vhost, []) if vhost in user.permissions else []
         self.reservations.replace(user.name, vhost, rules)
 
@@ -173,7 +173,7 @@ class Users:
         return fresh
 
     def remove_permission(self, vhost: str, name: str, ticket: Ticket | None = None) -> bool:
-        """Forbid a user to enter a virtual host; return True if the user was permitted to.
+        """Forbid a user to enter a virtual host. Return True if the user had a permission there.
 
         The user's topic rules and topic permissions there stay, and apply again with a new
         permission.
@@ -208,7 +208,7 @@ class Users:
     ) -> bool:
         """Set a user's topic permission for an exchange, or remove it if `patterns` is None.
 
-        `patterns` are those for write and read. Return True if there was no topic permission
+        `patterns` are the patterns for write and read. Return True if there was no topic permission
         before. Raise PreconditionFailed if there is no such user or a pattern is invalid.
         """
         user = self._user(vhost, name)

@@ -1,7 +1,7 @@
 """Estimates of the memory that messages and bindings take, from evenly spaced samples.
 
-An exact sum would visit each of a million messages, and would hold the event loop for that long. A
-sum that is kept up to date would cost every message.
+An exact sum would visit every message, perhaps a million, and the event loop would stand still
+meanwhile. A running total would cost time for every message.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from mypy_extensions import i64
 
 from broker.messages.message import Message
 
-#: Number of messages of one queue or client whose size is measured.
+#: Number of messages of one queue or client that are sampled for an estimate.
 SAMPLES: Final[i64] = 128
 #: Memory of a message beside its content, in bytes: its objects and its place in a queue.
 MESSAGE_SIZE: Final[i64] = 300

@@ -22,10 +22,11 @@ ALWAYS: Final[i64] = 1 << 16
 SUBSCRIBERS: Final[i64] = 1 << 17
 #: The route has no destination: a publisher that set `mandatory` must be told.
 NOWHERE: Final[i64] = 1 << 18
-#: The route leads to queues, which get a message of any QoS: a front end that only relays must take
-#: the slow path.
+#: The route leads to queues, which get messages of any QoS. A front end that can only relay a
+#: message must take the slow path.
 QUEUES: Final[i64] = 1 << 30
-#: Bits 19 to 29 belong to front ends, for `RelayFormat.apart`. This is the first of them.
+#: Bits 19 to 29 belong to front ends, for `RelayFormat.apart`. FRONT_END is the first of these
+#: bits.
 FRONT_END: Final[i64] = 1 << 19
 
 #: Quality of service (QoS) of a message: at most once, at least once, exactly once.
@@ -109,8 +110,8 @@ class AmendedEncoding(Encoding):
 def amend(encoding: Encoding, headers: Properties, changed: Properties) -> AmendedEncoding:
     """Return an encoding with changed headers and properties.
 
-    If `encoding` has changes already, the new changes are added to these. A change to None removes
-    the header or property.
+    If `encoding` has changes already, the new changes are added to its changes. A change to None
+    removes the header or property.
     """
     if isinstance(encoding, AmendedEncoding):
         return AmendedEncoding(
@@ -127,7 +128,7 @@ class PropertyCodec:
     """
 
     def encoded(self, encoding: AmendedEncoding, content: bytes, qos: i64) -> Encoding:
-        """Return an encoding with the same properties and body, which holds them as bytes.
+        """Return an encoding of the same properties and body that keeps the properties as bytes.
 
         `content` and `qos` are those of the message. This default, used until a front end sets
         its own codec, returns `encoding`.
@@ -160,10 +161,10 @@ class Address:
     """The exchange and the routing key of a message, in the forms that consumers need.
 
     `short_strings` is the exchange name and the routing key as AMQP short strings (one byte of
-    length, then the name). A key above 255 bytes is cut there, because messages with such a key are
-    not routed to queues. `topic` is the MQTT form of the key: its bytes, with `/` in place of `.`
-    and the reverse (see docs/architecture.md). Bytes of a key that are not UTF-8 are kept as
-    surrogates, so that they leave the broker as they came.
+    length, then the name). A key longer than 255 bytes is cut to 255 bytes, because messages with
+    such a key are not routed to queues. `topic` is the MQTT form of the key: its bytes, with `/` in
+    place of `.` and the reverse (see docs/architecture.md). Bytes of a key that are not UTF-8 are
+    kept as surrogates, so that they leave the broker as they came.
     """
 
     def __init__(self, exchange: str, key: str) -> None:

@@ -12,8 +12,8 @@ from typing import Final
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
-#: Number of bytes in the buffer from which on queues stop delivering to an outlet in this turn. So
-#: a long queue drains in slices that fit into the processor's cache, and the buffer stays small.
+#: Size of an outlet's buffer in bytes at which queues stop delivering to the outlet in this turn.
+#: So a long queue drains in slices that fit into the processor's cache, and the buffer stays small.
 TURN_BYTES: Final[i64] = 1 << 18
 #: Bodies from this size on, in bytes, are sent without being copied into the buffer.
 LARGE_BODY: Final[i64] = 1 << 14
@@ -24,7 +24,7 @@ def _ignore() -> None:
 
 
 class Outlet:
-    """The output buffer of one connection. `wake` is called once per turn, with the first bytes.
+    """The output buffer of one connection. `wake` is called at the first bytes of each turn.
 
     `out` is the buffer of this turn. `_parts` are finished buffers and large bodies, which are sent
     before `out` and without being copied.
@@ -43,8 +43,8 @@ class Outlet:
     def open(self) -> bool:
         """True if queues may deliver to this connection now.
 
-        If not, `deliveries_paused` is set, so that `resume_deliveries` is called when the
-        connection accepts deliveries again.
+        If the result is False, `deliveries_paused` is set, so that `resume_deliveries` is called
+        when the connection accepts deliveries again.
         """
         if self.paused or len(self.out) + self._parts_size >= TURN_BYTES:
             self.deliveries_paused = True

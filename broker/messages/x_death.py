@@ -6,9 +6,9 @@ They have the format of RabbitMQ 4. `x-death` is a list, the last death first:
 
 A dead letter that goes to several queues with dead letter exchanges of their own may multiply:
 through nine queues that dead-letter to each other, one message would become 986,409 messages. So
-the last death has a further field, `copies`: the number of copies of the message that all its
-deaths since the last rejection made, if that is more than one. `count_copies` sets it, up to
-COPIES_MAX.
+the last death has a further field, `copies`: the number of copies that the deaths of the message
+since its last rejection have made. The field is absent if there is one copy. `count_copies` sets
+the field, up to COPIES_MAX.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-#: Largest count of a death. A higher count starts again at 1: publishers may write any number.
+#: Largest count of a death. A higher count starts again at 1, because publishers may send the
+#: header with any number.
 COUNT_MAX: Final = 1 << 32
 
 #: Largest number of copies that one copy of a message becomes, because queues dead-letter it to
@@ -91,17 +92,18 @@ def count_death(
 def copies_of(deaths: Sequence[Death], reason: str) -> int:
     """Return how many copies of a message its deaths have made, before it dies for `reason`.
 
-    Return 1 for the reason `rejected`: a consumer then decides if the message goes on.
+    Return 1 for the reason `rejected`, because a cycle that needs a consumer's rejections is
+    intended.
     """
     copies = deaths[0].get("copies") if deaths and reason != "rejected" else 1
     return copies if isinstance(copies, int) and 0 < copies <= COPIES_MAX else 1
 
 
 def count_copies(deaths: list[Death], before: int, queues: int) -> bool:
-    """Count in the last death the copies of a dead letter that goes to `queues` queues.
+    """Record in the last death the number of copies of a dead letter that goes to `queues` queues.
 
     Only queues with a dead letter exchange count. `before` is the result of `copies_of`. Return
-    False if the message would become more than COPIES_MAX copies.
+    False if the message goes to several queues and would become more than COPIES_MAX copies.
     """
     copies = before * max(1, queues)
     deaths[0].pop("copies", None)

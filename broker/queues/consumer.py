@@ -150,7 +150,7 @@ class MessageSource(Destination):
         self.acknowledged: i64 = 0
         self.auto_acknowledged: i64 = 0
         #: The consumers that take turns, and those that stand by: consumers of lower priority, or
-        #: consumers that wait to become the single active one.
+        #: consumers that wait to become the single active consumer.
         self.consumers: list[Consumer] = NO_CONSUMERS
         self.standby: list[Consumer] = NO_CONSUMERS
         self.arguments = NO_ARGUMENTS
@@ -165,7 +165,7 @@ class MessageSource(Destination):
         raise NotImplementedError
 
     def hold(self) -> None:
-        """Deliver nothing until `free` is called as often as `hold`.
+        """Deliver nothing until `free` has been called as often as `hold`.
 
         A client that returns very many deliveries returns them in slices. Without a hold, the queue
         would deliver later messages between two slices.
@@ -196,7 +196,7 @@ class MessageSource(Destination):
 
     @abstractmethod
     def return_unseen(self, delivery: Delivery) -> None:
-        """Put a message back that its consumer could not pass on to the client.
+        """Put back a message that its consumer could not pass on to the client.
 
         The message does not count as delivered.
         """
@@ -281,8 +281,8 @@ class MessageSource(Destination):
     def subscribe(self, consumer: Consumer) -> None:
         """Add a consumer to the consumers that take turns, or to those that stand by.
 
-        A new consumer of higher priority than all present consumers makes these stand by, except in
-        a queue with a single active consumer.
+        If the new consumer has a higher priority than all present consumers, the present consumers
+        stand by from now on, except in a queue with a single active consumer.
         """
         first = self.consumers[0] if self.consumers else None
         if (

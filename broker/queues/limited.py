@@ -29,7 +29,8 @@ from broker.queues.paged_tail import read_stored
 from broker.queues.queue import DISCARDS_PER_DRAIN, MESSAGES_PER_SLICE, Queue
 from broker.store.contract import EXPIRY_EPOCH, EXPIRY_SECONDS_MAX, Store
 
-#: Waiting messages whose bodies are counted in one slice, in up to 2 ms.
+#: Largest number of waiting messages whose body sizes are added up in one slice. This takes up to 2
+#: ms.
 COUNTED_PER_SLICE: Final[i64] = 20_000
 #: The reason for which a message of this fate becomes a dead letter, as `x-death` and the metrics
 #: name it.
@@ -50,7 +51,7 @@ class DeadLetterHost:
         raise NotImplementedError
 
     def is_behind(self, queue: LimitedQueue) -> bool:
-        """True if `queue` must discard no more now: many of its messages wait to be published."""
+        """True if `queue` must discard nothing now: many of its dead letters are unpublished."""
         return False
 
     def publish_delayed(self, queue: LimitedQueue, message: Message) -> None:
@@ -79,8 +80,8 @@ class LimitedQueue(Queue):
         self.arguments = arguments
         #: Total size of the waiting messages' bodies in bytes, counted only if the queue limits it.
         self.waiting_bytes: i64 = 0
-        #: Sequence numbers of the first waiting message that is still to be counted, and of the
-        #: first one behind them; equal if all are counted.
+        #: The bodies of waiting messages are still to be counted from the sequence number
+        #: `_uncounted` to before `_counted_again`. Both are equal if all bodies are counted.
         self._uncounted: i64 = 0
         self._counted_again: i64 = 0
         #: True while so many dead letters of this queue wait to be published that the publishers to
@@ -90,9 +91,9 @@ class LimitedQueue(Queue):
         self._unused_expiry: UnusedExpiry | None = None
 
     def latest_expiry(self) -> i64:
-        """Return when a message that is put now expires at the latest, in ms of the agenda's clock.
+        """Return the latest expiry of a message that is put now, in ms of the agenda's clock.
 
-        Return -1 if the queue has no time to live (TTL), which is `arguments.ttl`. `Queue.expire`
+        Return -1 if the queue has no time to live (TTL). The TTL is `arguments.ttl`. `Queue.expire`
         discards expired messages.
         """
         return self.agenda.now + self.arguments.ttl if self.arguments.ttl >= 0 else -1
@@ -112,8 +113,8 @@ class LimitedQueue(Queue):
         """Replace the queue's arguments, because a policy changed.
 
         If the queue limits its size in bytes, the bodies of the waiting messages in memory are
-        counted again, in slices; those in the tail (on disk) are not. Messages over a limit are
-        dropped from the head in slices, unless the queue refuses new messages instead
+        counted again, in slices; messages in the tail (on disk) are not counted. Messages over a
+        limit are dropped from the head in slices, unless the queue refuses new messages instead
         (`x-overflow: reject-publish`).
         """
         self.arguments = arguments
@@ -126,7 +127,7 @@ class LimitedQueue(Queue):
             self._trim(0)
 
     def count_waiting(self) -> None:
-        """Begin to count the bodies of the waiting messages, except those in the tail.
+        """Begin to count the bodies of the waiting messages, except messages in the tail.
 
         Returned messages are counted at once.
         """
@@ -137,7 +138,7 @@ class LimitedQueue(Queue):
         self._count_slice()
 
     def _count_slice(self) -> None:
-        """Count the next waiting messages; those that were taken meanwhile are not counted."""
+        """Count the bodies of the next waiting messages; skip messages that have left the queue."""
         head: i64 = self._sequence + 1
         start: i64 = max(self._uncounted, head)
         left: i64 = self._counted_again - start
@@ -151,7 +152,8 @@ class LimitedQueue(Queue):
     def accepts(self, message: Message) -> bool:
         """True if the queue takes the message, possibly by dropping the oldest message.
 
-        If not, the caller calls `refuse`, and the publisher gets a negative confirm.
+        If the result is False, the caller calls `refuse`, and the publisher gets a negative
+        confirm.
         """
         arguments = self.arguments
         return (
@@ -223,8 +225,8 @@ class LimitedQueue(Queue):
     def _trim(self, limit: i64) -> bool:
         """Drop messages from the head while the queue is over its limits.
 
-        At most `limit` are dropped now and the rest as bulk work. Return True if a message was
-        dropped.
+        At most `limit` messages are dropped now, the others as bulk work. Return True if a message
+        was dropped.
         """
         before: i64 = self.depth
         while self._over_limit():
@@ -236,10 +238,10 @@ class LimitedQueue(Queue):
         return self.depth < before
 
     def _put_drops(self) -> i64:
-        """Return how many messages `_trim` may drop at once because a message was put.
+        """Return how many messages `_trim` may drop at once after a message was put into the queue.
 
-        While bulk work drops messages, return 2: then the queue does not grow, and no turn gets
-        long.
+        While bulk work drops messages, return 2. Two drops per message are enough to let the queue
+        shrink, and keep the turn short.
         """
         return 2 if self._upkeep_waits() else MESSAGES_PER_SLICE
 
@@ -254,7 +256,7 @@ class LimitedQueue(Queue):
         super().keep_up()
 
     def _over_limit(self) -> bool:
-        """True if more messages wait, or more bytes, than the arguments allow.
+        """True if more messages, or more bytes, wait than the arguments allow.
 
         False while the head is on disk and no file descriptor is left to read it.
         """
@@ -265,7 +267,7 @@ class LimitedQueue(Queue):
 
     def restore(self, positions: array[int], sequence: i64) -> None:
         super().restore(positions, sequence)
-        # This reads all messages; the queue's limit in bytes bounds how much that is.
+        # This reads all messages of the queue; its limit in bytes bounds their total size.
         if self.arguments.max_bytes != UNLIMITED:
             for message in read_stored(self.store, self.number, positions, False):
                 if message is not None:
@@ -273,9 +275,10 @@ class LimitedQueue(Queue):
         self._trim_restored()
 
     def _trim_restored(self) -> None:
-        """Have messages dropped if more are restored than the queue may hold.
+        """Schedule bulk work that drops messages, if more are restored than the queue may hold.
 
-        Messages that consumers had not acknowledged wait again after a restart.
+        The queue may hold too many, because messages that consumers had not acknowledged wait again
+        after a restart.
         """
         if self._over_limit() and not self.arguments.reject_publish:
             self._schedule_upkeep()

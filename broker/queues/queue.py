@@ -56,8 +56,8 @@ from broker.queues.paged_tail import PagedTail
 from broker.store.contract import Store
 from broker.store.disk import OutOfDescriptors
 
-#: Messages of a queue that one slice of bulk work releases after a purge, or discards because they
-#: have expired or the queue is above a limit.
+#: Largest number of messages of a queue that one slice of bulk work releases after a purge, or
+#: discards because they have expired or the queue is above a limit.
 MESSAGES_PER_SLICE: Final[i64] = 2_000
 #: Expired messages that a drain discards before it continues as bulk work.
 DISCARDS_PER_DRAIN: Final[i64] = 500
@@ -186,9 +186,10 @@ class Queue(MessageSource):
     def annotate(self, lowered: bool) -> int:
         """Return the annotation that the store keeps with the next message; 0 for none.
 
-        In a session's inbox this is the message's sequence number, negative if `lowered`: then the
-        session gets the message with a lower QoS than it was published with. In a queue with a time
-        to live this is the time at which the message expires, in seconds since EXPIRY_EPOCH (2020).
+        In a session's inbox the annotation is the message's sequence number, negative if `lowered`.
+        `lowered` is True if the session gets the message with a lower QoS than the message was
+        published with. In a queue with a time to live the annotation is the time at which the
+        message expires, in seconds since EXPIRY_EPOCH (2020).
         """
         if not self.private:
             return 0
@@ -267,7 +268,7 @@ class Queue(MessageSource):
         self.count(UNREADABLE)
 
     def latest_expiry(self) -> i64:
-        """Return when a message that is put now expires at the latest, in ms of the agenda's clock.
+        """Return the latest expiry of a message that is put now, in ms of the agenda's clock.
 
         Return -1 if the queue has no time to live.
         """
@@ -411,7 +412,8 @@ class Queue(MessageSource):
     def put_back(self, delivery: Delivery) -> None:
         """Put back a message that `take` gave to a client which cannot receive it.
 
-        This does not count as a delivery. Of several messages, the last one must be put back first.
+        This does not count as a delivery. Several messages must be put back in reverse order, the
+        last one first.
         """
         self._insert_returned(
             ReturnedMessage(delivery.message, delivery.sequence, delivery.attempts)
@@ -543,14 +545,15 @@ class Queue(MessageSource):
     def keep_up(self) -> None:
         """Do one slice of the queue's bulk work: discard expired messages.
 
-        Called by QueueUpkeep, also when the time comes that `_schedule_expiry` chose.
+        QueueUpkeep calls this method as bulk work, and also when a timer of `_schedule_expiry` runs
+        out.
         """
         if self._expiry_due <= self.agenda.now:
             self._expiry_due = 0
         self.expire(MESSAGES_PER_SLICE)
 
     def _schedule_upkeep(self) -> None:
-        """Call `keep_up` behind the deliveries of a turn."""
+        """Have `keep_up` called as bulk work, after the deliveries of a turn."""
         if self._upkeep is None:
             self._upkeep = QueueUpkeep(self)
         if not self._upkeep.waits:
@@ -603,7 +606,7 @@ class Queue(MessageSource):
         self.schedule_drain()
 
     def memory_bytes(self) -> i64:
-        """Return the estimated memory of the waiting messages, except those in the tail."""
+        """Return the estimated memory of the waiting messages in bytes, without the tail."""
         returned = self._returned
         stride = max(1, len(returned) // int(SAMPLES))
         return estimate(self._waiting.sample(SAMPLES), self._waiting.size) + estimate(
@@ -696,7 +699,8 @@ class ConsumerCancellation(BulkTask):
         self._agenda = agenda
         standby.reverse()
         active.reverse()
-        #: The consumers, in two lists that only this task uses now. The first consumer comes last.
+        #: The consumers, in two lists that only this task uses now. The last consumer of the last
+        #: list is cancelled next.
         self._lists = [standby, active]
 
     def run(self) -> None:

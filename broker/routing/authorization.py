@@ -1,27 +1,30 @@
 """Permissions that a user needs to declare an object, to bind it, or to set a policy.
 
-AMQP and the HTTP API call the same functions before the declaration. Beside the permissions that
-RabbitMQ requires, they close the ways around topic rules and around read permissions:
+AMQP and the HTTP API call the same functions before the declaration. The functions require the
+permissions that RabbitMQ requires. They also require the following, so that a declaration cannot
+bypass topic rules and read permissions:
 
     a binding from a topic exchange     the user may read all topics that match the binding key
     a binding to a topic exchange       the user may publish every topic there, because a message
                                         keeps its routing keys (CC too) on its way
-    an alternate exchange, a dead       the same, if it is a topic exchange; with
-    letter exchange                     `x-dead-letter-routing-key`, that one topic
+    an alternate exchange, a dead       if it is a topic exchange, the user may publish every topic
+    letter exchange                     there; with `x-dead-letter-routing-key`, only this topic
     a journal                           the user is an administrator, or may read everything
 
-A user without topic rules may publish and read every topic, so only the journal concerns it. An
-exchange that does not exist yet counts as a topic exchange: it may become one.
+A user without topic rules may publish and read every topic, so only the rule about journals
+concerns this user. An exchange that does not exist yet counts as a topic exchange, because it may
+become one.
 
-A policy and the arguments of a queue may be two halves of one way: the policy names the exchange,
-the queue the routing key. Either half may come first. So
+A policy and the arguments of a queue may together make messages pass to an exchange: the policy
+names the exchange, the queue names the routing key. Either may be declared first. Therefore:
 
     a new queue                         is judged with the exchange and key of each policy that
                                         matches it, of any priority: policies can be removed
     a new exchange                      is judged with the alternate exchanges of such policies
     a policy with a dead letter         needs permission for every topic there, because a queue's
     exchange                            own routing key has precedence over that of the policy
-    a new topic exchange                must not be the target of an existing way
+    a new topic exchange                is judged with each queue, exchange and policy that names
+                                        it already
 """
 
 from __future__ import annotations
@@ -44,8 +47,8 @@ class DeclarationRights:
     """The rights of one user to declare objects in a virtual host. The methods raise AccessRefused.
 
     `administrator` is True if the user has the tag of this name. `exchanges` and `policies` are
-    those of the virtual host. `queues` are its queues, and the deleted ones whose dead letters are
-    not published yet.
+    those of the virtual host. `queues` are the queues of the virtual host, and the deleted queues
+    whose dead letters are not published yet.
     """
 
     def __init__(
@@ -109,12 +112,12 @@ class DeclarationRights:
             return  # A stream has no dead letters.
         for policy in self._policies.all_for_queue(name, kind):
             target = _text(policy.arguments, DEAD_LETTER_EXCHANGE)
-            # If the policy gives the exchange and the key, its author has chosen the one topic.
+            # If the policy sets both the exchange and the key, its author has chosen the one topic.
             if target is not None and (key is not None or DEAD_LETTER_KEY not in policy.arguments):
                 self._check_target(target, key, f"{role} by policy '{policy.name}'")
 
     def check_binding(self, source: Exchange, key: str, destination: Exchange | None) -> None:
-        """Check the topics of a binding; `destination` is None if it is a queue."""
+        """Check the topics of a binding. `destination` is None if the binding leads to a queue."""
         check_source(self._identity, source, key, self._vhost)
         if destination is not None:
             self._check_target(
@@ -147,10 +150,11 @@ class DeclarationRights:
             )
 
     def _check_ways_to(self, target: str) -> None:
-        """Raise AccessRefused if a queue, exchange or policy names the new topic exchange `target`.
+        """Raise AccessRefused if forbidden topics could pass to the new topic exchange `target`.
 
-        Messages with forbidden topics would then pass there. This walks over all queues, exchanges
-        and policies of the virtual host, and compares one string of each.
+        They could if an existing queue, exchange or policy names this exchange as its target. This
+        method walks over all queues, exchanges and policies of the virtual host, and compares one
+        string of each, or two of a policy.
         """
         self.walked += len(self._exchanges)
         for queue in self._queues:
@@ -171,8 +175,8 @@ class DeclarationRights:
     def _check_target(self, target: str, key: str | None, role: str) -> None:
         """Raise AccessRefused if messages that arrive at an exchange could have forbidden topics.
 
-        `key` is the routing key with which they arrive, or None for any routing key. `role` says in
-        the error what the exchange is for.
+        `key` is the routing key with which they arrive, or None for any routing key. `role` says
+        what the exchange is used for, in the text of the error.
         """
         exchange = self._exchanges.get(target)
         if exchange is not None and not is_topic(exchange):

@@ -9,8 +9,8 @@ the broker from storing it twice, the producer numbers its messages in two heade
                           of MQTT are texts.
 
 The broker remembers the last sequence number of each producer. A message with a number that is not
-larger is confirmed and dropped. The store keeps the last number in one group with the message, so
-after a crash both are there, or neither is.
+larger is confirmed and dropped. The store keeps the last number in one group with the message, so a
+crash keeps both, or neither of the two.
 
 A full queue may refuse a message, and the producer then publishes the message again. If the broker
 accepted a larger number in between, it would drop the message as a repeat. So after a refusal, the
@@ -65,7 +65,7 @@ def numbered(headers: Properties) -> NumberedPublication | None:
         not isinstance(producer, str)
         or not 0 < len(producer.encode("utf-8", "surrogateescape")) <= NAME_MAX
     ):
-        raise PreconditionFailed(f"header '{PRODUCER}' is no text of 1 to {NAME_MAX} bytes")
+        raise PreconditionFailed(f"header '{PRODUCER}' must be a text of 1 to {NAME_MAX} bytes")
     if (
         isinstance(sequence, str)
         and len(sequence) <= _DIGITS
@@ -75,8 +75,8 @@ def numbered(headers: Properties) -> NumberedPublication | None:
         sequence = int(sequence)
     if not isinstance(sequence, int) or isinstance(sequence, bool) or not 0 <= sequence < 1 << 63:
         raise PreconditionFailed(
-            f"header '{SEQUENCE}' of producer '{producer}' is {sequence!r}, "
-            "which is no integer from 0 to 2**63 - 1"
+            f"header '{SEQUENCE}' of producer '{producer}' must be an integer from 0 to 2**63 - 1, "
+            f"and is {sequence!r}"
         )
     return NumberedPublication(producer, sequence)
 

@@ -70,8 +70,8 @@ class Plan:
         ]
         #: Subscribers that get a message published with QoS 0.
         self.relay = _relay([subscriber for subscriber, _ in subscribers])
-        #: Subscribers that get messages published with QoS 1 or 2. They get them with QoS 0,
-        #: because their subscription asks for QoS 0.
+        #: Subscribers that get messages published with QoS 1 or 2 with QoS 0, because their
+        #: subscription asks for QoS 0.
         self.reliable_relay = _relay(
             [subscriber for subscriber, qos in subscribers if qos == AT_MOST_ONCE]
         )
@@ -96,7 +96,8 @@ class Plan:
             for queue in self.queues
             if isinstance(queue, LimitedQueue) and queue.arguments.reject_publish
         ]
-        #: True if one of the queues is `LimitedQueue.behind`: a publisher waits after each message.
+        #: True if `LimitedQueue.behind` is True for one of the queues: a publisher then waits after
+        #: each message.
         self.behind = any(isinstance(queue, LimitedQueue) and queue.behind for queue in self.queues)
         #: True if the destinations depend on the headers of each message.
         self.by_headers = by_headers
@@ -109,7 +110,7 @@ class Plan:
         self.refusal: BrokerError | None = None
         #: The fate of each message.
         self.fate: i64 = ROUTED if targets else UNROUTABLE
-        #: The number of copies that each message makes.
+        #: The number of copies of each message, with the copies that cannot be represented.
         self.copies: i64 = len(targets) + unrepresentable
         #: The number of copies of each message whose destination cannot represent the topic.
         self.unrepresentable: i64 = unrepresentable

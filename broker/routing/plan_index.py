@@ -4,9 +4,10 @@ A change of a binding concerns the messages of one exchange, and often of one fi
 routing key: a subscription to `command.lamp7.#` does not concern `telemetry.lamp7`. So plans are
 kept in buckets, by the exchanges that lead to their destinations, and by a hash of the first word:
 
-    (exchange, bucket of the first word) --> plans        a change of a binding whose key begins
-                                                          with a word retires one bucket,
-                                                          with a wildcard all of the exchange
+    (exchange, bucket of the first word) --> plans
+
+A change of a binding whose key begins with a word retires the plans of one bucket. If the key
+begins with a wildcard, the change retires the plans of all buckets of the exchange.
 
 A retired plan is stale: its messages take the slow path, which gives their routes a new plan.
 """
@@ -22,12 +23,12 @@ from broker.agenda import Agenda, BulkTask
 from broker.messages.message import ALWAYS
 from broker.routing.plan import Plan
 
-#: Buckets of first words for each exchange. Plans of different buckets share nothing, so more of
-#: them take more memory.
+#: Number of buckets of first words for each exchange. Routes in different buckets never share a
+#: plan, so more buckets take more memory.
 BUCKETS: Final[i64] = 64
-#: Number of exchanges above which a plan that depends on them is retired by every change.
+#: A plan that depends on more exchanges than this is retired by every change of a binding.
 EXCHANGES_MAX: Final = 8
-#: Retired plans that are released in one turn.
+#: Largest number of retired plans that are released in one turn.
 PLANS_PER_SLICE: Final = 1_000
 
 
@@ -78,8 +79,8 @@ class PlanIndex:
         #: The plans that depend on more than EXCHANGES_MAX exchanges.
         self._broad: dict[Plan, tuple[object, ...]] = {}
         #: The plans of messages whose destinations depend on their headers, by destinations. Each
-        #: such message has a search of its own, so no change makes a plan wrong: a plan that no
-        #: search leads to is not used any more.
+        #: such message has a search of its own, so no change makes these plans stale. A plan that
+        #: no search leads to is not used any more.
         self._of_messages: dict[tuple[object, ...], Plan] = {}
         #: For each set of destinations, one of the plans that lead to it.
         self._twins: dict[tuple[object, ...], Plan] = {}

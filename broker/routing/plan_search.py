@@ -5,17 +5,17 @@
        `---------------------------------------------+         each exchange is walked once
        `------ alternate exchange, if nothing matched
 
-A search counts its steps. A binding, or a node that a matcher visits, is one step; a routing key is
-ten or more. A step takes 15 to 200 ns, compiled. Most searches take less than 100 steps. One client
-can make a search take millions of them (exchanges bound to each other, thousands of routing keys in
-a CC header, patterns with many wildcards), so a search may pause. It does STEPS_PER_TURN steps in a
-turn of the event loop; then the publication waits, and its publisher with it, while other clients
-are served. The publisher calls again in the next turn with the same SearchSlot, which holds the
-search.
+A search counts its steps. A binding, or a node that a matcher visits, is one step; the lookup of a
+routing key is ten steps or more. A step takes 15 to 200 ns, compiled. Most searches take less than
+100 steps. One client can make a search take millions of steps (exchanges bound to each other,
+thousands of routing keys in a CC header, patterns with many wildcards), so a search may pause. It
+does STEPS_PER_TURN steps in a turn of the event loop; then the publication waits, and its publisher
+with it, while other clients are served. The publisher calls again in the next turn with the same
+SearchSlot, which holds the search.
 
 Bindings may change during a pause. Then the search begins anew, at most RESTARTS times. After that,
 the search goes on in spite of changes. The destinations that it finds may then lack a binding that
-was added meanwhile, so the plan serves this one message and is not kept.
+was added meanwhile, so their plan serves this one message and is not cached.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from matching.matcher import Search
 #: Size in bytes of the longest routing key that consumers of queues can receive: AMQP 0-9-1 writes
 #: its length into one byte.
 NAME_BYTES: Final = 255
-#: Steps that a search takes in one turn. Compiled, nodes of a trie take 0.1 to 0.9 ms for them.
+#: Steps that a search takes in one turn. Compiled, 4,096 nodes of a trie take 0.1 to 0.9 ms.
 STEPS_PER_TURN: Final[i64] = 4_096
 #: Steps of a search that must not pause.
 UNLIMITED: Final[i64] = 1 << 60
@@ -47,7 +47,7 @@ UNLIMITED: Final[i64] = 1 << 60
 _KEY_STEPS: Final[i64] = 10
 #: The cost of a step in units of a connection's work budget (protocols/connection.py).
 STEP_COST: Final[i64] = 2
-#: The number of times that a search begins anew because bindings changed.
+#: Largest number of times that a search begins anew because bindings changed.
 RESTARTS: Final = 2
 
 
@@ -72,8 +72,8 @@ class SearchSlot:
 
     A publication takes up to four searches, by name: its route, the further routing keys of CC
     headers, the transaction, and the headers of the message. `steps` is the number of steps that
-    each of them takes in one turn, and `spent` the number of steps that all of them have taken.
-    Searches that did not pause are not kept.
+    each search takes in one turn, and `spent` the number of steps that all of them have taken. A
+    search that did not pause is not kept.
     """
 
     def __init__(self, steps: i64 = STEPS_PER_TURN) -> None:
@@ -98,7 +98,11 @@ class SearchScope:
         self.paused: i64 = 0
 
     def default_target(self, key: str) -> Queue | None:
-        """Return the queue to which the default exchange routes this key, which is its name."""
+        """Return the queue named `key`, to which the default exchange routes this key; None if
+        absent.
+
+        A topology stream counts as absent, because no client may publish to it.
+        """
         queue = self.queues.get(key) or self.replies.get(key)
         return None if key == TOPOLOGY and isinstance(queue, StreamQueue) else queue
 
@@ -117,9 +121,9 @@ class PlanSearch:
     ) -> None:
         """Create a search from an exchange.
 
-        `keys` are the routing keys of the message: its own, then those of its headers. `topic` is
-        its own routing key as subscribers see it. A subscription with no-local does not get
-        messages of its own session, which is `publishing_session`.
+        `keys` are the routing keys of the message: its own, then the keys of its CC and BCC
+        headers. `topic` is the MQTT form of its own routing key. A subscription with no-local does
+        not get messages of its own session, which is `publishing_session`.
         """
         self._scope = scope
         self._exchange = exchange
@@ -148,9 +152,10 @@ class PlanSearch:
         #: True if the destinations depend on the headers, or on the publishing session.
         self.by_headers = False
         self.by_publishing_session = False
-        #: The exchanges by name; None for an alternate exchange that does not exist.
+        #: The exchanges that the search has entered, by name; None for an alternate exchange that
+        #: does not exist.
         self.seen: dict[str, Exchange | None] = {}
-        #: The sum of the versions of these exchanges when they were entered.
+        #: The sum of the versions of the exchanges in `seen`, each when it was entered.
         self._versions: i64 = 0
         self._scope_version: i64 = self._scope.version
         #: For each relay format, True if it can represent the topic.
@@ -241,7 +246,7 @@ class PlanSearch:
         return live_destinations(self.targets.values())
 
     def _enter(self, exchange: Exchange) -> None:
-        """Begin to walk an exchange, unless that was done before."""
+        """Begin to walk an exchange, unless the search has entered it before."""
         if exchange.name not in self.seen:
             self.seen[exchange.name] = exchange
             self._versions += exchange.version
@@ -318,7 +323,8 @@ class PlanSearch:
     def _may_read(self, target: Subscriber) -> bool:
         """True if a subscriber may read the message by the routing key that its binding matched.
 
-        The subscriber also learns the message's own topic, so it must be allowed to read that, too.
+        The subscriber also learns the message's own topic, so it must be allowed to read this
+        topic, too.
         """
         if not target.may_read(self._topic):
             return False

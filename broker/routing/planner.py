@@ -1,10 +1,11 @@
 """The Planner: from an identity, an exchange and a routing key to a Plan.
 
-It checks permissions, and follows the bindings of one virtual host. A PublishContext asks it for a
-plan only when its route cache has no route, so nothing here is a hot path.
+The Planner checks permissions, and follows the bindings of one virtual host. A PublishContext asks
+the Planner for a plan only when its route cache has no route, so nothing here is a hot path.
 
-A search that is too long for one turn pauses (plan_search.py). Methods with a SearchSlot return
-None then, without any effect; the caller calls again in the next turn with the same slot.
+A search that is too long for one turn pauses (plan_search.py). A method with a SearchSlot then
+returns None and has no effect. The caller calls the method again in the next turn, with the same
+slot.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ class IngressCounters:
         sum_into(self.fates, other.fates)
 
     def copy(self) -> IngressCounters:
-        """Return a copy of these counters, which does not change with them."""
+        """Return a copy of these counters; later changes of the counters do not affect the copy."""
         other = IngressCounters()
         other.received, other.fates, other.copies = self.received, list(self.fates), self.copies
         other.unrepresentable, other.misses = self.unrepresentable, self.misses
@@ -209,7 +209,7 @@ class IngressCounters:
 
 
 class PublishContexts:
-    """All publish contexts of a virtual host, and the counts of those that were removed."""
+    """All publish contexts of a virtual host, and the counts of contexts that were removed."""
 
     def __init__(self, resolver: PlanResolver, limits: BrokerLimits) -> None:
         #: The context of messages that the broker itself publishes, such as dead letters.
@@ -226,7 +226,7 @@ class PublishContexts:
         self.by_name: dict[str, int] = {}
         #: Fills the cache of each new context, if routes are to be prewarmed.
         self.prewarmer: Prewarmer | None = None
-        #: The number of contexts above which unused ones are removed.
+        #: The number of contexts above which unused contexts are removed.
         self._most = limits.contexts
 
     def enter(self, identity: Identity, front: str) -> PublishContext:
@@ -254,7 +254,7 @@ class PublishContexts:
             self.topology.connected(name, context.front)
 
     def leave(self, context: PublishContext) -> None:
-        """Count one user of the context less, because a connection or a will no longer needs it.
+        """Decrement the use count of the context: a connection or a will no longer needs it.
 
         Unused contexts are kept for the next connection of their identity, up to a limit.
         """
@@ -290,7 +290,7 @@ class PublishContexts:
             context.evict(name)
 
     def ingress_counters(self) -> dict[str, IngressCounters]:
-        """Return the counts of the messages received through each front end, by its name."""
+        """Return the counts of received messages, by the name of the receiving front end."""
         found = {front: past.copy() for front, past in self._past.items()}
         for context in self:
             found.setdefault(context.front, IngressCounters()).add(context)

@@ -1,4 +1,4 @@
-"""The destinations of the messages of a transaction: found when published, used by the commit."""
+"""The destinations of a transaction's messages: found at the publication, used at the commit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ResolvedTargets:
 
     @property
     def copies(self) -> int:
-        """The number of copies that the commit makes of the message, without journals."""
+        """The number of copies of the message, one for each destination; journals do not count."""
         return len(self._targets)
 
     @property
@@ -74,7 +74,7 @@ class TargetPlans:
         self._destinations: dict[Destination, None] = {}
 
     def plan_of(self, targets: ResolvedTargets) -> Plan:
-        """Return the plan of those destinations that still exist."""
+        """Return the plan of those destinations in `targets` that still exist."""
         targets.remove_dead()
         identity = targets.identity()
         plan = self._plans.get(identity)

@@ -15,9 +15,9 @@ when it was published.
 
 A snapshot consists of rows `declare`, `bind` and `subscribe` for all objects that exist. The rows
 of changes during the snapshot stand between them. There is a snapshot after each start. Later
-snapshots let a reader begin in the middle of the stream. One is made when a new segment has begun
-since the last snapshot, and the changes since then take more than twice as many rows as that
-snapshot.
+snapshots let a reader begin in the middle of the stream. A later snapshot is made when two
+conditions hold: a new segment has begun since the last snapshot, and the changes since then take
+more than twice as many rows as the last snapshot.
 """
 
 from __future__ import annotations

@@ -8,13 +8,14 @@ A backup contains everything that was confirmed before it began. These are the s
     4. rename TARGET.part to TARGET
 
 So the definitions are never newer than the log. The log may have messages of queues that were
-declared after step 1: a start from the backup ignores them. Files of the log only grow, or are
-removed when a checkpoint has replaced them or nothing in them is live; a removed file stays
-readable while it is open. The copy of the newest file may end within a record, as after a crash.
+declared after step 1: a start from the backup ignores them. A file of the log only grows, until it
+is removed, because a checkpoint has replaced it or because none of its entries is live. A removed
+file stays readable while it is open. The copy of the newest file may end within a record, as after
+a crash.
 
-A head may be overwritten meanwhile, to record that files before it were dropped (dropping.py). The
-backup has the dropped files, but it may lack newer files that settle or move their messages. So
-each copy gets the head that its file had when all files were opened.
+The head of a file may be overwritten meanwhile, to record that older files were dropped
+(dropping.py). The backup has the dropped files, but it may lack newer files that settle or move
+their messages. So each copy gets the head that its file had when all files were opened.
 """
 
 from __future__ import annotations
@@ -87,7 +88,10 @@ def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -
 
 
 def copy_catalog(source: str, target: str) -> None:
-    """Copy a catalog as it is at one moment, while a broker may write it. Raise StoreError."""
+    """Copy a catalog as it is at one moment. A broker may write the catalog meanwhile.
+
+    Raises StoreError if the catalog cannot be read or the copy cannot be written.
+    """
     create_private(target)
     try:
         with (
@@ -113,7 +117,7 @@ def _open_log(directory: str) -> dict[str, OpenedFile]:
                 descriptor = os.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
                 file = files[name] = OpenedFile(descriptor)
                 file.head = os.read(descriptor, int(DATA_START))
-                # Nothing behind an incomplete head was confirmed yet.
+                # A file with an incomplete head has no confirmed record yet.
                 file.complete = len(file.head) < DATA_START
             if _names(directory) == names:
                 return files
@@ -153,7 +157,7 @@ def _copy(files: dict[str, OpenedFile], target: str, progress: Callable[[int, in
 def _copy_streams(source: str, target: str) -> int:
     """Copy the segments of streams, after the log, and return their size in bytes.
 
-    The log has the durable end of each stream; a start from the backup removes rows behind it.
+    The log has the durable end of each stream; a start from the backup removes rows after this end.
     The newest segments are copied first: retention may remove the oldest ones meanwhile, and the
     copy must not have a gap. An index is copied before its segment, so that the copied segment has
     all rows that the index covers.

@@ -110,7 +110,7 @@ class Catalog:
         #: The highest position of an entry in the catalog or the log when the catalog was last
         #: written.
         self.last = 0
-        #: Why the catalog refuses writes; empty if it does not.
+        #: The reason for which the catalog refuses writes; empty if it accepts them.
         self.broken = ""
         self._vhosts: set[str] = set()
         try:
@@ -400,7 +400,7 @@ class Catalog:
 
 
 def _encode_name(name: str) -> bytes:
-    """Return the bytes of a name. In a routing key, they need not be UTF-8."""
+    """Return the bytes of a name. A binding's name has its routing key, which may not be UTF-8."""
     return name.encode("utf-8", "surrogateescape")
 
 

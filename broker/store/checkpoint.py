@@ -8,19 +8,19 @@ positions.
     late     read these later files
     copy     read the files again, and write the live records to checkpoint-P.log.tmp
     finish   sync the file, rename it, sync the directory: it now covers all positions up to P
-    carry    carry over the figures by which dead files are found (liveness.py)
+    carry    carry over the counts by which dead files are found (liveness.py)
     remove   remove the replaced files
 
-Without the stage `late`, the checkpoint would hold messages that a later file settles. Then that
-file, and each one behind it, could not be dropped (dropping.py).
+Without the stage `late`, the checkpoint would hold messages that a later file settles. Then this
+later file, and each file after it, could not be dropped (dropping.py).
 
 Two ways that look simpler lose or revive messages (tests/store/test_powerloss.py keeps them as
 controls): moving live records to the end under new positions, and overwriting the last checkpoint
 in place.
 
-A crash at any point leaves the old files or the new one. A separate thread makes the checkpoint, in
-steps of about a millisecond or one system call; other threads run between the steps. The thread
-finds the live records by reading the files, not in the memory of the broker.
+A crash at any point leaves either the old files or the new file. A separate thread makes the
+checkpoint, in steps of about a millisecond or one system call; other threads run between the steps.
+The thread finds the live records by reading the files, not in the memory of the broker.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ SYNC_SIZE: Final[i64] = 32 << 20
 #: Above this number of small files, a checkpoint is made to merge them.
 FILES_MAX: Final = 64
 
-#: Size of the dead records that the full files of a busy log may keep, in segments. Also the most
-#: of the newest full files that a checkpoint may leave out.
+#: Total size of the dead records that the full files of a busy log may keep, in segments. Also the
+#: largest number of the newest full files that a checkpoint may leave out.
 SLACK_SEGMENTS: Final = 2
 
 #: Stages of a Checkpointing.
@@ -94,10 +94,10 @@ _NO_ENTRY: Final = (0, 0)
 def begin_checkpoint(
     log: SegmentLog, holder_numbers: set[int], idle: bool = False
 ) -> Checkpointing | None:
-    """Begin a checkpoint of the full files; return None if it is certainly not worth it.
+    """Begin a checkpoint of the full files; return None if it would certainly free too little.
 
-    A Checkpointing measures how much is live, and ends early if too little space would be freed. It
-    gets a copy of `holder_numbers`.
+    A Checkpointing measures the size of the live records, and ends early if too little space would
+    be freed. It gets a copy of `holder_numbers`.
 
     Unless the log is `idle` or has many small files, a checkpoint must free at least SLACK_SEGMENTS
     segments, and leaves out up to SLACK_SEGMENTS of the newest full files while they have live
@@ -130,10 +130,10 @@ def begin_checkpoint(
 def files_worth_checkpoint(log: SegmentLog) -> list[LogFile]:
     """Return all full files if a checkpoint of them is worth it, else an empty list.
 
-    It is worth it if it seems to free half of their bytes, or if it merges many small files. So the
-    log is at most about twice as large as its live records, and each copied byte frees another one.
-    A checkpoint of fewer files would not help: consumers settle the oldest messages, and the
-    entries that record this are in the newest files.
+    A checkpoint is worth it if it seems to free half of the files' bytes, or if it merges many
+    small files. So the log is at most about twice as large as its live records, and each copied
+    byte frees another one. A checkpoint of fewer files would not help: consumers settle the oldest
+    messages, and the entries that record the settlements are in the newest files.
     """
     sealed = log.sealed()
     if log.poisoned or log.no_checkpoint_reason or not sealed or sealed[-1].checkpoint:
@@ -174,9 +174,9 @@ class Checkpointing:
     """The making of one checkpoint from the first files of a log, step by step.
 
     `holder_numbers` are the numbers of all existing queues, sessions, streams and delayed
-    exchanges. The set must not change. It must have each queue whose deletion is not durable yet: a
-    crash would bring the queue back, but the checkpoint would have removed its messages. A
-    checkpoint that would free fewer than `least` bytes is not made.
+    exchanges. The set must not change. It must contain the number of each queue whose deletion is
+    not durable yet: a crash would bring the queue back, but the checkpoint would have removed its
+    messages. A checkpoint that would free fewer than `least` bytes is not made.
     """
 
     def __init__(
@@ -416,7 +416,8 @@ class Checkpointing:
     ) -> None:
         """Write an entry to the checkpoint if it is live. Hot path.
 
-        With `verbatim`, the record is copied unchanged unless some of its queues are dropped.
+        If `verbatim` is True, the record is copied unchanged, except if some of its queues no
+        longer hold the message.
         """
         data, live = reader.data, self._survivors
         kind, position, start = member.kind, member.position, member.start
@@ -561,10 +562,10 @@ class Checkpointing:
         self._file_at = 0
 
     def _carry_over(self) -> None:
-        """Add what changed in the figures of the replaced files since `_begin_late`.
+        """Add the changes of the replaced files' counts since `_begin_late` to the checkpoint.
 
-        The checkpoint gets their `live` and `balance`. Later files that needed the replaced files
-        now need the checkpoint.
+        These counts are `live` and `balance`. Later files that needed the replaced files now need
+        the checkpoint.
         """
         log, checkpoint = self._log, self._checkpoint
         if log.liveness.changes % 2:
@@ -590,8 +591,8 @@ class Checkpointing:
     def _remove(self) -> None:
         """Remove one of the replaced files; each call removes one, because a large file takes time.
 
-        If a file cannot be removed, the others still are. The first error is raised after the last
-        file.
+        If a file cannot be removed, the other files are still removed. The first error is raised
+        after the last file.
         """
         if self._file_at < len(self._files):
             file = self._files[self._file_at]
@@ -608,7 +609,7 @@ class Checkpointing:
 
 
 def _remaining_queues(data: bytes, start: i64, end: i64, queues: list[int]) -> bytes:
-    """Return the list of queues of a STORED record, reduced to the queues that still hold it."""
+    """Return the encoded queues of a STORED record, reduced to those in `queues`."""
     head = BytesWriter()
     write_i32_be(head, i32(len(queues)))
     while start < end:

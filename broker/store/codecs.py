@@ -19,7 +19,7 @@ class Codec:
     def dump(self, encoding: Encoding, content: bytes) -> tuple[int, bytes, bytes]:
         """Return (tag, parameters, content), from which `load` makes an equal encoding.
 
-        The returned content may differ from the given one.
+        The returned content may differ from the argument `content`.
         """
         raise NotImplementedError
 

@@ -8,9 +8,9 @@
     4. store.written(batch)                     in the event loop: settle the tickets of the batch;
                                                 Waiter.settled then sends PUBACK, basic.ack, ...
 
-A message is durable when step 3 has returned, and its publisher hears of it in step 4, never
-before. The store calls `request_batch` when there is something to take. `sync` does steps 2 to 4 at
-once, for the memory store and for tests.
+A message is durable when step 3 has returned. Its publisher is told in step 4, never before. The
+store calls `request_batch` when there is something to take. `sync` does steps 2 to 4 at once, for
+the memory store and for tests.
 
 Entries are ordered: `append` gives each the next position, and batches are written in that order.
 A ticket counts appends instead of remembering one position, so that a reply can wait for any number
@@ -106,8 +106,8 @@ class MessageStored(StoreEntry):
         self.message = message
         self.queues = queues
         self.annotations = annotations
-        #: The entry as a member of a group without its last part, and that part, if `Store.prepare`
-        #: has encoded them; else empty.
+        #: `Store.prepare` sets both: `head` to the encoded entry, as a member of a group, without
+        #: its last part, and `content` to this last part. They are empty before.
         self.head = b""
         self.content = b""
 
@@ -237,7 +237,7 @@ class Defined(StoreEntry):
 class Undefined(StoreEntry):
     """The removal of a definition.
 
-    `number` is that of the removed queue, inbox or exchange if it can hold messages, else 0.
+    `number` is the number of the removed queue, inbox or exchange if it can hold messages, else 0.
     """
 
     def __init__(self, vhost: str, kind: str, name: str, number: i64 = 0) -> None:
@@ -248,11 +248,11 @@ class Undefined(StoreEntry):
 
 
 class RetainedSet(StoreEntry):
-    """The retained message of a topic; None if it was removed.
+    """The retained message of a topic; `message` is None if it was removed.
 
-    `previous` is the position of the entry with the topic's last retained message: 0 if it had
-    none, -1 if that is not known. `previous` is not written to the log: the store needs it to know
-    which files of the log are dead.
+    `previous` is the position of the entry with the topic's last retained message: 0 if the topic
+    had none, -1 if the position is unknown. `previous` is not written to the log: the store needs
+    it to know which files of the log are dead.
     """
 
     def __init__(self, vhost: str, key: str, message: Message | None, previous: i64 = -1) -> None:
@@ -344,7 +344,8 @@ class Store:
         self.durable: i64 = 0
         #: Number of the batch that the next entry joins.
         self.batch_number: i64 = 0
-        #: Messages that a durable queue keeps in memory. Of further messages it keeps positions.
+        #: Number of messages that a durable queue keeps in memory. Of further messages the queue
+        #: keeps only the positions.
         self.window: i64 = WINDOW
         #: The store calls this function for the first entry of a batch, and again for the first
         #: ticket of the batch, so that the server calls `take`.
@@ -406,7 +407,7 @@ class Store:
         return self.append(MessageStored(vhost, message, queues, annotations), ticket)
 
     def prepare(self, entry: MessageStored) -> None:
-        """Do the work for an entry that is appended to a group later, as far as that is possible.
+        """Encode an entry, if possible, that is appended to a group later.
 
         A large group is applied in one turn, so as much as possible is done before it begins.
         """
@@ -485,7 +486,9 @@ class Store:
             )
 
     def _gather_streams(self) -> None:
-        """Add the new end of each stream to the group, so that its rows become durable with it."""
+        """Add the new ends of streams to the group, so that their rows become durable with the
+        group.
+        """
         ends, self._ends_before_group = self._ends_before_group, {}
         for stream in self.streams:
             end = stream.stream_end()
@@ -562,6 +565,6 @@ class Store:
     def release(self, queue: i64, position: i64) -> None:
         """Release the message at a position for a queue that is deleted.
 
-        This writes nothing: after a crash the message is gone because its queue is.
+        This writes nothing: after a crash the message is gone because its queue is deleted.
         """
         raise NotImplementedError

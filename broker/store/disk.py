@@ -37,7 +37,7 @@ class DirectoryLocked(StoreError):
 
 
 class OutOfDescriptors(StoreError):
-    """The error that no file can be opened, because no file descriptor is left. Try again later."""
+    """A file cannot be opened now, because no file descriptor is left. The caller may try again."""
 
 
 class Poisoned(StoreError):
@@ -87,7 +87,7 @@ class File:
     def close(self) -> None:
         """Close the file.
 
-        A file that several threads read is not closed this way, but with its last reference.
+        Do not call this for a file that several threads read: it is closed with its last reference.
         """
         raise NotImplementedError
 
@@ -120,7 +120,7 @@ class Disk:
         raise NotImplementedError
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file atomically, replacing a file called `new`."""
+        """Rename a file atomically, replacing a file named `new`."""
         raise NotImplementedError
 
     def remove(self, path: str) -> None:
@@ -157,9 +157,9 @@ class Disk:
 
 
 def remove_files(disk: Disk, paths: list[str]) -> None:
-    """Remove files and directories, and skip those that cannot be removed.
+    """Remove files and directories, and skip each that cannot be removed.
 
-    The next start of the broker finds and removes the skipped ones. Raise WriteFailed if no file
+    The next start of the broker finds and removes the skipped files. Raise WriteFailed if no file
     descriptor is left for a sync: then `paths` has the paths that remain, for a later call. The end
     of a path says what to do:
 

@@ -62,7 +62,8 @@ class DurableBatch(WriteBatch):
         self._cataloged = False
         #: Size of the rows of streams, in bytes.
         self.stream_bytes = 0
-        #: Queue i64 and position i64 of the messages of deleted queues.
+        #: Two i64 for each released message of a deleted queue: the number of its queue and its
+        #: position.
         self.released = b""
 
     @property
@@ -90,7 +91,7 @@ class DurableBatch(WriteBatch):
         self._count_removed()
 
     def _note_segment(self) -> None:
-        """Write to the catalog that the log has a new segment, so that its loss is noticed.
+        """Write to the catalog that the log has a new segment, so that a later loss is noticed.
 
         If the catalog cannot be written now, the next batch tries again.
         """
@@ -111,7 +112,10 @@ class DurableBatch(WriteBatch):
                 log.liveness.remove_holder(log.files, entry.number)
 
     def count_released(self, released: bytes) -> None:
-        """Count messages of deleted queues as settled: queue i64 and position i64 of each."""
+        """Count messages of deleted queues as settled.
+
+        `released` has two i64 for each message: the number of its queue and its position.
+        """
         at: i64 = 0
         while at < len(released):
             self._log.settle(read_i64_be(released, at), read_i64_be(released, at + 8))
@@ -148,7 +152,7 @@ class DurableStore(Store):
         self._decoder = Decoder(codecs)
         self._changes: list[tuple[int, StoreEntry]] = []
         self._paged: dict[int, Message] = {}
-        #: Messages of deleted queues: queue i64, position i64.
+        #: The messages of deleted queues that the next batch takes as its `released`.
         self._released = BytesWriter()
         self._writing: DurableBatch | None = None
 
@@ -244,7 +248,10 @@ class DurableStore(Store):
             self._released = BytesWriter()
 
     def close(self) -> None:
-        """Close the catalog and the log. All batches must be written. Raise StoreError."""
+        """Close the catalog and the log. All batches must be written.
+
+        Raise StoreError if the log cannot be closed.
+        """
         self.catalog.close()
         self.log.close()
 

@@ -1,4 +1,4 @@
-"""Files of the log: their heads, the figures kept about each, and scanning for records.
+"""Files of the log: their heads, the index and the counts of each file, scanning for records.
 
     head      magic "TLOG" | format u16 | kind u16 | salt u32 | crc u32 | first u64 |
               previous_last u64
@@ -50,8 +50,9 @@ HEAD_SIZE: Final[i64] = 32
 DATA_START: Final[i64] = 64
 #: Number of bytes that recovery reads at once.
 CHUNK_SIZE: Final[i64] = 1 << 20
-#: A search for records behind damage checks at most this many times the size of the file, because
-#: a message may be full of bytes that look like records.
+#: A search for records after damage checks at most this many times as many bytes as the file has.
+#: Without a limit it could take very long, because a message may be full of bytes that look like
+#: records.
 _SEARCH_BUDGET: Final[i64] = 16
 
 _NAME: Final = re.compile(r"(checkpoint-)?(\d{20})\.log")
@@ -143,13 +144,13 @@ def os_error_text(path: str, verb: str, error: OSError) -> str:
 
 
 def open_error(path: str, verb: str, error: OSError) -> StoreError:
-    """Return OutOfDescriptors or another StoreError about a file that cannot be opened."""
+    """Return the error for a file that cannot be opened: OutOfDescriptors or another StoreError."""
     text = os_error_text(path, verb, error)
     return OutOfDescriptors(text) if error.errno in NO_DESCRIPTORS else StoreError(text)
 
 
 def open_for_reading(disk: Disk, path: str) -> File:
-    """Open a file for reading. Raise OutOfDescriptors, or StoreError."""
+    """Open a file for reading. Raise OutOfDescriptors or another StoreError if that fails."""
     try:
         return disk.open(path, False)
     except OSError as error:
@@ -157,10 +158,11 @@ def open_for_reading(disk: Disk, path: str) -> File:
 
 
 class LogFile:
-    """A file of the log, with its index and figures about its records.
+    """A file of the log, with its index and counts of its records.
 
-    `size` counts the bytes written completely. The file covers the positions `first` to `last`. The
-    index has one record for each INDEX_STRIDE bytes of the file: 16 bytes of memory for 4 KiB.
+    `size` is the size of the completely written part in bytes. The file covers the positions
+    `first` to `last`. The index has one record for each INDEX_STRIDE bytes of the file: 16 bytes of
+    memory for 4 KiB.
     """
 
     def __init__(self, disk: Disk, directory: str, head: Head) -> None:
@@ -179,7 +181,7 @@ class LogFile:
         self.copies: i64 = 0
         self.settled: i64 = 0
         #: Number of live entries in this file, and the sum of their `entry_hash`: see liveness.py.
-        #: `counted` is False if they are not known.
+        #: `counted` is False if these two values are unknown.
         self.live: i64 = 0
         self.balance: i64 = 0
         self.counted = False
@@ -227,7 +229,7 @@ class LogFile:
         return dead if self.checkpoint else dead + int(self.transient_size)
 
     def file(self) -> File:
-        """Return the file, open for reading. Raise StoreError.
+        """Return the file, open for reading. Raise StoreError if it cannot be opened.
 
         The result stays readable after the file is removed.
         """
@@ -236,7 +238,7 @@ class LogFile:
         return self._file
 
     def attach(self, file: File) -> None:
-        """Read from this file, which the caller has opened."""
+        """Use `file`, which the caller has opened, to read from this file of the log."""
         self._file = file
 
     @property
@@ -335,9 +337,8 @@ class FileScan:
         return self.reader.base + self.reader.record_start
 
     def advance(self) -> bool:
-        """Go to the next record. Return False if there is none: `reader.stop` is END or BAD.
-
-        Raise TooNew, or OSError.
+        """Go to the next record. Return False if there is none: `reader.stop` is END or BAD. Raise
+        TooNew for an unknown format, OSError if the file cannot be read.
         """
         reader = self.reader
         while not reader.advance():
@@ -363,10 +364,10 @@ class FileScan:
         )
 
     def find_next_record(self) -> i64:
-        """Search for the next intact record behind damage, and go to it if there is one.
+        """Search for the next intact record after damage, and go to it if there is one.
 
         Return FOUND, NOTHING if no intact record follows, or GAVE_UP if the search took too long.
-        Raise TooNew, or OSError.
+        Raise TooNew for an unknown format, OSError if the file cannot be read.
         """
         offset: i64 = self.offset + 1
         while offset + HEADER_SIZE <= self.size:

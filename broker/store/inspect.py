@@ -101,7 +101,7 @@ def verify(
 
     `check` receives all records. `log_position` is the last position of the log when the catalog
     was last written. A log that ends before this position has lost its end. `salt` is used only if
-    no file has an intact head. Raise StoreError.
+    no file has an intact head. Raise StoreError if the log cannot be read.
     """
     recoverer = Recoverer(disk, directory, salt, check or EntryCheck(), changes_files=False)
     yield from _recover(recoverer)
@@ -137,10 +137,10 @@ def _recover(recoverer: Recoverer) -> Iterator[Finding]:
 
 
 def dump(disk: Disk, directory: str, contents: bool = False) -> Iterator[str]:
-    """Yield a line for each record: position, kind and fields. Raise StoreError.
+    """Yield a line for each record: position, kind and fields.
 
     `contents` adds the first 200 bytes of each body. Files that a checkpoint has replaced are
-    included.
+    included. Raise StoreError if the log cannot be read.
     """
     decoder = Decoder(OpaqueCodecs())
     for name in _names(disk, directory):
@@ -230,7 +230,7 @@ def repair(
     """Repair the log, and yield a finding for each problem and each repaired file.
 
     Cut the torn tail, quarantine damage and rewrite damaged files: after that, `verify` finds no
-    problem. Raise StoreError.
+    problem. Raise StoreError if a file cannot be read or written.
     """
     recoverer = Recoverer(disk, directory, salt, check or EntryCheck())
     yield from _recover(recoverer)

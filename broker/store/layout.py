@@ -19,7 +19,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-#: The version of most records, and that of records of streams and producers.
+#: The version of most records, and the version of records about streams and producers.
 VERSION: Final[i64] = 1
 VERSION_2: Final[i64] = 2
 #: Size of a record without its payload, and of the largest payload, in bytes.
@@ -72,6 +72,6 @@ INDEX_STRIDE: Final[i64] = 4_096
 UNCOPIED_SIZE: Final[i64] = 16_384
 #: Size of a stored message before its names, in bytes.
 MESSAGE_HEADER_SIZE: Final[i64] = 22
-#: The pattern of a record's bytes 8 to 15, from version to epoch: for finding the next record
-#: behind damage.
+#: The pattern of a record's bytes 8 to 15, from version to epoch. A search for the next record
+#: after damage uses it.
 RECORD_PATTERN: Final = re.compile(rb"[\x01\x02][\x01-\x0a\x81-\x8a]\0\0\0\0\0\0")

@@ -1,17 +1,19 @@
-"""Liveness of the log's files: which of them no longer hold a live entry, without reading them.
+"""Counts of the live entries of each file, by which dead files are found without reading them.
 
 An entry is live while recovery needs it: a message while a queue holds it, and the last entry about
-a packet identifier, a retained message, a stream or a producer.
+a packet identifier, a retained message, a stream or a producer. Each LogFile has these attributes:
 
-    live, balance   number of live entries in a file, and the sum of their `entry_hash`. Each
-                    settlement subtracts what the message added. If both are 0, each entry was
-                    settled exactly once. If an entry was ever settled twice, they do not agree:
-                    then the file is not dead until a checkpoint has read it.
+    live, balance   the number of live entries in the file, and the sum of their `entry_hash`. A
+                    settlement subtracts the values that its message added. If both are 0, each
+                    entry was settled exactly once. If an entry was settled twice, one of them is
+                    not 0: the file then never counts as dead, and only a checkpoint, which reads
+                    it, gives back its space.
     needs           the other files that entries of this file are about, such as the files of the
-                    messages that it settles. While one of them exists, this file must stay: without
-                    its settlements, the messages would come back.
+                    messages that this file settles. While one of those files exists, this file must
+                    stay: without its settlements, the messages would come back.
 
-Only durable entries count. Otherwise a file could be removed whose message a crash brings back.
+Only durable entries are counted. A settlement that is not durable may be lost in a crash, so the
+file of its message must not be removed yet.
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ from broker.store.records import Records
 
 
 class Liveness:
-    """The figures about live entries of a log, and the positions of the last entry for each key."""
+    """The changes of the files' live counts, and the position of the last entry for each key."""
 
     def __init__(self) -> None:
-        #: Grows by one before and after each change, so it is odd while figures change. Another
-        #: thread has read consistent figures if this number was even, and the same afterwards.
+        #: Grows by one before and after each change, so it is odd while counts change. Another
+        #: thread has read consistent counts if this number was even before and the same afterwards.
         self.changes: i64 = 0
         #: Session -> packet identifier -> position of the entry that holds it.
         self._held: dict[int, dict[int, int]] = {}
@@ -57,7 +59,7 @@ class Liveness:
     def count(self, files: list[LogFile], file: LogFile, records: Records) -> None:
         """Count the records of a batch that is durable in `file`, the last of `files`. Hot path.
 
-        `changes` must be odd.
+        The caller has made `changes` odd, and makes it even afterwards.
         """
         file.live += records.copies
         file.balance = (file.balance + records.balance) & SUM_MASK
@@ -100,7 +102,8 @@ class Liveness:
     def remove_holder(self, files: list[LogFile], number: int) -> None:
         """Count the entries about a removed session or stream as no longer live.
 
-        The removal must be durable. If `number` is that of another definition, nothing changes.
+        The removal must be durable. If `number` belongs to a definition of another kind, nothing
+        changes.
         """
         self.changes += 1
         for position in self._held.pop(number, {}).values():
@@ -162,6 +165,6 @@ def _covering(files: list[LogFile], position: i64) -> LogFile | None:
 
 
 def _need(file: LogFile, other: LogFile | None, entries: i64) -> None:
-    """Count so many entries of `file` that are about entries of the file `other`."""
+    """Add `entries` to the number of entries of `file` that are about entries of `other`."""
     if other is not None and other is not file and entries > 0:
         file.needs[other.name] = file.needs.get(other.name, 0) + int(entries)

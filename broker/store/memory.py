@@ -1,6 +1,7 @@
 """The store of a broker without a data directory: everything is gone when the process ends.
 
-It follows the contract (tickets, batches), so publishers get confirms as with a durable store.
+This store follows the contract (tickets, batches), so publishers get confirms as with a durable
+store.
 """
 
 from __future__ import annotations

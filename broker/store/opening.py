@@ -50,7 +50,7 @@ def open_store(
     progress: Callable[[Recovery], None],
     segment_size: int = SEGMENT_SIZE,
 ) -> OpenedStore:
-    """Open the store in a directory, or create it. Raise StoreError.
+    """Open the store in a directory, or create it. Raise StoreError if that fails.
 
     `salt` is a random number below 2**32, for a new store. `report` is called with a sentence
     about each lost message, `progress` while the log is read.

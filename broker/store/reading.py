@@ -97,7 +97,10 @@ class RecordReader:
         self.at = 0
 
     def advance(self) -> bool:
-        """Go to the next record; return False if there is none. Raise TooNew. Hot path."""
+        """Go to the next record; return False if there is none. Hot path.
+
+        Raise TooNew if the format or the kind of the record is unknown.
+        """
         data = self.data
         at: i64 = self.at
         left: i64 = len(data) - at
@@ -208,7 +211,7 @@ def group_members(data: bytes, position: i64, start: i64, end: i64) -> list[Grou
     """Return the members of the group in `data[start:end]`.
 
     Raise DamagedStore if the group has no member, if a member has an impossible kind, or if the
-    sizes of the members do not add up to that of the group.
+    sizes of the members do not add up to the size of the group.
     """
     found: list[GroupMember] = []
     left: i64 = group_size(data, start) if end - start >= COUNT_SIZE else 0
@@ -249,7 +252,8 @@ class Decoder:
     def entry(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> StoreEntry:
         """Return the entry with the payload `data[start:end]`.
 
-        Raise DamagedStore, or TooNew. Hot path.
+        Raise DamagedStore if the payload cannot be decoded, TooNew if a message's encoding is
+        unknown. Hot path.
         """
         size: i64 = end - start
         if kind == STORED and size >= 4:

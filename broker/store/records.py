@@ -214,7 +214,7 @@ class Recorder:
         return size
 
     def _count(self, records: Records, position: i64, entry: StoreEntry, size: i64) -> None:
-        """Count an entry in the figures by which checkpoints are scheduled."""
+        """Add an entry to the counts for scheduling checkpoints and for finding dead files."""
         if isinstance(entry, MessageStored):
             _count_copies(records, position, entry.queues)
             records.stored_size += size
@@ -312,7 +312,7 @@ class Recorder:
         return content
 
     def prepare(self, entry: MessageStored) -> None:
-        """Encode an entry as a member of a group, to which it is added later."""
+        """Encode an entry as a member of the group to which the entry is added later."""
         part = BytesWriter()
         content = self._write_payload(part, entry)
         size: i64 = len(part) + len(content)
@@ -325,7 +325,8 @@ class Recorder:
     def _encode_group(self, entry: EntryGroup) -> tuple[bytes, i64]:
         """Return a group's payload: count u32; for each member, kind u8, length u32, payload.
 
-        Return the highest kind of a member, too, but not that of a GROUP (it is not the highest).
+        Also return the highest kind of the members. Prepared members are not looked at: their kind
+        is STORED, the lowest.
         """
         sizes = self._sizes = []
         out = BytesWriter()

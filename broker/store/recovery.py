@@ -1,15 +1,15 @@
 """Recovery: reads the log when the store is opened, after a crash too.
 
     1. read the heads of all files
-    2. choose the newest checkpoint and the segments behind it; remove the files it replaced, and
-       those that were dropped (dropping.py)
+    2. choose the newest checkpoint and the segments after it; remove the files that it replaced,
+       and the files that were dropped (dropping.py)
     3. read the records of each chosen file, and pass them to a Replay
-       bad data at the end of the last segment, nothing durable behind it: cut the file there
-       bad data elsewhere: copy it to quarantine/, and read on behind it
+       bad data at the end of the last segment, with nothing durable after it: cut the file there
+       bad data elsewhere: copy it to quarantine/, and continue after it
 
-The first record of a batch has a mark. All bytes before a marked record were durable when it was
-written. So bad data before a marked record is damage; other bad data is the torn end of the last
-batch, which was never confirmed. All skipped data is reported as a Finding.
+The first record of a batch has a mark. All bytes before a marked record were durable when the
+record was written. So bad data before a marked record is damage; other bad data is the torn end of
+the last batch, which was never confirmed. All skipped data is reported as a Finding.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Replay:
         raise NotImplementedError
 
     def file(self, files: list[LogFile]) -> None:
-        """Process the beginning of a file: the last one of `files`."""
+        """Process the beginning of a file, which is the last file in `files`."""
 
     def batch(self) -> None:
         """Process the beginning of a batch.
@@ -98,7 +98,7 @@ def ignore_progress(recovery: Recovery) -> None:
 class Recoverer:
     """The recovery of the log in one directory; `report` has its progress and its result.
 
-    With `changes_files` False, the recovery changes no file; `trellis store verify` uses this.
+    If `changes_files` is False, the recovery changes no file; `trellis store verify` uses this.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Recoverer:
         self._last: i64 = 0
 
     def run(self) -> None:
-        """Read the whole log. Raise StoreError, or TooNew."""
+        """Read the whole log. Raise TooNew for an unknown format, or another StoreError."""
         self.start()
         while self.next():
             pass
@@ -218,7 +218,7 @@ class Recoverer:
     def _choose_files(self) -> list[str]:
         """Return the names of the files to read, in order.
 
-        Remove those that a checkpoint replaced, and those that were dropped.
+        Remove the files that a checkpoint replaced, and the files that were dropped.
         """
         for name in self._dropped():
             self._remove(name)
@@ -330,7 +330,7 @@ class Recoverer:
                 )
             )
         covered: i64 = file.last
-        # A checkpoint may begin at any position, a segment only behind the file before.
+        # A checkpoint may begin at any position, a segment only after the end of the file before.
         scan = FileScan(
             file.file(),
             DATA_START,
@@ -390,7 +390,7 @@ class Recoverer:
     def _walk(self, file: LogFile, scan: FileScan, may_cut: bool) -> None:
         """Read the records of a file, skipping damage.
 
-        With `may_cut`, the torn end of the last batch is cut off the file.
+        If `may_cut` is True, the torn end of the last batch is cut off the file.
         """
         report, reader = self.report, scan.reader
         replay = self.replay
@@ -542,7 +542,7 @@ def missing_end(recovery: Recovery, log_position: i64) -> Finding | None:
 
 
 def count_settled(files: list[LogFile], position: i64) -> None:
-    """Count a settled message in the figures of the file that holds it."""
+    """Add a settled message to the count of the file that holds the message."""
     file = file_holding(files, position)
     if file is not None and position <= file.last:
         file.settled += 1

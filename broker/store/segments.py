@@ -70,14 +70,16 @@ class SegmentLog:
         self.files: list[LogFile] = []
         #: The last position in the log.
         self.last: i64 = 0
-        #: Why the log is stopped; empty if it is not.
+        #: The reason for which the log is stopped; empty if it is not stopped.
         self.poisoned = ""
-        #: Why checkpoints are disabled; empty if they are not. A checkpoint would remove a file
-        #: with damage that could not be copied to the quarantine.
+        #: The reason for which checkpoints are disabled; empty if they are enabled. They are
+        #: disabled if a checkpoint would remove a file with damage that could not be copied to the
+        #: quarantine.
         self.no_checkpoint_reason = ""
-        #: When the full files have this size, or the sum of their `reclaimable` has this value, the
-        #: size of their live records is measured exactly. (`reclaimable` is an estimate: it assumes
-        #: messages of equal size.) Both in bytes.
+        #: When the full files have the size `check_size`, or the sum of their `reclaimable` has the
+        #: value `check_reclaimable`, the files are read to measure the size of their live records
+        #: exactly. (`reclaimable` is an estimate: it assumes messages of equal size.) Both in
+        #: bytes.
         self.check_size: i64 = 0
         self.check_reclaimable: i64 = 0
         #: While disk space is short, the size of the live records is measured again at this sum of
@@ -85,9 +87,9 @@ class SegmentLog:
         self.short_check_reclaimable: i64 = 0
         #: The salt of the log's files, once the log is open.
         self.salt: i64 = salt
-        #: The figures about the live entries of each file.
+        #: Counts the live entries of each file.
         self.liveness = Liveness()
-        #: Number of segments begun, and that number when the catalog was last written.
+        #: Number of segments that were begun, and its value when the catalog was last written.
         self.rolls = 0
         self.noted_rolls = 0
         #: Size of the active segment at the last sync, in bytes.
@@ -137,7 +139,7 @@ class SegmentLog:
     ) -> Recovery:
         """Recover the log, passing all records to `replay`, and get ready to append.
 
-        Raise StoreError, or TooNew.
+        Raise TooNew if the log has an unknown format, another StoreError if it cannot be opened.
         """
         try:
             self.disk.make_directory(self.directory)
@@ -161,7 +163,7 @@ class SegmentLog:
         return recoverer.report
 
     def close(self) -> None:
-        """Write a closing record, and close the files. Raise StoreError."""
+        """Write a closing record, and close the files. Raise StoreError if the write fails."""
         file, handle = self._active, self._handle
         if file is not None and handle is not None and file.records and not self.poisoned:
             end = closing_record(
@@ -255,12 +257,12 @@ class SegmentLog:
         self.liveness.settle(self.files, queue, position)
 
     def poison(self, reason: str) -> None:
-        """Stop the log, so that all later writes fail with this reason. Raise Poisoned."""
+        """Stop the log, so that all later writes fail with this reason. Always raise Poisoned."""
         self.poisoned = reason
         self._check()
 
     def sync_directory(self) -> None:
-        """Make creations, renames and removals of files durable. Raise Poisoned."""
+        """Make creations, renames and removals of files durable. Raise Poisoned if this fails."""
         directory = self._directory
         assert directory is not None
         try:
@@ -327,7 +329,7 @@ class SegmentLog:
     def read(self, position: i64) -> tuple[int, bytes] | None:
         """Return (kind, payload) of the record at a position; None if there is no such record.
 
-        Raise DamagedStore, or StoreError.
+        Raise DamagedStore if the record is damaged, another StoreError if the file cannot be read.
         """
         reader = LogReader(self)
         if not reader.read(position):
@@ -352,13 +354,16 @@ class SegmentLog:
         return sum(file.reclaimable for file in self.sealed())
 
     def postpone_checkpoint(self, live: i64, measured: i64) -> None:
-        """Set the sizes at which the next checkpoint is considered.
+        """Set the sizes at which the next checkpoint is considered: one now would free too little.
 
-        They are the size of the full files, and the size of the reclaimable part of these files.
-        `live` is the size of the live records that this checkpoint found. `measured` is the
-        reclaimable part when it began: entries settled since then may have counted as live. While
-        disk space is short, it is enough that the reclaimable part grows by an eighth of the rest
-        of the files. So the files are read about five times until that rest has halved.
+        The sizes are the total size of the full files (`check_size`) and the size of the
+        reclaimable part of these files (`check_reclaimable`). `live` is the size of the live
+        records in bytes, found by reading the files. `measured` is the value of `reclaimable` when
+        this reading began: an entry that was settled later may have been read as live.
+
+        While disk space is short, the next checkpoint is considered earlier
+        (`short_check_reclaimable`): when the reclaimable part has grown by an eighth of the other
+        part of the files. So the files are read about five times until the other part has halved.
         """
         total: i64 = sum(int(file.size) for file in self.sealed())
         self.check_size = max(2 * live, total + total // 4)
@@ -367,13 +372,13 @@ class SegmentLog:
         self.short_check_reclaimable = measured + max((total - measured) // 8, 1)
 
     def replace(self, replaced: list[LogFile], checkpoint: LogFile) -> None:
-        """Replace the first files by a durable checkpoint; other threads read one or the other."""
+        """Replace the first files by a durable checkpoint, atomically for threads that read."""
         count = len(replaced)
         assert self.files[:count] == replaced
         self.files[:count] = [checkpoint]
 
     def forget(self, dropped: list[LogFile]) -> None:
-        """Forget files that are dropped, atomically for threads that read."""
+        """Remove dropped files from `files`, atomically for threads that read."""
         at = self.files.index(dropped[0])
         assert self.files[at : at + len(dropped)] == dropped
         self.files[at : at + len(dropped)] = []
@@ -432,7 +437,7 @@ class LogReader:
     def read(self, position: i64) -> bool:
         """Go to the record or group member at a position; return False if there is none.
 
-        Raise DamagedStore, or StoreError.
+        Raise DamagedStore if the record is damaged, another StoreError if the file cannot be read.
         """
         log, reader = self._log, self._reader
         file = file_holding(log.files, position)

@@ -22,7 +22,7 @@ from broker.store.contract import (
     Undefined,
 )
 
-#: Bindings and subscriptions of a removed definition that are removed at once.
+#: Largest number of bindings and subscriptions of removed definitions that are removed at once.
 LINKS_PER_SLICE: Final[i64] = 500
 
 

@@ -108,7 +108,7 @@ class LiveMessages:
         return holder == queue if holder >= 0 else queue in self._shared[position]
 
     def count_live(self, files: list[LogFile]) -> None:
-        """Count the live messages in the figures of their files."""
+        """Add the live messages to the counts of their files."""
         at_file = 0
         for at, position in enumerate(self._positions):
             while files[at_file].last < position:
@@ -161,10 +161,10 @@ class Survivors(Replay):
     def __init__(self, holder_numbers: set[int], newest_number: i64 = 0) -> None:
         self.holder_numbers = holder_numbers
         self.newest_number: i64 = newest_number
-        #: Number of references in the log to queues and streams with numbers above
-        #: `newest_number`: those before the last batch, and those in it. References in the last
-        #: batch are no damage: a crash came between the write of the log and the write of the
-        #: catalog, so the declarations were never confirmed.
+        #: Number of references in the log to queues and streams with numbers above `newest_number`:
+        #: `unknown_holders` in all batches before the last, `unconfirmed_holders` in the last
+        #: batch. References in the last batch are no damage: a crash came between the write of the
+        #: log and the write of the catalog, so the declarations were never confirmed.
         self.unknown_holders: i64 = 0
         self.unconfirmed_holders: i64 = 0
         self.copies = LiveMessages()
@@ -178,7 +178,8 @@ class Survivors(Replay):
         self.streams: dict[int, tuple[int, int]] = {}
         #: (virtual host, producer) -> last sequence number, and the position of its entry.
         self.sequences: dict[tuple[str, str], tuple[int, int]] = {}
-        #: (file, queue, position) of each PUBREC behind the files of a checkpoint.
+        #: (file, queue, position) of each PUBREC in a later file for a message that a checkpoint
+        #: covers.
         self.late_pubrecs: list[tuple[str, int, int]] = []
         self._files: list[LogFile] = []
         self._first: i64 = 0
@@ -192,7 +193,7 @@ class Survivors(Replay):
         self.unconfirmed_holders = 0
 
     def record(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> None:
-        """Process a record. Raise DamagedStore. Hot path."""
+        """Process a record. Raise DamagedStore if its payload is impossible. Hot path."""
         if kind == GROUP:
             for member in group_members(data, position, start, end):
                 self.record(member.kind, member.position, data, member.start, member.end)
@@ -231,7 +232,7 @@ class Survivors(Replay):
     def late(
         self, file: LogFile, last: i64, kind: i64, position: i64, data: bytes, start: i64, end: i64
     ) -> None:
-        """Process a durable record behind the last position that a checkpoint covers.
+        """Process a durable record after the last position that a checkpoint covers.
 
         It may settle or supersede entries that the checkpoint then omits.
         """
@@ -290,7 +291,7 @@ class Survivors(Replay):
             needs[other.name] = needs.get(other.name, 0) + 1
 
     def count_live(self, log: SegmentLog) -> None:
-        """Count the live records in the figures of their files, after recovery."""
+        """Add the live records to the counts of their files, after recovery."""
         self.copies.count_live(log.files)
         held = {session: dict(packet_ids) for session, packet_ids in self.held_packet_ids.items()}
         streams = {stream: position for stream, (_, position) in self.streams.items()}

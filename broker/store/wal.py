@@ -7,10 +7,10 @@ SQLite reads the log up to the first bad frame and skips the rest without an err
              salt, salt, sum, sum                                                   6 x u32
              a page
 
-(https://sqlite.org/fileformat2.html, section 4.) Each checksum continues that of the frame before.
-SQLite reuses the file from its beginning with new salts, so older frames with other salts may
-follow at the end. SQLite syncs each transaction before it writes the next one. So a bad frame is
-damage if a later transaction follows. Otherwise the bad frame is in the torn end of the last
+(https://sqlite.org/fileformat2.html, section 4.) Each checksum continues the checksum of the frame
+before. SQLite reuses the file from its beginning with new salts, so older frames with other salts
+may follow at the end. SQLite syncs each transaction before it writes the next one. So a bad frame
+is damage if a later transaction follows. Otherwise the bad frame is in the torn end of the last
 transaction, which was never confirmed.
 """
 

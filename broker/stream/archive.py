@@ -1,12 +1,13 @@
-"""The archive of one stream: its durable segments, and the writer that appends to the last one.
+"""The archive of one stream: the list of its durable segments, and the writer of its rows.
 
     ArchiveWrite.write    in the writer's thread: rows --> batches --> SegmentWriter.append, sync;
-                          a full segment is finished, and the next one created
-    ArchiveWrite.settle   in the event loop: the segments grow, the durable end moves
+                          a full segment is finished, and the next segment is created
+    ArchiveWrite.settle   in the event loop: the durable rows are added to the list of segments
 
-The SegmentWriter only writes files; the list of segments belongs to the event loop. A stream is
-durable up to the end in the log (StreamExtended in the store's contract). Rows behind that end were
-never confirmed to a publisher.
+Two threads share the work. The writer's thread uses only the SegmentWriter, which writes files. The
+event loop's thread uses the Archive, which has the list of segments. The log records the durable
+end of each stream (StreamExtended in the store's contract). Rows after the durable end were never
+confirmed to a publisher.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class WrittenBatch:
 
 
 class ActiveFile(FileUser):
-    """The file of an active segment, which is closed while other streams are written."""
+    """The file of a stream's active segment. It may be closed while other streams are written."""
 
     def __init__(self) -> None:
         self.file: File | None = None
@@ -81,7 +82,7 @@ class ActiveFile(FileUser):
 
 
 class SegmentWriter:
-    """The appender of one stream: writes batches to its active segment, and begins the next one.
+    """The appender of one stream: writes batches to the active segment, and begins new segments.
 
     Used by the store's writer thread only.
     """
@@ -100,7 +101,8 @@ class SegmentWriter:
         self.is_new = False
         self.poisoned = ""
         self._root = root
-        #: The active segment, and its figures including batches that are not durable yet.
+        #: The active segment with its durable batches, which the archive adds, and the same segment
+        #: with all batches that were written.
         self._segment: Segment | None = None
         self._written: Segment | None = None
         self._active = ActiveFile()
@@ -109,7 +111,7 @@ class SegmentWriter:
     def _open_file(self) -> File | None:
         """Return the active segment's file, opened again if it was closed; None without a segment.
 
-        Raise WriteFailed.
+        Raise WriteFailed if the file cannot be opened.
         """
         segment = self._segment
         if segment is not None and self._active.file is None:
@@ -152,7 +154,7 @@ class SegmentWriter:
         return placed
 
     def sync(self) -> None:
-        """Make everything appended durable. Raise Poisoned."""
+        """Make all appended batches durable. Raise Poisoned if this fails, or has failed before."""
         self._check()
         file, segment = self._active.file, self._segment
         if not self._active.unsynced or file is None or segment is None:
@@ -171,7 +173,7 @@ class SegmentWriter:
         """Make the rows of the active segment durable, then end it and write its index.
 
         The end-of-stream marker and the index are optional: if the disk is full, the next start
-        adds them. Raise StoreError.
+        adds them. Raise WriteFailed if the segment can be finished later, Poisoned if it cannot.
         """
         self.sync()
         segment, written, file = self._segment, self._written, self._open_file()
@@ -266,7 +268,7 @@ class SegmentWriter:
 
 
 def write_index(disk: Disk, segment: Segment) -> None:
-    """Write the index of a full segment beside it. Raise OSError."""
+    """Write the index of a full segment beside the segment. Raise OSError if that fails."""
     path = f"{segment.path}.index"
     directory = path.rpartition("/")[0]
     temporary = f"{path}.tmp"
@@ -299,7 +301,7 @@ class BatchAppender(BatchSink):
                 return  # ArchiveWrite.write flushes again at the end, and raises then.
 
     def flush(self) -> None:
-        """Write the batches that wait. Raise WriteFailed."""
+        """Write the batches that wait. Raise WriteFailed if the rest can be written later."""
         while self.unwritten:
             self.written.append(self._segment_writer.append(self.unwritten[0]))
             del self.unwritten[0]

@@ -37,7 +37,7 @@ from broker.stream.template import (
 #: Size of a schema, and of a batch before its buffers, in bytes.
 SCHEMA_SIZE: Final[i64] = len(SCHEMA)
 BATCH_HEADER_SIZE: Final[i64] = len(BATCH)
-#: The end marker behind the batches of a full segment.
+#: The end marker after the batches of a full segment.
 END_OF_STREAM: Final = b"\xff\xff\xff\xff\0\0\0\0"
 
 _CHECKSUM_DIGITS: Final[i64] = 8

@@ -168,7 +168,8 @@ class NumberColumn:
 class SparseColumn:
     """A column in which most rows are null; only the other rows take memory.
 
-    Values are bytes. Numbers are encoded with the same `width` in bytes; texts have the width 0.
+    Values are bytes. All numbers of a column are encoded with its `width` in bytes. A column of
+    texts has the width 0.
     """
 
     def __init__(self, width: i64 = 0) -> None:

@@ -25,8 +25,8 @@ def remove_deleted_streams(
 ) -> list[Finding]:
     """Remove the files of deleted streams, and return findings about them and about other files.
 
-    `names` are (virtual host, name) of all existing queues. `newest` is the number up to which the
-    catalog is complete.
+    `names` has the pair (virtual host, name) of each existing queue. `newest` is the number up to
+    which no definition is missing in the catalog.
     """
     existing = {f"{directory_name(vhost)}/{directory_name(name)}" for vhost, name in names}
     here = root.rpartition("/")[2]
@@ -71,8 +71,8 @@ def _remove_stream(disk: Disk, directory: str, place: str, newest: int) -> list[
                     place,
                     0,
                     0,
-                    f"no stream of that name exists; one was declared at position {number}, after"
-                    f" position {newest}, the end of the catalog: the next start removes the files",
+                    f"no stream of that name exists, but one was declared at position {number}, and"
+                    f" the catalog ends at position {newest}; the next start removes the files",
                 )
             ]
     quarantine = f"{directory}/{QUARANTINE}"

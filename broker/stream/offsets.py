@@ -41,7 +41,8 @@ def resolve_offset(
     """Return the offset at which a reader with the argument `wanted` begins.
 
     `end` is the offset of the next row, `now_us` the time in microseconds; `thing` names the queue
-    in error texts. Raise PreconditionFailed, RowsUnavailable, or StoreError.
+    in error texts. Raise PreconditionFailed if `wanted` is invalid, RowsUnavailable if there is no
+    such row any more, StoreError if the stream cannot be read.
     """
     if isinstance(wanted, bytes):  # RabbitMQ accepts texts of AMQP's type byte array, too.
         wanted = wanted.decode(errors="replace")
@@ -63,7 +64,7 @@ def resolve_offset(
             raise archive.unavailable_error(offset)
         return offset
     raise PreconditionFailed(
-        f"invalid arg 'x-stream-offset' for {thing}: {wanted!r} is none of {', '.join(WORDS)}, an"
+        f"invalid arg 'x-stream-offset' for {thing}: {wanted!r} is not {', '.join(WORDS)}, an"
         " offset from 0, a timestamp, or an interval such as '1h' (Y, M, D, h, m, s)"
     )
 

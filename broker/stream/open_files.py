@@ -9,15 +9,15 @@ OPEN_MAX: Final = 64
 
 
 class FileUser:
-    """An object with a file that it can close at any time, and opens again when it needs it."""
+    """An object with a file that it can close while idle, and opens again when needed."""
 
     def close_idle(self) -> bool:
-        """Close the file, and return True; return False if it must stay open now."""
+        """Close the file, and return True. Return False if the file must stay open now."""
         raise NotImplementedError
 
 
 class OpenFiles:
-    """The objects with open files; the ones used last stay open.
+    """The objects with open files. If there are too many, the files used longest ago are closed.
 
     One thread calls `use`. Any thread may call `forget` meanwhile: the event loop calls it when a
     stream is deleted, and closing a file lets other threads run.
@@ -32,7 +32,10 @@ class OpenFiles:
         return len(self._users)
 
     def use(self, user: FileUser) -> None:
-        """Note that an object uses its file now; close the files used longest ago above `most`."""
+        """Record that `user` uses its file now.
+
+        If more than `most` files are open then, close the files that were used longest ago.
+        """
         users = self._users
         users.pop(user, None)
         if len(users) >= self.most:
@@ -42,5 +45,5 @@ class OpenFiles:
         users[user] = None
 
     def forget(self, user: FileUser) -> None:
-        """Remove an object whose file is closed, or is not needed any more."""
+        """Remove an object whose file is closed, or no longer needed."""
         self._users.pop(user, None)

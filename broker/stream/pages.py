@@ -23,7 +23,7 @@ PAGES_MAX: Final = 4
 class StreamPage:
     """Some consecutive batches of a segment. The rows have the offsets from `base` to `end` - 1.
 
-    `place` is the byte position behind these batches in the segment's file.
+    `place` is the position in the segment's file, in bytes, at which these batches end.
     """
 
     def __init__(self, segment: Segment) -> None:
@@ -55,7 +55,7 @@ class StreamPages:
     def page_with(self, offset: i64) -> StreamPage:
         """Return a page that has the row at `offset`, which must be below the stream's end.
 
-        Raise RowsUnavailable, or StoreError.
+        Raise RowsUnavailable if the row no longer exists, StoreError if it cannot be read.
         """
         pages = self._pages
         for number, page in enumerate(pages):
@@ -69,7 +69,7 @@ class StreamPages:
         place: i64 = segment.place_of(offset)
         for page in pages:
             if page.segment is segment and page.end == offset:
-                place = page.place  # The reader continues behind this page.
+                place = page.place  # The reader continues after this page.
         page = self._read(segment, place, offset)
         pages.insert(0, page)
         if len(pages) > PAGES_MAX:
@@ -113,8 +113,8 @@ class StreamPages:
             place += at
             needed: i64 = batch_size(data, at)
             size = max(needed, PAGE_SIZE)
-            # There is no batch, it ends behind the segment, it is complete but invalid, or the file
-            # is shorter than before.
+            # Either no batch begins here, or the batch ends after the end of the segment, or it is
+            # complete but invalid, or the file is shorter than before.
             if (
                 needed == 0
                 or place + needed > segment.size

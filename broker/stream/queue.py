@@ -70,7 +70,7 @@ class QueueStreamReader:
 class StreamQueue(Queue):
     """A queue of type stream (`x-queue-type`).
 
-    `depth` is the number of rows, including those that are not durable yet.
+    `depth` is the number of rows, including rows that are not durable yet.
     """
 
     def __init__(
@@ -270,7 +270,7 @@ class StreamQueue(Queue):
     def _apply_retention(self) -> None:
         """Remove the oldest segments while they are too old or the stream exceeds its maximum size.
 
-        A reader whose offset is removed gets an error when it reads on.
+        A reader gets an error if the next row that it reads has been removed.
         """
         terms, archive = self.arguments, self.archive
         self._retained_segments = len(archive.segments)
@@ -374,7 +374,7 @@ class PendingRows(StreamIntake):
 
 
 class StreamBatchWrite(StreamWrite):
-    """The rows of a stream in one batch of the store. When durable, readers are served."""
+    """The rows of a stream in one batch of the store. Once they are durable, readers are served."""
 
     def __init__(self, queue: StreamQueue, portion: ArchiveWrite) -> None:
         self._queue = queue

@@ -1,9 +1,9 @@
 """Recovery of a stream when the broker starts.
 
 For each segment: check the schema; load the index, or read all batches with their checksums; cut
-the rows behind the durable end, which were never confirmed.
+the rows after the durable end, which were never confirmed.
 
-A damaged segment is copied to `quarantine/`. Its intact batches behind the damage are copied to new
+A damaged segment is copied to `quarantine/`. The intact batches after the damage are copied to new
 segments before the damage is removed. Empty files in the quarantine are notes for later starts:
 
     lost-STREAM-FROM-TO    the loss of the offsets from FROM to TO - 1 was reported
@@ -62,7 +62,7 @@ class StreamRecovery:
         ends_exact: bool = True,
         thorough: bool = False,
     ) -> None:
-        """Recover the stream. Raise StoreError.
+        """Recover the stream. Raise StoreError if a file cannot be read or written.
 
         `end` is the durable end in the log. If `ends_exact` is False, the log was damaged, and all
         intact rows are kept. If `thorough` is True, all segments are read; otherwise only segments
@@ -127,7 +127,7 @@ class StreamRecovery:
     def _report_gaps(self, last: i64) -> None:
         """Report each gap of offsets without rows, unless an earlier start has reported it.
 
-        `last` is the offset behind the last row.
+        `last` is the offset after the last row.
         """
         gaps = [
             (int(one.end), int(other.base), one.name)
@@ -220,7 +220,7 @@ class StreamRecovery:
     def _scan(self, known: Segment, file: File, size: int, name: str, indexed: bool) -> None:
         """Read a whole segment, and deal with damage and with rows that were never confirmed.
 
-        If `indexed` is True, `known` has the figures from the segment's index.
+        If `indexed` is True, `known` has the end, size and times from the segment's index.
         """
         segment = Segment(self._disk, known.path, known.epoch, int(known.base))
         place = SCHEMA_SIZE
@@ -292,10 +292,10 @@ class StreamRecovery:
     def _salvage(
         self, segment: Segment, file: File, name: str, place: i64, size: int, marks: list[int]
     ) -> list[Segment]:
-        """Copy the intact batches behind damage to new segments, and return these segments.
+        """Copy the intact batches after damage to new segments, and return these segments.
 
-        The caller removes the damage only after that, so a start after a crash in between copies
-        the batches again. `marks` are the places of batches in the index.
+        The caller removes the damage afterwards. If the broker crashes before that, the next start
+        copies the batches again. `marks` are the places of batches in the index.
         """
         start = segment.end
         copy = self._quarantine.copy(file, 0, size, f"{name}-{place}-{size - place}.bad")
@@ -377,7 +377,7 @@ class StreamRecovery:
     def _cut_batch(self, segment: Segment, batch: BatchView, place: i64, size: int) -> None:
         """Cut the segment at a batch of which only the first rows, or none, were confirmed.
 
-        Copy these rows to a new segment before removing the batch.
+        The confirmed rows are copied to a new segment before the batch is removed.
         """
         rows = self._cut_offset - batch.base
         self._report(
@@ -478,9 +478,9 @@ class BatchScan:
                 return None
 
     def find(self, least: i64, marks: list[int]) -> BatchView | None:
-        """Return the next batch whose first offset is `least` or higher, also behind damage.
+        """Return the next batch whose first offset is `least` or higher, also after damage.
 
-        Behind a damaged batch, look only at the place where the batch ends according to its header,
+        After a damaged batch, look only at the place where the batch ends according to its header,
         and at the places in `marks`: a message may contain bytes that look like a batch.
         """
         while self.place < self._size:

@@ -167,8 +167,8 @@ class RowWriter(StreamRows):
     """A builder of the batches of one stream.
 
     Consecutive rows often have equal values. So for each column the writer keeps the value of the
-    last row and the first row of its run. It writes the run when a row has another value
-    (`_end_...` methods) or the batch is full.
+    last row, and the row at which the run of this value began. It writes the run when a row has
+    another value (`_end_...` methods) or the batch is full.
     """
 
     def __init__(self, vhost: str, codecs: RowCodecs) -> None:
@@ -334,7 +334,7 @@ class RowWriter(StreamRows):
     ) -> None:
         """Add a row. Hot path of the writer.
 
-        A value that is equal to that of the last row costs only a comparison.
+        A value that is equal to the value in the last row costs only a comparison.
         """
         row: i64 = self._rows
         size: i64 = len(body)
@@ -486,10 +486,10 @@ _RESERVED_SIZE: Final = 8 << 20
 def reserve_heap() -> None:
     """Make the C library keep freed memory for the next batch, by freeing one large block.
 
-    glibc returns free memory at the end of its heap to the kernel, which clears each page before it
-    is used again; that was half of the cost of a row. But glibc keeps up to twice the size of the
-    largest block that was ever freed. The block is never written, so it takes no memory. With other
-    C libraries, this has no effect.
+    glibc returns free memory at the end of its heap to the kernel, which clears each page before
+    the page is used again. This clearing was half of the cost of a row. But glibc keeps up to twice
+    the size of the largest block that was ever freed. The block is never written, so it takes no
+    memory. With other C libraries, this has no effect.
     """
     bytes(_RESERVED_SIZE)
 

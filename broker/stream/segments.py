@@ -7,8 +7,8 @@ An offset is the number of a row in its stream. A place is the byte position of 
 segment.
 
 Format of an index: "TSIX", version u32; end, size, first and last time (us) of the segment; number
-of entries; for each entry offset, place and time (us); CRC-32 of all that as u64. Numbers without a
-width have 8 bytes. All are little-endian.
+of entries; for each entry offset, place and time (us); CRC-32 of all these bytes as u64. Numbers
+without a width have 8 bytes. All are little-endian.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Segment(FileUser):
     def add_batch(
         self, base: i64, count: i64, place: i64, size: i64, first_at: i64, last_at: i64
     ) -> None:
-        """Add a batch to the segment's figures, and to the index every INDEX_STRIDE bytes."""
+        """Add a batch to the segment, and to its index if INDEX_STRIDE bytes have passed."""
         if not self._places or place - self._places[-1] >= INDEX_STRIDE:
             self._offsets.append(base)
             self._places.append(place)
@@ -110,7 +110,7 @@ class Segment(FileUser):
         return list(self._places)
 
     def file(self) -> File:
-        """Return the file, open for reading. Raise StoreError."""
+        """Return the file, open for reading. Raise StoreError if it cannot be opened."""
         if self._file is None:
             self._file = open_for_reading(self.disk, self.path)
         return self._file

@@ -46,9 +46,10 @@ class Streams:
         return StreamQueue(vhost, name, agenda, store, terms, archive)
 
     def assign_number(self, queue: StreamQueue, number: int, known: bool) -> None:
-        """Set the number of a stream. Raise StoreError.
+        """Set the number of a stream.
 
-        If `known` is True, the stream existed before this start: recover its segments.
+        If `known` is True, the stream existed before this start: recover its segments. Raise
+        StoreError if a segment cannot be read or written.
         """
         archive = queue.archive
         queue.number = queue.pending_rows.number = archive.number = (
@@ -72,8 +73,8 @@ class Streams:
     def remove_deleted(self, names: list[tuple[str, str]], newest: int) -> None:
         """Remove the files of deleted streams.
 
-        `names` are (virtual host, name) of all existing queues. `newest` is the number up to which
-        the catalog is complete.
+        `names` has the pair (virtual host, name) of each existing queue. `newest` is the number up
+        to which no definition is missing in the catalog.
         """
         self.findings += remove_deleted_streams(
             self._store.stream_disk, self._store.stream_root, names, newest

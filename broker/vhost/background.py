@@ -46,10 +46,10 @@ class BindingRemover(Protocol):
     """The part of the class Bindings that a BindingRemoval calls."""
 
     def remove_slice(self, exchange: Exchange, destination: Destination, most: int) -> int:
-        """Remove up to `most` bindings from `exchange` to `destination`, one of which is deleted.
+        """Remove up to `most` bindings of a deleted exchange, or to a deleted destination.
 
-        Return how many bindings were removed, those with long keys counted several times, and more
-        if the exchange was deleted; 0 if none are left.
+        Return the cost as a number of bindings: a binding with a long key counts several times, and
+        the deletion of an auto-delete exchange adds to the cost. Return 0 if no binding is left.
         """
 
     def delete_unused(self, exchange: Exchange) -> None:
@@ -57,7 +57,7 @@ class BindingRemover(Protocol):
 
 
 class PolicyUpdate(BulkTask):
-    """A task that applies the present policies to all these exchanges, and to queues in slices."""
+    """A task that applies the present policies to exchanges, then to queues, in slices."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class PolicyUpdate(BulkTask):
 class BindingRemoval(BulkTask):
     """A task that removes the bindings between exchanges and destinations, in slices.
 
-    All bindings lead from the same exchange, or to the same destination, which is deleted.
+    All bindings lead from one deleted exchange, or to one deleted destination.
     """
 
     def __init__(
@@ -123,8 +123,8 @@ class BindingRemoval(BulkTask):
 class ExchangeRemoval(BulkTask):
     """A task that deletes auto-delete exchanges which lost their last bindings, in slices.
 
-    The deletion of one exchange may take the last binding of another one: a client may bind
-    thousands of exchanges in a chain.
+    The deletion of one exchange may remove the last binding of another exchange. A client may bind
+    thousands of exchanges in such a chain.
     """
 
     def __init__(self, bindings: BindingRemover, agenda: Agenda) -> None:

@@ -28,8 +28,9 @@ from matching.bucket import members
 
 #: The cost of the deletion of an auto-delete exchange, as a number of removed bindings.
 DELETION_COST: Final = 5
-#: If a destination has more bindings to an exchange than these, all plans of the exchange are
-#: retired with it.
+#: If more bindings than this lead from an exchange to a deleted destination, all plans of the
+#: exchange are retired. If the destination is bound to more exchanges than this, all plans of the
+#: virtual host are retired.
 SINGLE_RETIREMENTS: Final = 256
 
 
@@ -114,9 +115,9 @@ class Bindings:
     def add(self, exchange: Exchange, binding: Binding) -> Binding | None:
         """Add a binding without storing it. A restore calls this for a stored binding.
 
-        Return the binding with the same destination, key and arguments, which is replaced; None if
-        there is none. Raise PreconditionFailed if the type of the exchange does not accept the
-        binding.
+        Return the old binding with the same destination, key and arguments, which the new binding
+        replaces; None if there is no such binding. Raise PreconditionFailed if the type of the
+        exchange does not accept the binding.
         """
         exchange.check(binding)
         return exchange.bind(binding)
@@ -140,7 +141,7 @@ class Bindings:
             self._store.wait_for_all(ticket)
 
     def remove_to(self, destination: Destination) -> None:
-        """Remove all bindings to a deleted destination, in slices; retire their plans at once."""
+        """Remove all bindings to a deleted destination, in slices, and retire its plans at once."""
         self.retire_to(destination)
         exchanges = [one for one in members(destination.bound_to) if isinstance(one, Exchange)]
         if exchanges:
@@ -148,9 +149,10 @@ class Bindings:
             BindingRemoval(self, self._agenda, exchanges, [destination]).run()
 
     def retire_to(self, destination: Destination) -> None:
-        """Retire the plans that may lead to a destination by its bindings.
+        """Retire all plans that may contain this destination because of a binding.
 
-        Retire all plans if it is bound to very many exchanges, which takes less time.
+        If the destination is bound to more than SINGLE_RETIREMENTS exchanges, retire all plans of
+        the virtual host, which takes less time.
         """
         bound_to = destination.bound_to
         if isinstance(bound_to, dict) and len(bound_to) > SINGLE_RETIREMENTS:
@@ -173,9 +175,10 @@ class Bindings:
     def remove_slice(self, exchange: Exchange, destination: Destination, most: int) -> int:
         """Remove up to `most` bindings from `exchange` to `destination`, after a deletion.
 
-        Return how many bindings were removed, those with long keys counted several times, and
-        DELETION_COST more if the exchange was deleted with its last one; 0 if none are left. The
-        store removes these bindings itself, with the exchange or the destination.
+        Return the cost as a number of bindings: a binding with a long key counts several times, and
+        DELETION_COST is added if the exchange was deleted because it lost its last binding. Return
+        0 if no binding is left. The store needs no record of each binding, because it removes the
+        bindings with the deleted exchange or destination.
         """
         removed = exchange.unbind_some(destination, most)
         for binding in removed:
@@ -196,8 +199,8 @@ class Bindings:
     def _auto_delete(self, exchange: Exchange) -> bool:
         """Delete the exchange if it is auto-delete and has lost its last binding.
 
-        If the deletion of another auto-delete exchange took that binding, delete this one later.
-        Return True if it was deleted now.
+        If the deletion of another auto-delete exchange removed the last binding, delete this
+        exchange in a later slice. Return True if the exchange was deleted now.
         """
         if exchange.options.auto_delete and not exchange.bindings and not exchange.dead:
             if not self._deleting:
@@ -217,7 +220,7 @@ class Bindings:
 
 
 def _is_durable(exchange: Exchange, binding: Binding) -> bool:
-    """True if the binding survives a restart, because both of its ends do."""
+    """True if the binding survives a restart, because the exchange and the destination do."""
     target = binding.destination
     durable = (
         target.durable

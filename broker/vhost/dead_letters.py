@@ -18,11 +18,11 @@ which they were discarded. A job is bulk work of the agenda: deliveries go first
 several queues take turns. While MOVES_MAX messages wait in a job, its queue discards no expired
 messages.
 
-A full queue discards one message for each message that it gets. If MOVES_MAX of these messages
-wait, the clients that publish to the queue wait until half of them are published. So at most
-MOVES_MAX messages wait, plus those that one turn adds, plus one further message of each publisher.
-A job that publishes to such a queue moves one message in each slice, so that no cycle of queues
-stands still.
+A full queue discards one message for each message that it gets. If MOVES_MAX messages wait that
+were discarded for this reason, the clients that publish to the queue wait until half of the
+messages are published. So at most MOVES_MAX messages wait, plus the messages that one turn adds,
+plus one further message of each publisher. A job that publishes to such a queue moves one message
+in each slice, so that no cycle of queues stands still.
 
 Dead letters and delayed messages move from one queue to others. The store gets both changes in one
 group: after a crash, the message is either still in the one queue or already in the others.
@@ -68,14 +68,15 @@ from broker.store.contract import Store, Ticket
 
 #: A dead letter loses its expiration, or it would expire in the next queue too.
 _WITHOUT_EXPIRATION: Final[dict[str, object]] = {"expiration": None}
-#: Work of a job in one slice, and the work for one message besides its copies. The unit is the work
-#: for one copy. A slice publishes up to 100 messages, which takes 1 to 2 ms.
+#: Work of a job in one slice, and the work for one message besides its copies. The unit is one
+#: step, the work for one copy. A slice publishes up to 100 messages, which takes 1 to 2 ms.
 STEPS_PER_SLICE: Final[i64] = 1_000
 _MESSAGE_STEPS: Final[i64] = 9
 #: Steps of the search for the destinations of a message that count as one step of a slice.
 SEARCH_STEPS: Final[i64] = 8
 #: Number of waiting messages in one job at which its queue stops discarding messages that have
-#: expired or are above a lowered limit. These stay in the queue, where they can be on disk.
+#: expired or are above a lowered limit. These messages stay in the queue, where they can be on
+#: disk.
 MOVES_MAX: Final = 10_000
 #: The reason for which a full queue discards a message.
 OVERFLOWED: Final = DEAD_LETTER_REASONS[int(OVER_LIMIT)]
@@ -135,10 +136,10 @@ class MessagePublisher(Protocol):
         """Make the message the retained message of its topic."""
 
     def leave(self, context: PublishContext) -> None:
-        """Count one user of the context less, because a connection or a will no longer needs it."""
+        """Decrement the use count of the context: a connection or a will no longer needs it."""
 
     def set_behind(self, queue: LimitedQueue, behind: bool) -> None:
-        """Make the publishers to a queue wait from now on; with `behind` False, let them go on."""
+        """If `behind` is True, make the publishers to the queue wait; else let them go on."""
 
 
 class SharedAddresses:
@@ -184,7 +185,7 @@ class QueueMoves(BulkTask):
         return self._messages.size
 
     def add(self, message: Message) -> None:
-        """Publish the message in a later slice, after those that wait already."""
+        """Publish the message in a later slice, after the messages that wait already."""
         if self._messages.size == 0:
             self._publisher.moves[self._queue] = self
             self._publisher.agenda.add_bulk(self)
@@ -238,7 +239,7 @@ class QueueMoves(BulkTask):
     def _amended(self, message: Message, slot: SearchSlot) -> tuple[Route, Message] | None:
         """Return the new message that is published in place of this one, and its route.
 
-        Return None if the search for its destinations pauses: the job goes on with it later.
+        Return None if the search for the destinations pauses. The job continues the search later.
         """
         raise NotImplementedError
 
@@ -271,7 +272,7 @@ class DeadLetters(QueueMoves):
         self._reasons: Fifo[str] = Fifo()
 
     def add_for(self, message: Message, reason: str) -> None:
-        """Publish a message that was discarded for `reason`, after those that wait already."""
+        """Publish a message that was discarded for `reason`, after the waiting messages."""
         self._reasons.push(reason)
         if reason == OVERFLOWED:
             self.overflowed += 1

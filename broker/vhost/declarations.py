@@ -213,7 +213,7 @@ class Declarations:
         exchange.dead = True
         if exchange.options.durable:
             # Append this entry before `on_deleted` releases the delayed messages: their release
-            # counts once this entry is durable.
+            # takes effect once this entry is durable.
             self._store.append(Undefined(self._vhost, "exchange", name, exchange.number), ticket)
         if isinstance(exchange, DelayedExchange):
             del self.delays[name]
@@ -367,8 +367,8 @@ class Declarations:
         del self.queues[queue.name]
         self.queues_deleted += 1
         if queue.durable:
-            # Append this entry before `on_deleted` releases the messages: their release counts once
-            # this entry is durable.
+            # Append this entry before `on_deleted` releases the messages: their release takes
+            # effect once this entry is durable.
             self._store.append(Undefined(self._vhost, "queue", queue.name, queue.number), ticket)
         purged = queue.on_deleted()
         self.deleted.add_queue(queue)
@@ -461,7 +461,7 @@ class Declarations:
     # -- journals
 
     def record_in(self, name: str) -> None:
-        """Record all messages in the stream of this name from now on; declare it if needed.
+        """Record all messages in the stream of this name from now on; declare the stream if needed.
 
         Raise PreconditionFailed if the name is that of a queue of another type.
         """
@@ -472,7 +472,7 @@ class Declarations:
         elif not isinstance(known, StreamQueue):
             raise PreconditionFailed(
                 f"the journal of vhost '{self._vhost}' cannot be '{name}': "
-                "a queue of another type has this name; choose another one"
+                "a queue of another type has this name; choose another name"
             )
         self._find_journals()
         self._declare_topology()

@@ -205,7 +205,7 @@ class RetainedMessages:
     def restore(self, message: Message, position: i64) -> None:
         """Add a stored message when the broker starts. Its entry in the store has `position`.
 
-        The limits hold for new messages only.
+        The limits apply to new messages only.
         """
         self._serial += 1
         held = self._held[message.address.key] = RetainedMessage(

@@ -241,8 +241,9 @@ class VirtualHost(DeadLetterHost):
         self._planner.retire_all()
 
     def retire_plans_to(self, destination: Destination) -> None:
-        """Make the plans stale that may lead to a destination, because it or its permissions
-        changed.
+        """Make the plans stale that may lead to a destination.
+
+        Called because the destination or its permissions changed.
         """
         self.bindings.retire_to(destination)
 
@@ -295,8 +296,8 @@ class VirtualHost(DeadLetterHost):
         """Delete a session or a subscription group, with its inbox and bindings."""
         inbox = subscriber.inbox
         if inbox.durable:
-            # Append this entry before `on_deleted` releases the messages: their release counts once
-            # this entry is durable.
+            # Append this entry before `on_deleted` releases the messages: their release takes
+            # effect once this entry is durable.
             self.store.append(
                 Undefined(self.name, "session", subscriber.name, subscriber.number), ticket
             )
@@ -448,8 +449,9 @@ class VirtualHost(DeadLetterHost):
     def publish_persistent(self, route: Route, message: Message, ticket: Ticket | None) -> None:
         """Store a message and put it into the queues of its plan. Hot path.
 
-        Only for a plan whose `slow_path_mask` names no feature of the message but PERSISTENCE. The
-        message must not have QoS 2, and the plan must have an empty `reliable_relay`.
+        Call this method only if the plan's `slow_path_mask` names no feature of the message except
+        PERSISTENCE. The message must not have QoS 2, and the plan must have an empty
+        `reliable_relay`.
         """
         plan = route.plan
         annotations: list[int] | None = None
@@ -473,9 +475,9 @@ class VirtualHost(DeadLetterHost):
     ) -> i64:
         """Publish a message of a producer that numbers its messages, and return the fate.
 
-        A repeated message is not published again. Its ticket waits until all changes so far, and so
-        the first publication, are durable. Without a ticket, the publisher hears of no refusal, and
-        its later messages are not held back.
+        A repeated message is not published again. Its ticket waits until all changes so far are
+        durable, and with them the first publication. Without a ticket, the publisher is not told of
+        a refusal, so its later messages are not refused.
         """
         if self.producers.is_repeat(publication):
             context.count_fate(REPEATED)
@@ -516,7 +518,8 @@ class VirtualHost(DeadLetterHost):
     def prepare(self, route: CcRoute, message: Message) -> None:
         """Do as much of the work for a persistent message as is possible before it is published.
 
-        An annotation is made when the message is published.
+        If a queue of the plan needs an annotation, do nothing, because the annotation is made when
+        the message is published.
         """
         plan = route.plan
         if message.qos > AT_MOST_ONCE and plan.durable and not plan.annotated:
@@ -566,7 +569,7 @@ class VirtualHost(DeadLetterHost):
         self.agenda.add(PublishWill(self, context, will, lifetime, session))
 
     def leave(self, context: PublishContext) -> None:
-        """Count one user of the context less, because a connection or a will no longer needs it."""
+        """Decrement the use count of the context: a connection or a will no longer needs it."""
         self.contexts.leave(context)
 
     # -- requests of queues
@@ -587,9 +590,10 @@ class VirtualHost(DeadLetterHost):
         moves.add_for(message, reason)
 
     def set_behind(self, queue: LimitedQueue, behind: bool) -> None:
-        """Make the publishers to a queue wait; with `behind` False, let all who wait continue.
+        """If `behind` is True, make publishers to the queue wait; else let all of them go on.
 
-        Called between publications, because the plans that lead to the queue are retired.
+        The method retires the plans that lead to the queue, so it must be called between
+        publications.
         """
         queue.behind = behind
         self.retire_plans_to(queue)
@@ -614,7 +618,7 @@ def _new_route(context: PublishContext, exchange: str, key: str, plan: Plan | No
 
 
 def _with_plan(route: Route, plan: Plan) -> Route:
-    """Return a copy of the route with a plan for one message, made from the message's headers."""
+    """Return a copy of the route with another plan, which was made for one message."""
     copy = Route(route.exchange, route.key, plan)
     copy.origin = route.origin
     return copy

@@ -63,12 +63,12 @@ class Exchange(Destination):
 
     @property
     def lookup_steps(self) -> i64:
-        """The steps of a search that the last call of `match` took."""
+        """The number of search steps that the last call of `match` took."""
         return 0
 
     @property
     def uses_keys(self) -> bool:
-        """True if a match depends on the routing key. If not, one lookup serves all keys."""
+        """True if a match depends on the routing key. If False, one lookup serves all keys."""
         return True
 
     @property
@@ -112,7 +112,7 @@ class Exchange(Destination):
     def unbind_some(self, destination: Destination, most: int) -> list[Binding]:
         """Remove and return up to `most` bindings to a destination, fewer if their keys are long.
 
-        An empty list means that none are left.
+        An empty list means that no binding to the destination is left.
         """
         mine = self.bindings.get(destination, {})
         found: list[Binding] = []
@@ -170,14 +170,18 @@ class Exchange(Destination):
     def first_word(self, binding: Binding) -> str | None:
         """Return the first word that all routing keys matched by the binding have in common.
 
-        Return None if they have none in common, as for a binding that begins with a wildcard.
+        Return None if there is no such word, as for a binding key that begins with a wildcard.
         """
         return None
 
     def searches(
         self, key: str, properties: Properties, found: list[Binding]
     ) -> list[Search[Binding]]:
-        """Return the searches of a lookup that can pause, which add the bindings to `found`."""
+        """Return searches that add the bindings which match a message to `found`, and that can
+        pause.
+
+        An exchange without pausing searches adds the bindings itself, and returns an empty list.
+        """
         found += self.match(key, properties)
         return []
 

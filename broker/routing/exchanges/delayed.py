@@ -1,6 +1,7 @@
 """The delayed-message exchange (RabbitMQ's plugin `x-delayed-message`).
 
-It keeps a message for the number of milliseconds in its header `x-delay`, and then routes it.
+The exchange keeps a message for the number of milliseconds in the message's header `x-delay`, and
+then routes the message.
 
     publish --> x-delay > 0? --yes--> waiting: a DelayQueue, --> the time has come --+
                      |                ordered by time, stored                        v

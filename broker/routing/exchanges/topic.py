@@ -21,13 +21,14 @@ from matching.grammar import AMQP, DEFAULT, MQTT, swap
 from matching.matcher import Search
 from matching.visits import VisitBound
 
-#: A lookup that visits at most this many nodes is done at once. Compiled, 4,094 nodes take some 70
-#: us, or 150 us in a search that can pause.
+#: A lookup that visits at most this many index nodes is done in one turn. Compiled, 4,094 nodes
+#: take some 70 us, or 150 us in a search that can pause.
 DIRECT_NODES: Final = 4_096
-#: This many nodes of the bound count as one step, because most lookups visit far fewer nodes than
-#: the bound.
+#: Number of index nodes, of the upper bound for a lookup, that count as one step. Most lookups
+#: visit far fewer nodes than the bound.
 NODES_PER_STEP: Final = 8
-#: The number of patterns of one destination that are not checked against the limit.
+#: If a destination has fewer bindings than this, a new pattern is not checked against the limit of
+#: index nodes.
 UNCHECKED_PATTERNS: Final = 32
 
 
@@ -43,8 +44,8 @@ class TopicExchange(Exchange):
         self._matcher: Bilingual[Binding] = Bilingual(DEFAULT, algorithm)
         #: For each grammar, an upper bound of the number of nodes that a lookup visits.
         self._bounds: list[VisitBound] = [VisitBound(AMQP), VisitBound(MQTT)]
-        #: An upper bound for the patterns of each destination that has more than
-        #: UNCHECKED_PATTERNS.
+        #: For each destination whose patterns are checked against the limit, an upper bound of the
+        #: number of nodes that a lookup visits because of them.
         self._bounds_by_destination: dict[Destination, VisitBound] = {}
 
     @property
