@@ -1,9 +1,9 @@
 """Deferred work of a broker: queue drains, wills, and bulk work in slices.
 
-While a protocol front end delivers a message, it must not call back into the core. It leaves a Task
-on the agenda instead. The server calls `turn` once per turn of its event loop, before it sends the
-bytes that the outlets collected. The server also calls `advance`, which sets the clocks, at the
-time `deadline` or earlier.
+While a protocol front end delivers a message, it must not call back into the core. The front end
+leaves a Task on the agenda instead. The server calls `turn` once per turn of its event loop, before
+it sends the bytes that the outlets collected. The server also calls `advance`, which sets the
+clocks, at the time `deadline` or earlier.
 
 There are two classes of work, so that one queue's mass of work does not delay other queues:
 

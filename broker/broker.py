@@ -77,8 +77,9 @@ class Broker:
         """Delete a virtual host and its contents, in slices.
 
         From now on no client can connect to the virtual host, and the front ends disconnect its
-        clients. It stays in `vhosts` until it is empty. Raise PreconditionFailed for the virtual
-        host "/", which must stay because it keeps the counters of deleted virtual hosts.
+        clients. The virtual host stays in `vhosts` until it is empty. Raise PreconditionFailed for
+        the virtual host "/", which must stay because it keeps the counters of deleted virtual
+        hosts.
         """
         if name == "/":
             raise PreconditionFailed("vhost '/' cannot be deleted")
@@ -89,7 +90,7 @@ class Broker:
             VirtualHostRemoval(self, vhost).run()
 
     def remove_vhost(self, vhost: VirtualHost) -> None:
-        """Remove an empty virtual host, and add its counters to those of "/"."""
+        """Remove an empty virtual host, and add its counters to the counters of "/"."""
         del self.vhosts[vhost.name]
         self.vhosts["/"].absorb(vhost)
         self.alarms.changed.remove(vhost.alarm)

@@ -17,7 +17,7 @@ class BrokerLimits:
         #: Largest number of routes that one PublishContext caches, and of plans that a virtual host
         #: caches.
         self.routes = 65_536
-        #: Number of PublishContexts of a virtual host above which unused ones are removed.
+        #: Number of PublishContexts of a virtual host above which unused contexts are removed.
         self.contexts = 1_000
         #: Largest number of retained messages of a virtual host, and largest total size of their
         #: bodies and topics in bytes.

@@ -46,7 +46,10 @@ class _Cost:
 
 
 def bounded_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
-    """Compile a regular expression. Raise PreconditionFailed if it is invalid or may be slow."""
+    """Compile a regular expression with `flags`, which are flags of `re`.
+
+    Raise PreconditionFailed if the expression is too long or invalid, or may be slow.
+    """
     if len(text) > PATTERN_MAX:
         raise PreconditionFailed(
             f"the regular expression has {len(text)} characters; the limit is {PATTERN_MAX}"
@@ -118,7 +121,10 @@ def _item(item: Any) -> _Cost:
 
 
 def _repetition(least: int, most: int, inner: _Cost) -> _Cost:
-    """Return the cost of a repetition: exponential if `inner` can match in several ways."""
+    """Return the cost of `least` to `most` repetitions of a part with the cost `inner`.
+
+    The cost is exponential if the part can match in several ways.
+    """
     if inner.free == 0 and inner.factor == 1 and inner.fixed:
         return _Cost(int(most > least), 1, most == least)
     most = min(most, NAME_MAX)

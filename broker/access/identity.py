@@ -48,7 +48,7 @@ class Identity:
         self.anonymous = False
         #: Time at which the identity expires, in seconds since the epoch; 0 for never.
         self.expires = 0.0
-        #: Cost of a permission check relative to that of an identity without topic rules.
+        #: Cost of a permission check, relative to the check of an identity without topic rules.
         self.weight = 1
         self._configure = pattern_of(configure)
         self._write = pattern_of(write)

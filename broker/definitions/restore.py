@@ -48,9 +48,10 @@ class SessionRestorer:
     def restore(
         self, vhost: VirtualHost, name: str, number: i64, definition: Definition
     ) -> Subscriber:
-        """Restore a session without a connection, and return it.
+        """Restore the session `name`, without a connection, and return it.
 
-        Raise BrokerError if the definition is invalid.
+        `number` is the number of the session's definition in the store. Raise BrokerError if the
+        definition is invalid.
         """
         raise NotImplementedError
 
@@ -145,7 +146,7 @@ class DefinitionsRestore:
             self._by_number[vhost.name, int(exchange.number)] = exchange
 
     def add(self, number: int, entry: Defined) -> None:
-        """Restore one definition, or report why it is refused."""
+        """Restore the definition with this number in the store, or report why it is refused."""
         report = self.report
         try:
             self._restore(number, entry)

@@ -13,7 +13,7 @@ BCC: Final = "BCC"
 
 
 def parse_additional_keys(headers: Mapping[str, object]) -> list[str]:
-    """Return the routing keys in the headers `CC` and `BCC`, those of `CC` first.
+    """Return the routing keys in the headers `CC` and `BCC`, first the keys of `CC`.
 
     Raise PreconditionFailed if one of the two headers is not a list.
     """
@@ -26,7 +26,7 @@ def parse_additional_keys(headers: Mapping[str, object]) -> list[str]:
 
 
 def additional_keys(headers: Mapping[str, object]) -> list[str]:
-    """Return the routing keys in the headers `CC` and `BCC`, those of `CC` first.
+    """Return the routing keys in the headers `CC` and `BCC`, first the keys of `CC`.
 
     A header that is not a list counts as empty.
     """

@@ -71,8 +71,8 @@ UNREADABLE: Final[i64] = 10
 OVERDELIVERED: Final[i64] = 11
 #: The delay of the message is over, and it was published again.
 RELEASED: Final[i64] = 12
-#: The counts of every queue that has not counted a fate yet: one shared list, never changed. It
-#: saves memory: most queues are inboxes of idle sessions.
+#: The counts of every queue that has not counted a fate yet: one shared list, never changed.
+#: Sharing the list saves memory, because most queues are inboxes of idle sessions.
 NO_FATES: Final[list[int]] = [0] * 13
 #: The names of the copy fates, as metrics show them.
 COPY_FATES: Final = (

@@ -130,7 +130,7 @@ class PropertyCodec:
     def encoded(self, encoding: AmendedEncoding, content: bytes, qos: i64) -> Encoding:
         """Return an encoding of the same properties and body that keeps the properties as bytes.
 
-        `content` and `qos` are those of the message. This default, used until a front end sets
+        `content` and `qos` are attributes of the message. This default, used until a front end sets
         its own codec, returns `encoding`.
         """
         return encoding

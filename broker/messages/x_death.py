@@ -1,6 +1,6 @@
 """The death records of a dead letter: headers `x-death`, `x-first-death-*`, `x-last-death-*`.
 
-They have the format of RabbitMQ 4. `x-death` is a list, the last death first:
+These headers have the format of RabbitMQ 4. `x-death` is a list, the last death first:
 
     [{queue, reason, count, exchange, routing-keys, time, original-expiration}, ...]
 
@@ -66,8 +66,8 @@ def count_death(
     """Count in `deaths` that a message died in `queue` for `reason`.
 
     The entry of this queue and reason moves to the front of the list. `exchange`, `keys` and
-    `expiration` are those with which the message was published; only a new entry gets them. `time`
-    is in seconds since the epoch.
+    `expiration` say how the message was published; only a new entry gets them. `time` is in seconds
+    since the epoch.
     """
     for death in deaths:
         if death.get("queue") == queue and death.get("reason") == reason:
@@ -117,8 +117,8 @@ def death_headers(
 ) -> dict[str, object]:
     """Return the headers that the broker adds to a dead letter.
 
-    `headers` are those that the message has already. The headers `x-first-death-...` are added only
-    if the message does not have them.
+    `headers` are the headers that the message has already. The headers `x-first-death-...` are
+    added only if the message does not have them.
     """
     changed: dict[str, object] = {"x-death": deaths}
     for which in ("first", "last"):

@@ -181,8 +181,8 @@ class QueueArguments:
     def hash_kind(self) -> str:
         """The `Destination.hash_kind` of the queue, for the seed of a consistent-hash binding.
 
-        It depends on the declared arguments only. They never change. A policy may change, which
-        would move messages between queues.
+        It depends only on the declared arguments, which never change. If it depended on the policy,
+        too, a change of the policy would move messages between queues.
         """
         declared = self.arguments
         if self.stream:

@@ -54,8 +54,8 @@ class Delivery:
 class ReturnedMessage:
     """A message that was returned to its queue.
 
-    It holds no reference to the consumer that returned it, so that a requeued message keeps no
-    closed connection in memory.
+    The object has no reference to the consumer that returned the message, so that a requeued
+    message keeps no closed connection in memory.
     """
 
     __slots__ = ("attempts", "message", "sequence")
@@ -260,7 +260,7 @@ class MessageSource(Destination):
                     and (pool is None or pool.credit > 0)
                     and consumer.outlet.open()
                 ):
-                    # Consumers of equal priority take turns: move this one behind the others.
+                    # Consumers of equal priority take turns: move this consumer behind the others.
                     last = at
                     while (
                         last + 1 < len(self.standby)
@@ -279,7 +279,7 @@ class MessageSource(Destination):
         return len(self.consumers) + len(self.standby)
 
     def subscribe(self, consumer: Consumer) -> None:
-        """Add a consumer to the consumers that take turns, or to those that stand by.
+        """Add a consumer to the consumers that take turns, or to the consumers that stand by.
 
         If the new consumer has a higher priority than all present consumers, the present consumers
         stand by from now on, except in a queue with a single active consumer.

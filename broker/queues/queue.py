@@ -6,7 +6,8 @@
 
 A queue is first in, first out. Each message has a sequence number in its queue. A message that a
 consumer returns (a requeue) goes back to its old place: `returned` is sorted by sequence number.
-All sequence numbers in `returned` are lower than those in `waiting`, so `returned` goes first.
+All sequence numbers in `returned` are lower than the numbers in `waiting`, so `returned` goes
+first.
 
 Backpressure: a consumer is ready while it has credit (prefetch) and its outlet accepts data. If no
 consumer is ready, messages wait in the queue. One invariant saves a drain per message: while
@@ -527,7 +528,7 @@ class Queue(MessageSource):
         """Discard expired messages from the head: at most `limit` now, the others as bulk work.
 
         If bulk work of this queue waits already and `limit` is not UNLIMITED, discard none now. An
-        expired message behind one that has not expired stays until it is at the head.
+        expired message behind a message that has not expired stays until it is at the head.
         """
         if limit != UNLIMITED and self._upkeep_waits():
             return
@@ -621,7 +622,7 @@ class Queue(MessageSource):
         purged = int(self.depth)
         if purged:
             self.count(PURGED, purged)
-            # The sequence numbers of later messages follow those of the purged ones.
+            # The sequence numbers of later messages follow the numbers of the purged messages.
             self._sequence += self._waiting.size + self._paged
             self.depth = self._paged = 0
             emptying = PurgeTask(

@@ -46,9 +46,9 @@ from matching.grammar import swap
 class DeclarationRights:
     """The rights of one user to declare objects in a virtual host. The methods raise AccessRefused.
 
-    `administrator` is True if the user has the tag of this name. `exchanges` and `policies` are
-    those of the virtual host. `queues` are the queues of the virtual host, and the deleted queues
-    whose dead letters are not published yet.
+    `administrator` is True if the user has the tag of this name. `exchanges` and `policies` are the
+    exchanges and policies of the virtual host. `queues` are the queues of the virtual host, and the
+    deleted queues whose dead letters are not published yet.
     """
 
     def __init__(

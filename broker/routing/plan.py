@@ -70,8 +70,8 @@ class Plan:
         ]
         #: Subscribers that get a message published with QoS 0.
         self.relay = _relay([subscriber for subscriber, _ in subscribers])
-        #: Subscribers that get messages published with QoS 1 or 2 with QoS 0, because their
-        #: subscription asks for QoS 0.
+        #: Subscribers whose subscription asks for QoS 0. They get messages published with QoS 1 or
+        #: 2, too, but with QoS 0.
         self.reliable_relay = _relay(
             [subscriber for subscriber, qos in subscribers if qos == AT_MOST_ONCE]
         )
@@ -110,7 +110,8 @@ class Plan:
         self.refusal: BrokerError | None = None
         #: The fate of each message.
         self.fate: i64 = ROUTED if targets else UNROUTABLE
-        #: The number of copies of each message, with the copies that cannot be represented.
+        #: The number of copies of each message, including the copies that a destination cannot
+        #: represent.
         self.copies: i64 = len(targets) + unrepresentable
         #: The number of copies of each message whose destination cannot represent the topic.
         self.unrepresentable: i64 = unrepresentable

@@ -8,10 +8,10 @@
 A search counts its steps. A binding, or a node that a matcher visits, is one step; the lookup of a
 routing key is ten steps or more. A step takes 15 to 200 ns, compiled. Most searches take less than
 100 steps. One client can make a search take millions of steps (exchanges bound to each other,
-thousands of routing keys in a CC header, patterns with many wildcards), so a search may pause. It
-does STEPS_PER_TURN steps in a turn of the event loop; then the publication waits, and its publisher
-with it, while other clients are served. The publisher calls again in the next turn with the same
-SearchSlot, which holds the search.
+thousands of routing keys in a CC header, patterns with many wildcards), so a search may pause. A
+search does STEPS_PER_TURN steps in a turn of the event loop; then the publication waits, and its
+publisher with it, while other clients are served. The publisher calls again in the next turn with
+the same SearchSlot, which holds the search.
 
 Bindings may change during a pause. Then the search begins anew, at most RESTARTS times. After that,
 the search goes on in spite of changes. The destinations that it finds may then lack a binding that
@@ -43,7 +43,7 @@ NAME_BYTES: Final = 255
 STEPS_PER_TURN: Final[i64] = 4_096
 #: Steps of a search that must not pause.
 UNLIMITED: Final[i64] = 1 << 60
-#: Steps of the lookup of one routing key in an exchange, beside those of its matcher.
+#: Steps of the lookup of one routing key in an exchange, in addition to the matcher's steps.
 _KEY_STEPS: Final[i64] = 10
 #: The cost of a step in units of a connection's work budget (protocols/connection.py).
 STEP_COST: Final[i64] = 2
@@ -54,7 +54,7 @@ RESTARTS: Final = 2
 def live_destinations(
     targets: Iterable[tuple[Queue | Subscriber, int]],
 ) -> list[tuple[Queue | Subscriber, int]]:
-    """Return those of the destinations that still exist, each with its QoS.
+    """Return the destinations in `targets` that still exist, each with its QoS.
 
     A queue that a policy replaced is represented by its replacement.
     """
@@ -98,10 +98,9 @@ class SearchScope:
         self.paused: i64 = 0
 
     def default_target(self, key: str) -> Queue | None:
-        """Return the queue named `key`, to which the default exchange routes this key; None if
-        absent.
+        """Return the queue to which the default exchange routes `key`; None if there is none.
 
-        A topology stream counts as absent, because no client may publish to it.
+        That is the queue named `key`, except the topology stream, to which no client may publish.
         """
         queue = self.queues.get(key) or self.replies.get(key)
         return None if key == TOPOLOGY and isinstance(queue, StreamQueue) else queue

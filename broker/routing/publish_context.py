@@ -146,7 +146,10 @@ class PublishContext:
         self._fates[fate] += 1
 
     def count_copies(self, copies: i64, unrepresentable: i64) -> None:
-        """Count copies that `count` has not counted, for example of delivered retained messages."""
+        """Count copies that `count` has not counted, for example of delivered retained messages.
+
+        `unrepresentable` of these copies could not be represented by their destination.
+        """
         self._copies += copies
         self._unrepresentable += unrepresentable
 
@@ -273,7 +276,7 @@ class PublishContexts:
         ]:
             self._past.setdefault(idle.front, IngressCounters()).add(idle)
             del self._contexts[key]
-        # If most contexts are in use, search for unused ones again when there are twice as many.
+        # If most contexts are in use, look for unused contexts again when there are twice as many.
         self._most = max(self._limits.contexts, 2 * len(self._contexts))
 
     def absorb(self, other: PublishContexts) -> None:

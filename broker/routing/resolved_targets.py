@@ -13,9 +13,9 @@ from broker.stream.queue import StreamQueue
 class ResolvedTargets:
     """The destinations of a message that a transaction publishes when it commits.
 
-    `targets` are the destinations with their QoS, and `unrepresentable` is the number of those that
-    cannot represent the topic. `journals` are the streams that record the message with the name of
-    its `publisher`. Destinations that are bound later get no copy.
+    `targets` are the destinations with their QoS. `unrepresentable` is the number of further
+    destinations, which cannot represent the topic. `journals` are the streams that record the
+    message with the name of its `publisher`. Destinations that are bound later get no copy.
     """
 
     def __init__(

@@ -90,7 +90,7 @@ def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -
 def copy_catalog(source: str, target: str) -> None:
     """Copy a catalog as it is at one moment. A broker may write the catalog meanwhile.
 
-    Raises StoreError if the catalog cannot be read or the copy cannot be written.
+    Raise StoreError if the catalog cannot be read or the copy cannot be written.
     """
     create_private(target)
     try:
@@ -136,7 +136,7 @@ def _names(directory: str) -> list[str]:
 
 
 def _copy(files: dict[str, OpenedFile], target: str, progress: Callable[[int, int], None]) -> int:
-    """Copy files, and return the size of the copies in bytes."""
+    """Copy files, and return the size of the copies in bytes. `progress` is as in `back_up`."""
     total = sum(os.fstat(file.descriptor).st_size for file in files.values())
     done = 0
     for name, file in files.items():
@@ -158,9 +158,9 @@ def _copy_streams(source: str, target: str) -> int:
     """Copy the segments of streams, after the log, and return their size in bytes.
 
     The log has the durable end of each stream; a start from the backup removes rows after this end.
-    The newest segments are copied first: retention may remove the oldest ones meanwhile, and the
-    copy must not have a gap. An index is copied before its segment, so that the copied segment has
-    all rows that the index covers.
+    The newest segments are copied first: retention may remove the oldest segments meanwhile, and
+    the copy must not have a gap. An index is copied before its segment, so that the copied segment
+    has all rows that the index covers.
     """
     done = 0
     for directory, _, names in os.walk(source):

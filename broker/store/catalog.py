@@ -114,7 +114,7 @@ class Catalog:
         self.broken = ""
         self._vhosts: set[str] = set()
         try:
-            # SQLite ignores damaged frames and all frames behind them without an error.
+            # SQLite ignores damaged frames and all frames after them without an error.
             self.wal = WalCheck(RealDisk(), path + "-wal")
         except OSError as unread:
             raise CatalogError(f"cannot read '{path}-wal': {unread.strerror or unread}") from unread

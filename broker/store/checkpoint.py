@@ -204,7 +204,7 @@ class Checkpointing:
         self._range_at = 0
         self._scan: FileScan | None = None
         #: Name of a later file -> number of its entries about the replaced files. Then the sums of
-        #: `live` and of `balance` of the replaced files. All are figures of the stage LOOK.
+        #: `live` and of `balance` of the replaced files. The stage LOOK sets all three.
         self._late_needs: dict[str, int] = {}
         self._late_live: i64 = 0
         self._late_balance: i64 = 0

@@ -24,9 +24,9 @@ class Codec:
         raise NotImplementedError
 
     def load(self, tag: int, parameters: bytes, content: bytes) -> Encoding:
-        """Return the encoding of a stored content. Equal encodings are one shared object.
+        """Return the encoding of a stored content, from the values that `dump` returned.
 
-        Raise ValueError if `parameters` cannot be read.
+        Equal encodings are one shared object. Raise ValueError if `parameters` cannot be read.
         """
         raise NotImplementedError
 

@@ -114,8 +114,8 @@ class MessageStored(StoreEntry):
     def with_expiry(self, queue: i64, clock: i64) -> Message:
         """Return the message with the expiry time that the queue's message TTL gave it.
 
-        An earlier expiry time of the message itself is kept.
-        `clock` is the time of the wall clock minus that of the broker's clock, in ms.
+        An earlier expiry time of the message itself is kept. `clock` is the wall clock's time minus
+        the broker clock's time, in ms.
         """
         message, serials = self.message, self.annotations
         serial: i64 = (
@@ -360,8 +360,8 @@ class Store:
         self.stream_disk: Disk = Disk()
         self.stream_root = "streams"
         #: True if a journal (a stream that records every publication of its virtual host) exists.
-        #: Then all publishers are throttled while the disk cannot keep up, not only those of
-        #: persistent messages.
+        #: Then all publishers are throttled while the disk cannot keep up, not only the publishers
+        #: of persistent messages.
         self.journaling = False
         #: The durable ends of the streams at the start of the broker: stream number -> offset.
         self.stream_ends: dict[int, int] = {}
@@ -407,7 +407,7 @@ class Store:
         return self.append(MessageStored(vhost, message, queues, annotations), ticket)
 
     def prepare(self, entry: MessageStored) -> None:
-        """Encode an entry, if possible, that is appended to a group later.
+        """Encode in advance, if possible, an entry that is appended to a group later.
 
         A large group is applied in one turn, so as much as possible is done before it begins.
         """
@@ -462,7 +462,7 @@ class Store:
     def wait_for_all(self, ticket: Ticket) -> None:
         """Let the ticket wait until all entries appended so far are durable.
 
-        For a request that changes nothing, such as the declaration of an existing queue: the
+        Called for a request that changes nothing, such as the declaration of an existing queue: the
         queue's first declaration may not be durable yet.
         """
         self.wait_for(self.position, ticket)
@@ -486,9 +486,7 @@ class Store:
             )
 
     def _gather_streams(self) -> None:
-        """Add the new ends of streams to the group, so that their rows become durable with the
-        group.
-        """
+        """Add the new ends of streams to the group, with which their rows become durable."""
         ends, self._ends_before_group = self._ends_before_group, {}
         for stream in self.streams:
             end = stream.stream_end()

@@ -97,7 +97,7 @@ class Disk:
     """A file system. All methods may raise OSError."""
 
     def open(self, path: str, writable: bool) -> File:
-        """Open an existing file."""
+        """Open an existing file for reading, and if `writable` is True for writing, too."""
         raise NotImplementedError
 
     def open_directory(self, path: str) -> File:
@@ -116,7 +116,7 @@ class Disk:
         raise NotImplementedError
 
     def make_directory(self, path: str) -> None:
-        """Make a directory unless it exists. Its parent must exist."""
+        """Make a directory if it does not exist. The parent directory must exist."""
         raise NotImplementedError
 
     def rename(self, old: str, new: str) -> None:

@@ -40,7 +40,7 @@ from broker.store.layout import (
 from broker.store.reading import BAD, END, RecordReader
 
 MAGIC: Final = b"TLOG"
-#: The format of most heads, and that of a segment with dropped files before it.
+#: The format of most heads, and the format of a segment's head if files before it were dropped.
 FORMAT: Final[i64] = 1
 FORMAT_GAP: Final[i64] = 2
 SEGMENT: Final[i64] = 1
@@ -201,7 +201,10 @@ class LogFile:
         self._file: File | None = None
 
     def add_to_index(self, position: i64, offset: i64, always: bool = False) -> None:
-        """Add a record to the index, if it is INDEX_STRIDE bytes or more after the last entry."""
+        """Add a record to the index, if it is INDEX_STRIDE bytes or more after the last entry.
+
+        If `always` is True, add the record in any case.
+        """
         if always or offset - self._last_indexed >= INDEX_STRIDE:
             self._last_indexed = offset
             self._offsets.append(offset)
@@ -403,7 +406,7 @@ class FileScan:
 
 
 def is_closed(file: File, size: i64, seed: i64) -> bool:
-    """True if a file ends with a closing record."""
+    """True if a file of `size` bytes ends with a closing record."""
     if size < DATA_START + CLOSING_SIZE:
         return False
     reader = RecordReader(seed, 0)
@@ -412,7 +415,7 @@ def is_closed(file: File, size: i64, seed: i64) -> bool:
 
 
 def read_closing_salt(file: File, size: i64) -> i64:
-    """Return the salt in the closing record of a file; -1 if the file has none."""
+    """Return the salt in the closing record of a file of `size` bytes; -1 if there is none."""
     if size < DATA_START + CLOSING_SIZE:
         return -1
     salt: i64 = i64(read_i32_be(file.read(size - 4, 4), 0)) & _U32

@@ -87,7 +87,7 @@ class Quarantine:
         return path
 
     def copy(self, source: File, start: int, end: int, name: str) -> str:
-        """Copy a part of a file to the quarantine, and return the path of the copy.
+        """Copy a file's bytes from `start` to `end` to the quarantine; return the path of the copy.
 
         A copy that exists already is left as it is: the same damage was found before.
         """

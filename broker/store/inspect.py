@@ -192,7 +192,10 @@ def _names(disk: Disk, directory: str) -> list[str]:
 
 
 def describe(entry: StoreEntry, contents: bool = False) -> str:
-    """Return the fields of an entry in one line, without its kind."""
+    """Return the fields of an entry in one line, without its kind.
+
+    `contents` adds the first 200 bytes of a message's content.
+    """
     if isinstance(entry, MessageStored):
         message = entry.message
         body = f" content={message.content[:200]!r}" if contents else ""
@@ -229,6 +232,8 @@ def repair(
 ) -> Iterator[Finding]:
     """Repair the log, and yield a finding for each problem and each repaired file.
 
+    `salt` and `check` are as in `verify`.
+
     Cut the torn tail, quarantine damage and rewrite damaged files: after that, `verify` finds no
     problem. Raise StoreError if a file cannot be read or written.
     """
@@ -258,7 +263,10 @@ def repair(
 
 
 def _rewrite_file(disk: Disk, directory: str, file: LogFile, salt: i64, after: i64) -> None:
-    """Replace a file by a copy that has an intact head and only the undamaged records."""
+    """Replace a file by a copy that has an intact head and only the undamaged records.
+
+    `after` is the last position in the file before.
+    """
     head = (
         Head(CHECKPOINT, salt, file.last, 0)
         if file.checkpoint

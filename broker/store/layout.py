@@ -62,8 +62,8 @@ RETAINED_FLAG: Final[i64] = 4
 ANNOTATION_MODULUS: Final[i64] = 65_535 * 32_768
 #: Size of each (queue, annotation) pair of a STORED record, in bytes.
 QUEUE_SIZE: Final[i64] = 12
-#: Added to the kind of the first record of a batch. It says that all bytes before the record were
-#: durable when the batch was written.
+#: Added to the kind of the first record of a batch. This bit says that all bytes before the record
+#: were durable when the batch was written.
 BATCH_START: Final[i64] = 0x80
 
 #: Least distance between two records in the index of a file, in bytes.

@@ -52,8 +52,9 @@ def open_store(
 ) -> OpenedStore:
     """Open the store in a directory, or create it. Raise StoreError if that fails.
 
-    `salt` is a random number below 2**32, for a new store. `report` is called with a sentence
-    about each lost message, `progress` while the log is read.
+    `salt` is a random number below 2**32, for a new store. `report` is called with a sentence about
+    each lost message, `progress` while the log is read. `segment_size` is the size at which a
+    segment is full, in bytes.
     """
     catalog = Catalog(f"{directory}/{CATALOG}", _has_log(disk, f"{directory}/{LOG}"))
     try:

@@ -208,7 +208,7 @@ class GroupMember:
 
 
 def group_members(data: bytes, position: i64, start: i64, end: i64) -> list[GroupMember]:
-    """Return the members of the group in `data[start:end]`.
+    """Return the members of the group in `data[start:end]`. The first member has `position`.
 
     Raise DamagedStore if the group has no member, if a member has an impossible kind, or if the
     sizes of the members do not add up to the size of the group.

@@ -446,7 +446,8 @@ class Recoverer:
     def _find_durable_before(self, file: LogFile, start: i64, size: i64, last: i64) -> i64:
         """Return the offset of the last record from `start` on that is the first of its batch.
 
-        All bytes before that offset were durable. Return 0 if there is no such record.
+        All bytes before that offset were durable. Return 0 if there is no such record. `size` is
+        the size of the file, `last` the last position before `start`.
         """
         scan = FileScan(file.file(), start, size, file.seed, last)
         durable_before: i64 = 0
@@ -484,7 +485,7 @@ class Recoverer:
     # -- damage
 
     def _cut(self, file: LogFile, offset: i64, size: i64, reason: str) -> None:
-        """Cut the torn end of the last batch off the file."""
+        """Cut the torn end of the last batch off the file, which has `size` bytes, at `offset`."""
         self.report.findings.append(
             Finding(CUT, file.name, int(offset), int(size - offset), reason)
         )
@@ -498,8 +499,9 @@ class Recoverer:
             writable.close()
 
     def _quarantine(self, file: LogFile, start: i64, end: i64, reason: str) -> None:
-        """Copy damage to the quarantine. The damage stays in the file until a checkpoint replaces
-        it.
+        """Copy the damage from offset `start` to `end` to the quarantine.
+
+        The damage stays in the file until a checkpoint replaces the file.
         """
         finding = Finding(QUARANTINED, file.name, int(start), int(end - start), reason)
         self.report.findings.append(finding)
@@ -529,7 +531,10 @@ class Recoverer:
 
 
 def missing_end(recovery: Recovery, log_position: i64) -> Finding | None:
-    """Return a finding if the log ends before a position up to which it was written, else None."""
+    """Return a finding if the log ends before `log_position`, up to which it was written.
+
+    Return None if the log is complete.
+    """
     if log_position < recovery.next:
         return None
     return Finding(

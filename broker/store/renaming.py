@@ -15,7 +15,8 @@ from broker.store.contract import Defined
 #: Kinds of definitions whose names the broker makes. They contain routing keys, which need not be
 #: UTF-8.
 _LINKS: Final = ("binding", "subscription")
-#: Bytes of a name that are kept free for a number that makes the name unique.
+#: Number of bytes of a name that are reserved for a suffix such as `~2`, which makes the name
+#: unique.
 _SUFFIX: Final = 12
 
 Numbered = tuple[int, Defined]

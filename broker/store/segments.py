@@ -73,8 +73,8 @@ class SegmentLog:
         #: The reason for which the log is stopped; empty if it is not stopped.
         self.poisoned = ""
         #: The reason for which checkpoints are disabled; empty if they are enabled. They are
-        #: disabled if a checkpoint would remove a file with damage that could not be copied to the
-        #: quarantine.
+        #: disabled once damage is found that is not in the quarantine, because a checkpoint would
+        #: remove the damaged file.
         self.no_checkpoint_reason = ""
         #: When the full files have the size `check_size`, or the sum of their `reclaimable` has the
         #: value `check_reclaimable`, the files are read to measure the size of their live records
@@ -138,6 +138,8 @@ class SegmentLog:
         self, replay: Replay, progress: Callable[[Recovery], None] = ignore_progress
     ) -> Recovery:
         """Recover the log, passing all records to `replay`, and get ready to append.
+
+        `progress` is called with the report of the recovery while the log is read.
 
         Raise TooNew if the log has an unknown format, another StoreError if it cannot be opened.
         """
@@ -286,7 +288,10 @@ class SegmentLog:
         raise WriteFailed(reason, error.errno or 0) from error
 
     def _roll(self, first: i64) -> tuple[LogFile, File]:
-        """Create the next segment and make it durable, before any record is written to it."""
+        """Create the next segment and make it durable, before any record is written to it.
+
+        `first` is the position of the first record that the segment gets.
+        """
         head = Head(SEGMENT, self.salt, first, self.last)
         file = LogFile(self.disk, self.directory, head)
         try:
@@ -396,7 +401,7 @@ class SegmentLog:
             raise StoreError(os_error_text(file.path, "remove", error)) from error
 
     def remove_leftover(self) -> int:
-        """Try again to remove the leftover files, and return the size of the removed ones in bytes.
+        """Try again to remove the leftover files; return the size of the removed files in bytes.
 
         Files that still cannot be removed are not reported again. May block.
         """
@@ -511,7 +516,7 @@ class LogReader:
         )
 
     def _more(self, file: LogFile, count: i64) -> bool:
-        """Load the next bytes of the file; return False at its end."""
+        """Load `count` bytes of the file from the next record on; return False at its end."""
         reader = self._reader
         offset: i64 = reader.base + reader.at
         had: i64 = len(reader.data) - reader.at

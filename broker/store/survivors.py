@@ -57,7 +57,7 @@ class LiveMessages:
         self._hint: i64 = 0
 
     def add(self, position: i64, queues: list[int], size: i64) -> None:
-        """Add a message with the queues that hold it."""
+        """Add a message with the queues that hold it; `size` is the size of its record in bytes."""
         self._positions.append(position)
         self._sizes.append(size)
         if queues:
@@ -234,7 +234,7 @@ class Survivors(Replay):
     ) -> None:
         """Process a durable record after the last position that a checkpoint covers.
 
-        It may settle or supersede entries that the checkpoint then omits.
+        The record may settle or supersede entries, which the checkpoint then omits.
         """
         if kind == GROUP:
             for member in group_members(data, position, start, end):
@@ -308,7 +308,7 @@ class Survivors(Replay):
     def known_number(self) -> int:
         """Return the number up to which no definition is missing in the catalog.
 
-        It is above all numbers unless the catalog has lost its end.
+        If the catalog has not lost its end, the result is above all numbers.
         """
         return int(self.newest_number) if self.unknown_holders else _ALL
 

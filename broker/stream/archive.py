@@ -207,7 +207,10 @@ class SegmentWriter:
             )
 
     def _roll(self, base: i64) -> tuple[Segment, Segment, File]:
-        """Create the next segment and make it durable, before any batch is written to it."""
+        """Create the next segment and make it durable, before any batch is written to it.
+
+        `base` is the offset of the segment's first row.
+        """
         self.finish()
         try:
             if self.epoch == 0:
@@ -301,7 +304,7 @@ class BatchAppender(BatchSink):
                 return  # ArchiveWrite.write flushes again at the end, and raises then.
 
     def flush(self) -> None:
-        """Write the batches that wait. Raise WriteFailed if the rest can be written later."""
+        """Write the batches that wait. Raise WriteFailed if the others can be written later."""
         while self.unwritten:
             self.written.append(self._segment_writer.append(self.unwritten[0]))
             del self.unwritten[0]

@@ -46,7 +46,7 @@ def _remove_stream(disk: Disk, directory: str, place: str, newest: int) -> list[
     """Remove the files of a deleted stream, and its directory if it is then empty.
 
     Remove nothing, and return a finding, if it is uncertain that the stream was deleted. `place` is
-    the directory's name in findings.
+    the directory's name in findings; `newest` is as in `remove_deleted_streams`.
     """
     names = _names(disk, directory)
     stream_files = [name for name in names if name.endswith(SUFFIXES)]

@@ -279,7 +279,7 @@ class StreamRecovery:
             self._finish(part, part.size)
 
     def _is_torn_end(self, segment: Segment, file: File, place: i64, size: int) -> bool:
-        """True if the bad data is the torn end of the last segment.
+        """True if the bad data from `place` on is the torn end of the last segment.
 
         Always False if the log is intact, because the log then says where the durable rows end.
         """
@@ -295,7 +295,8 @@ class StreamRecovery:
         """Copy the intact batches after damage to new segments, and return these segments.
 
         The caller removes the damage afterwards. If the broker crashes before that, the next start
-        copies the batches again. `marks` are the places of batches in the index.
+        copies the batches again. The damage begins at `place`; `size` is the size of the file in
+        bytes. `marks` are the places of batches in the index.
         """
         start = segment.end
         copy = self._quarantine.copy(file, 0, size, f"{name}-{place}-{size - place}.bad")
@@ -375,7 +376,8 @@ class StreamRecovery:
         )
 
     def _cut_batch(self, segment: Segment, batch: BatchView, place: i64, size: int) -> None:
-        """Cut the segment at a batch of which only the first rows, or none, were confirmed.
+        """Cut the segment at `place`, at a batch of which only the first rows or none are
+        confirmed.
 
         The confirmed rows are copied to a new segment before the batch is removed.
         """

@@ -41,7 +41,7 @@ _CHECKSUM: Final = struct.Struct("<Q")
 
 
 def segment_name(epoch: int, base: int) -> str:
-    """Return the file name of a segment."""
+    """Return the file name of the segment with this epoch and this base offset."""
     return f"{epoch:010d}-{base:020d}.arrow"
 
 
@@ -84,7 +84,11 @@ class Segment(FileUser):
     def add_batch(
         self, base: i64, count: i64, place: i64, size: i64, first_at: i64, last_at: i64
     ) -> None:
-        """Add a batch to the segment, and to its index if INDEX_STRIDE bytes have passed."""
+        """Add a batch of `count` rows from offset `base` on, which has `size` bytes at `place`.
+
+        The index gets at most one batch for each INDEX_STRIDE bytes. `first_at` and `last_at` are
+        the times (us) at which the first and the last row of the batch were published.
+        """
         if not self._places or place - self._places[-1] >= INDEX_STRIDE:
             self._offsets.append(base)
             self._places.append(place)

@@ -188,7 +188,7 @@ class Bindings:
         return cost + DELETION_COST if self._auto_delete(exchange) else cost
 
     def _record(self, exchange: Exchange, binding: Binding, added: bool) -> None:
-        """Write the change to the topology stream, if there is one."""
+        """Record the binding as added or removed in the topology stream, if there is one."""
         if self.topology is not None:
             session = isinstance(binding.destination, Subscriber)
             if added:

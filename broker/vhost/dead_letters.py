@@ -2,7 +2,8 @@
 
 A dead letter is a message that a queue discards (it expired, the queue was full, a consumer
 rejected it, or it was returned too often) and that is published to the queue's dead letter
-exchange. Its header `x-death` counts, for each queue and reason, how often that happened.
+exchange. Its header `x-death` counts, for each queue and reason, how often the message was
+discarded.
 
 A dead letter cycle is a chain of dead letter exchanges that leads a message back to a queue which
 discarded it before; without a check, the message would go round for ever. So before a dead letter
@@ -25,7 +26,7 @@ plus one further message of each publisher. A job that publishes to such a queue
 in each slice, so that no cycle of queues stands still.
 
 Dead letters and delayed messages move from one queue to others. The store gets both changes in one
-group: after a crash, the message is either still in the one queue or already in the others.
+group: after a crash, the message is either still in the old queue or already in the new queues.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ SEARCH_STEPS: Final[i64] = 8
 MOVES_MAX: Final = 10_000
 #: The reason for which a full queue discards a message.
 OVERFLOWED: Final = DEAD_LETTER_REASONS[int(OVER_LIMIT)]
-#: Largest number of addresses that are kept to be shared.
+#: Largest number of addresses that SharedAddresses holds.
 ADDRESSES_MAX: Final = 1_024
 
 
@@ -237,7 +238,7 @@ class QueueMoves(BulkTask):
         self._messages.pop()
 
     def _amended(self, message: Message, slot: SearchSlot) -> tuple[Route, Message] | None:
-        """Return the new message that is published in place of this one, and its route.
+        """Return the route and the new message, which is published in place of `message`.
 
         Return None if the search for the destinations pauses. The job continues the search later.
         """

@@ -3,8 +3,8 @@
     declare, delete --> dict of exchanges or queues --> store (if durable) --> topology stream
                         --> plans retired, because routes may lead elsewhere now
 
-The methods `add_...` store nothing. They are also called when the broker starts, for stored
-definitions: then the object gets the number that it has in the store.
+The methods `add_...` store nothing. These methods are also called when the broker starts, for
+stored definitions. The object then gets the number that it has in the store.
 
 A journal is a stream that records each message published in the virtual host. With the first
 journal the stream `$topology` is declared, which records the declarations and bindings, so that a
@@ -463,7 +463,7 @@ class Declarations:
     def record_in(self, name: str) -> None:
         """Record all messages in the stream of this name from now on; declare the stream if needed.
 
-        Raise PreconditionFailed if the name is that of a queue of another type.
+        Raise PreconditionFailed if a queue of another type has this name.
         """
         self.journal = name
         known = self.queues.get(name)

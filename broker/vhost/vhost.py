@@ -185,7 +185,7 @@ class VirtualHost(DeadLetterHost):
     def delete_exchange(
         self, name: str, if_unused: bool = False, ticket: Ticket | None = None
     ) -> None:
-        """Delete an exchange, if it exists."""
+        """Delete an exchange, if it exists. See `Declarations.delete_exchange`."""
         self.declarations.delete_exchange(name, if_unused, ticket)
 
     def declare_queue(
@@ -210,7 +210,7 @@ class VirtualHost(DeadLetterHost):
         if_empty: bool = False,
         ticket: Ticket | None = None,
     ) -> int:
-        """Delete a queue, and return how many messages it held."""
+        """Delete a queue, and return how many messages it held. See `Declarations.delete_queue`."""
         return self.declarations.delete_queue(queue, if_unused, if_empty, ticket, self.closing)
 
     def rights_of(self, identity: Identity, administrator: bool) -> DeclarationRights:
@@ -282,7 +282,7 @@ class VirtualHost(DeadLetterHost):
         self.declarations.evict_default_route(queue)
 
     def new_inbox(self, name: str, durable: bool, max_length: int) -> Queue:
-        """Return a new queue for a session. A full inbox drops its oldest messages."""
+        """Return a new inbox for a session, which drops its oldest messages above `max_length`."""
         inbox = self.inboxes[name] = Queue(self.name, name, self.agenda, self.store, durable)
         inbox.private = True
         inbox.max_length = max_length

@@ -43,7 +43,8 @@ TYPES: dict[str, type[Exchange]] = {
 def is_topic(exchange: Exchange) -> bool:
     """True if topic rules apply to the routing keys of the exchange.
 
-    They apply to topic exchanges, and to delayed exchanges that route as a topic exchange does.
+    Topic rules apply to topic exchanges, and to delayed exchanges that route as a topic exchange
+    does.
     """
     inner = exchange.inner if isinstance(exchange, DelayedExchange) else exchange
     return inner.kind == TopicExchange.kind

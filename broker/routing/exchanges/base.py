@@ -53,8 +53,8 @@ class Exchange(Destination):
     def __init__(self, name: str, options: ExchangeOptions) -> None:
         super().__init__(name)
         self.options = options
-        #: The name of the alternate exchange, which gets the messages that match no binding. It is
-        #: set by the declaration or by a policy; None if there is none.
+        #: The name of the alternate exchange, which gets the messages that match no binding. The
+        #: declaration or a policy sets the name; None if neither does.
         self.alternate = options.alternate
         self.bindings: dict[Destination, dict[str, Binding]] = {}
         #: A number that grows with each change that makes plans through this exchange stale, such
@@ -177,10 +177,9 @@ class Exchange(Destination):
     def searches(
         self, key: str, properties: Properties, found: list[Binding]
     ) -> list[Search[Binding]]:
-        """Return searches that add the bindings which match a message to `found`, and that can
-        pause.
+        """Return searches that can pause, and that add the matching bindings to `found`.
 
-        An exchange without pausing searches adds the bindings itself, and returns an empty list.
+        An exchange without such searches adds the bindings itself, and returns an empty list.
         """
         found += self.match(key, properties)
         return []

@@ -1,6 +1,7 @@
 """The consistent-hash exchange (RabbitMQ's `x-consistent-hash`).
 
-It routes each message to one of its bindings, and messages with equal keys to the same binding.
+This exchange routes each message to one of its bindings, and messages with equal keys to the same
+binding.
 
 Rendezvous hashing with weights: for each message key, each binding gets a score, computed from a
 hash of the binding's seed and the key, and from the binding's weight. The binding with the highest

@@ -24,7 +24,7 @@ from broker.routing.exchanges.base import Exchange, ExchangeOptions
 from matching.matcher import Search
 
 HEADER: Final = "x-delay"
-#: The longest delay, in milliseconds. A longer delay is shortened to this one.
+#: The longest delay, in milliseconds. A longer delay is shortened to DELAY_MAX.
 DELAY_MAX: Final = 1 << 50
 
 

@@ -24,8 +24,8 @@ from matching.visits import VisitBound
 #: A lookup that visits at most this many index nodes is done in one turn. Compiled, 4,094 nodes
 #: take some 70 us, or 150 us in a search that can pause.
 DIRECT_NODES: Final = 4_096
-#: Number of index nodes, of the upper bound for a lookup, that count as one step. Most lookups
-#: visit far fewer nodes than the bound.
+#: This many nodes in the upper bound of a lookup count as one step, because most lookups visit far
+#: fewer nodes than the bound.
 NODES_PER_STEP: Final = 8
 #: If a destination has fewer bindings than this, a new pattern is not checked against the limit of
 #: index nodes.
@@ -45,7 +45,7 @@ class TopicExchange(Exchange):
         #: For each grammar, an upper bound of the number of nodes that a lookup visits.
         self._bounds: list[VisitBound] = [VisitBound(AMQP), VisitBound(MQTT)]
         #: For each destination whose patterns are checked against the limit, an upper bound of the
-        #: number of nodes that a lookup visits because of them.
+        #: number of nodes that a lookup visits because of these patterns.
         self._bounds_by_destination: dict[Destination, VisitBound] = {}
 
     @property
