@@ -291,7 +291,7 @@ class Checkpointing:
             while left > 0 and scan.offset - start < STEP_SIZE:
                 if not scan.advance():
                     if reader.stop != END:
-                        raise self._damaged(file, f"at {scan.offset} {reader.reason}")
+                        raise self._damaged(file, f"at offset {scan.offset}, {reader.reason}")
                     self._scan = None
                     self._range_at += 1
                     break
@@ -452,7 +452,8 @@ class Checkpointing:
             return
         if not reader.is_intact(reader.record_start, reader.end):
             raise self._damaged(
-                file, f"wrong checksum of the record at offset {reader.base + reader.record_start}"
+                file,
+                f"the record at offset {reader.base + reader.record_start} has a wrong checksum",
             )
         if kind > PUBREC_RECEIVED:
             self._count_live(position, [0])

@@ -130,7 +130,7 @@ class RecordReader:
             raise TooNew(f"a record has kind {kind}, which this version of Trellis does not know")
         position: i64 = read_i64_be(data, at + 16)
         if position <= self.last and not (kind == CLOSED and position == self.last):
-            return self._bad(f"a record's position {position} comes after {self.last}")
+            return self._bad(f"a record's position {position} is not above {self.last}")
         last: i64 = position
         if kind == GROUP:
             count: i64 = group_size(data, at + HEADER_SIZE) if length >= COUNT_SIZE else 0
@@ -226,7 +226,7 @@ def group_members(data: bytes, position: i64, start: i64, end: i64) -> list[Grou
         if kind < STORED or GROUP <= kind <= CLOSED or kind > SEQUENCED:
             raise DamagedStore(
                 f"the group record at position {position} holds a record of kind {kind},"
-                " which is no entry"
+                " which cannot be in a group"
             )
         found.append(GroupMember(kind, position, start + MEMBER_HEADER_SIZE, stop))
         start = stop

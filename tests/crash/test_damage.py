@@ -226,7 +226,7 @@ def no_data_in_the_last_file(directory: Path) -> None:
         (empty("catalog.sqlite"), "error: the catalog "),
         (of_something_else, "is not a catalog of Trellis: move it away"),
         (no_database, "is damaged (file is not a database): "),
-        (newer_catalog, "has schema version 99, and this broker knows up to "),
+        (newer_catalog, "has schema version 99, and this broker knows only versions up to "),
         (newer_log, "reads only formats 1 to 2; use the version that wrote it"),
     ],
 )

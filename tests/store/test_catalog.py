@@ -378,7 +378,8 @@ def test_a_newer_catalog_is_refused_and_left_alone(tmp_path: Path) -> None:
     newer.close()
     before = path.read_bytes()
     with pytest.raises(
-        CatalogError, match=f"schema version {VERSION + 1}, and this broker knows up to {VERSION}"
+        CatalogError,
+        match=f"schema version {VERSION + 1}, and this broker knows only versions up to {VERSION}",
     ):
         Catalog(str(path))
     assert path.read_bytes() == before

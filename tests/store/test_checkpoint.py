@@ -351,7 +351,8 @@ def test_damage_that_appears_later_stops_the_checkpoint_and_nothing_is_removed()
     before = disk.contents()
     with pytest.raises(
         DamagedStore,
-        match=r"no checkpoint is made, because .* is damaged: at 64 a record's checksum is wrong. "
+        match=r"no checkpoint is made, because .* is damaged: "
+        r"at offset 64, a record's checksum is wrong. "
         r"Nothing was removed",
     ):
         log.checkpoint()

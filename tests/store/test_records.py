@@ -336,7 +336,7 @@ def test_positions_must_grow() -> None:
     assert (
         not reader.advance()
         and reader.stop == BAD
-        and reader.reason == "a record's position 5 comes after 5"
+        and reader.reason == "a record's position 5 is not above 5"
     )
 
 
@@ -479,7 +479,9 @@ def test_a_group_without_an_entry_is_damaged() -> None:
             Decoder(CODECS).entry(GROUP, 7, payload, 0, len(payload))
     for kind in (0, GROUP, CLOSED, SEQUENCED + 1):
         payload = (1).to_bytes(4, "big") + bytes([kind]) + len(inner).to_bytes(4, "big") + inner
-        with pytest.raises(DamagedStore, match=f"holds a record of kind {kind}, which is no entry"):
+        with pytest.raises(
+            DamagedStore, match=f"holds a record of kind {kind}, which cannot be in a group"
+        ):
             Decoder(CODECS).entry(GROUP, 7, payload, 0, len(payload))
 
 
