@@ -142,8 +142,8 @@ class Catalog:
         if version > VERSION:
             raise CatalogError(
                 f"the catalog {self.path} has schema version {version}, and this broker knows only"
-                f" versions up to {VERSION}: start the newer broker that wrote it, or restore a backup"
-                " that this version made"
+                f" versions up to {VERSION}: start the newer broker that wrote it, or restore a"
+                " backup that this version made"
             )
         if version == 0 and self._known:
             raise CatalogError(
