@@ -10,7 +10,7 @@ and delivers the message to the destinations of the Route's Plan. A message with
 plan's `slow_path_mask` names takes the slow path instead. Nothing in the core reads a clock, draws
 a random number or waits; only `store` opens files.
 
-Folders, from the ground up; each imports only what stands above it in this list:
+Folders, from the ground up; each folder imports only folders above it in this list:
 
     messages/       a message, its fates, the output buffer of a connection
     store/          the log of messages, the catalog of definitions, recovery
@@ -22,8 +22,8 @@ Folders, from the ground up; each imports only what stands above it in this list
     broker          all virtual hosts, and the parts that they share
     definitions/    import, export and restoring of definitions
 
-Beside them stand agenda (deferred work and timers), limits, alarms, errors, eviction, names (the
-check of names), nesting (the bound on nested values) and patterns (regular expressions).
+The other modules are agenda (deferred work and timers), limits, alarms, errors, eviction, names
+(the check of names), nesting (the bound on nested values) and patterns (regular expressions).
 
 Reading order: messages/message, messages/outlet, agenda, store/contract, queues/destination,
 queues/consumer, messages/fates, queues/queue, queues/limited, routing/route, routing/binding,

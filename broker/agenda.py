@@ -85,7 +85,8 @@ class Agenda:
     def later(self, task: Task) -> None:
         """Run the task in the next call of `turn`, after the tasks that wait already.
 
-        A task that works in slices adds itself here, so that other work runs between two slices.
+        A task that works in slices adds itself with this method, so that other work runs between
+        two slices.
         """
         if not self._next_turn:
             self.wake()

@@ -53,7 +53,7 @@ class Broker:
         self.add_vhost("/")
 
     def add_vhost(self, name: str) -> VirtualHost:
-        """Create a virtual host without storing it, as a restore needs. Return the virtual host."""
+        """Create a virtual host without storing it, and return it. A restore calls this method."""
         vhost = self.vhosts[name] = VirtualHost(
             name, self.agenda, self.store, self.limits, self.streams
         )

@@ -28,8 +28,9 @@ class Identity:
     """A user, and the names that the user may configure, write to and read from.
 
     The permissions are regular expressions, as in RabbitMQ. The user has a permission on a name if
-    its expression matches anywhere in the name: `^orders$` permits that name alone, an empty
-    expression permits no name, and `.` matches any character, because a name may contain any.
+    the permission's expression matches anywhere in the name: `^orders$` permits that name alone,
+    and an empty expression permits no name. A `.` also matches a line feed, because a name may
+    contain any character except NUL.
 
     Plans keep the results of permission checks. Therefore an Identity never changes; if permissions
     change, another Identity replaces it.
@@ -130,7 +131,7 @@ class Identity:
 def pattern_of(text: str) -> re.Pattern[str]:
     """Return the regular expression of a permission; an empty text matches only the empty name.
 
-    Raises re.error.
+    Raise re.error if the text is not a regular expression.
     """
     return re.compile(text or "^$", re.DOTALL)
 
@@ -240,7 +241,7 @@ class Authenticator:
         return None
 
     def reserved_for(self, vhost: str, client_id: str) -> list[str]:
-        """Return the users for whom rules reserve a client identifier; none if it is free."""
+        """Return the users for whom rules reserve a client identifier; empty if it is free."""
         return []
 
     def close(self) -> None:

@@ -4,8 +4,9 @@
     reserve client {username}-*      all identifiers that begin with the user's name and `-`
 
 These rules are in the list of a user's topic rules for a virtual host. Only users with a matching
-rule may connect with such an identifier, so no other user can take it before its device connects.
-A login looks its identifier up once, in a time that does not grow with the number of users.
+rule may connect with such an identifier, so no other user can take the identifier before its device
+connects. A login looks its identifier up once, in a time that does not grow with the number of
+users.
 """
 
 from __future__ import annotations

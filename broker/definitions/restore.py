@@ -66,7 +66,7 @@ class SessionRestorer:
         positions: array[int],
         pubrec_received: set[int],
     ) -> None:
-        """Restore the messages that waited in a session's inbox, or were sent to its client.
+        """Restore the messages of a session's inbox: they wait, or its client has not settled them.
 
         An inbox without messages is restored too.
         `pubrec_received` are the positions of messages that the client has acknowledged with a

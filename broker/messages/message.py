@@ -198,8 +198,8 @@ class Message:
     All queues that hold the message share this object. So it never changes once it is in a queue: a
     queue with a time to live puts a copy that expires earlier.
 
-    `expires` is a time of the agenda in ms (0: never). `position` is the message's position in
-    the store (0: not stored).
+    `expires` is a time of the agenda's clock in ms (0: never). `position` is the message's position
+    in the store (0: not stored).
     """
 
     __slots__ = (
@@ -236,7 +236,7 @@ class Message:
         return self.encoding.properties(self.content)
 
     def cache_recoded(self, encoding: Encoding, content: bytes) -> bytes:
-        """Cache `content`, the message's content in another encoding, and return it.
+        """Cache `content`, which is the message's content in another `encoding`, and return it.
 
         So a message with many readers of another protocol is encoded once for all of them.
         """

@@ -60,7 +60,7 @@ class HeapQueue(LimitedQueue):
         self._trim_restored()
 
     def _insert(self, returned: ReturnedMessage) -> None:
-        """Add a message to the heap, and schedule the expiry of the first one."""
+        """Add a message to the heap, and schedule the expiry of the first message."""
         heapq.heappush(
             self._heap, (int(self._rank(returned.message)), int(returned.sequence), returned)
         )

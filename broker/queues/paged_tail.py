@@ -28,7 +28,7 @@ _AS_STORED: Final = -1
 
 
 class Chunk:
-    """A run of messages of the tail: for each one its position, its expiry, and its flags.
+    """A run of messages of the tail: for each message its position, its expiry, and its flags.
 
     The flags are the QoS with which the message goes to this queue, and whether it was retained.
     """
@@ -105,7 +105,7 @@ class PagedTail:
         return self._chunks.size == 0 and not self._read_ahead
 
     def pop(self) -> list[Message | None]:
-        """Remove and return the next messages, up to the first one that cannot be read.
+        """Remove and return the next messages, up to the first message that cannot be read.
 
         Return `[None]` if the next message itself cannot be read; the store has logged the reason.
         Raise OutOfDescriptors, and remove nothing, if no file descriptor is left to read the
@@ -120,7 +120,7 @@ class PagedTail:
         return messages
 
     def _read(self) -> list[Message | None]:
-        """Remove the next chunk and return its messages; None for each unreadable one."""
+        """Remove the next chunk and return its messages, with None for each unreadable message."""
         chunk = self._chunks.peek()
         assert chunk is not None
         wanted = [position for position in chunk.positions if position > 0]
@@ -145,7 +145,7 @@ class PagedTail:
 def read_stored(
     store: Store, queue: i64, positions: array[int], expiring: bool
 ) -> Iterator[Message | None]:
-    """Yield the messages of a queue at these positions, read in chunks; None for an unreadable one.
+    """Yield the messages of a queue at these positions, read in chunks; None if unreadable.
 
     `expiring` is True if the queue's annotations in the store are expiry times.
     """

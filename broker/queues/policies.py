@@ -175,7 +175,10 @@ def _queue_kinds(kind: object) -> tuple[str, ...]:
 
 
 def policy_of(vhost: str, name: str, row: Mapping[str, object]) -> Policy:
-    """Create a policy from its stored or imported form. Raise PreconditionFailed if invalid."""
+    """Create a policy from its stored or imported form.
+
+    Raise PreconditionFailed if the form or the policy is invalid.
+    """
     definition, pattern, apply_to, priority = (
         row.get(key) for key in ("definition", "pattern", "apply-to", "priority")
     )

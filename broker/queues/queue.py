@@ -615,7 +615,7 @@ class Queue(MessageSource):
         )
 
     def purge(self) -> int:
-        """Purge the queue: discard all waiting messages, and return how many.
+        """Purge the queue: discard all waiting messages, and return their number.
 
         The messages leave the queue at once; they are released in the store in slices.
         """

@@ -1,7 +1,7 @@
 """Equivalence of declarations: a new declaration of an existing object must have equal options.
 
 AMQP 0-9-1 lets several clients declare the same object, if they all declare it with the same
-options. If an option or an argument differs, the error names it.
+options. If an option or an argument differs, the error names this option or argument.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The plans of a virtual host that are in use, and which of them a change makes stale.
+"""The index of the plans in use in a virtual host: finds the plans that a change makes stale.
 
 A change of a binding concerns the messages of one exchange, and often of one first word of the
 routing key: a subscription to `command.lamp7.#` does not concern `telemetry.lamp7`. So plans are
@@ -64,7 +64,7 @@ class PlanPlace:
 
 
 class PlanIndex:
-    """The interned plans: routes with the same exchanges, bucket and destinations share one.
+    """The interned plans: routes with the same exchanges, bucket and destinations share one plan.
 
     At most `most` plans are kept for messages whose destinations depend on their headers.
     """
@@ -93,7 +93,7 @@ class PlanIndex:
         return self._plans.get(key)
 
     def get_of_message(self, key: tuple[object, ...]) -> Plan | None:
-        """Return the plan of the destinations that were found for one message; None if unknown."""
+        """Return the plan of the destinations that were found for one message, if there is one."""
         return self._of_messages.get(key)
 
     def add_of_message(self, key: tuple[object, ...], plan: Plan) -> None:

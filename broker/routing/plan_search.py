@@ -331,7 +331,7 @@ class PlanSearch:
         return at == 0 or target.may_read(topic_of(self._keys[at]))
 
     def _changed(self) -> bool:
-        """True if what the search has found may be outdated.
+        """True if the destinations that the search has found may be outdated.
 
         That is so if a binding of a walked exchange or a permission has changed, or if an alternate
         exchange that was missing exists now.

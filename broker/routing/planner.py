@@ -92,7 +92,8 @@ class Planner(PlanResolver):
     def plan(self, identity: Identity, exchange: str, key: str, slot: SearchSlot) -> Plan | None:
         """Return the plan of messages that the identity publishes to this exchange with this key.
 
-        If the identity may not publish them, the plan has a `refusal`. None if the search pauses.
+        If the identity may not publish them, the plan has a `refusal`. Return None if the search
+        pauses.
         """
         route = Route(exchange, key, NO_PLAN)
         try:
@@ -176,8 +177,8 @@ class Planner(PlanResolver):
     ) -> ResolvedTargets | None:
         """Return the present destinations of a message that is published later, in a transaction.
 
-        None if the search pauses. Raise NotFound if the exchange does not exist, AccessRefused if
-        the identity may not publish to it.
+        Return None if the search pauses. Raise NotFound if the exchange does not exist,
+        AccessRefused if the identity may not publish to it.
         """
         routes = [Route(exchange, key, NO_PLAN) for key in keys]
         source = self._admit(identity, exchange, routes)

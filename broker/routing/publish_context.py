@@ -46,8 +46,8 @@ class PlanResolver:
     def plan(self, identity: Identity, exchange: str, key: str, slot: SearchSlot) -> Plan | None:
         """Return the plan of messages that the identity publishes to this exchange with this key.
 
-        If the identity may not publish them, the plan has a `refusal`. None if the search for the
-        plan pauses; the caller then calls again in the next turn with the same slot.
+        If the identity may not publish them, the plan has a `refusal`. Return None if the search
+        for the plan pauses. The caller then calls again in the next turn, with the same slot.
         """
         raise NotImplementedError
 
@@ -120,7 +120,7 @@ class PublishContext:
             self._collect(route)
 
     def renew(self, route: Route, slot: SearchSlot) -> bool:
-        """Replace the stale plan of a route by the present one. Not a hot path.
+        """Replace the stale plan of a route by a new plan. Not a hot path.
 
         Return False if the search for the plan pauses. The caller then calls again, with the same
         slot.
@@ -248,7 +248,7 @@ class PublishContexts:
         return context
 
     def join(self, context: PublishContext) -> None:
-        """Count one more user of the context: a connection, or a will that waits."""
+        """Increment the use count of the context, for a connection or for a will that waits."""
         context.users += 1
         self.users += 1
         name = context.identity.name

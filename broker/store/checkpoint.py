@@ -7,7 +7,7 @@ positions.
     look     find the later files with durable entries about these records, such as settlements
     late     read these later files
     copy     read the files again, and write the live records to checkpoint-P.log.tmp
-    finish   sync the file, rename it, sync the directory: it now covers all positions up to P
+    finish   sync the file, rename it, sync the directory: the file now covers the positions to P
     carry    carry over the counts by which dead files are found (liveness.py)
     remove   remove the replaced files
 
@@ -220,8 +220,9 @@ class Checkpointing:
     def step(self) -> bool:
         """Do one step. Return True if steps are left, False if the checkpoint is done.
 
-        After OutOfDescriptors the step can be repeated. After another StoreError the checkpoint is
-        cancelled, and the log is unchanged.
+        After OutOfDescriptors the step can be repeated. After another StoreError the checkpoint has
+        ended. If `completed` is False, the log is unchanged; if True, some replaced files could not
+        be removed.
         """
         try:
             self._step()
@@ -590,7 +591,7 @@ class Checkpointing:
         self.stage = REMOVE
 
     def _remove(self) -> None:
-        """Remove one of the replaced files; each call removes one, because a large file takes time.
+        """Remove the next replaced file. A call removes only one, because a large file takes time.
 
         If a file cannot be removed, the other files are still removed. The first error is raised
         after the last file.

@@ -17,7 +17,7 @@ A ticket counts appends instead of remembering one position, so that a reply can
 of appends, even to several logs. `begin` and `commit` enclose a group of entries of which a crash
 leaves all or none.
 
-DurableStore (durable.py) writes to disk, MemoryStore (memory.py) keeps nothing.
+DurableStore (durable.py) writes to disk. MemoryStore (memory.py) keeps the state in memory only.
 """
 
 from __future__ import annotations
@@ -270,9 +270,9 @@ class StreamWrite:
         raise NotImplementedError
 
     def settle(self) -> None:
-        """Make the rows visible to readers: they and their StreamExtended entry are durable.
+        """Make the rows visible to readers.
 
-        Runs in the event loop's thread.
+        Called in the event loop's thread once the rows and their StreamExtended entry are durable.
         """
         raise NotImplementedError
 

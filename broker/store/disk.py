@@ -274,7 +274,7 @@ class RealDisk(Disk):
                 return
 
     def _give_spare(self, error: OSError) -> bool:
-        """Close a spare descriptor if descriptors have run out; True if there was one."""
+        """Close a spare descriptor if descriptors have run out. Return True if there was one."""
         if error.errno not in NO_DESCRIPTORS:
             return False
         try:
@@ -351,8 +351,8 @@ class RealDisk(Disk):
 def create_private(path: str) -> None:
     """Create an empty file that only its owner can read, unless it exists.
 
-    For files that SQLite would create for all users to read. After a failure there is no file, and
-    SQLite reports the error.
+    Called for files that SQLite would create for all users to read. After a failure there is no
+    file, and SQLite reports the error.
     """
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -372,7 +372,7 @@ def _sync(descriptor: int) -> None:
 class Lock:
     """The lock that lets only one process use a data directory.
 
-    The operating system releases it when the process ends, also after a crash.
+    The operating system releases the lock when the process ends, also after a crash.
     """
 
     def __init__(self, directory: str) -> None:

@@ -167,7 +167,7 @@ class DurableStore(Store):
     def unwritten_bytes(self) -> int:
         """The size of all entries and rows that are not durable yet, in bytes.
 
-        Hot path: the server reads it with every chunk that a client sends.
+        Hot path: the server reads this property with every chunk that a client sends.
         """
         size: i64 = self._recorder.size + self._stream_bytes()
         return int(size) if self._writing is None else int(size) + self._writing.size

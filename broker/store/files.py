@@ -65,8 +65,8 @@ SUM_MASK: Final[i64] = (1 << 62) - 1
 class Head:
     """The head of a file: kind, salt, first position, last position of the file before.
 
-    `follows_gap` is True if all files between `previous_last` and `first` were dropped. They may
-    still be in the directory.
+    `follows_gap` is True if all files between `previous_last` and `first` were dropped. The dropped
+    files may still be in the directory.
     """
 
     def __init__(

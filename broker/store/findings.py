@@ -89,7 +89,7 @@ class Quarantine:
     def copy(self, source: File, start: int, end: int, name: str) -> str:
         """Copy a file's bytes from `start` to `end` to the quarantine; return the path of the copy.
 
-        A copy that exists already is left as it is: the same damage was found before.
+        If the quarantine has a file `name` already, copy nothing: the same damage was found before.
         """
         disk, directory = self._disk, self._make_directory()
         path = f"{directory}/{name}"

@@ -34,7 +34,11 @@ from broker.store.records import Records
 
 
 class Liveness:
-    """The changes of the files' live counts, and the position of the last entry for each key."""
+    """A counter of live entries. It changes the counts of the files.
+
+    To do so, it holds the position of the last entry for each key: packet identifier, stream,
+    producer.
+    """
 
     def __init__(self) -> None:
         #: Grows by one before and after each change, so it is odd while counts change. Another

@@ -51,7 +51,7 @@ from broker.store.layout import (
 )
 
 _U16: Final[i64] = 0xFFFF
-#: Size in bytes of what precedes the payload of a group's member: its kind and its length.
+#: Size in bytes of the head of a group's member: the member's kind and its length.
 MEMBER_HEAD_SIZE: Final = 5
 
 
@@ -354,7 +354,7 @@ class Recorder:
 
 
 def _write_member_head(out: BytesWriter, kind: i64, size: i64) -> None:
-    """Write what precedes the payload of a group's member: MEMBER_HEAD_SIZE bytes."""
+    """Write the head of a group's member, its kind and the size of its payload."""
     out.append(u8(kind))
     write_i32_be(out, i32(size))
 

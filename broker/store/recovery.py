@@ -256,9 +256,9 @@ class Recoverer:
         return [newest, *(name for name in segments if heads[name].first > heads[newest].first)]
 
     def _dropped(self) -> list[str]:
-        """Return the names of the files that were dropped, because nothing in them was live.
+        """Return the names of the files that were dropped, because none of their entries was live.
 
-        The head of the next segment shows this: it names the last position before these files.
+        The head of the next segment shows this: it has the last position before the dropped files.
         """
         gaps = [
             (head.previous_last, head.first) for head in self._heads.values() if head.follows_gap

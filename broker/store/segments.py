@@ -1,4 +1,4 @@
-"""The segment log: batches are appended, recovery reads it all, queues read single records.
+"""The segment log: batches are appended, recovery reads the whole log, queues read records.
 
     log/   checkpoint-00..0420.log     the live entries up to position 420
            00..0421.log                a full segment, which gets no more records
@@ -129,7 +129,7 @@ class SegmentLog:
         return self._active
 
     def sealed(self) -> list[LogFile]:
-        """Return all files but the active one: they get no more records."""
+        """Return all files except the active segment. These files get no more records."""
         return [file for file in self.files if file is not self._active]
 
     # -- opening and closing
@@ -244,7 +244,7 @@ class SegmentLog:
         self.liveness.changes += 1
 
     def count_live(self, positions: Iterable[int]) -> None:
-        """Count the live entries at these positions, other than messages, after recovery."""
+        """Count the entries at these positions as live, after recovery. They are not messages."""
         for position in positions:
             file = file_holding(self.files, position)
             if file is not None:
@@ -342,7 +342,7 @@ class SegmentLog:
         return int(reader.kind), reader.data[reader.start : reader.end]
 
     def open_file(self, file: LogFile) -> File:
-        """Return a file of the log, open for reading; if too many are open, close the oldest."""
+        """Return a file of the log, open for reading; close another file if too many are open."""
         if not file.is_open:
             self._open_files.append(file)
             if len(self._open_files) > self.open_max:
@@ -391,7 +391,7 @@ class SegmentLog:
     def remove(self, file: LogFile) -> int:
         """Remove a file that is no longer part of the log, and return its size in bytes.
 
-        Raise StoreError if that fails: `remove_leftover` tries it again. May block.
+        Raise StoreError if that fails. `remove_leftover` then tries again. May block.
         """
         file.close_scan()
         try:

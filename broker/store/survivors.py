@@ -284,7 +284,7 @@ class Survivors(Replay):
                 self.sequences[producer_key(data, start, end)] = (sequence, position)
 
     def _need(self, position: i64) -> None:
-        """Note that the current file has an entry about the entry at an earlier `position`."""
+        """Count in `needs` that the current file has an entry about the entry at `position`."""
         other = file_holding(self._files, position)
         if other is not None and position <= other.last:
             needs = self._files[-1].needs
@@ -313,7 +313,7 @@ class Survivors(Replay):
         return int(self.newest_number) if self.unknown_holders else _ALL
 
     def holds_packet_id(self, data: bytes, start: i64, position: i64) -> bool:
-        """True if the PACKET_ID_HELD record at `position` is the last for its packet identifier."""
+        """True if the PACKET_ID_HELD record at `position` is the last of its packet identifier."""
         return (
             self.held_packet_ids.get(read_i64_be(data, start), {}).get(_u16(data, start + 8))
             == position

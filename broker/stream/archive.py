@@ -4,10 +4,10 @@
                           a full segment is finished, and the next segment is created
     ArchiveWrite.settle   in the event loop: the durable rows are added to the list of segments
 
-Two threads share the work. The writer's thread uses only the SegmentWriter, which writes files. The
-event loop's thread uses the Archive, which has the list of segments. The log records the durable
-end of each stream (StreamExtended in the store's contract). Rows after the durable end were never
-confirmed to a publisher.
+Two threads share the work. The writer's thread builds batches (RowWriter) and writes files
+(SegmentWriter). The event loop's thread changes the list of segments (Archive). The log records the
+durable end of each stream (StreamExtended in the store's contract). Rows after the durable end were
+never confirmed to a publisher.
 """
 
 from __future__ import annotations

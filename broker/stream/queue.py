@@ -27,7 +27,8 @@ from broker.stream.arrow import BatchView
 from broker.stream.pages import StreamPages
 from broker.stream.rows import CapturedRows, PublishRun
 
-#: Most rows that the readers of a stream get in one turn of the event loop.
+#: Number of rows that the readers of a stream get in one turn of the event loop. The last batch of
+#: the turn is completed, so the number may be exceeded.
 SLICE: Final[i64] = 20_000
 #: Time between two retention checks: the maximum age of rows divided by _CHECKS_PER_AGE, but at
 #: most _CHECK_INTERVAL_MAX and at least _CHECK_INTERVAL_MIN, in ms.
@@ -171,7 +172,7 @@ class StreamQueue(Queue):
             self.pages.clear()
 
     def run(self) -> None:
-        """Deliver durable rows to every reader that is ready, at most SLICE rows in one turn."""
+        """Deliver durable rows to every reader that is ready, about SLICE rows in one turn."""
         self._drain_scheduled = False
         left: i64 = SLICE
         readers = self.readers

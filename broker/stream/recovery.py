@@ -344,7 +344,7 @@ class StreamRecovery:
             self._disk.open(salvaged[-1].path, True).sync()
 
     def _new_segment(self, segment: Segment, base: int) -> Segment:
-        """Create a segment for the rows from offset `base` on of a damaged or cut segment."""
+        """Create a segment that gets the rows of a damaged or cut segment from offset `base` on."""
         for other in [
             one for one in self._segment_names if one[0] == base and one[1] > segment.epoch
         ]:
@@ -376,8 +376,7 @@ class StreamRecovery:
         )
 
     def _cut_batch(self, segment: Segment, batch: BatchView, place: i64, size: int) -> None:
-        """Cut the segment at `place`, at a batch of which only the first rows or none are
-        confirmed.
+        """Cut the segment at `place`, where a batch begins that was not, or only partly, confirmed.
 
         The confirmed rows are copied to a new segment before the batch is removed.
         """
@@ -449,7 +448,7 @@ class StreamRecovery:
 
 
 class BatchScan:
-    """A scan over the intact batches of a segment's file, from a place on."""
+    """A scan over the intact batches of a segment's file, from `place` on."""
 
     def __init__(self, file: File, place: i64, size: i64) -> None:
         #: The place of the next batch.

@@ -154,7 +154,7 @@ class SharedAddresses:
         self._known: dict[tuple[str, str, int], Address] = {}
 
     def of(self, route: Route) -> Address:
-        """Return the address of a route of the broker."""
+        """Return the shared address for a route of a message that the broker publishes."""
         name = (route.exchange, route.key, int(route.routed))
         address = self._known.get(name)
         if address is None:
@@ -209,7 +209,7 @@ class QueueMoves(BulkTask):
                 self._publisher.set_behind(queue, False)
 
     def _move_first(self) -> i64:
-        """Move the first waiting message, and return how many steps that took.
+        """Move the first waiting message, and return the number of steps that this took.
 
         If the search for its destinations pauses, the message stays and the slice ends.
         """

@@ -200,7 +200,7 @@ class Declarations:
     ) -> None:
         """Delete an exchange, if it exists.
 
-        Raise PreconditionFailed if it has bindings and `if_unused` is given.
+        Raise PreconditionFailed if the exchange has bindings and `if_unused` is True.
         """
         exchange = self.exchanges.get(name)
         if exchange is None:
@@ -259,9 +259,10 @@ class Declarations:
     ) -> Queue:
         """Return the queue of this name; create it if it does not exist.
 
-        Raise PreconditionFailed if it exists with other options, or if an option is invalid,
-        ResourceLocked if it belongs to another connection or a session, and NotAllowed if the limit
-        of queues is reached.
+        `owner` is the connection that declares the queue; only `owner` may use it if `exclusive` is
+        True. Raise PreconditionFailed if the queue exists with other options, or if an option is
+        invalid, ResourceLocked if it belongs to another connection or a session, and NotAllowed if
+        the limit of queues is reached.
         """
         self.queues_declared += 1
         known = self.queue(name, owner) if name in self.queues or name in self.inboxes else None
@@ -350,9 +351,10 @@ class Declarations:
     ) -> int:
         """Delete a queue, and return how many messages it held.
 
-        Raise PreconditionFailed if it has consumers and `if_unused` is given, if it holds messages
-        and `if_empty` is given, or if it is the topology stream and a journal exists. The last rule
-        does not hold when the whole virtual host is deleted (`vhost_closing`).
+        Raise PreconditionFailed in three cases: the queue has consumers and `if_unused` is True; it
+        holds messages and `if_empty` is True; or it is the topology stream and a journal exists.
+        The third case does not apply if the whole virtual host is deleted (`vhost_closing` is
+        True).
         """
         where = f"queue '{queue.name}' in vhost '{self._vhost}'"
         if if_unused and queue.consumer_count:
@@ -382,7 +384,7 @@ class Declarations:
         return purged
 
     def evict_default_route(self, queue: Queue) -> None:
-        """Remove the route through the default exchange to a deleted queue from all caches."""
+        """Remove the route from the default exchange to a deleted queue from all route caches."""
         self.planner.retire("", first_word(queue.name))
         name = queue.name.encode()
         self.contexts.evict(bytes([0, len(name)]) + name if len(name) <= NAME_BYTES else b"")

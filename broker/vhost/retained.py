@@ -203,7 +203,7 @@ class RetainedMessages:
         return not self._held
 
     def restore(self, message: Message, position: i64) -> None:
-        """Add a stored message when the broker starts. Its entry in the store has `position`.
+        """Add a stored message when the broker starts. `position` is the position of its entry.
 
         The limits apply to new messages only.
         """

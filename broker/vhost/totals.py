@@ -17,7 +17,7 @@ from broker.routing.subscriber import Subscriber
 class DeletedCounts:
     """The counts of the queues and subscribers of a virtual host that were deleted.
 
-    They are part of the totals, so that a metric never falls when a queue is deleted.
+    These counts are part of the totals, so that a metric never falls when a queue is deleted.
     """
 
     def __init__(self) -> None:

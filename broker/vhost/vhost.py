@@ -243,7 +243,7 @@ class VirtualHost(DeadLetterHost):
     def retire_plans_to(self, destination: Destination) -> None:
         """Make the plans stale that may lead to a destination.
 
-        Called because the destination or its permissions changed.
+        Called after a change of the destination or of its permissions.
         """
         self.bindings.retire_to(destination)
 
@@ -258,7 +258,7 @@ class VirtualHost(DeadLetterHost):
     def reply_when_all_durable(self, ticket: Ticket | None) -> None:
         """Delay a reply until all changes so far are durable.
 
-        Needed if a client requests a change that another client made just before.
+        Called if a client requests a change that another client may have made just before.
         """
         if ticket is not None:
             self.store.wait_for_all(ticket)
@@ -355,7 +355,7 @@ class VirtualHost(DeadLetterHost):
     ) -> Route | None:
         """Return a new route for one message with headers CC or BCC; `blind` are the BCC keys.
 
-        None if the search pauses.
+        Return None if the search pauses.
         """
         plan = self._planner.plan_keys(context.identity, exchange, keys, properties, None, slot)
         if plan is None:
@@ -516,7 +516,7 @@ class VirtualHost(DeadLetterHost):
         waiting.put(copy)
 
     def prepare(self, route: CcRoute, message: Message) -> None:
-        """Do as much of the work for a persistent message as is possible before it is published.
+        """Encode the entry of a persistent message in advance, before the message is published.
 
         If a queue of the plan needs an annotation, do nothing, because the annotation is made when
         the message is published.
@@ -609,7 +609,7 @@ class VirtualHost(DeadLetterHost):
 
 
 def _new_route(context: PublishContext, exchange: str, key: str, plan: Plan | None) -> Route | None:
-    """Return a route with this plan; None without a plan."""
+    """Return a route with this plan; None if `plan` is None."""
     if plan is None:
         return None
     route = Route(exchange, key, plan)
