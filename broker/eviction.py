@@ -1,7 +1,7 @@
 """Eviction from a cache of bounded size: the entries inserted first make room for a new one.
 
 A dict keeps its entries in the order of insertion. A cache that inserts an entry again whenever it
-uses the entry therefore evicts the least recently used one.
+uses the entry therefore evicts the least recently used entry.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ class BrokerLimits:
     def __init__(self) -> None:
         #: Largest size of a message's body in bytes.
         self.message = 16 << 20
-        #: Largest size of all bodies of one AMQP transaction in bytes.
+        #: Largest total size of the bodies of one AMQP transaction in bytes.
         self.transaction = 256 << 20
         #: Largest number of parts of one AMQP transaction: copies of its messages, and settlements.
         #: A commit carries out all of them in one turn.
@@ -32,8 +32,8 @@ class BrokerLimits:
         self.vhost_connections = 0
         self.user_channels = 0
         self.channel_consumers = 0
-        #: The most index nodes that the lookup of one routing key in a topic exchange may visit
-        #: because of the bindings to one queue or session; 0 is no limit.
+        #: Largest number of index nodes that the lookup of one routing key in a topic exchange may
+        #: visit because of the bindings to one queue or session; 0 is no limit.
         self.pattern_nodes = 4_096
         #: The matching algorithm of topic exchanges, and the algorithms that a client may choose
         #: with the argument `x-matcher`.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Most levels of tables, objects and lists inside each other.
+#: Largest number of levels of tables, objects and lists inside each other.
 NESTING_MAX: Final = 100
 
 

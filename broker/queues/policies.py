@@ -31,7 +31,7 @@ _IGNORED: Final = (
 APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
 #: The values of `apply-to` that include exchanges.
 _EXCHANGE_KINDS: Final = ("all", "exchanges")
-#: The highest priority; the lowest one is its negative.
+#: The highest priority of a policy; the lowest priority is the negative of this number.
 PRIORITY_MAX: Final = 1 << 31
 
 

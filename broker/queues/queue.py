@@ -60,9 +60,9 @@ from broker.store.disk import OutOfDescriptors
 #: Largest number of messages of a queue that one slice of bulk work releases after a purge, or
 #: discards because they have expired or the queue is above a limit.
 MESSAGES_PER_SLICE: Final[i64] = 2_000
-#: Expired messages that a drain discards before it continues as bulk work.
+#: Number of expired messages that a drain discards before it continues as bulk work.
 DISCARDS_PER_DRAIN: Final[i64] = 500
-#: Consumers of a deleted queue that are cancelled in one slice.
+#: Largest number of consumers of a deleted queue that are cancelled in one slice.
 CONSUMERS_PER_SLICE: Final = 500
 #: Time after which a queue tries again to read its tail if no file descriptor was left, in ms.
 TAIL_RETRY_MS: Final[i64] = 1_000
@@ -83,8 +83,8 @@ class Queue(MessageSource):
         #: The `durable` flag of the declaration. An exclusive queue is never stored, even if it was
         #: declared durable, because it is deleted with its connection.
         self.declared_durable = durable
-        #: The connection that declared the queue as exclusive, the only one that may use it. None
-        #: if the queue is not exclusive.
+        #: The connection that declared the queue as exclusive. No other connection may use the
+        #: queue. None if the queue is not exclusive.
         self.exclusive_to: object = None
         self.auto_delete = False
         #: True if the queue is a session's inbox: clients can neither declare nor consume it.

@@ -72,11 +72,12 @@ class PublishContext:
         self.front = front
         self.origin = Origin(identity.name, front)
         self.routes: dict[bytes, Route] = {}
-        #: Messages that clients published.
+        #: Number of messages that clients published.
         self.received: i64 = 0
-        #: Connections that use this context, and wills that wait to be published through it.
+        #: Number of connections that use this context, and of wills that wait to be published
+        #: through the context.
         self.users = 0
-        #: Lookups that had to resolve a route.
+        #: Number of lookups that had to resolve a route.
         self.misses = 0
         self._resolver = resolver
         #: The largest number of cached routes.
@@ -223,9 +224,9 @@ class PublishContexts:
         self._past: dict[str, IngressCounters] = {}
         #: The stream that records each connection that opens or closes, if there is one.
         self.topology: TopologyStream | None = None
-        #: Connections in this virtual host, and wills that wait to be published.
+        #: Number of connections in this virtual host, and of wills that wait to be published.
         self.users = 0
-        #: Connections and waiting wills by user name.
+        #: Number of connections and waiting wills by user name.
         self.by_name: dict[str, int] = {}
         #: Fills the cache of each new context, if routes are to be prewarmed.
         self.prewarmer: Prewarmer | None = None

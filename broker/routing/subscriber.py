@@ -38,11 +38,12 @@ class Subscriber(Destination):
         self.inbox = inbox
         self.relay_format = relay_format
         self.outlet: Outlet | None = None
-        #: Copies with QoS 0 that were written to the outlet.
+        #: Number of copies with QoS 0 that were written to the outlet.
         self.relayed: i64 = 0
-        #: Copies with QoS 0 that were dropped because the client does not read fast enough.
+        #: Number of copies with QoS 0 that were dropped because the client does not read fast
+        #: enough.
         self.dropped: i64 = 0
-        #: Copies with QoS 0 that were lost because no client was connected.
+        #: Number of copies with QoS 0 that were lost because no client was connected.
         self.missed: i64 = 0
 
     def can_represent(self, topic: bytes) -> bool:

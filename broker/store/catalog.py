@@ -57,7 +57,7 @@ _LINK_SQL: Final = """CREATE TABLE {0} (
     UNIQUE (vhost, name))"""
 
 #: Statements that migrate each version of the schema to the next. An empty file has version 0.
-#: Never change a list of statements: add a new one.
+#: Never change a list of statements: add a new list.
 _STEPS: Final[list[list[str]]] = [
     [
         "CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL)",

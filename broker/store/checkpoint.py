@@ -65,12 +65,12 @@ from broker.store.survivors import Survivors, producer_key, retained_key
 #: Largest number of records, and of bytes, that one step reads.
 STEP_RECORDS: Final[i64] = 400
 STEP_SIZE: Final[i64] = 1 << 18
-#: Bytes read at once. After each read the thread waits for the interpreter lock, 5 ms if the event
-#: loop is busy.
+#: Number of bytes read at once. After each read the thread waits for the interpreter lock, for 5 ms
+#: if the event loop is busy.
 READ_SIZE: Final[i64] = 4 << 20
-#: Bytes written between two syncs, so that the last sync is short.
+#: Number of bytes written between two syncs, so that the last sync is short.
 SYNC_SIZE: Final[i64] = 32 << 20
-#: Above this number of small files, a checkpoint is made to merge them.
+#: If there are more small files than this, a checkpoint is made to merge them.
 FILES_MAX: Final = 64
 
 #: Total size of the dead records that the full files of a busy log may keep, in segments. Also the

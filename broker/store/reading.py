@@ -51,7 +51,7 @@ from broker.store.layout import (
 
 _U16: Final[i64] = 0xFFFF
 _U32: Final[i64] = 0xFFFFFFFF
-#: Most addresses that a Decoder caches, so that messages share them.
+#: Largest number of addresses that a Decoder caches, so that messages share addresses.
 _ADDRESSES: Final = 65_536
 #: Size of a group's count of members, and of the kind and length before each member, in bytes.
 COUNT_SIZE: Final[i64] = 4

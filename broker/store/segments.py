@@ -49,7 +49,7 @@ from broker.store.recovery import Recoverer, Recovery, Replay, ignore_progress
 SEGMENT_SIZE: Final = 64 << 20
 #: Default for the number of sealed files that stay open for reading.
 OPEN_MAX: Final = 64
-#: Bytes read at once for a record by position: first, and when reading on from there.
+#: Number of bytes that a read by position loads: first, and each time that it needs more.
 _FIRST_READ_SIZE: Final[i64] = 8_192
 _NEXT_READ_SIZE: Final[i64] = 65_536
 
@@ -436,7 +436,8 @@ class LogReader:
         self._log = log
         self._file: LogFile | None = None
         self._reader = RecordReader(0, 0)
-        #: The last position that was asked for. The reader has passed the records up to it.
+        #: The last position that was asked for. The reader has passed the records up to this
+        #: position.
         self._reached: i64 = 0
 
     def read(self, position: i64) -> bool:

@@ -77,7 +77,8 @@ class WalCheck:
     def __init__(self, disk: Disk, path: str) -> None:
         #: The damaged part, in words; empty if there is no damage.
         self.damage = ""
-        #: Offset and size of the torn end of the last transaction; size 0 if it is complete.
+        #: Offset and size of the torn end of the last transaction in bytes; size 0 if the
+        #: transaction is complete.
         self.torn_offset: i64 = 0
         self.torn_size: i64 = 0
         try:

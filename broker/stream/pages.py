@@ -15,7 +15,7 @@ from broker.stream.archive import Archive
 from broker.stream.arrow import BatchView, batch_size, view_batch
 from broker.stream.segments import Segment
 
-#: Number of bytes read at once, and most pages that a stream caches.
+#: Number of bytes read at once, and largest number of pages that a stream caches.
 PAGE_SIZE: Final[i64] = 256 << 10
 PAGES_MAX: Final = 4
 

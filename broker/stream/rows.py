@@ -17,7 +17,8 @@ from broker.messages.message import Address, Message, PropertyCodec
 from broker.stream.arrow import BatchBuilder
 from broker.stream.columns import BodyColumn, NumberColumn, SparseColumn, TextColumn, equal_ends
 
-#: Most rows of one batch, and size of its bodies at which it is full, in bytes.
+#: Largest number of rows of one batch, and total size of its bodies at which the batch is full, in
+#: bytes.
 BATCH_ROWS: Final[i64] = 4_096
 BATCH_SIZE: Final[i64] = 256 << 10
 
@@ -473,8 +474,8 @@ class RowWriter(StreamRows):
 #: mode 1) without other properties.
 _PLAIN: Final = b"\x00\x3c\x00\x00"
 _PLAIN_FLAGS: Final = b"\x10\x00\x01"
-#: Most names, and most headers, that are cached. A name with a key of _KEY_MAX bytes or more is not
-#: cached, because Address.short_strings has only the beginning of a longer key.
+#: Largest number of names, and of headers, that are cached. A name with a key of _KEY_MAX bytes or
+#: more is not cached, because Address.short_strings has only the beginning of a longer key.
 _CACHE_MAX: Final = 1_024
 _KEY_MAX: Final = 255
 

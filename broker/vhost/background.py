@@ -19,13 +19,14 @@ from broker.routing.subscriber import Subscriber
 from broker.routing.topology_stream import TopologyStream
 from broker.stream.queue import StreamQueue
 
-#: Queues and exchanges that get the arguments of their policies in one turn.
+#: Largest number of queues and exchanges that get the arguments of their policies in one turn.
 QUEUES_PER_SLICE: Final = 500
-#: Bindings that are removed in one turn.
+#: Largest number of bindings that are removed in one turn.
 BINDINGS_PER_SLICE: Final = 500
-#: Exchanges that are deleted in one slice because they are auto-delete and lost all bindings.
+#: Largest number of exchanges that are deleted in one slice because they are auto-delete and lost
+#: all bindings.
 EXCHANGES_PER_SLICE: Final = 100
-#: Objects that a snapshot writes in one turn.
+#: Largest number of objects that a snapshot writes in one turn.
 SNAPSHOT_ROWS_PER_SLICE: Final = 500
 
 

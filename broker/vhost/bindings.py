@@ -28,9 +28,9 @@ from matching.bucket import members
 
 #: The cost of the deletion of an auto-delete exchange, as a number of removed bindings.
 DELETION_COST: Final = 5
-#: If more bindings than this lead from an exchange to a deleted destination, all plans of the
-#: exchange are retired. If the destination is bound to more exchanges than this, all plans of the
-#: virtual host are retired.
+#: When a destination is deleted or changed, plans are retired. If more bindings than this lead from
+#: an exchange to the destination, all plans of the exchange are retired. If the destination is
+#: bound to more exchanges than this, all plans of the virtual host are retired.
 SINGLE_RETIREMENTS: Final = 256
 
 

@@ -230,7 +230,8 @@ class Declarations:
     def queue(self, name: str, owner: object = None) -> Queue:
         """Return the queue of this name, which the connection `owner` wants to use.
 
-        Raise NotFound if there is none, ResourceLocked if it is exclusive to another connection.
+        Raise NotFound if there is no such queue, ResourceLocked if the queue is exclusive to
+        another connection or belongs to a session.
         """
         queue = self.queues.get(name)
         if queue is None:

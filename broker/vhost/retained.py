@@ -1,8 +1,8 @@
 """Retained messages: the last retained message of each topic, for new subscriptions.
 
 A publisher marks a message as retained. The broker keeps the message until the next retained
-message of the topic replaces it; a message with an empty payload only removes it. A new
-subscription gets the retained messages of all topics that match its filter:
+message of the topic replaces it; a retained message with an empty payload only removes the message
+before. A new subscription gets the retained messages of all topics that match its filter:
 
     no wildcard    one lookup in a dict
     wildcards      a search in an index of the topics, which is built for the first such filter
@@ -27,7 +27,7 @@ from matching.topics import Absent, TopicIndex
 #: Number of retained messages that are sent to one subscription in one turn, or that are checked
 #: for expiry in one turn.
 MESSAGES_PER_SLICE: int = 500
-#: Topics that are put into an index in one turn (2.5 us each).
+#: Largest number of topics that are put into an index in one turn. A topic takes 2.5 us.
 TOPICS_PER_SLICE: Final[i64] = 1_000
 #: A search that looks at matching.topics.PAUSE topics without finding a match uses as much of a
 #: slice as this many messages.
@@ -41,7 +41,7 @@ class RetainedMessage:
     """A retained message in compact form; `message` returns it as a Message.
 
     With its key and its entry in the dict of topics it takes some 300 bytes beside the payload; a
-    Message with its Address would take twice that. `serial` numbers the retained messages in the
+    Message with its Address would take 600 bytes. `serial` numbers the retained messages in the
     order in which they came: a new subscription gets the messages that came before the
     subscription.
     """
@@ -104,7 +104,7 @@ class RetainedMessages:
     ) -> None:
         #: Total size of payloads and topics in bytes.
         self.size = 0
-        #: Messages that were not retained because a limit was reached.
+        #: Number of messages that were not retained because a limit was reached.
         self.refused = 0
         self._vhost = vhost
         self._agenda = agenda
@@ -131,7 +131,7 @@ class RetainedMessages:
         return None if held is None else held.message()
 
     def keep(self, message: Message, ticket: Ticket | None) -> bool:
-        """Make the message the retained message of its topic; an empty payload removes it.
+        """Replace the retained message of the topic, or remove it if the new payload is empty.
 
         Return False if a limit is reached. The topic then has no retained message: the former
         message is removed, because it is outdated.

@@ -23,7 +23,7 @@ class DeletedCounts:
     def __init__(self) -> None:
         #: Copies by fate, in the order of COPY_FATES.
         self.fates = [0] * len(COPY_FATES)
-        #: Copies with QoS 0 that were written to clients.
+        #: Number of copies with QoS 0 that were written to clients.
         self.relayed = 0
 
     def add_queue(self, queue: Queue) -> None:
@@ -60,15 +60,16 @@ class VirtualHostTotals:
         #: Copies by fate, in the order of COPY_FATES.
         self.fates = list(deleted.fates)
         self.fates[UNREPRESENTABLE] += unrepresentable
-        #: Copies with QoS 0 that were written to clients, which do not acknowledge them.
+        #: Number of copies with QoS 0 that were written to clients, which do not acknowledge them.
         self.relayed = deleted.relayed
         self.queues = len(queues)
         self.subscribers = len(subscribers)
         self.consumers: i64 = 0
-        #: Messages in queues: ready for delivery, and delivered but not acknowledged.
+        #: Number of messages in queues: ready for delivery, and delivered but not acknowledged.
         self.ready: i64 = 0
         self.unacked: i64 = 0
-        #: Messages in the inboxes of subscribers: ready, and delivered but not acknowledged.
+        #: Number of messages in the inboxes of subscribers: ready, and delivered but not
+        #: acknowledged.
         self.inbox_ready: i64 = 0
         self.inbox_unacked: i64 = 0
         #: Queues that clients cannot name: direct replies, and delayed messages.

@@ -104,7 +104,7 @@ class VirtualHost(DeadLetterHost):
         self.closing = False
         #: True while an alarm for memory or disk is on: publishers are blocked.
         self.alarmed = False
-        #: Dead letters by reason.
+        #: Number of dead letters by reason.
         self.dead_letters: dict[str, int] = {}
         #: For each queue with messages that wait to be published again: the task that publishes
         #: them.
@@ -172,7 +172,8 @@ class VirtualHost(DeadLetterHost):
     def queue(self, name: str, owner: object = None) -> Queue:
         """Return the queue of this name, which the connection `owner` wants to use.
 
-        Raise NotFound if there is none, ResourceLocked if it is exclusive to another connection.
+        Raise NotFound if there is no such queue, ResourceLocked if the queue is exclusive to
+        another connection or belongs to a session.
         """
         return self.declarations.queue(name, owner)
 
@@ -547,7 +548,7 @@ class VirtualHost(DeadLetterHost):
             )
 
     def retain(self, message: Message, ticket: Ticket | None) -> None:
-        """Make the message the retained message of its topic; an empty payload removes it."""
+        """Replace the retained message of the topic, or remove it if the new payload is empty."""
         self.retained.keep(message, ticket)
 
     def encoded(self, encoding: AmendedEncoding, content: bytes, qos: i64) -> Encoding:
