@@ -39,7 +39,8 @@ def _parts(results: MatchingResults, pictures: Mapping[str, tuple[str, str]]) ->
             yield f"### {title}"
             yield _picture(pictures, f"lookup-{workload}")
             yield (
-                "Nanoseconds per lookup (after each topic was looked up once).\n\n"
+                "Nanoseconds per lookup, after a first lookup of each topic. Columns: number of "
+                "patterns.\n\n"
                 f"{_by_size(results, keys, 'lookup')}"
             )
             yield (
@@ -54,15 +55,20 @@ def _parts(results: MatchingResults, pictures: Mapping[str, tuple[str, str]]) ->
         yield "### Article 1"
         yield _picture(pictures, "article")
         yield _article(results)
-        yield f"All measurements, cold and hot, in nanoseconds.\n\n{_article_all(results)}"
+        yield (
+            "All contenders in the same test: nanoseconds cold and hot, and bytes per "
+            f"subscription.\n\n{_article_all(results)}"
+        )
     yield _picture(pictures, "memory")
     threads = [key for key, case in results.cases.items() if case.part == "threads"]
     if threads:
         yield "### Threads: articles 1 and 2"
         yield (
-            "Milliseconds until all workers have done 1,000 operations each: `50/50 N`, half of N "
-            "workers subscribe and half look up; "
-            "`90/10 N`, each of N subscribes one time in ten; `1:3 N`, N subscribe and 3 N look up."
+            "Milliseconds of wall-clock time until all workers have done 1,000 operations each:\n\n"
+            "- `50/50 N`: of N workers, half subscribe and half look up;\n"
+            "- `90/10 N`: of ten operations of each worker, one subscribes and nine look up;\n"
+            "- `1:1 N`: N workers subscribe, N look up;\n"
+            "- `1:3 N`: N workers subscribe, 3 N look up."
         )
         for name in ("threads-50", "threads-90", "threads-1-1", "threads-1-3"):
             yield _picture(pictures, name)
@@ -86,8 +92,8 @@ def _parts(results: MatchingResults, pictures: Mapping[str, tuple[str, str]]) ->
             f"- `{results.cases[key].workload}`: {results.cases[key].text}" for key in attack
         )
         yield (
-            "Nanoseconds per lookup. The topic of each of the first four is looked up and timed "
-            "alone, which adds about 400 ns.\n\n"
+            "Nanoseconds per lookup. Each of the first four attacks has only one topic, whose "
+            "lookup is timed alone; this adds about 400 ns.\n\n"
             + _table(results, {results.cases[key].workload: key for key in attack}, "lookup")
         )
     yield from _one_filter(results)
@@ -110,15 +116,16 @@ def _opening(results: MatchingResults) -> str:
     how = (
         f"with `{runs[0]}`"
         if len(runs) == 1
-        else f"in {len(runs)} runs, all contenders of a case in the same one"
+        else f"in {len(runs)} runs; all contenders of a table column were in the same run"
     )
     before = f"{min(loads):.1f} to {max(loads):.1f}" if len(loads) > 1 else f"{loads[0]:.1f}"
     measured = (
-        f"Measured on {about['time'][:10]} {how}: medians of {counts} interleaved rounds.\n"
+        f"Measured on {about['time'][:10]} {how}. Figures are medians of {counts} interleaved "
+        "rounds.\n"
         f"Machine: {about['cpus']} × {about['cpu']}, {about['kernel']}, {about['python']}, load "
-        f"before {before}. "
-        f"Of every figure of Trellis and of PyPI's packages, {results.loop_ns:.0f} ns are the "
-        "harness's loop; it is not subtracted.\n"
+        f"average before the measurement {before}. "
+        f"Each figure of Trellis and of PyPI's packages includes {results.loop_ns:.0f} ns for the "
+        "loop of the measuring program.\n"
         f"Noise: {_noise(results)}"
     )
     if len(runs) == 1:
@@ -141,8 +148,9 @@ def _noise(results: MatchingResults) -> str:
         return "a single round does not show it."
     middle, high = spreads[len(spreads) // 2], spreads[len(spreads) * 9 // 10]
     return (
-        f"(highest - lowest) / median of the rounds' lookups has a median of {middle:.0%} over all "
-        f"cells, and is below {high:.0%} in nine of ten."
+        "for each lookup figure, the noise is the difference between the highest and the lowest "
+        f"round, divided by the median of the rounds. It is at most {middle:.0%} for half of all "
+        f"figures, and below {high:.0%} for nine of ten."
     )
 
 
@@ -181,7 +189,10 @@ def _variants(results: MatchingResults, keys: Sequence[str], which: str) -> str:
 
 def _targets(results: MatchingResults) -> str:
     words = {True: "yes", False: "**no**", None: "not measured"}
-    return rows(
+    return (
+        "Unless a target names another figure, its figure is the time of a lookup, divided by that "
+        "of the library named after ×.\n\n"
+    ) + rows(
         ["target", "bound", "measured", "met"],
         [[each.what, each.bound, each.found, words[each.met]] for each in targets(results)],
     )
@@ -214,11 +225,11 @@ def _article(results: MatchingResults) -> str:
                     ]
                 )
     words = (
-        "In quotation marks the figure printed in the article (Go, a 2.6 GHz Core i7), below each "
-        "the equivalent here. Nanoseconds; hot "
-        "means 1,000 subscriptions; the last column is matches per second on `tp` with 1,000. The "
-        "article repeats one subscription; "
-        "here each is new."
+        "Lines in quotation marks have the figures printed in the article (Go, a 2.6 GHz Core i7). "
+        "The lines below each have the equivalent contenders here. Figures are nanoseconds, first "
+        "cold (in an empty matcher), then hot (with 1,000 subscriptions). The last column has the "
+        "matches per second on `tp` with 1,000 patterns. The article subscribes the same pattern "
+        "again and again; here each pattern is new."
     )
     return f"{words}\n\n" + rows(
         [
@@ -267,6 +278,11 @@ def _one_filter(results: MatchingResults) -> Iterator[str]:
         return
     count = results.cases[keys[0]].size
     yield f"### {count:,} subscribers on one pattern"
+    yield (
+        f"Nanoseconds for one lookup, which finds all {count:,} subscribers; nanoseconds to "
+        "subscribe or unsubscribe one more subscriber; and nanoseconds per subscription while "
+        "loading all."
+    )
     lines = []
     for name, about in results.contenders.items():
         cells = [
@@ -346,7 +362,7 @@ def _claims(results: MatchingResults) -> Iterator[str]:
             + over(
                 memory_of("dfa", "iot iot 10000 memory"), memory_of("trie", "iot iot 10000 memory")
             )
-            + " the memory at first (iot 10k)",
+            + " the memory before the first lookup (iot 10k)",
         ],
     ]
     yield "### What the articles claim\n\n" + rows(["article", "says", "here"], lines, "---")

@@ -1,4 +1,4 @@
-"""The targets for the matchers, compared with figures of the same run."""
+"""The performance targets of the matchers, compared with measured figures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HOT: Final = {"tp": (0.35, 0.35, 0.5, 0.25), "iot": (0.9, 0.8, 0.65, 0.25)}
 
 
 def size(count: int) -> str:
-    """Return a count as a short text, such as 1k for 1,000."""
+    """Return a number of patterns as a short text, such as 1k for 1,000."""
     return (
         f"{count // 1_000_000}M"
         if count >= 1_000_000
@@ -33,7 +33,7 @@ def size(count: int) -> str:
 
 
 def targets(results: MatchingResults) -> Iterator[TargetResult]:
-    """Yield each target with its measured value. `trie-py` is the `trie` without compilation."""
+    """Yield each target with its measured value. (`trie-py` is the uncompiled `trie`.)"""
     compiled = (
         ", compiled" in results.contenders["trie"].version
         if "trie" in results.contenders
@@ -75,7 +75,7 @@ def _others(results: MatchingResults, native: str) -> Iterator[TargetResult]:
         ours / theirs if ours and theirs else None,
     )
     yield _made("`shapes`, bytes per subscription, iot 1M", 210, ours)
-    for workload, words in (("zipf-1", "Zipf's law"), ("zipf-1.7", "Zipf's law with 1.7")):
+    for workload, words in (("zipf-1", "Zipf's law"), ("zipf-1.7", "Zipf's law, exponent 1.7")):
         key = next(
             (
                 key
@@ -93,7 +93,7 @@ def _others(results: MatchingResults, native: str) -> Iterator[TargetResult]:
             ours / theirs if ours and theirs else None,
         )
     load = results.median(native or "trie", "iot iot 1000000 workload", "load")
-    yield _made("s of CPU time to load 1M iot patterns", 3.0, load / 1e3 if load else None)
+    yield _made("CPU time in s to load 1M iot patterns", 3.0, load / 1e3 if load else None)
     worst = [
         value
         for name in (native or "trie", "shapes", "auto", "dfa", "bitmap")
@@ -103,7 +103,7 @@ def _others(results: MatchingResults, native: str) -> Iterator[TargetResult]:
         if value
     ]
     yield _made(
-        "ms, slowest lookup of an attack by trie, shapes, auto, dfa, bitmap",
+        "slowest lookup in ms of an attack, by trie, shapes, auto, dfa, bitmap",
         1.0,
         max(worst) / 1e6 if worst else None,
     )
