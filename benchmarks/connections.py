@@ -101,13 +101,12 @@ def table(results: dict[str, Any]) -> str:
     facts = "; ".join(f"{name} {value}" for name, value in results["machine"].items())
     lines = [
         f"Measured on {results['date']} with `{results['command']}`, Trellis {results['version']}:",
-        f"medians of {results['rounds']} rounds in turns.",
+        f"medians of {results['rounds']} rounds, first without and then with idle connections.",
         f"Machine: {facts}.",
         "",
         (
-            f"| workload | us per message, alone | with {results['idle']:,} idle connections | "
-            "ratio | "
-            "allowed |"
+            f"| workload | CPU us per message | with {results['idle']:,} idle connections | "
+            "ratio | allowed ratio |"
         ),
         "|---|---:|---:|---:|---:|",
     ]

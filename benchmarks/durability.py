@@ -184,31 +184,34 @@ def table(results: dict[str, Any]) -> str:
     recovery = found["start_cpu"] - found["start_cpu_empty"]
     rows = [
         (
-            "a single confirm, p50 (p99)",
+            "time of a single confirm, p50 (p99)",
             f"{found['confirm_us'][0]:,.0f} µs ({found['confirm_us'][1]:,.0f})",
             "",
         ),
         (
-            "one fdatasync in turn with it, p50 (p99)",
+            "time of a write and fdatasync of as many bytes, p50 (p99)",
             f"{found['fdatasync_us'][0]:,.0f} µs ({found['fdatasync_us'][1]:,.0f})",
             "",
         ),
-        ("the difference, median", f"{found['difference_us']:,.0f} µs", "1,000 µs"),
+        ("the difference of both times, median", f"{found['difference_us']:,.0f} µs", "1,000 µs"),
         (
             (
-                f"start with {found['messages']:,} messages of {BODY} bytes after kill -9, CPU "
-                "more "
-                "than when empty"
+                f"CPU time of a start with {found['messages']:,} messages of {BODY} bytes after "
+                "kill -9, minus that of a start without messages"
             ),
             f"{recovery:.2f} s",
             f"{3 * found['messages'] / 1e6:.2f} s",
         ),
         (
-            "memory per message beyond the window, while publishing",
+            "memory per message in the queue, after publishing",
             f"{found['queued_bytes']:.0f} bytes",
             "50 bytes",
         ),
-        ("memory per message after the start", f"{found['restored_bytes']:.0f} bytes", "50 bytes"),
+        (
+            "memory per message in the queue, after the start",
+            f"{found['restored_bytes']:.0f} bytes",
+            "50 bytes",
+        ),
     ]
     return "\n".join(
         (

@@ -56,7 +56,12 @@ def _parts(results: Results, charts: Mapping[str, str]) -> Iterator[str]:
     yield _opening(results)
     reached = goals(results, OURS)
     if reached:
-        words = "Trellis compared with the others, medians of the same run."
+        words = (
+            "A target compares a figure of Trellis with that of one peer; both are medians of this "
+            "run. For a broker, the target says how many times as large as that of Trellis its "
+            "figure must be. For a lower bound (blind relay, blind writer: programs that only "
+            "forward bytes), it says how many times as large the figure of Trellis may be."
+        )
         yield (
             f"### Targets\n\n{words}\n\n"
             f"{rows(['workload', 'figure', 'target', 'measured'], reached, '---')}"
@@ -80,10 +85,10 @@ def _parts(results: Results, charts: Mapping[str, str]) -> Iterator[str]:
         latency = _latency(results, names, peers)
         if latency:
             words = (
-                "p50 / p99 / p99.9 (bold: less than Trellis), and the part of the rate reached by "
-                "brokers that did not sustain it"
+                "p50 / p99 / p99.9 (bold: less than Trellis). If a broker did not sustain the rate "
+                "of a workload, a percentage shows which part of the rate it reached."
             )
-            yield f"Latency from sending to receiving, in microseconds: {words}.\n\n{latency}"
+            yield f"Latency from sending to receiving, in microseconds: {words}\n\n{latency}"
     if LATENCY in charts:
         yield f"### Latency\n\n![p99 of the latency]({charts[LATENCY]})"
     yield f"### Memory\n\n{_memory(results)}"
@@ -116,9 +121,9 @@ def _noise(results: Results) -> str:
         return "unknown, a single round does not show it."
     middle, wide = spreads[len(spreads) // 2], spreads[int(len(spreads) * 0.9)]
     return (
-        f"the difference between the highest and the lowest round is {middle:.0%} of the median in "
-        "half of all cells, "
-        f"and at most {wide:.0%} in nine of ten."
+        "the difference between the highest and the lowest round is at most "
+        f"{middle:.0%} of the median for half of all figures of CPU time, and at most {wide:.0%} "
+        "for nine of ten."
     )
 
 
@@ -264,8 +269,9 @@ def _memory(results: Results) -> str:
             )
     table = rows(["", "least", "most", "peak", "peak in"], lines)
     words = (
-        "Resident memory of all processes of a broker, in MB: after the workloads (which follow "
-        "each other in a round), and the peak."
+        "Resident memory of all processes of a broker, in MB: the least and the most memory after "
+        "a workload, and the peak during a workload, which the last column names. In a round, all "
+        "workloads run on the same process of the broker, one after the other."
     )
     return f"{words}\n\n{table}"
 

@@ -1,4 +1,4 @@
-"""The targets of Trellis in comparison with other brokers, checked against a run.
+"""The performance targets of Trellis in comparison with other brokers, checked against a run.
 
 A target is a peer's figure divided by that of Trellis. For a broker the ratio must be at least
 `least`; for a lower bound, Trellis may cost at most `most` times as much.
