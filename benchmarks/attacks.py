@@ -143,7 +143,9 @@ async def exchanges(attack: Attack) -> Prepared:
 
 
 async def copies(attack: Attack) -> Prepared:
-    """5,000 patterns, and ten messages with 5,000 routing keys in the header CC."""
+    """A queue is bound with 5,000 patterns; a client publishes ten messages, each with 5,000
+    routing keys in the header CC.
+    """
     await attack.declare(["q"])
     await attack.client.ask(
         (
@@ -179,7 +181,7 @@ async def reject(attack: Attack) -> Prepared:
 
 
 async def commit(attack: Attack) -> Prepared:
-    """A client commits five transactions of 19,000 messages; 20,000 is the limit."""
+    """A client commits five transactions of 19,000 messages each; the limit is 20,000."""
     await attack.declare(["q"])
     writer = await attack.amqp()
     writer.write(marshal(1, spec.Tx.Select()))

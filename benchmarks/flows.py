@@ -160,7 +160,7 @@ class BenchFile(File):
         self.synced = self.written
 
     def truncate(self, size: int) -> None:
-        raise AssertionError("no write fails here, so no segment is cut back")
+        raise AssertionError("a segment was truncated, although no write fails in this program")
 
     def size(self) -> int:
         return self.written
@@ -565,7 +565,7 @@ def prepare_memory() -> list[object]:
 
     How many instructions an allocation takes depends on the gaps that earlier allocations left: if
     a pool has one free block, an allocation takes the pool out of its list, and freeing the block
-    puts it back, 40 instructions in all. One import more or less changed a flow by up to 2 %.
+    puts it back, 40 instructions in all. One additional import changed a count by up to 2 %.
     While the returned objects exist, the gaps of each size class (16 to 512 bytes, in steps of 16)
     are filled, and there are further pools with more free blocks than a flow ever uses.
     """

@@ -2,11 +2,17 @@
 
     python benchmarks/gateway.py [--trellis .run/bin/trellis] [--seconds 20] [--rounds 3]
 
-One AMQP connection publishes 1,000 messages a second to one consumer, and notes how long each
-takes. Meanwhile, in turns, nothing else happens ("quiet"); or 20 requests a second list 10,000
-queues, and one client uploads 50 MB of definitions again and again, at another broker on the same
-processors ("beside") or at this one ("loaded"). The difference of the last two is what HTTP costs
-inside the broker. Also prints the time of the first request and of later ones, and memory.
+One AMQP connection publishes 1,000 messages a second to one consumer, which records how long each
+message takes. The program repeats three measurements in turn:
+
+    quiet     no HTTP requests
+    beside    HTTP requests to another broker on the same processors
+    loaded    the same HTTP requests to the measured broker
+
+The requests list 10,000 queues, 20 times a second, while one client uploads 50 MB of definitions
+again and again. The difference between `loaded` and `beside` is the cost of HTTP inside the broker.
+The program also prints the time of the first request and of later ones, and the memory of broker
+and gateway.
 """
 
 from __future__ import annotations
@@ -71,14 +77,14 @@ def _resident(statm: Path) -> float:
 
 
 def definitions(size: int) -> bytes:
-    """Return a document with every queue, repeated until it has about `size` bytes."""
+    """Return a definitions document of about `size` bytes, which lists every queue repeatedly."""
     rows = [{"name": f"q{number}", "vhost": "/", "durable": True} for number in range(QUEUES)]
     text = ",".join(json.dumps(row) for row in rows)
     return ('{"queues":[' + ",".join([text] * max(1, size // len(text))) + "]}").encode()
 
 
 async def request(port: int, method: str, path: str, body: bytes = b"") -> tuple[int, float]:
-    """Send a request on a connection of its own; return the status and the seconds."""
+    """Send a request on a new connection; return the status and the duration in seconds."""
     began = time.monotonic()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = (
@@ -97,7 +103,7 @@ async def request(port: int, method: str, path: str, body: bytes = b"") -> tuple
 
 
 async def messages(port: int, seconds: float) -> list[float]:
-    """Publish RATE messages a second; return the milliseconds that each took."""
+    """Publish RATE messages a second; return the latency of each in milliseconds."""
     connection = await aio_pika.connect(f"amqp://guest:guest@127.0.0.1:{port}/")
     async with connection:
         channel = await connection.channel(publisher_confirms=False)
@@ -121,7 +127,10 @@ async def messages(port: int, seconds: float) -> list[float]:
 
 
 def load(port: int, seconds: float) -> None:
-    """Make requests for some seconds, in a process of its own; print how many, and their times."""
+    """Make requests to the HTTP port for `seconds`; print the number of requests and their times.
+
+    A separate process runs this function.
+    """
 
     async def main() -> None:
         ends = time.monotonic() + seconds
@@ -154,7 +163,7 @@ def load(port: int, seconds: float) -> None:
 
 
 def shown(name: str, took: list[float]) -> float:
-    """Print the latencies of a round in milliseconds, and return p99.9."""
+    """Print percentiles of the latencies `took` (in milliseconds), and return the p99.9."""
     took.sort()
     parts = [took[min(len(took) - 1, int(len(took) * share))] for share in (0.5, 0.99, 0.999)]
     print(
@@ -165,7 +174,10 @@ def shown(name: str, took: list[float]) -> float:
 
 
 async def loaded(name: str, measured: MeasuredProcess, target: MeasuredProcess, s: float) -> float:
-    """Measure messages of one broker while another process makes requests to `target`."""
+    """Measure the latency of messages for `s` seconds; return the p99.9.
+
+    Messages go through the broker `measured`, while another process makes requests to `target`.
+    """
     seconds = str(s + 2)
     loading = await asyncio.create_subprocess_exec(
         "nice", sys.executable, __file__, "--load", str(target.ports["http"]), seconds

@@ -49,7 +49,9 @@ _FULL_SPEED: Final = 30
 
 
 async def small_frames(attack: Attack) -> Prepared:
-    """A client with frames of 4 KiB polls a queue of 60,000 messages with larger headers."""
+    """Clients with a frame limit of 4 KiB poll a queue of 60,000 messages, whose headers are larger
+    than such a frame.
+    """
     await attack.declare(["q"])
     writer = await attack.amqp()
     for _ in range(60):
@@ -62,7 +64,7 @@ async def small_frames(attack: Attack) -> Prepared:
             client.write(marshal(1, spec.Basic.Get(queue="q")))
             with contextlib.suppress(SystemExit):  # The broker answers 406.
                 await client.wait_for(b"\x00\x3c\x00\x47", 1)
-                raise AssertionError("the message cannot fit")
+                raise AssertionError("the broker delivered a message larger than the frame limit")
             client.abort()
         begun = time.perf_counter()
         assert await ready_messages(attack.client, "q") == 60_000
@@ -95,9 +97,9 @@ async def cycle(attack: Attack) -> Prepared:
 
 
 async def _outgrow(attack: Attack, one: bytes, count: int) -> None:
-    """Publish the encoded message `one` `count` times, which is more than the broker has room for,
-    and purge the queue each time that it stops growing.
+    """Publish more messages than the broker has room for; purge the queue whenever it is full.
 
+    The encoded message `one` is published `count` times. The queue is full when it stops growing.
     The recovery is the longest time from a purge until the queue grows again.
     """
     writer = await attack.amqp()

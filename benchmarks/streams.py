@@ -69,6 +69,7 @@ def loop_cost(
     """Return two CPU times in seconds: of processing a publisher's input, and of writing the
     store's batches.
 
+    If `journal`, a journal records the messages. If `mqtt`, the publisher uses MQTT, else AMQP.
     Each store batch has the messages of `chunks` received chunks. Segments are files below `root`,
     or in memory if `root` is "".
     """

@@ -107,7 +107,7 @@ class AllowList:
         return bool(covering)
 
     def violations(self) -> Iterator[Violation]:
-        """Find entries beyond the maximum, incomplete entries, and entries that allow nothing."""
+        """Find incomplete entries, unused entries, and entries above the allowed number."""
         if len(self._entries) > MAX_ALLOWED:
             yield self._violation(f"{len(self._entries)} entries; keep at most {MAX_ALLOWED}")
         for number, entry in enumerate(self._entries):

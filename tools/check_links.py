@@ -71,7 +71,7 @@ class Repository:
 
 
 class Document:
-    """One Markdown file, its code kept apart from its text."""
+    """One Markdown file, with its code separated from its text."""
 
     def __init__(self, file: TextFile) -> None:
         """Find the code blocks, and the code between backticks."""
@@ -127,9 +127,9 @@ def links(document: Document, repository: Repository) -> Iterator[Violation]:
 def paths(document: Document, repository: Repository) -> Iterator[Violation]:
     """Find paths in code that look like files of the repository and do not exist.
 
-    A path looks like a file of the repository if it begins with a top-level directory, and either
-    ends with a suffix or a slash, or all but its last part exists; or if it is the bare name of a
-    Python file, a document or a shell script.
+    Two kinds of paths look like files of the repository. The first kind begins with a top-level
+    directory, and ends with a suffix or a slash, or its parent directory exists. The second kind is
+    the bare name of a Python file, a document or a shell script.
     """
     directory = posixpath.dirname(document.file.path)
     for start, code in _code(document):

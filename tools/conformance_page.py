@@ -101,7 +101,7 @@ def statements(text: str, form: re.Pattern[str] = _STATEMENT) -> list[Statement]
 
 
 def listed(numbers: str) -> list[Statement]:
-    """Return the statements of a list such as `Version.statements`."""
+    """Return the statements that a text such as `Version.statements` lists."""
     return statements(numbers, re.compile(_NUMBER))
 
 

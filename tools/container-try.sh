@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs what the image runs, with the broker installed in DIRECTORY: serve, the health check, SIGTERM, exit code 0.
+# Runs the broker that is installed in DIRECTORY as the container image does: start, health check, SIGTERM, exit code 0.
 set -eu
 trellis=$1/bin/trellis
 data=$(mktemp -d)

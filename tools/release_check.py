@@ -1,14 +1,14 @@
 """Build the files of a release, as far as one machine can, and check them: `make release-check`.
 
-It builds one source distribution, and from that the compiled wheel of each CPython that is found
-here, and the pure wheel. It checks that
+It builds one source distribution. From the source distribution it builds a compiled wheel for each
+CPython version that is found, and the pure wheel. It checks that
 
 - two builds give the same C code;
 - a compiled wheel is stripped and not larger than MOST_BYTES;
 - in a new virtual environment, its modules are compiled, and the broker serves and stops;
 - the description fits the package index, and the changelog describes the version.
 
-The files are left in build/release.
+The files stay in build/release.
 """
 
 from __future__ import annotations

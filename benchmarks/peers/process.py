@@ -52,7 +52,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _parents() -> dict[int, int]:
-    """Return the parent's identifier for the identifier of every process."""
+    """Return the identifier of the parent of every process, by the identifier of the process."""
     found = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():

@@ -1,7 +1,7 @@
 """The performance targets of Trellis in comparison with other brokers, checked against a run.
 
-A target is a peer's figure divided by that of Trellis. For a broker the ratio must be at least
-`least`; for a lower bound, Trellis may cost at most `most` times as much.
+Each target compares one figure of Trellis with that of one peer. A broker must cost at least
+`least` times as much as Trellis. Trellis may cost at most `most` times as much as a lower bound.
 """
 
 from __future__ import annotations

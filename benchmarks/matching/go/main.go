@@ -23,13 +23,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Matcher is the interface of all matchers. Match returns subscribers; Unsubscribe takes the subscribed value.
+// Matcher is the interface of all matchers. Subscribe and Unsubscribe take a subscription that Prepare has made.
 type Matcher interface {
-	Prepare(pattern string, subscriber uint64) any // what Subscribe and Unsubscribe want, made beforehand
+	Prepare(pattern string, subscriber uint64) any // returns the subscription
 	Subscribe(prepared any)
 	Unsubscribe(prepared any)
-	Match(topic string) int                       // how many
-	Each(topic string, found func(number uint64)) // which
+	Match(topic string) int                       // returns the number of subscribers
+	Each(topic string, found func(number uint64)) // calls found with the number of each subscriber
 }
 
 var makers = map[string]func() Matcher{
