@@ -258,7 +258,8 @@ async def metrics(attack: Attack) -> Prepared:
     return scrape
 
 
-#: Name of an attack -> result of that attack before the broker bounded its work.
+#: Name of an attack -> its result before the broker bounded its work: how long the event loop was
+#: held, or the damage.
 BEFORE: Final = {
     "filters": "128 s (one client, 65,536 filters)",
     "patterns": "63 s",
@@ -266,15 +267,15 @@ BEFORE: Final = {
     "copies": "1.3 s a message",
     "reject": "4.7 s (500,000 messages)",
     "commit": "3.3 s (one transaction of 400,000 messages)",
-    "expire": "another queue waited 6.2 s",
+    "expire": "the messages of another queue waited 6.2 s",
     "metrics": "211 ms (5,000 connections)",
     "small_frames": "60,000 messages were lost; with 110,000, a segmentation fault",
     "cycle": "986,409 copies of one message, 1.8 GB",
-    "memory": "the alarm never ended, 1,065 MB kept",
+    "memory": "the alarm never ended, the memory stayed at 1,065 MB",
     "disk": "the alarm never ended",
-    "log": "the log had 4.8 GB after 68 s, and kept 1,234 MB",
+    "log": "the log had 4.8 GB after 68 s, and later still 1,234 MB",
     "descriptors": "durable confirms stopped for good",
-    "pause": "clients that were alive were disconnected",
+    "pause": "the broker disconnected clients that had sent pings in time",
     "stop": "25 s; 17 s with the delayed messages",
 }
 #: Each attack, and the settings of its broker.

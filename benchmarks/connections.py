@@ -34,8 +34,8 @@ from peers.peer import Tools
 from peers.process import allow_files
 from peers.report import between
 
-#: The share of the permitted file descriptors that idle connections may use, and the number of
-#: descriptors kept for the load tool and other files.
+#: Idle connections may use SHARE of the permitted file descriptors, less SPARE descriptors for the
+#: load tool and other files, and are at most MOST.
 SHARE: Final = 0.9
 SPARE: Final = 100
 MOST: Final = 20_000

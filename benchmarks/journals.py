@@ -34,7 +34,7 @@ from peers.report import between
 
 STATES: Final = ("without", "with")
 PACES: Final = ("full", "half", "rate")
-#: The latencies that are kept, by their names in the load tool's results.
+#: The latencies in the results of this program, by their names in the load tool's results.
 LATENCIES: Final = ("p50", "p99", "p999", "max")
 #: The settings of the broker with a journal.
 JOURNAL: Final = '[stream]\njournals = ["/=everything"]\n'

@@ -100,13 +100,16 @@ Make = Callable[[MeasuredBroker, int, int], None]
 
 
 class MemorySubject(NamedTuple):
-    """A kind of object to measure: its name, the function that creates such objects, how many."""
+    """A kind of object to measure.
+
+    `name` is its name on the command line, `text` its name in tables; `make` creates `many` of it.
+    """
 
     name: str
     text: str
     many: int
     make: Make
-    #: The most bytes per object that the design permits; 0: not stated.
+    #: The most bytes per object that the design permits; 0 if it states no limit.
     target: int = 0
 
 

@@ -203,7 +203,7 @@ class AmqpSocket:
         self._writer.write(data)
 
     async def wait_for(self, method: bytes, count: int) -> None:
-        """Wait for `count` frames of a method, given as the bytes of class and method identifier.
+        """Wait for `count` frames of a method; `method` has the bytes of both its identifiers.
 
         Raises SystemExit if the broker closes the connection or a channel.
         """

@@ -98,7 +98,7 @@ class Document:
 
 
 def _blank(text: str, spans: list[tuple[int, int]]) -> str:
-    """Return the text with the given spans replaced by blanks; line ends are kept."""
+    """Return the text with all characters of the spans, except line ends, replaced by blanks."""
     for start, end in spans:
         text = text[:start] + re.sub(r"[^\n]", " ", text[start:end]) + text[end:]
     return text

@@ -98,7 +98,7 @@ class Results:
 
 
 def read(path: Path) -> Results:
-    """Read results from a file. Raises ValueError if it has none in the known format."""
+    """Read results from a file. Raises ValueError if the file has another format."""
     found = json.loads(path.read_text())
     if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
         raise ValueError(f"{path} has no results of format {FORMAT}")
