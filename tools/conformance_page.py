@@ -72,8 +72,8 @@ For readers who ask whether Trellis follows a rule of MQTT, and for developers w
 After this page you can find the test of every numbered statement of the OASIS specifications (their
 appendix B), or the reason why a statement has no test.
 
-The tests send bytes to the broker and compare the bytes that it sends. The tests of MQTT 5 use a
-second codec, the package mqtt5.
+The tests send bytes to the broker, and check the bytes that the broker sends back. The tests of
+MQTT 5 use a codec that is independent of the broker's, the package mqtt5.
 
 - The scenarios of Eclipse's interoperability suite are tests too
   ([test_eclipse.py](../tests/wire/mqtt5/test_eclipse.py)), with the settings of
@@ -150,8 +150,8 @@ def table(version: Version) -> str:
     binding = sum(one in rows for one in known)
     clients = sum(reasons.get(one) == CLIENT and one not in rows for one in known)
     count = (
-        f"{len(known)} statements: {binding} have tests, {clients} bind clients alone, "
-        "the others have a reason."
+        f"{len(known)} statements: {binding} have tests, {clients} are rules for clients only. For "
+        "each of the others, the table has the reason why it has no test."
     )
     lines = [count, "", "| statement | tests |", "|---|---|"]
     for statement in sorted(known):
