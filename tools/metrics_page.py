@@ -18,6 +18,7 @@ from protocols.connection import SHUTDOWN, Peer
 from trellis.auth.settings_users import authenticator_from_settings
 from trellis.monitoring import metrics
 from trellis.monitoring.http_counters import HttpCounters
+from trellis.monitoring.page import MetricsPage
 from trellis.server.node import BrokerNode
 from trellis.settings import Data, RatesSettings, Settings, Tls, Wss
 
@@ -43,7 +44,7 @@ with queues and sessions by name:
 """
 
 
-async def pages() -> list[tuple[str, metrics.MetricsPage]]:
+async def pages() -> list[tuple[str, MetricsPage]]:
     """Return the pages of a broker with one queue, one session and every listener."""
     with tempfile.TemporaryDirectory() as directory:
         certificate = Path(directory, "certificate.pem")
@@ -78,7 +79,7 @@ async def pages() -> list[tuple[str, metrics.MetricsPage]]:
             accounts.close()
 
 
-def table(page: metrics.MetricsPage) -> str:
+def table(page: MetricsPage) -> str:
     """Return the metrics of a page as a Markdown table."""
     lines = ["| name | kind | labels | what it counts |", "|---|---|---|---|"]
     for family in page.families.values():

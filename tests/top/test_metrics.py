@@ -15,7 +15,7 @@ from tests.clients import marshal, mqtt_publish, publication
 from tests.test_packaging import metrics_used
 from tests.top.conftest import Start
 from tests.top.running import Amqp0, Running, Scrape
-from trellis.monitoring.metrics import NAMED_SLICE, MetricsPage
+from trellis.monitoring.page import RENDER_SLICE, MetricsPage
 
 #: RabbitMQ's names that stock dashboards read (operations.md). With {protocol}:
 _BY_PROTOCOL: Final = (
@@ -336,7 +336,7 @@ class Reference:
 
 async def test_a_page_is_rendered_in_slices_as_prometheus_client_does() -> None:
     page = MetricsPage()
-    for number in range(10 * NAMED_SLICE):
+    for number in range(10 * RENDER_SLICE):
         page.gauge("a_gauge", 'A "text" \\ with\nlines.', number / 3, vhost="/", queue=f"q{number}")
         page.counter(
             "a_count", "Odd names.", 10.0**number if number < 300 else 1, queue='"\n\\\u00e4'

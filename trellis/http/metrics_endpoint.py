@@ -12,6 +12,7 @@ from trellis.http.routes import HttpRouter
 from trellis.http.server import Handler, Request, Response
 from trellis.monitoring import metrics
 from trellis.monitoring.http_counters import HttpCounters
+from trellis.monitoring.page import CONTENT_TYPE, MetricsPage
 from trellis.server.node import BrokerNode
 
 #: Tags of the users that may read metrics if `metrics.login` is set.
@@ -61,8 +62,8 @@ def metrics_routes(node: BrokerNode, counters: HttpCounters) -> HttpRouter[Handl
         name = verdict.identity.name
         return Response(403, f"user '{name}' lacks the tag 'monitoring'\n".encode())
 
-    async def rendered(page: metrics.MetricsPage) -> Response:
-        return Response(200, await page.render(), metrics.CONTENT_TYPE)
+    async def rendered(page: MetricsPage) -> Response:
+        return Response(200, await page.render(), CONTENT_TYPE)
 
     router: HttpRouter[Handler] = HttpRouter()
     for path, handler in (

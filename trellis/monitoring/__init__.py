@@ -2,7 +2,10 @@
 
 Reading order:
 
-    metrics         all metrics of a broker, as Prometheus reads them
+    page            a page of metrics, and its text as Prometheus reads it
+    metrics         all metrics of a broker: those of the process and the store, and
+    client_metrics  those of connections, logins and listeners
+    message_metrics those of queues, streams, fates, routes and sessions
     http_counters   counters of the HTTP servers, for the metrics
     listings        the rows of `trellis list`
 

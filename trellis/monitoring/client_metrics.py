@@ -1,0 +1,190 @@
+"""Metrics of clients: connections, logins, listeners and HTTP."""
+
+from __future__ import annotations
+
+from trellis.monitoring.http_counters import HttpCounters
+from trellis.monitoring.page import MetricsPage
+from trellis.server.node import BrokerNode
+
+
+def add_connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> None:
+    """Add the metrics of connections, channels, logins and rate limits."""
+    fronts = node.fronts
+    page.gauge(
+        "rabbitmq_connections",
+        "Number of open connections.",
+        sum(len(front.connections) for front in fronts),
+    )
+    page.counter(
+        "rabbitmq_connections_opened",
+        "Total number of connections opened.",
+        sum(front.opened for front in fronts),
+    )
+    page.counter(
+        "rabbitmq_connections_closed",
+        "Total number of connections closed.",
+        sum(sum(front.closed.values()) for front in fronts),
+    )
+    page.gauge("rabbitmq_channels", "Number of open AMQP channels.", node.amqp.channels)
+    page.counter(
+        "rabbitmq_channels_opened",
+        "Total number of AMQP channels opened.",
+        int(node.amqp.tally.channels_opened),
+    )
+    page.counter(
+        "rabbitmq_channels_closed",
+        "Total number of AMQP channels closed.",
+        int(node.amqp.tally.channels_closed),
+    )
+    for front in fronts:
+        page.gauge(
+            "trellis_connections",
+            "Number of open connections, by protocol.",
+            len(front.connections),
+            protocol=front.name,
+        )
+        for reason, count in sorted(front.closed.items()):
+            page.counter(
+                "trellis_connections_closed",
+                "Total number of connections closed, by protocol and reason.",
+                count,
+                protocol=front.name,
+                reason=reason,
+            )
+    for name, counted in [*node.logins.items(), ("http", http.logins)]:
+        logins = {outcome: counted.get(outcome, 0) for outcome in ("accepted", "refused", "busy")}
+        for outcome, count in logins.items():
+            page.counter(
+                "trellis_logins",
+                "Total number of logins, by protocol and outcome.",
+                count,
+                protocol=name,
+                outcome=outcome,
+            )
+        page.counter(
+            "rabbitmq_auth_attempts",
+            "Total number of authentication attempts.",
+            sum(logins.values()),
+            protocol=name,
+        )
+        page.counter(
+            "rabbitmq_auth_attempts_succeeded",
+            "Total number of authentication attempts that succeeded.",
+            logins["accepted"],
+            protocol=name,
+        )
+        page.counter(
+            "rabbitmq_auth_attempts_failed",
+            "Total number of authentication attempts that failed.",
+            logins["refused"] + logins["busy"],
+            protocol=name,
+        )
+    for reason, count in node.admission.refused.items():
+        page.counter(
+            "trellis_connections_refused",
+            "Total number of connections refused before their login, by reason. "
+            "With reason descriptors, number of pauses in accepting connections.",
+            count,
+            reason=reason,
+        )
+    for limit in node.rates.limits:
+        page.counter(
+            "trellis_rate_waits",
+            "Number of times that a client was throttled, by rate limit.",
+            node.rates.throttled[limit],
+            limit=limit,
+        )
+        page.counter(
+            "trellis_rate_refused",
+            "Number of clients disconnected for exceeding a rate limit, by rate limit.",
+            node.rates.disconnected[limit],
+            limit=limit,
+        )
+    page.gauge(
+        "trellis_connections_limit",
+        "Maximum number of open connections.",
+        node.admission.connections,
+    )
+
+
+def add_listeners(page: MetricsPage, node: BrokerNode) -> None:
+    """Add the metrics of TLS and WebSockets by listener, and of certificates."""
+    for listener, context in node.listener_contexts.items():
+        if context.tls_context is not None:
+            for version, count in sorted(context.tls.handshakes.items()):
+                page.counter(
+                    "trellis_tls_handshakes",
+                    "Total number of TLS handshakes completed, by TLS version.",
+                    count,
+                    listener=listener,
+                    version=version,
+                )
+            for reason, count in sorted(context.tls.failures.items()):
+                page.counter(
+                    "trellis_tls_failures",
+                    "Total number of failed TLS connections, by reason.",
+                    count,
+                    listener=listener,
+                    reason=reason,
+                )
+            page.counter(
+                "trellis_tls_resumed",
+                "Total number of TLS handshakes that resumed an earlier TLS session.",
+                context.tls.resumed,
+                listener=listener,
+            )
+        if context.is_websocket:
+            page.counter(
+                "trellis_websocket_upgrades",
+                "Total number of WebSockets opened.",
+                context.websocket.upgrades,
+                listener=listener,
+            )
+            for reason, count in sorted(context.websocket.refused.items()):
+                page.counter(
+                    "trellis_websocket_refused",
+                    "Total number of WebSocket requests refused, by reason.",
+                    count,
+                    listener=listener,
+                    reason=reason,
+                )
+    for file, ends in node.certificates.expirations.items():
+        page.gauge(
+            "trellis_tls_certificate_end_seconds",
+            "Expiration of a TLS certificate, in seconds since 1970.",
+            ends,
+            file=file,
+        )
+
+
+def add_http(page: MetricsPage, http: HttpCounters) -> None:
+    """Add the metrics of HTTP responses, and of the process that serves the API."""
+    for listener, counters in http.listeners.items():
+        for status, count in sorted(counters.responses.items()):
+            page.counter(
+                "trellis_http_responses",
+                "Total number of HTTP responses, by status.",
+                count,
+                listener=listener,
+                status=str(status),
+            )
+        for reason, count in counters.closed.items():
+            page.counter(
+                "trellis_http_closed",
+                "Total number of HTTP connections closed without a response, by reason.",
+                count,
+                listener=listener,
+                reason=reason,
+            )
+    gateway = http.listeners.get("http")
+    if gateway is not None:
+        page.counter(
+            "trellis_http_gateway_starts",
+            "Total number of processes started to serve the HTTP API.",
+            gateway.gateway_starts,
+        )
+        page.counter(
+            "trellis_http_gateway_lost",
+            "Total number of processes serving the HTTP API that ended unexpectedly.",
+            gateway.gateways_lost,
+        )

@@ -1,0 +1,248 @@
+"""Metrics of messages: queues, streams, fates, routes and MQTT sessions."""
+
+from __future__ import annotations
+
+from broker.messages.fates import COPY_FATES, MESSAGE_FATES, ROUTED, UNROUTABLE
+from broker.routing.publish_context import IngressCounters
+from broker.stream.queue import StreamQueue
+from broker.vhost.totals import VirtualHostTotals
+from protocols.front import Front
+from trellis.monitoring.http_counters import HttpCounters
+from trellis.monitoring.page import MetricsPage
+from trellis.server.node import BrokerNode
+
+
+def add_queues(page: MetricsPage, node: BrokerNode, totals: list[VirtualHostTotals]) -> None:
+    """Add the metrics of queues, exchanges, consumers and dead letters."""
+    vhosts = node.broker.vhosts.values()
+    ready = sum(int(each.ready + each.inbox_ready) for each in totals)
+    unacked = sum(int(each.unacked + each.inbox_unacked) for each in totals)
+    page.gauge("rabbitmq_queues", "Number of queues.", sum(each.queues for each in totals))
+    page.gauge(
+        "rabbitmq_exchanges", "Number of exchanges.", sum(len(vhost.exchanges) for vhost in vhosts)
+    )
+    page.gauge(
+        "rabbitmq_consumers", "Number of consumers.", sum(int(each.consumers) for each in totals)
+    )
+    page.gauge(
+        "rabbitmq_queue_messages_ready",
+        "Number of messages ready to be delivered, in queues and MQTT sessions.",
+        ready,
+    )
+    page.gauge(
+        "rabbitmq_queue_messages_unacked",
+        "Number of messages delivered and not acknowledged yet.",
+        unacked,
+    )
+    page.gauge(
+        "rabbitmq_queue_messages", "Number of ready and unacknowledged messages.", ready + unacked
+    )
+    page.counter(
+        "rabbitmq_queues_declared",
+        "Total number of queue declarations, of new and existing queues.",
+        sum(vhost.declarations.queues_declared for vhost in vhosts),
+    )
+    page.counter(
+        "rabbitmq_queues_created",
+        "Total number of queues created.",
+        sum(vhost.declarations.queues_created for vhost in vhosts),
+    )
+    page.counter(
+        "rabbitmq_queues_deleted",
+        "Total number of queues deleted.",
+        sum(vhost.declarations.queues_deleted for vhost in vhosts),
+    )
+    for reason in ("expired", "maxlen", "rejected", "delivery_limit"):
+        page.counter(
+            f"rabbitmq_global_messages_dead_lettered_{reason}",
+            f"Total number of messages dead-lettered, reason {reason}.",
+            sum(vhost.dead_letters.get(reason, 0) for vhost in vhosts),
+        )
+    page.gauge(
+        "trellis_dead_letters_waiting",
+        "Number of messages that left a queue, as dead letters or because their delay is over, and "
+        "wait to be published again.",
+        sum(moves.waiting for vhost in vhosts for moves in vhost.moves.values()),
+    )
+
+
+def add_streams(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> None:
+    """Add the metrics of streams."""
+    streams = [
+        queue
+        for vhost in node.broker.vhosts.values()
+        for queue in vhost.queues.values()
+        if isinstance(queue, StreamQueue)
+    ]
+    page.gauge("trellis_streams", "Number of streams.", len(streams))
+    page.gauge(
+        "trellis_stream_rows",
+        "Number of durable rows in all streams.",
+        sum(int(stream.archive.rows) for stream in streams),
+    )
+    page.gauge(
+        "trellis_stream_bytes",
+        "Total size of all stream segments in bytes.",
+        sum(int(stream.archive.size) for stream in streams),
+    )
+    page.gauge(
+        "trellis_stream_segments",
+        "Number of stream segments.",
+        sum(len(stream.archive.segments) for stream in streams),
+    )
+    page.gauge(
+        "trellis_stream_readers",
+        "Number of consumers that read streams.",
+        sum(len(stream.readers) for stream in streams),
+    )
+    page.counter(
+        "trellis_stream_rows_served",
+        "Total number of stream rows delivered to consumers.",
+        int(node.broker.streams.served) + sum(int(stream.served) for stream in streams),
+    )
+    page.counter(
+        "trellis_stream_bytes_sent",
+        "Total size of stream segments sent over HTTP in bytes.",
+        http.segment_bytes_sent,
+    )
+
+
+def add_messages(
+    page: MetricsPage, front: Front, vhosts: list[dict[str, IngressCounters]], relayed: int
+) -> None:
+    """Add the message counters of one protocol.
+
+    `relayed` is the number of message copies sent to connections directly, not through a queue.
+    """
+    name, tally = front.name, front.tally
+    counters = [ingress[way] for ingress in vhosts for way in front.context_names if way in ingress]
+    received = sum(ingress.received for ingress in counters)
+    routed = sum(ingress.fates[ROUTED] for ingress in counters)
+    unroutable = sum(ingress.fates[UNROUTABLE] for ingress in counters)
+    auto, manual = int(tally.delivered_auto) + relayed, int(tally.delivered_manual)
+    gets = int(tally.get_auto + tally.get_manual)
+    for metric, text, value in (
+        ("received", "Total number of messages received from publishers.", received),
+        (
+            "received_confirm",
+            "Total number of messages received from publishers that use confirms.",
+            int(tally.received_confirm),
+        ),
+        ("routed", "Total number of messages routed to a queue or MQTT session.", routed),
+        ("confirmed", "Total number of messages confirmed to publishers.", int(tally.confirmed)),
+        ("delivered", "Total number of messages delivered to consumers.", auto + manual + gets),
+        (
+            "delivered_consume_auto_ack",
+            "Total number of messages delivered to consumers with automatic acknowledgement.",
+            auto,
+        ),
+        (
+            "delivered_consume_manual_ack",
+            "Total number of messages delivered to consumers with manual acknowledgement.",
+            manual,
+        ),
+        (
+            "delivered_get_auto_ack",
+            "Total number of messages fetched with automatic acknowledgement.",
+            int(tally.get_auto),
+        ),
+        (
+            "delivered_get_manual_ack",
+            "Total number of messages fetched with manual acknowledgement.",
+            int(tally.get_manual),
+        ),
+        ("get_empty", "Total number of fetches from empty queues.", int(tally.get_empty)),
+        ("redelivered", "Total number of messages redelivered.", int(tally.redelivered)),
+        (
+            "acknowledged",
+            "Total number of messages acknowledged by consumers.",
+            int(tally.acknowledged),
+        ),
+        (
+            "unroutable_dropped",
+            "Total number of unroutable messages dropped.",
+            unroutable - int(tally.returned),
+        ),
+        (
+            "unroutable_returned",
+            "Total number of unroutable messages returned to their publisher.",
+            int(tally.returned),
+        ),
+    ):
+        page.counter(f"rabbitmq_global_messages_{metric}", text, value, protocol=name)
+
+
+def add_fates(
+    page: MetricsPage, vhosts: list[dict[str, IngressCounters]], totals: list[VirtualHostTotals]
+) -> None:
+    """Add the number of messages and of copies by fate."""
+    every = [ingress for vhost in vhosts for ingress in vhost.values()]
+    for at, fate in enumerate(MESSAGE_FATES):
+        page.counter(
+            "trellis_messages",
+            "Total number of messages published, by fate.",
+            sum(ingress.fates[at] for ingress in every),
+            fate=fate,
+        )
+    page.counter(
+        "trellis_copies_made",
+        "Total number of message copies made for queues and MQTT sessions.",
+        sum(ingress.copies for ingress in every),
+    )
+    for at, fate in enumerate(COPY_FATES):
+        page.counter(
+            "trellis_copies",
+            "Total number of message copies removed, by fate.",
+            sum(each.fates[at] for each in totals),
+            fate=fate,
+        )
+
+
+def add_routes(
+    page: MetricsPage, node: BrokerNode, ingress: list[dict[str, IngressCounters]]
+) -> None:
+    """Add the metrics of the route caches."""
+    vhosts = node.broker.vhosts.values()
+    routes = sum(len(context.routes) for vhost in vhosts for context in vhost.contexts)
+    page.gauge("trellis_route_cache_entries", "Number of cached routes.", routes)
+    page.gauge(
+        "trellis_route_cache_limit",
+        "Maximum number of cached routes of one user.",
+        node.broker.limits.routes,
+    )
+    page.counter(
+        "trellis_route_cache_misses",
+        "Total number of messages published whose route was not cached.",
+        sum(one.misses for vhost in ingress for one in vhost.values()),
+    )
+    page.gauge(
+        "trellis_plans",
+        "Number of cached sets of destinations.",
+        sum(vhost.plans for vhost in vhosts),
+    )
+    page.counter(
+        "trellis_route_searches_paused",
+        "Total number of searches for destinations that took more than one turn of the event loop.",
+        sum(vhost.paused_searches for vhost in vhosts),
+    )
+    page.counter(
+        "trellis_bindings_refused",
+        "Total number of bindings and subscriptions refused because of limits.pattern_nodes.",
+        sum(vhost.bindings.refused for vhost in vhosts),
+    )
+
+
+def add_sessions(page: MetricsPage, node: BrokerNode, connected: int) -> None:
+    """Add the metrics of MQTT sessions, of which `connected` have a client."""
+    sessions = node.mqtt.sessions
+    text = "Number of MQTT sessions, by whether their client is connected (connected, away)."
+    page.gauge("trellis_mqtt_sessions", text, connected, state="connected")
+    page.gauge("trellis_mqtt_sessions", text, max(0, len(sessions) - connected), state="away")
+    page.counter(
+        "trellis_mqtt_sessions_created", "Total number of MQTT sessions created.", sessions.created
+    )
+    page.counter(
+        "trellis_mqtt_sessions_expired",
+        "Total number of MQTT sessions expired.",
+        sessions.expired,
+    )
