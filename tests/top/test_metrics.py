@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any, Final, cast
 
@@ -11,6 +12,7 @@ import pamqp.commands as spec
 import pytest
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 
+from broker.vhost.vhost import VirtualHost
 from tests.clients import marshal, mqtt_publish, publication
 from tests.test_packaging import metrics_used
 from tests.top.conftest import Start
@@ -352,3 +354,18 @@ async def test_a_page_is_rendered_in_slices_as_prometheus_client_does() -> None:
         await asyncio.sleep(0)
     assert rendering.result() == expected
     assert turns >= 20 and not any(family.samples for family in page.families.values())
+
+
+async def test_only_the_event_loop_reads_what_it_changes(start: Start) -> None:
+    """A dictionary that grows while a thread iterates over it would end the scrape."""
+    running = await start()
+    readers: set[int] = set()
+
+    class Watched(dict[str, VirtualHost]):
+        def values(self) -> Any:
+            readers.add(threading.get_ident())
+            return super().values()
+
+    running.node.broker.vhosts = Watched(running.node.broker.vhosts)
+    await running.scrape()
+    assert readers == {threading.get_ident()}

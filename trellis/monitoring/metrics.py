@@ -56,7 +56,8 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
     message_metrics.add_fates(page, ingress, totals)
     message_metrics.add_routes(page, node, ingress)
     message_metrics.add_sessions(page, node, connected)
-    await asyncio.get_running_loop().run_in_executor(None, _process, page, node)
+    descriptors, free = await asyncio.get_running_loop().run_in_executor(None, _look, node)
+    _process(page, node, descriptors, free)
     return page
 
 
@@ -115,12 +116,19 @@ async def per_object_metrics(node: BrokerNode) -> MetricsPage:
     return page
 
 
-def _process(page: MetricsPage, node: BrokerNode) -> None:
-    """Add the metrics of the process. Slow with many file descriptors: run it in a thread."""
+def _look(node: BrokerNode) -> tuple[int, int]:
+    """Return the number of open file descriptors, and the free bytes of the data directory.
+
+    Slow with many file descriptors, or a slow disk: run it in a thread.
+    """
+    free = 0 if node.directory is None else process.free_disk_bytes(node.directory)
+    return process.open_descriptors(), free
+
+
+def _process(page: MetricsPage, node: BrokerNode, descriptors: int, free: int) -> None:
+    """Add the metrics of the process, with the results of `_look`."""
     name = node.settings.node.name
-    page.gauge(
-        "rabbitmq_process_open_fds", "Number of open file descriptors.", process.open_descriptors()
-    )
+    page.gauge("rabbitmq_process_open_fds", "Number of open file descriptors.", descriptors)
     page.gauge(
         "rabbitmq_process_max_fds", "Maximum number of open file descriptors.", node.max_descriptors
     )
@@ -138,7 +146,7 @@ def _process(page: MetricsPage, node: BrokerNode) -> None:
         page.gauge(
             "rabbitmq_disk_space_available_bytes",
             "Free disk space for the data directory, in bytes.",
-            process.free_disk_bytes(node.directory),
+            free,
         )
         page.gauge(
             "rabbitmq_disk_space_available_limit_bytes",
