@@ -235,14 +235,12 @@ class Gateway:
         wanted: PageQuery | None = None
         rows: list[Any] = []
         sections: dict[str, list[Any]] = {}
-        total = 0
         if incoming.reads:
             wanted = PageQuery(incoming.query)
         while True:
             message = await exchange.next(self._greeting.seconds)
             if isinstance(message, contract.Rows):
                 decoded = [msgspec.msgpack.decode(row) for row in message.rows]
-                total += len(decoded)
                 if message.section:
                     sections.setdefault(message.section, []).extend(decoded)
                 else:

@@ -159,7 +159,6 @@ class GatewayProtocol(H11Protocol):
         self._slot = slot
         self._seconds = seconds
         self._head_timer: asyncio.TimerHandle | None = None
-        self._half_closed = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""

@@ -159,7 +159,7 @@ async def delete_connection(call: Call) -> Empty:
             "not_authorised",
             "closing a connection of another user requires the tag 'administrator'",
         )
-    _close(call, [selected])
+    _close(call, selected)
     return Empty()
 
 
@@ -182,17 +182,16 @@ async def delete_user_connections(call: Call) -> Empty:
     async with call.slice() as work:
         for connection in _seen(call):
             if connection is not None and connection.describe()["user"] == name:
-                _close(call, [connection])
+                _close(call, connection)
             if work.over:
                 await work.pause()
     return Empty()
 
 
-def _close(call: Call, connections: list[Connection]) -> None:
+def _close(call: Call, connection: Connection) -> None:
     call.node.turn.schedule()
-    for connection in connections:
-        if not connection.finished:
-            connection.close(EXPELLED, "closed by an operator")
+    if not connection.finished:
+        connection.close(EXPELLED, "closed by an operator")
 
 
 # -- channels
