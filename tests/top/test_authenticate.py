@@ -167,6 +167,21 @@ async def test_many_that_wait_for_one_verdict_are_told_in_several_turns(accounts
     assert max(later - sooner for sooner, later in itertools.pairwise(told)) <= 20
 
 
+async def test_many_whose_wait_has_lasted_too_long_are_told_in_several_turns(
+    monkeypatch: pytest.MonkeyPatch, accounts: Make
+) -> None:
+    monkeypatch.setattr("trellis.auth.authenticate.LINE_SECONDS", 0.0)
+    them = accounts(queue=1_000)
+    questions = [Question(them, "quick", f"{number}", False) for number in range(1_000)]
+    told = [0]
+    while told[-1] < len(questions):
+        await asyncio.sleep(0)
+        told.append(sum(question.answered for question in questions))
+    assert max(later - sooner for sooner, later in itertools.pairwise(told)) <= 30
+    assert sum(question.told[0].busy for question in questions) >= 990
+    assert them.waiting == 0 and them._lines == {}
+
+
 async def test_verified_credentials_are_remembered_and_wrong_ones_are_not(accounts: Make) -> None:
     them = accounts()
     await Question(them, "quick", "quick").verdict()

@@ -281,14 +281,16 @@ class Accounts(Authenticator):
         line.running -= 1
         now = asyncio.get_running_loop().time()
         places = self.login_throttle.places(line, now)
+        expired: list[tuple[VerdictCallback, Verdict]] = []
         while line.waiting and line.running < places:
             login = line.waiting.popleft()
             self._throttled -= 1
             if login.expires <= now:
-                login.answer(_busy())
+                expired.append((login.answer, _busy()))
             else:
                 self._begin(login, line)
         self._drop_empty(line)
+        self._deliver(expired)
 
     def _check(self, login: PendingLogin) -> bool:
         """Start or join a check of the login's password; return False if the answer is busy."""
@@ -391,13 +393,17 @@ class Accounts(Authenticator):
             if identity is None
             else Verdict(identity)
         )
-        idle = not self._verdicts
-        self._verdicts.extend((login.answer, verdict) for login in waiting)
-        if idle:
-            self._deliver_verdicts()
+        self._deliver([(login.answer, verdict) for login in waiting])
         for login in waiting:
             if login.line is not None and not self._closed:
                 self._leave(login.line)
+
+    def _deliver(self, verdicts: list[tuple[VerdictCallback, Verdict]]) -> None:
+        """Deliver verdicts, VERDICTS_PER_TURN of them now and in each later turn."""
+        idle = not self._verdicts
+        self._verdicts.extend(verdicts)
+        if idle:
+            self._deliver_verdicts()
 
     def _deliver_verdicts(self) -> None:
         for _ in range(min(VERDICTS_PER_TURN, len(self._verdicts))):
