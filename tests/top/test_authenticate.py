@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import re
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -287,19 +288,21 @@ async def test_those_who_wait_when_it_ends_are_forgotten(accounts: Make) -> None
 
 
 async def test_full_queues_are_told_in_the_words_of_the_protocol(start: Start) -> None:
-    slow = {"name": "slow", "password_hash": SLOW}
-    running = await start(users=[slow], auth={"threads": 1, "queue": 1})
+    running = await start(auth={"threads": 1, "queue": 1})
+    release = threading.Event()  # No password is hashed before: the only thread waits.
+    running.node.accounts._pool.submit(release.wait, PATIENCE)
     first = Mqtt0(await running.socket("mqtt"))
-    asking = asyncio.create_task(first.connect("first", user="slow/slow"))
+    asking = asyncio.create_task(first.connect("first", user="known/known"))
     await running.until(lambda: running.node.accounts.waiting == 1)
     assert (await running.scrape()).value("trellis_logins_waiting") == 1
     assert (
-        await Mqtt0(await running.socket("mqtt")).connect("second", user="slow/wrong") == 3
+        await Mqtt0(await running.socket("mqtt")).connect("second", user="known/wrong") == 3
     )  # Server unavailable.
     status, _ = await running.get(
-        "http", "/api/trellis/queues", "Authorization: Basic c2xvdzp3cm9uZw==\r\n"
+        "http", "/api/trellis/queues", "Authorization: Basic a25vd246d3Jvbmc=\r\n"
     )
     assert status == 503
+    release.set()
     assert await asking == 0
     page = await running.scrape()
     for outcome, count in (("accepted", 1), ("refused", 0), ("busy", 1)):
