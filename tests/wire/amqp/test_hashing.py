@@ -109,6 +109,23 @@ def test_the_seed_of_a_bound_session_is_the_one_of_earlier_releases() -> None:
     assert seeds["$share/g/t"] == 3194452758
 
 
+#: Twelve keys, and the queue that each one goes to since the first release.
+TWELVE = [
+    "stream",
+    "limited",
+    "priority",
+    "stream",
+    "limited",
+    "limited",
+    "limited",
+    "limited",
+    "stream",
+    "stream",
+    "limited",
+    "plain",
+]
+
+
 def test_keys_go_to_the_queues_of_earlier_releases() -> None:
     vhost = World().vhost
     exchange = ConsistentHashExchange("x", ExchangeOptions())
@@ -120,20 +137,7 @@ def test_keys_go_to_the_queues_of_earlier_releases() -> None:
     ]
     for name, weight, arguments in queues:
         exchange.bind(Binding(weight, vhost.declare_queue(name, True, arguments)))
-    assert winners(exchange, KEYS[:12]) == [
-        "stream",
-        "limited",
-        "priority",
-        "stream",
-        "limited",
-        "limited",
-        "limited",
-        "limited",
-        "stream",
-        "stream",
-        "limited",
-        "plain",
-    ]
+    assert winners(exchange, KEYS[:12]) == TWELVE
 
 
 def test_each_message_goes_to_one_queue_and_equal_keys_to_the_same() -> None:
@@ -227,23 +231,6 @@ def test_without_bindings_a_message_is_unroutable_and_goes_to_the_alternate() ->
 
 
 # -- seeds are stable properties
-
-
-#: Twelve keys, and the queue that each one goes to since the first release.
-TWELVE = [
-    "stream",
-    "limited",
-    "priority",
-    "stream",
-    "limited",
-    "limited",
-    "limited",
-    "limited",
-    "stream",
-    "stream",
-    "limited",
-    "plain",
-]
 
 
 def taken(home: Home) -> list[str]:
