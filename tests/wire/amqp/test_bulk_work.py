@@ -53,6 +53,14 @@ def fill(client: Amqp, queue: str, count: int, **properties: Any) -> None:
         client.world.settle(client.connection)
 
 
+def deliver_many(world: World, client: Amqp) -> None:
+    """Deliver MANY messages of the queue `q` to the consumer `t` of a client."""
+    fill(client, "q", MANY)
+    client.connection.receive_data(marshal(1, B.Consume(queue="q", consumer_tag="t")))
+    while world.queue("q").unacked < MANY:
+        client.read_bytes()
+
+
 def expire(world: World, milliseconds: int) -> None:
     """Advance the clock without a turn."""
     agenda = world.broker.agenda
@@ -300,10 +308,7 @@ def test_many_deliveries_are_settled_in_slices_and_later_methods_wait(how: str) 
     world = World()
     client, other = world.amqp(), world.amqp()
     client.queue("q")
-    fill(client, "q", MANY)
-    client.connection.receive_data(marshal(1, B.Consume(queue="q", consumer_tag="t")))
-    while world.queue("q").unacked < MANY:
-        client.read_bytes()
+    deliver_many(world, client)
     client.send(B.Cancel("t"))
     method = {
         "ack": B.Ack(0, multiple=True),
@@ -355,10 +360,7 @@ def test_a_channel_that_closes_while_its_deliveries_are_rejected_requeues_only_l
     world = World()
     client = world.amqp()
     client.queue("q")
-    fill(client, "q", MANY)
-    client.connection.receive_data(marshal(1, B.Consume(queue="q", consumer_tag="t")))
-    while world.queue("q").unacked < MANY:
-        client.read_bytes()
+    deliver_many(world, client)
     client.connection.receive_data(marshal(1, B.Nack(MANY - 5, multiple=True, requeue=False)))
     client.connection.on_closed()
     world.settle()
@@ -370,10 +372,7 @@ def test_many_small_settlements_end_a_turn_of_input() -> None:
     world = World()
     client = world.amqp()
     client.queue("q")
-    fill(client, "q", MANY)
-    client.connection.receive_data(marshal(1, B.Consume(queue="q", consumer_tag="t")))
-    while world.queue("q").unacked < MANY:
-        client.read_bytes()
+    deliver_many(world, client)
     client.connection.receive_data(
         b"".join(marshal(1, B.Ack(tag, multiple=True)) for tag in range(500, MANY + 1, 500))
         + marshal(1, B.Ack(0, multiple=True)) * 5
