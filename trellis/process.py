@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Final
 
 _STATM: Final = "/proc/self/statm"
 _MOUNTS: Final = Path("/proc/self/mountinfo")
+#: A space, tab, line feed or backslash in _MOUNTS.
+_OCTAL: Final = re.compile(rb"\\(0[0-7]{2}|134)")
 #: File systems on which writing into allocated space may find the disk full.
 _COPY_ON_WRITE: Final = ("btrfs", "zfs", "bcachefs", "nilfs2")
 _FDS: Final = Path("/proc/self/fd") if Path("/proc/self/fd").exists() else Path("/dev/fd")
@@ -68,19 +71,20 @@ def copies_on_write(path: Path) -> bool:
     Such a file system cannot reserve space for overwriting a file.
     """
     try:
-        lines = _MOUNTS.read_text().splitlines()
+        lines = _MOUNTS.read_bytes().splitlines()
         resolved = path.resolve()
     except OSError:
         return True
-    best, kind = -1, ""
+    best, kind = -1, b""
     for line in lines:
-        fields, _, rest = line.partition(" - ")
-        # Spaces in paths are written as \\040.
-        mount = Path(fields.split()[4].encode().decode("unicode_escape"))
+        fields, _, rest = line.partition(b" - ")
+        # A space in a path is written as \040.
+        name = _OCTAL.sub(lambda octal: bytes([int(octal[1], 8)]), fields.split()[4])
+        mount = Path(os.fsdecode(name))
         depth = len(mount.parts)
         if depth >= best and resolved.is_relative_to(mount):
             best, kind = depth, rest.split()[0]
-    return not kind or kind in _COPY_ON_WRITE
+    return not kind or os.fsdecode(kind) in _COPY_ON_WRITE
 
 
 def free_disk_bytes(path: Path) -> int:

@@ -292,12 +292,13 @@ def test_the_file_system_of_a_directory_is_the_one_of_its_closest_mount_point(
     mounts = tmp_path / "mountinfo"
     monkeypatch.setattr(process, "_MOUNTS", mounts)
     line = "1 0 0:1 / {} rw shared:1 - {} none rw\n"
-    mounts.write_text(
-        line.format("/", "ext4") + line.format("/srv", "btrfs") + line.format(r"/srv/a\040b", "xfs")
-    )
+    mounted = [("/", "ext4"), ("/srv", "btrfs"), (r"/srv/a\040b", "xfs"), ("/srv/\u00e0", "ext4")]
+    lines = "".join(line.format(*mount) for mount in mounted).encode()
+    mounts.write_bytes(lines + line.format("/", "ext4").encode().replace(b"/ /", b"/ /\xff"))
     assert not process.copies_on_write(Path("/var"))
     assert process.copies_on_write(Path("/srv/x"))
     assert not process.copies_on_write(Path("/srv/a b/c"))
+    assert not process.copies_on_write(Path("/srv/\u00e0/c"))
     mounts.unlink()
     assert process.copies_on_write(Path("/var")), "it is unknown"
 
