@@ -25,7 +25,7 @@ def _text(arguments: Mapping[str, object]) -> str:
 
 
 async def _queues(node: BrokerNode) -> AsyncIterator[Row]:
-    for vhost in node.broker.vhosts.values():
+    for vhost in list(node.broker.vhosts.values()):
         for queue in [*vhost.queues.values(), *vhost.inboxes.values()]:
             yield _queue(vhost, queue)
 
@@ -56,7 +56,7 @@ def _policy(vhost: VirtualHost, queue: Queue) -> str:
 
 
 async def _exchanges(node: BrokerNode) -> AsyncIterator[Row]:
-    for vhost in node.broker.vhosts.values():
+    for vhost in list(node.broker.vhosts.values()):
         for exchange in list(vhost.exchanges.values()):
             options = exchange.options
             row: Row = {
@@ -74,7 +74,7 @@ async def _exchanges(node: BrokerNode) -> AsyncIterator[Row]:
 
 
 async def _bindings(node: BrokerNode) -> AsyncIterator[Row]:
-    for vhost in node.broker.vhosts.values():
+    for vhost in list(node.broker.vhosts.values()):
         for queue in list(vhost.queues.values()):
             yield {
                 "vhost": vhost.name,
@@ -113,7 +113,7 @@ def _binding(vhost: VirtualHost, exchange: Exchange, binding: Binding) -> Row:
 
 
 async def _delayed(node: BrokerNode) -> AsyncIterator[Row]:
-    for vhost in node.broker.vhosts.values():
+    for vhost in list(node.broker.vhosts.values()):
         for waiting in list(vhost.delays.values()):
             for returned in waiting.waiting():
                 yield _delayed_row(node, vhost, waiting, returned)
@@ -144,7 +144,7 @@ async def _connections(node: BrokerNode) -> AsyncIterator[Row]:
 
 
 async def _policies(node: BrokerNode) -> AsyncIterator[Row]:
-    for vhost in node.broker.vhosts.values():
+    for vhost in list(node.broker.vhosts.values()):
         for policy in list(vhost.policies.by_name.values()):
             yield {
                 "vhost": vhost.name,
