@@ -13,8 +13,8 @@ limit: objects that are not counted, and freed memory.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Iterator
+from itertools import chain, islice
 from typing import Final
 
 from broker.broker import Broker
@@ -52,18 +52,19 @@ class MemoryAccount:
         if began < self._next_count:
             return self.accounted
         total = self._store_writer.unwritten_bytes
-        measured: list[Callable[[], int]] = []
+        measured: list[Iterator[int]] = []
         for vhost in list(self._broker.vhosts.values()):
             total += vhost.retained.size
             for objects in (vhost.queues, vhost.replies, vhost.delays, vhost.inboxes):
-                measured += [queue.memory_bytes for queue in objects.values()]
-            measured += [exchange.memory_bytes for exchange in vhost.exchanges.values()]
+                measured.append(queue.memory_bytes() for queue in list(objects.values()))
+            measured.append(each.memory_bytes() for each in list(vhost.exchanges.values()))
         for front in (self._amqp, self._mqtt):
-            measured += [connection.memory_bytes for connection in front.connections]
-        measured += [session.in_flight.memory_bytes for session in self._mqtt.sessions.all()]
-        steps = iter(measured)
+            measured.append(each.memory_bytes() for each in list(front.connections))
+        sessions = self._mqtt.sessions.all()
+        measured.append(each.in_flight.memory_bytes() for each in sessions)
+        steps = chain.from_iterable(measured)
         while some := list(islice(steps, COUNT_SLICE)):
-            total += sum(int(memory()) for memory in some)
+            total += sum(map(int, some))
             await asyncio.sleep(0)
         self.accounted = total
         ended = asyncio.get_running_loop().time()
