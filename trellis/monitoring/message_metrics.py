@@ -66,14 +66,10 @@ def add_queues(page: MetricsPage, node: BrokerNode, totals: list[VirtualHostTota
     )
 
 
-def add_streams(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> None:
-    """Add the metrics of streams."""
-    streams = [
-        queue
-        for vhost in node.broker.vhosts.values()
-        for queue in vhost.queues.values()
-        if isinstance(queue, StreamQueue)
-    ]
+def add_streams(
+    page: MetricsPage, streams: list[StreamQueue], served: int, http: HttpCounters
+) -> None:
+    """Add the metrics of streams; `served` is the number of rows that deleted streams served."""
     page.gauge("trellis_streams", "Number of streams.", len(streams))
     page.gauge(
         "trellis_stream_rows",
@@ -98,7 +94,7 @@ def add_streams(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> None
     page.counter(
         "trellis_stream_rows_served",
         "Total number of stream rows delivered to consumers.",
-        int(node.broker.streams.served) + sum(int(stream.served) for stream in streams),
+        served + sum(int(stream.served) for stream in streams),
     )
     page.counter(
         "trellis_stream_bytes_sent",

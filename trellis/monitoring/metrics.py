@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import platform
+from itertools import chain
 from typing import Final
 
 import trellis
+from broker.stream.queue import StreamQueue
 from trellis import process
 from trellis.monitoring import client_metrics, message_metrics
 from trellis.monitoring.http_counters import HttpCounters
@@ -39,12 +41,13 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
     for at in range(0, len(sessions), COUNT_SLICE):
         connected += sum(session.outlet is not None for session in sessions[at : at + COUNT_SLICE])
         await asyncio.sleep(0)
+    served, streams = await _streams(node)
     ingress = [vhost.contexts.ingress_counters() for vhost in node.broker.vhosts.values()]
     client_metrics.add_connections(page, node, http)
     client_metrics.add_listeners(page, node)
     client_metrics.add_http(page, http)
     message_metrics.add_queues(page, node, totals)
-    message_metrics.add_streams(page, node, http)
+    message_metrics.add_streams(page, streams, served, http)
     for front in node.fronts:
         message_metrics.add_messages(
             page,
@@ -59,6 +62,22 @@ async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPag
     descriptors, free = await asyncio.get_running_loop().run_in_executor(None, _look, node)
     _process(page, node, descriptors, free)
     return page
+
+
+async def _streams(node: BrokerNode) -> tuple[int, list[StreamQueue]]:
+    """Return the rows that deleted streams have served, and all streams, found in slices.
+
+    Both are of the same time, so that a stream which is deleted meanwhile is counted once.
+    """
+    served = int(node.broker.streams.served)
+    vhosts = node.broker.vhosts.values()
+    queues = list(chain.from_iterable(vhost.queues.values() for vhost in vhosts))
+    streams: list[StreamQueue] = []
+    for at in range(0, len(queues), COUNT_SLICE):
+        some = queues[at : at + COUNT_SLICE]
+        streams += [queue for queue in some if isinstance(queue, StreamQueue)]
+        await asyncio.sleep(0)
+    return served, streams
 
 
 async def per_object_metrics(node: BrokerNode) -> MetricsPage:
