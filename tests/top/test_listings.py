@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from broker.access.users import User
 from broker.queues.policies import Policy
 from tests.top.conftest import Start
+from tests.top.test_api import ADMIN, api
+from trellis.http.management import users
 from trellis.monitoring.listings import KINDS
 
 
@@ -24,3 +29,31 @@ async def test_a_list_goes_on_while_virtual_hosts_are_created(start: Start, kind
         seen.append(row["vhost"])
     assert {"first", "second"} <= set(seen)
     assert "later" not in seen
+
+
+async def test_the_rows_of_users_are_made_one_by_one(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user who is defined or deleted while the list is made does not end it."""
+    running = await start(users=[ADMIN])
+    stored = running.node.broker.users
+    for name in ("first", "second"):
+        stored.define(name, "", [])
+        stored.set_permission("/", name, "a", "b", "c")
+    made: list[str] = []
+    row_of = users._user_row
+
+    def changing(user: User) -> dict[str, Any]:
+        made.append(user.name)
+        if len(made) == 1:
+            stored.define("later", "", [])
+        return row_of(user)
+
+    monkeypatch.setattr(users, "_user_row", changing)
+    status, rows = await api(running, "GET", "users")
+    assert (status, [row["name"] for row in rows]) == (200, ["admin", "first", "second"])
+    status, rows = await api(running, "GET", "permissions")
+    assert [(row["user"], row["configure"]) for row in rows if row["user"] != "admin"] == [
+        ("first", "a"),
+        ("second", "a"),
+    ]

@@ -7,6 +7,7 @@ virtual hosts that the settings do not name can be set.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -51,16 +52,12 @@ def _account_row(account: Account) -> Row:
     }
 
 
-def _rows(call: Call) -> list[Row]:
+def _rows(call: Call) -> Iterator[Row]:
     accounts = call.node.accounts.settings_accounts
-    return [
-        *[_account_row(account) for account in accounts.values()],
-        *[
-            _user_row(user)
-            for name, user in call.broker.users.by_name.items()
-            if name not in accounts
-        ],
-    ]
+    yield from map(_account_row, accounts.values())
+    for user in list(call.broker.users.by_name.values()):
+        if user.name not in accounts:
+            yield _user_row(user)
 
 
 async def users(call: Call) -> Listing:
@@ -73,8 +70,9 @@ async def users_without_permissions(call: Call) -> Listing:
     return Listing(
         iterate(
             _user_row(user)
-            for user in list(call.broker.users.by_name.values())
             if not user.permissions and user.name not in call.node.accounts.settings_accounts
+            else None
+            for user in list(call.broker.users.by_name.values())
         )
     )
 
@@ -175,29 +173,21 @@ def _permission(user: str, vhost: str, permission: tuple[str, str, str]) -> Row:
     return {"user": user, "vhost": vhost, "configure": configure, "write": write, "read": read}
 
 
-def _permissions(call: Call) -> list[Row]:
-    rows: list[Row] = []
+def _permissions(call: Call) -> Iterator[Row]:
     for account in call.node.accounts.settings_accounts.values():
         if isinstance(account.identity, SettingsIdentity):
-            rows += [
-                _permission(account.identity.name, vhost, rights.permission)
-                for vhost, rights in account.identity.rights.items()
-            ]
+            for vhost, rights in account.identity.rights.items():
+                yield _permission(account.identity.name, vhost, rights.permission)
         else:
             stored = call.broker.users.by_name.get(account.identity.name)
-            rows += [
-                _permission(account.identity.name, vhost, (".*", ".*", ".*"))
-                for vhost in call.broker.vhosts
-                if account.is_fixed(vhost) or stored is None or vhost not in stored.permissions
-            ]
-    for user in call.broker.users.by_name.values():
+            for vhost in list(call.broker.vhosts):
+                if account.is_fixed(vhost) or stored is None or vhost not in stored.permissions:
+                    yield _permission(account.identity.name, vhost, (".*", ".*", ".*"))
+    for user in list(call.broker.users.by_name.values()):
         known = call.node.accounts.settings_accounts.get(user.name)
-        rows += [
-            _permission(user.name, vhost, permission)
-            for vhost, permission in user.permissions.items()
-            if known is None or not known.is_fixed(vhost)
-        ]
-    return rows
+        for vhost, permission in list(user.permissions.items()):
+            if known is None or not known.is_fixed(vhost):
+                yield _permission(user.name, vhost, permission)
 
 
 async def permissions(call: Call) -> Listing:
@@ -215,16 +205,17 @@ async def user_permissions(call: Call) -> Listing:
     return _of_user(call, _permissions(call))
 
 
-def _of_vhost(call: Call, rows: list[Row]) -> Listing:
+def _of_vhost(call: Call, rows: Iterable[Row]) -> Listing:
     """List the rows of the virtual host that the path names. Raises ApiRefusal."""
     vhost = call.vhost(call.path_parameters[0])
-    return Listing(iterate([row for row in rows if row["vhost"] == vhost.name]))
+    return Listing(iterate(row if row["vhost"] == vhost.name else None for row in rows))
 
 
-def _of_user(call: Call, rows: list[Row]) -> Listing:
+def _of_user(call: Call, rows: Iterable[Row]) -> Listing:
     """List the rows of the user that the path names. Raises ApiRefusal."""
-    _known(call, call.path_parameters[0])
-    return Listing(iterate([row for row in rows if row["user"] == call.path_parameters[0]]))
+    name = call.path_parameters[0]
+    _known(call, name)
+    return Listing(iterate(row if row["user"] == name else None for row in rows))
 
 
 def _both(call: Call) -> tuple[VirtualHost, str]:
@@ -288,13 +279,17 @@ async def delete_permission(call: Call) -> Empty:
 # -- RabbitMQ's topic permissions
 
 
-def _topics(call: Call) -> list[Row]:
-    return [
-        {"user": user.name, "vhost": vhost, "exchange": exchange, "write": write, "read": read}
-        for user in call.broker.users.by_name.values()
-        for vhost, topics in user.topics.items()
-        for exchange, (write, read) in topics.items()
-    ]
+def _topics(call: Call) -> Iterator[Row]:
+    for user in list(call.broker.users.by_name.values()):
+        for vhost, topics in list(user.topics.items()):
+            for exchange, (write, read) in topics.items():
+                yield {
+                    "user": user.name,
+                    "vhost": vhost,
+                    "exchange": exchange,
+                    "write": write,
+                    "read": read,
+                }
 
 
 async def topic_permissions(call: Call) -> Listing:
@@ -317,7 +312,8 @@ async def topic_permission(call: Call) -> Listing:
     vhost, name = _both(call)
     return Listing(
         iterate(
-            [row for row in _topics(call) if row["user"] == name and row["vhost"] == vhost.name]
+            row if row["user"] == name and row["vhost"] == vhost.name else None
+            for row in _topics(call)
         )
     )
 
@@ -349,21 +345,19 @@ async def delete_topic_permission(call: Call) -> Empty:
 # -- ordered rules about topics
 
 
-def _rules(call: Call) -> list[Row]:
-    rows: list[Row] = []
+def _rules(call: Call) -> Iterator[Row]:
     for account in call.node.accounts.settings_accounts.values():
         if isinstance(account.identity, SettingsIdentity):
-            rows += [
-                {"user": account.identity.name, "vhost": vhost, "rules": list(rights.rules)}
-                for vhost, rights in account.identity.rights.items()
-                if rights.rules
-            ]
-    rows += [
-        {"user": user.name, "vhost": vhost, "rules": list(rules)}
-        for user in call.broker.users.by_name.values()
-        for vhost, rules in user.rules.items()
-    ]
-    return rows
+            for vhost, rights in account.identity.rights.items():
+                if rights.rules:
+                    yield _rule_row(account.identity.name, vhost, rights.rules)
+    for user in list(call.broker.users.by_name.values()):
+        for vhost, rules in list(user.rules.items()):
+            yield _rule_row(user.name, vhost, rules)
+
+
+def _rule_row(user: str, vhost: str, rules: Iterable[str]) -> Row:
+    return {"user": user, "vhost": vhost, "rules": list(rules)}
 
 
 async def rules(call: Call) -> Listing:
