@@ -128,7 +128,13 @@ class Gateway:
         except HttpRefusal as refusal:
             return _refused(refusal)
         except TimeoutError:
-            return _refused(HttpRefusal(503, "timeout", "time limit exceeded"))
+            reason = (
+                "the body did not arrive, or the broker did not answer, in the time limit "
+                f"({self._greeting.seconds:g} s, limits.handshake)"
+            )
+            if not incoming.reads:
+                reason += "; the change may be made nevertheless: look before you try again"
+            return _refused(HttpRefusal(503, "timeout", reason))
         except (Disconnected, asyncio.CancelledError):
             raise
         except Exception:  # noqa: BLE001 - any failure is an answer with status 500
