@@ -26,6 +26,12 @@ from broker.queues.arguments import NO_ARGUMENTS
 from broker.queues.destination import Destination
 from broker.store.contract import Store
 
+#: Number of consumers above which the search for a ready consumer is counted.
+MANY_CONSUMERS: Final[i64] = 64
+#: Consumers of one queue that are searched in one turn, in up to 5 ms, before the search continues
+#: in the next turn. The search that exceeds this number still ends, so that it is not repeated.
+SEARCHED_PER_TURN: Final[i64] = 100_000
+
 
 @mypyc_attr(acyclic=True, free_list_len=1)
 class Delivery:
@@ -156,12 +162,19 @@ class MessageSource(Destination):
         self.arguments = NO_ARGUMENTS
         self._fates = NO_FATES
         self._turn: i64 = 0
+        #: Consumers that may still be searched in this turn. Each drain sets it again.
+        self._search_left: i64 = SEARCHED_PER_TURN
 
     # -- called by consumers
 
     @abstractmethod
     def schedule_drain(self) -> None:
         """Drain the queue at the end of this turn, if messages wait."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def drain_in_next_turn(self) -> None:
+        """Drain the queue in the next turn, after the queues that wait for a drain already."""
         raise NotImplementedError
 
     def hold(self) -> None:
@@ -230,9 +243,16 @@ class MessageSource(Destination):
     # -- which consumer is next
 
     def pick(self) -> Consumer | None:
-        """Return the next ready consumer in turn, or None if no consumer is ready."""
+        """Return the next ready consumer in turn, or None if no consumer is ready.
+
+        Also return None if this turn has searched too many consumers. Then a drain is scheduled,
+        which continues the search.
+        """
         consumers = self.consumers
         count: i64 = len(consumers)
+        if count > MANY_CONSUMERS and self._search_left <= 0:
+            self.drain_in_next_turn()
+            return None
         turn: i64 = self._turn
         left: i64 = count
         while left > 0:
@@ -244,7 +264,11 @@ class MessageSource(Destination):
             pool = consumer.pool
             if consumer.credit > 0 and (pool is None or pool.credit > 0) and consumer.outlet.open():
                 self._turn = turn
+                if count - left > MANY_CONSUMERS:
+                    self._search_left -= count - left
                 return consumer
+        if count > MANY_CONSUMERS:
+            self._search_left -= count
         return self._pick_standby() if self.standby else None
 
     def _pick_standby(self) -> Consumer | None:
@@ -253,6 +277,9 @@ class MessageSource(Destination):
         Called when no consumer of the highest priority is ready.
         """
         if not self.arguments.single_active_consumer:
+            if self._search_left <= 0:
+                self.drain_in_next_turn()
+                return None
             for at, consumer in enumerate(self.standby):
                 pool = consumer.pool
                 if (
@@ -262,6 +289,7 @@ class MessageSource(Destination):
                 ):
                     # Consumers of equal priority take turns: move this consumer behind the others.
                     last = at
+                    self._search_left -= at
                     while (
                         last + 1 < len(self.standby)
                         and self.standby[last + 1].priority == consumer.priority
@@ -269,6 +297,7 @@ class MessageSource(Destination):
                         last += 1
                     self.standby.insert(last, self.standby.pop(at))
                     return consumer
+            self._search_left -= len(self.standby)
         return None
 
     # -- adding and removing consumers

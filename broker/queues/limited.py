@@ -24,9 +24,14 @@ from broker.messages.fates import (
 )
 from broker.messages.message import Message, amend
 from broker.queues.arguments import UNLIMITED, QueueArguments
-from broker.queues.consumer import Consumer, Delivery, ReturnedMessage
+from broker.queues.consumer import SEARCHED_PER_TURN, Consumer, Delivery, ReturnedMessage
 from broker.queues.paged_tail import read_stored
-from broker.queues.queue import DISCARDS_PER_DRAIN, MESSAGES_PER_SLICE, Queue
+from broker.queues.queue import (
+    DELIVERIES_PER_DRAIN,
+    DISCARDS_PER_DRAIN,
+    MESSAGES_PER_SLICE,
+    Queue,
+)
 from broker.store.contract import EXPIRY_EPOCH, EXPIRY_SECONDS_MAX, Store
 
 #: Largest number of waiting messages whose body sizes are added up in one slice. This takes up to 2
@@ -291,12 +296,18 @@ class LimitedQueue(Queue):
             return
         self._drain_scheduled = False
         now: i64 = self.agenda.now
+        deliveries: i64 = DELIVERIES_PER_DRAIN
         discards: i64 = DISCARDS_PER_DRAIN
+        self._search_left = SEARCHED_PER_TURN
         while self.depth > self._paged:
             consumer = self.pick()
             if consumer is None:
                 self._schedule_expiry(self._head().expires)
                 return
+            if deliveries == 0:
+                self.drain_in_next_turn()
+                return
+            deliveries -= 1
             if discards < DISCARDS_PER_DRAIN and self.head_expired:
                 if discards == 0 or self._host is not None and self._host.is_behind(self):
                     self._drain_as_bulk_work()

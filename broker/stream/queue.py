@@ -193,8 +193,7 @@ class StreamQueue(Queue):
                 left -= self._serve(reader, left)
         self._next_reader = turn
         if left <= 0:
-            self._drain_scheduled = True
-            self.agenda.later(self)
+            self.drain_in_next_turn()
 
     def _serve(self, reader: QueueStreamReader, most: i64) -> i64:
         """Deliver up to `most` rows, or more to complete a batch; return the number of rows."""

@@ -25,7 +25,10 @@ from tests.clients import Amqp, Mqtt, World, marshal, mqtt_publish, publication
 #: Budgets of slices, lowered: name of the constant -> value.
 BUDGETS: Final = {
     "MESSAGES_PER_SLICE": 20,
+    "DELIVERIES_PER_DRAIN": 20,
     "DISCARDS_PER_DRAIN": 10,
+    "SEARCHED_PER_TURN": 40,
+    "MANY_CONSUMERS": 2,
     "STEPS_PER_SLICE": 20,
     "PLANS_PER_SLICE": 20,
     "QUEUES_PER_SLICE": 2,

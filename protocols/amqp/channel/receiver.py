@@ -36,6 +36,8 @@ from protocols.window import Window
 _CANCELLED_LEAST: Final = 8
 #: basic.cancel searches the consumers of a queue; so many of them cost one unit of BUDGET.
 CONSUMERS_PER_UNIT: Final = 50
+#: basic.qos can change all consumers of the channel; so many of them cost one unit of BUDGET.
+CHANGED_PER_UNIT: Final = 8
 #: Class and method id of basic.consume.
 _CONSUME: Final[i64] = 60 << 16 | 20
 
@@ -207,6 +209,7 @@ class ChannelReceiver(ConsumerOwner):
         This includes running consumers and their outstanding deliveries. 0 removes the limit.
         """
         self.shared_prefetch = prefetch
+        self._charge(len(self.consumers) + len(self._cancelled))
         pool = self.pool = CreditPool(prefetch) if prefetch else None
         self._cancelled = [consumer for consumer in self._cancelled if consumer.outstanding]
         for holder in [*self.consumers.values(), *self._cancelled]:
@@ -219,6 +222,16 @@ class ChannelReceiver(ConsumerOwner):
                 if pool is not None:
                     pool.consumers[consumer] = None
                 consumer.queue.schedule_drain()
+
+    def retune(self, prefetch: i64) -> None:
+        """Change the prefetch count of all running consumers."""
+        self._charge(len(self.consumers))
+        for consumer in self.consumers.values():
+            consumer.retune(prefetch)
+
+    def _charge(self, consumers: int) -> None:
+        """Count a change of so many consumers against the budget of this turn."""
+        self._connection.extra_cost += consumers // CHANGED_PER_UNIT
 
     def resume_deliveries(self) -> None:
         """Schedule a drain of every queue that delivers to this channel."""

@@ -237,8 +237,7 @@ def basic_qos(channel: Channel, method: spec.Basic.Qos) -> None:
     else:
         receiver.prefetch = method.prefetch_count
         if channel.client_product in RETUNING_CLIENTS:
-            for consumer in receiver.consumers.values():
-                consumer.retune(method.prefetch_count)
+            receiver.retune(method.prefetch_count)
     _reply(channel, method, spec.Basic.QosOk())
 
 
