@@ -97,7 +97,8 @@ class Lives:
             clients[0].on_message = self._on_message
             clients[0].on_subscribe = self._on_subscribe
             clients[0].loop_start()
-            clients[0].subscribe(TOPIC, 2)
+            code, _ = clients[0].subscribe(TOPIC, 2)
+            assert code == paho.MQTT_ERR_SUCCESS, code
             await until(lambda: self._subscribed)
             await self._stop_broker()
             clients.append(self._client(PUBLISHER, self._kind))

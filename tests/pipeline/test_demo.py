@@ -116,7 +116,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("demo") / "output"
     ran = trellis("demo", "--output", str(path), "--messages", "5000", "--master", "local[2]")
     assert ran.returncode == 0, ran.stderr
-    assert "5,000 rows, each of them once" in ran.stdout
+    assert "5,000 messages, each exactly once" in ran.stdout
     return path
 
 
