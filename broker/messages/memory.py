@@ -22,9 +22,9 @@ BINDING_SIZE: Final[i64] = 600
 
 def estimate(samples: list[Message], count: i64) -> i64:
     """Return the memory in bytes of `count` messages, of which `samples` are a sample."""
-    if count <= 0 or not samples:
+    if count <= 0:
         return 0
     size: i64 = 0
     for message in samples:
         size += len(message.content) + len(message.recoded)
-    return size * count // len(samples) + MESSAGE_SIZE * count
+    return size * count // max(1, len(samples)) + MESSAGE_SIZE * count

@@ -622,11 +622,11 @@ class Queue(MessageSource):
 
     def memory_bytes(self) -> i64:
         """Return the estimated memory of the waiting messages in bytes, without the tail."""
-        returned = self._returned
-        stride = max(1, len(returned) // int(SAMPLES))
-        return estimate(self._waiting.sample(SAMPLES), self._waiting.size) + estimate(
-            [one.message for one in returned[::stride]], len(returned)
-        )
+        total = estimate(self._waiting.sample(SAMPLES), self._waiting.size)
+        for returned in (self._returned, self._returned_later):
+            stride = max(1, len(returned) // int(SAMPLES))
+            total += estimate([one.message for one in returned[::stride]], len(returned))
+        return total
 
     def purge(self) -> int:
         """Purge the queue: discard all waiting messages, and return their number.

@@ -11,6 +11,7 @@ import pamqp.commands as spec
 import pytest
 from pamqp.commands import Basic as B
 
+from broker.messages.memory import MESSAGE_SIZE
 from broker.queues.policies import Policy
 from tests.clients import Amqp, World, marshal, publication
 from tests.wire.amqp.speech import deliveries
@@ -174,3 +175,15 @@ def test_a_queue_that_is_replaced_or_deleted_while_it_is_held_is_not_held_afterw
     client.send(B.Nack(1, requeue=True))
     assert (world.queue("q").depth, world.queue("q").unacked) == (0, 1)
     world.fates()
+
+
+@pytest.mark.parametrize("how", ["nack", "recover", "close", "lost", "commit"])
+def test_requeued_messages_count_in_the_estimated_memory_of_the_queue(how: str) -> None:
+    world = World()
+    client, _ = holding(world)
+    before = world.queue("q").memory_bytes()
+    assert client.connection.memory_bytes() >= HELD * MESSAGE_SIZE
+    requeued(client, how)
+    world.settle()
+    assert world.queue("q").depth == HELD + 100
+    assert world.queue("q").memory_bytes() >= before + HELD * MESSAGE_SIZE
