@@ -195,6 +195,8 @@ class Connection(Outlet):
         #: The searches for the destinations of the publication that is being handled. None until a
         #: publication needs a search; later publications use the same slot.
         self.slot: SearchSlot | None = None
+        #: The virtual host in `wait_for_dead_letters`; None if the connection does not wait for it.
+        self._held_in: VirtualHost | None = None
         #: Name of the rate limit because of which the link does not read now; "" while it reads.
         self.throttled = ""
 
@@ -332,9 +334,11 @@ class Connection(Outlet):
         """
         if not self.stalled:
             self.stall()
+            self._held_in = vhost
             vhost.held_publishers[self] = None
 
     def resume_publishing(self) -> None:
+        self._held_in = None
         if not self.finished:
             self.resume_input()
 
@@ -417,6 +421,9 @@ class Connection(Outlet):
             self.finished = True
             self.stalled = False
             self.front.broker.alarms.leave(self)
+            if self._held_in is not None:
+                self._held_in.held_publishers.pop(self, None)
+                self._held_in = None
             self.reason = self.reason or reason
             self.transport_backlog = _no_backlog
             self._input.clear()

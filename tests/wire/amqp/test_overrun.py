@@ -104,6 +104,7 @@ def test_publishers_that_wait_continue_when_the_queue_ends_or_has_room(end: str)
         world.vhost.delete_queue(world.queue("q"))
     elif end == "connection":
         client.connection.on_closed()
+        assert not world.vhost.held_publishers
     else:
         policy = Policy("/", "p", "q", "queues", 0, {"max-length": 5})
         world.vhost.declarations.set_policy(policy)
