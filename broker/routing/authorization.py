@@ -29,7 +29,8 @@ names the exchange, the queue names the routing key. Either may be declared firs
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
+from itertools import chain
 
 from mypy_extensions import i64
 
@@ -46,9 +47,9 @@ from matching.grammar import swap
 class DeclarationRights:
     """The rights of one user to declare objects in a virtual host. The methods raise AccessRefused.
 
-    `administrator` is True if the user has the tag of this name. `exchanges` and `policies` are the
-    exchanges and policies of the virtual host. `queues` are the queues of the virtual host, and the
-    deleted queues whose dead letters are not published yet.
+    `administrator` is True if the user has the tag of this name. `exchanges`, `queues` and
+    `policies` are those of the virtual host. `discarding` are the queues, deleted queues included,
+    whose dead letters are not published yet.
     """
 
     def __init__(
@@ -57,7 +58,8 @@ class DeclarationRights:
         administrator: bool,
         vhost: str,
         exchanges: Mapping[str, Exchange],
-        queues: Iterable[Queue],
+        queues: Mapping[str, Queue],
+        discarding: Collection[Queue],
         policies: Policies,
     ) -> None:
         self._identity = identity
@@ -65,6 +67,7 @@ class DeclarationRights:
         self._vhost = vhost
         self._exchanges = exchanges
         self._queues = queues
+        self._discarding = discarding
         self._policies = policies
         #: The number of queues and exchanges that the checks so far have walked over.
         self.walked: i64 = 0
@@ -73,15 +76,12 @@ class DeclarationRights:
         self, name: str, kind: str, arguments: Mapping[str, object], known: bool
     ) -> None:
         """Check the declaration of an exchange; `known` is True if the exchange exists."""
-        self._require("configure", "exchange", name)
-        alternate = arguments.get(ALTERNATE)
-        if isinstance(alternate, str):
-            self._require("read", "exchange", name)
-            self._require("write", "exchange", alternate)
+        alternate = _text(arguments, ALTERNATE)
+        self._require("exchange", name, alternate)
         if known:
             return
         role = f"alternate exchange of exchange '{name}'"
-        if isinstance(alternate, str):
+        if alternate is not None:
             self._check_target(alternate, None, role)
         else:
             for policy in self._policies.all_for_exchange(name):
@@ -94,17 +94,14 @@ class DeclarationRights:
 
     def check_queue(self, name: str, arguments: Mapping[str, object], known: bool) -> None:
         """Check the declaration of a queue; `known` is True if the queue exists."""
-        self._require("configure", "queue", name)
-        dead_letter_exchange = arguments.get(DEAD_LETTER_EXCHANGE)
-        if isinstance(dead_letter_exchange, str):
-            self._require("read", "queue", name)
-            self._require("write", "exchange", dead_letter_exchange)
+        dead_letter_exchange = _text(arguments, DEAD_LETTER_EXCHANGE)
+        self._require("queue", name, dead_letter_exchange)
         if known:
             return
         self._check_journal(arguments, f"queue '{name}'")
         role = f"dead letter exchange of queue '{name}'"
         key = _text(arguments, DEAD_LETTER_KEY)
-        if isinstance(dead_letter_exchange, str):
+        if dead_letter_exchange is not None:
             self._check_target(dead_letter_exchange, key, role)
             return
         kind = arguments.get("x-queue-type")
@@ -133,8 +130,16 @@ class DeclarationRights:
         if policy.alternate is not None:
             self._check_target(policy.alternate, None, f"alternate exchange of {thing}")
 
-    def _require(self, operation: str, kind: str, name: str) -> None:
-        self._identity.may(operation, kind, name, self._vhost)
+    def _require(self, kind: str, name: str, target: str | None) -> None:
+        """Check the permissions to declare an object whose messages may go on to `target`.
+
+        `target` is an exchange, or None if the declaration names none.
+        """
+        may = self._identity.may
+        may("configure", kind, name, self._vhost)
+        if target is not None:
+            may("read", kind, name, self._vhost)
+            may("write", "exchange", target, self._vhost)
 
     def _check_journal(self, arguments: Mapping[str, object], thing: str) -> None:
         """Raise AccessRefused if the arguments of a queue, `thing`, need the right to a journal."""
@@ -157,7 +162,7 @@ class DeclarationRights:
         string of each, or two of a policy.
         """
         self.walked += len(self._exchanges)
-        for queue in self._queues:
+        for queue in chain(self._queues.values(), self._discarding):
             self.walked += 1
             if queue.arguments.dead_letter_exchange == target:
                 given = queue.arguments.arguments

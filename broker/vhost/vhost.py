@@ -17,7 +17,6 @@ names takes the slow path, `publish`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
 from typing import Final
 
 from mypy_extensions import i64
@@ -220,9 +219,14 @@ class VirtualHost(DeadLetterHost):
         `identity` is the user's identity in this virtual host. `administrator` is True if the user
         has the tag `administrator`.
         """
-        queues = chain(self.queues.values(), self.moves)
         return DeclarationRights(
-            identity, administrator, self.name, self.exchanges, queues, self.policies
+            identity,
+            administrator,
+            self.name,
+            self.exchanges,
+            self.queues,
+            self.moves,
+            self.policies,
         )
 
     def bind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
