@@ -111,8 +111,9 @@ class VirtualHost(DeadLetterHost):
         #: Publishers that wait because a queue is `LimitedQueue.behind` with its dead letters.
         self.held_publishers: dict[Outlet, None] = {}
         self.addresses = SharedAddresses()
-        self._codecs = (streams or Streams(store)).codecs
-        declarations = Declarations(name, agenda, store, limits, streams or Streams(store), self)
+        streams = streams or Streams(store)
+        self._codecs = streams.codecs
+        declarations = Declarations(name, agenda, store, limits, streams, self)
         self.declarations = declarations
         self.bindings = declarations.bindings
         self.contexts = declarations.contexts
