@@ -83,7 +83,7 @@ _LIMITING: Final = (
     "x-expires",
     "x-max-length",
     "x-max-length-bytes",
-    "x-dead-letter-exchange",
+    DEAD_LETTER_EXCHANGE,
 )
 _COMPARED: Final = (
     *_NUMBERS,
@@ -102,8 +102,8 @@ BY_POLICY: Final = {
     "max-length": "x-max-length",
     "max-length-bytes": "x-max-length-bytes",
     "overflow": "x-overflow",
-    "dead-letter-exchange": "x-dead-letter-exchange",
-    "dead-letter-routing-key": "x-dead-letter-routing-key",
+    "dead-letter-exchange": DEAD_LETTER_EXCHANGE,
+    "dead-letter-routing-key": DEAD_LETTER_KEY,
     "delivery-limit": "x-delivery-limit",
     "max-age": _MAX_AGE,
     "stream-max-segment-size-bytes": "x-stream-max-segment-size-bytes",
@@ -164,9 +164,9 @@ class QueueArguments:
         overflow = _string(arguments, policy, "x-overflow")
         self.reject_publish = overflow in ("reject-publish", "reject-publish-dlx")
         self.dead_letter_refused = overflow == "reject-publish-dlx"
-        self.dead_letter_exchange = _string(arguments, policy, "x-dead-letter-exchange")
-        self.dead_letter_key = _string(arguments, policy, "x-dead-letter-routing-key")
-        if "x-dead-letter-routing-key" in arguments and self.dead_letter_exchange is None:
+        self.dead_letter_exchange = _string(arguments, policy, DEAD_LETTER_EXCHANGE)
+        self.dead_letter_key = _string(arguments, policy, DEAD_LETTER_KEY)
+        if DEAD_LETTER_KEY in arguments and self.dead_letter_exchange is None:
             raise PreconditionFailed(
                 f"invalid arg 'x-dead-letter-routing-key' {thing}: "
                 "there is no 'x-dead-letter-exchange'"
