@@ -16,7 +16,6 @@ from mypy_extensions import i64
 
 from broker.broker import Broker
 from broker.errors import BrokerError, PreconditionFailed
-from broker.names import is_text
 from broker.queues.arguments import QueueArguments
 from broker.queues.destination import Destination
 from broker.queues.policies import policy_of
@@ -27,6 +26,7 @@ from broker.routing.subscriber import Subscriber
 from broker.store.contract import Defined
 from broker.store.durable import DurableStore
 from broker.store.opening import OpenedStore
+from broker.store.renaming import has_invalid_name
 from broker.stream.queue import StreamQueue
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import AMQP, MQTT
@@ -206,7 +206,7 @@ class DefinitionsRestore:
                 raise PreconditionFailed(f"there is no vhost '{entry.vhost}'")
             vhost = self._broker.add_vhost(entry.vhost)
             self._add_predeclared(vhost)
-        if not is_text(name) and kind not in ("binding", "subscription"):
+        if has_invalid_name(entry):
             raise PreconditionFailed(
                 "its name is not valid UTF-8: stop the broker and run `trellis store repair`, "
                 "which renames the object"

@@ -22,13 +22,14 @@ _SUFFIX: Final = 12
 Numbered = tuple[int, Defined]
 
 
+def has_invalid_name(entry: Defined) -> bool:
+    """True if the definition is that of an object whose name is not valid UTF-8."""
+    return entry.kind not in _LINKS and not is_text(entry.name)
+
+
 def invalid_names(definitions: list[Numbered]) -> list[Numbered]:
     """Return the definitions of objects whose names are not valid UTF-8, with their numbers."""
-    return [
-        (number, entry)
-        for number, entry in definitions
-        if entry.kind not in _LINKS and not is_text(entry.name)
-    ]
+    return [(number, entry) for number, entry in definitions if has_invalid_name(entry)]
 
 
 def rename_invalid(catalog: Catalog, definitions: list[Numbered]) -> list[tuple[Defined, str]]:
