@@ -13,16 +13,11 @@ NESTING_MAX: Final = 100
 
 def is_nested_too_deep(value: object, levels: int = NESTING_MAX) -> bool:
     """True if tables, objects and lists are nested in the value more than `levels` levels deep."""
-    if isinstance(value, dict):
-        if levels == 0:
+    if not isinstance(value, (dict, list)):
+        return False
+    if levels == 0:
+        return True
+    for item in value.values() if isinstance(value, dict) else value:
+        if is_nested_too_deep(item, levels - 1):
             return True
-        for item in value.values():
-            if is_nested_too_deep(item, levels - 1):
-                return True
-    elif isinstance(value, list):
-        if levels == 0:
-            return True
-        for item in value:
-            if is_nested_too_deep(item, levels - 1):
-                return True
     return False

@@ -21,8 +21,6 @@ from broker.nesting import NESTING_MAX
 
 Table = dict[str, object]
 
-#: Largest depth of nested tables and arrays; deeper nesting is an error.
-DEPTH_MAX: Final = NESTING_MAX
 #: Layouts of the numeric types.
 _NUMBERS: Final[dict[int, struct.Struct]] = {
     kind: struct.Struct(layout)
@@ -82,8 +80,8 @@ def _body(data: bytes, at: int, end: int, depth: int) -> tuple[int, int]:
     stop = at + 4 + int.from_bytes(data[at : at + 4], "big")
     if at + 4 > end or stop > end:
         raise ValueError("a table or array is cut off")
-    if depth > DEPTH_MAX:
-        raise ValueError(f"tables are nested more than {DEPTH_MAX} deep")
+    if depth > NESTING_MAX:
+        raise ValueError(f"tables are nested more than {NESTING_MAX} deep")
     return at + 4, stop
 
 

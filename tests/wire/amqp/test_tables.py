@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.nesting import NESTING_MAX
 from protocols.amqp.codec.properties import amended, read_properties, write_properties
-from protocols.amqp.codec.tables import DEPTH_MAX, read_table, write_table
+from protocols.amqp.codec.tables import read_table, write_table
 from tests.clients import Amqp, World, marshal
 from tests.wire.amqp.speech import content, long, method, names, publish, short
 
@@ -145,7 +146,7 @@ def test_a_table_may_fill_a_frame() -> None:
 @pytest.mark.parametrize("kind", [b"F", b"A"])
 @pytest.mark.parametrize(
     ("depth", "fine"),
-    [(1, True), (DEPTH_MAX, True), (DEPTH_MAX + 1, False), (1_000, False), (10_000, False)],
+    [(1, True), (NESTING_MAX, True), (NESTING_MAX + 1, False), (1_000, False), (10_000, False)],
 )
 def test_tables_may_stand_inside_each_other_a_hundred_times(
     depth: int, fine: bool, kind: bytes
@@ -160,12 +161,12 @@ def test_tables_may_stand_inside_each_other_a_hundred_times(
     else:
         assert answer.reply_text == (
             "FRAME_ERROR - arguments of Queue.Declare: tables are nested more than "
-            f"{DEPTH_MAX} deep"
+            f"{NESTING_MAX} deep"
         )
 
 
 @pytest.mark.parametrize("kind", [b"F", b"A"])
-@pytest.mark.parametrize("depth", [DEPTH_MAX, 10_000])
+@pytest.mark.parametrize("depth", [NESTING_MAX, 10_000])
 def test_headers_of_any_depth_are_relayed_and_dead_lettered(depth: int, kind: bytes) -> None:
     client = World().amqp()
     client.queue("graves", "amq.fanout")
@@ -183,10 +184,10 @@ def test_a_deep_binding_is_told_from_another() -> None:
     client = World().amqp()
     client.queue("q")
     for kind in (b"F", b"A", b"F"):
-        assert headers_bound(client, nested(DEPTH_MAX, kind)) == ["Queue.BindOk"]
+        assert headers_bound(client, nested(NESTING_MAX, kind)) == ["Queue.BindOk"]
     assert len(list(client.world.vhost.exchange("amq.headers"))) == 2
     client.connection.receive_data(
-        publish("amq.headers", "") + content(b"x", headers(nested(DEPTH_MAX, b"A")))
+        publish("amq.headers", "") + content(b"x", headers(nested(NESTING_MAX, b"A")))
     )
     assert client.world.queue("q").depth == 1
 
