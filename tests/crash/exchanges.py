@@ -24,6 +24,16 @@ class Exchange:
         self.received = False
         self.released = False
 
+    def take_answer(self, packet: Recorded) -> str:
+        """Take a packet after the PUBLISH. Return a fault in it, or an empty string."""
+        if packet.kind == PUBREC:
+            self.received = True
+        elif packet.kind == PUBREL:
+            if not self.received:
+                return "PUBREL without PUBREC"
+            self.released = True
+        return ""
+
 
 class Exchanges:
     """The exchanges of one publisher and one subscriber, and the faults in them."""
@@ -84,15 +94,9 @@ class Exchanges:
             return "" if packet.duplicate else "PUBLISH again without DUP"
         if exchange is None:
             return ""  # A repetition, whose end was lost with the broker.
-        if packet.kind == PUBREC:
-            exchange.received = True
-        elif packet.kind == PUBREL:
-            if not exchange.received:
-                return "PUBREL without PUBREC"
-            exchange.released = True
-        elif packet.kind == PUBCOMP and not exchange.released:
+        if packet.kind == PUBCOMP and not exchange.released:
             return "PUBCOMP without PUBREL"
-        return ""
+        return exchange.take_answer(packet)
 
     def _take_delivered(self, packet: Recorded) -> str:
         """Take a packet of the subscriber's side. Return a fault in it, or an empty string."""
@@ -114,12 +118,4 @@ class Exchanges:
                 return "PUBLISH again on the same connection"
             exchange.connection = packet.connection
             return "" if packet.duplicate else "PUBLISH again without DUP"
-        if exchange is None:
-            return ""
-        if packet.kind == PUBREC:
-            exchange.received = True
-        elif packet.kind == PUBREL:
-            if not exchange.received:
-                return "PUBREL without PUBREC"
-            exchange.released = True
-        return ""
+        return "" if exchange is None else exchange.take_answer(packet)
