@@ -16,12 +16,11 @@ from broker.access.identity import INTERNAL, Identity
 from broker.agenda import Agenda
 from broker.errors import AccessRefused, BrokerError, NotFound
 from broker.limits import BrokerLimits
-from broker.messages.fates import LOOPED
 from broker.messages.message import ALWAYS, Properties
 from broker.messages.x_death import Death, would_cycle
 from broker.queues.queue import Queue
 from broker.routing.exchanges import Exchange, is_topic
-from broker.routing.plan import Plan, refused
+from broker.routing.plan import Plan, looped, refused
 from broker.routing.plan_index import PlanIndex, PlanPlace
 from broker.routing.plan_search import PlanSearch, SearchScope, SearchSlot
 from broker.routing.publish_context import PlanResolver
@@ -159,9 +158,7 @@ class Planner(PlanResolver):
         if deaths is not None:
             left = [target for target in targets if not would_cycle(deaths, target[0].name)]
             if targets and not left:
-                plan = Plan([], 0, False)
-                plan.fate = LOOPED
-                return plan
+                return looped()
             targets = left
         plan = Plan(targets, search.unrepresentable, False)
         plan.add_journals(self.journals, identity.name)
