@@ -14,6 +14,8 @@ from broker.vhost.vhost import VirtualHost
 
 #: Queues that are deleted in one turn of the event loop.
 CLEARED: Final = 100
+#: Least length at which the list of a connection is searched for queues that do not exist any more.
+_LISTED_LEAST: Final = 8
 
 
 class ExclusiveQueues:
@@ -21,12 +23,27 @@ class ExclusiveQueues:
 
     def __init__(self) -> None:
         self._queues: dict[Queue, None] = {}
+        #: Number of listed queues at which `add` removes those that do not exist any more.
+        self._most = _LISTED_LEAST
 
     def __len__(self) -> int:
         return len(self._queues)
 
     def add(self, queue: Queue) -> None:
-        """Add a queue that the connection has declared as exclusive."""
+        """Add a queue that the connection has declared as exclusive.
+
+        The list is searched for queues that expired, or were deleted by an operator, each time its
+        length has doubled.
+        """
+        if len(self._queues) >= self._most:
+            present: dict[Queue, None] = {}
+            for known in self._queues:
+                while known.replacement is not None:
+                    known = known.replacement
+                if not known.dead:
+                    present[known] = None
+            self._queues = present
+            self._most = max(_LISTED_LEAST, 2 * len(present))
         self._queues[queue] = None
 
     def discard(self, queue: Queue) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
+from broker.queues.policies import policy_of
 from tests.clients import Amqp, World, marshal
 from tests.wire.amqp.speech import names, open_channel, read, refusal
 
@@ -567,6 +568,25 @@ def test_a_connection_forgets_exclusive_queues_that_are_gone(auto_delete: bool) 
         else:
             client.send(Q.Delete(queue="mine"))
     assert "mine" not in client.world.vhost.queues and not client.connection.exclusive_queues
+
+
+def test_a_connection_forgets_exclusive_queues_that_have_expired() -> None:
+    world = World()
+    client = world.amqp()
+    client.send(Q.Declare(queue="kept", exclusive=True))
+    # A policy replaces the object of the queue.
+    row = {"pattern": "^kept$", "definition": {"max-length": 5}}
+    world.vhost.declarations.set_policy(policy_of("/", "p", row))
+    for number in range(100):
+        arguments: dict[str, Any] = {"x-expires": 5}
+        client.send(Q.Declare(queue=f"q{number}", exclusive=True, arguments=arguments))
+        agenda = world.broker.agenda
+        agenda.advance(int(agenda.now) + 10, agenda.wall)
+        world.settle(client.connection)
+    assert list(world.vhost.queues) == ["kept"] and len(client.connection.exclusive_queues) < 10
+    client.connection.on_closed()
+    world.settle()
+    assert not world.vhost.queues
 
 
 # -- nowait
