@@ -140,6 +140,10 @@ class Window:
             at += 1
         return found
 
+    def most_up_to(self, number: i64) -> i64:
+        """Return an upper bound of the number of outstanding deliveries up to this number."""
+        return len(self._stragglers) + max(0, number + 1 - self.first)
+
     def take_up_to(self, number: i64) -> list[Delivery]:
         """Remove and return all deliveries up to this number, inclusive, oldest first."""
         taken: list[Delivery] = []

@@ -25,7 +25,12 @@ from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.consumer import AmqpConsumer, ConsumerOwner, reject, requeue, settle
 from protocols.amqp.channel.exclusive_queues import AutoDeletion
 from protocols.amqp.channel.fetching import Fetch
-from protocols.amqp.channel.settlement import HeldQueues, Settlement
+from protocols.amqp.channel.settlement import (
+    SETTLED_PER_SLICE,
+    HeldQueues,
+    Settlement,
+    carry_out,
+)
 from protocols.amqp.channel.transaction import ACKED, REJECTED, REQUEUED, Transaction
 from protocols.amqp.codec.contents import DIRECT, Frames
 from protocols.amqp.errors import AmqpError
@@ -281,14 +286,30 @@ class ChannelReceiver(ConsumerOwner):
         settle(one)
 
     def _settle_many(self, number: i64, how: int) -> None:
-        """Settle all outstanding deliveries up to a delivery tag, all for tag 0, in slices.
+        """Settle all outstanding deliveries up to a delivery tag, all for tag 0.
 
-        Raises AmqpError if the tag is unknown.
+        Less than one slice is settled at once; more than that in slices. Raises AmqpError if the
+        tag is unknown.
         """
-        last: i64 = number if number else self.unacked.next - 1
-        if number and (
-            number < 0 or number >= self.unacked.next or not self.unacked.numbers(0, number, 1)
-        ):
+        unacked = self.unacked
+        following: i64 = unacked.next
+        if number and not 0 < number < following:
+            raise _unknown(number)
+        last: i64 = number if number else following - 1
+        if unacked.most_up_to(last) < SETTLED_PER_SLICE:
+            taken = unacked.take_up_to(last)
+            if number and not taken:
+                raise _unknown(number)
+            self._connection.extra_cost += len(taken)
+            if how == ACKED:
+                self._tally.acknowledged += len(taken)
+                for delivery in taken:
+                    settle(delivery)
+                return
+            for delivery in taken:
+                carry_out(delivery, how, self._tally)
+            return
+        if number and not unacked.numbers(0, number, 1):
             raise _unknown(number)
         self._settlement = Settlement(self._connection, self.unacked, last, how)
         self._settlement.start()
@@ -341,11 +362,7 @@ class ChannelReceiver(ConsumerOwner):
             if how != REQUEUED:
                 delivery = self.unacked.take(number)
                 assert delivery is not None
-                if how == ACKED:
-                    self._tally.acknowledged += 1
-                    settle(delivery)
-                else:
-                    reject(delivery)
+                carry_out(delivery, how, self._tally)
 
     def requeue_committed(self, numbers: list[int], held: HeldQueues) -> None:
         """Requeue the deliveries with these tags, the last of the list first; hold their queues.

@@ -16,14 +16,26 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.agenda import BulkTask
-from broker.queues.consumer import MessageSource
+from broker.queues.consumer import Delivery, MessageSource
 from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.consumer import reject, requeue, settle
 from protocols.amqp.channel.transaction import ACKED, REQUEUED
+from protocols.tally import FrontCounters
 from protocols.window import Window
 
 #: Deliveries that are settled in one slice.
 SETTLED_PER_SLICE: Final[i64] = 1_000
+
+
+def carry_out(delivery: Delivery, how: int, tally: FrontCounters) -> None:
+    """Settle a delivery that is no longer outstanding; `how` is ACKED, REJECTED or REQUEUED."""
+    if how == ACKED:
+        tally.acknowledged += 1
+        settle(delivery)
+    elif how == REQUEUED:
+        requeue(delivery)
+    else:
+        reject(delivery)
 
 
 class HeldQueues:
@@ -117,7 +129,7 @@ class Settlement(BulkTask):
                 self._held.free()
 
     def _settle_next(self) -> None:
-        how, kept = self._how, self._kept
+        how, kept, tally = self._how, self._kept, self._connection.front.tally
         numbers = self._unacked.numbers(self._done, self._last, SETTLED_PER_SLICE)
         more = len(numbers) >= SETTLED_PER_SLICE
         for number in numbers:
@@ -125,15 +137,9 @@ class Settlement(BulkTask):
                 continue
             delivery = self._unacked.take(number)
             assert delivery is not None
-            if how == ACKED:
-                self._connection.front.tally.acknowledged += 1
-                settle(delivery)
-            elif how == REQUEUED:
-                if more:
-                    self._held.hold(delivery.consumer.queue)
-                requeue(delivery)
-            else:
-                reject(delivery)
+            if more and how == REQUEUED:
+                self._held.hold(delivery.consumer.queue)
+            carry_out(delivery, how, tally)
         self._connection.extra_cost += len(numbers)
         if more:
             self._done = numbers[-1]

@@ -55,6 +55,7 @@ def test_a_window_does_what_a_dict_does(steps: list[tuple[str, int]]) -> None:
         else:
             limit = number if step == "all" else number - value
             expected = [model.pop(one) for one in sorted(model) if one <= limit]
+            assert window.most_up_to(limit) >= len(expected)
             assert (window.take_all() if step == "all" else window.take_up_to(limit)) == expected
         assert (window.count, window.next) == (len(model), number + 1)
         assert [(int(at), item) for at, item in window.outstanding()] == sorted(model.items())
