@@ -260,6 +260,14 @@ class LimitedQueue(Queue):
             self._trim(MESSAGES_PER_SLICE)
         super().keep_up()
 
+    def expire(self, limit: i64) -> None:
+        """Discard expired messages, but none while many messages wait to be published."""
+        host = self._host
+        if limit != UNLIMITED and host is not None and not self._upkeep_waits():
+            if host.is_behind(self):
+                self._schedule_upkeep()
+        super().expire(limit)  # While bulk work waits, this does nothing.
+
     def _over_limit(self) -> bool:
         """True if more messages, or more bytes, wait than the arguments allow.
 

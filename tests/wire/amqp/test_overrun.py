@@ -8,6 +8,7 @@ import pamqp.commands as spec
 import pytest
 
 from broker.queues.policies import Policy
+from broker.queues.queue import MESSAGES_PER_SLICE
 from broker.vhost.dead_letters import MOVES_MAX
 from tests.clients import World, mqtt_publish, publication
 
@@ -86,6 +87,28 @@ def test_the_dead_letters_of_a_full_queue_are_bounded(mode: str) -> None:
     assert world.copies()["dead_lettered"] == MANY - 10 + 1_000
     world.settle(clients[0].connection)
     assert world.vhost.contexts.internal.received == before + 1_000
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_messages_that_expire_at_once_wait_in_their_queue_for_the_dead_letters(
+    durable: bool,
+) -> None:
+    world = World()
+    client = world.amqp()
+    client.queue("graves", x_max_length=10)
+    client.queue(
+        "q",
+        durable=durable,
+        x_message_ttl=0,
+        x_dead_letter_exchange="",
+        x_dead_letter_routing_key="graves",
+    )
+    one = publication("", "q", b"x", delivery_mode=2 if durable else 1)
+    most = publish_all(world, [world.amqp() for _ in range(PUBLISHERS)], one * BURST)
+    assert MOVES_MAX <= most <= MOVES_MAX + MESSAGES_PER_SLICE
+    assert world.copies()["dead_lettered"] == MANY and not world.vhost.moves
+    assert (world.queue("q").depth, world.queue("graves").depth) == (0, 10)
+    world.fates()
 
 
 @pytest.mark.parametrize("end", ["queue", "connection", "policy"])
