@@ -26,6 +26,8 @@ TURN_TASKS: Final[i64] = 500
 #: Largest number of slices of bulk work that run in one turn, at most one of each task. A slice
 #: takes up to 2 ms, so the turn also ends when its time is over, but not before the first slice.
 TURN_SLICES: Final[i64] = 8
+#: Timers that are not needed are removed once they outnumber the others by more than this.
+TIMER_SLACK: Final = 64
 
 
 def _no_clock() -> float:
@@ -43,6 +45,10 @@ class Task:
     def run(self) -> None:
         """Do the deferred work. The agenda calls this method."""
         raise NotImplementedError
+
+    def needs_timer(self, when: i64) -> bool:
+        """True unless the task no longer needs its timer at `when` ms; see `Agenda.drop_timer`."""
+        return True
 
 
 class BulkTask(Task):
@@ -75,6 +81,8 @@ class Agenda:
         self._slicing: Task | None = None
         self._timers: list[tuple[int, int, Task]] = []
         self._timers_added = 0
+        #: Number of timers that are not needed any more.
+        self._timers_dropped = 0
 
     def add(self, task: Task) -> None:
         """Run the task at the end of this turn of the event loop."""
@@ -107,10 +115,21 @@ class Agenda:
     def at(self, when: i64, task: Task) -> None:
         """Run the task once the clock reaches `when` ms.
 
-        A timer cannot be cancelled: the task itself must check if its work is still needed.
+        The task may run although its timer is dropped, so it must check if its work is needed.
         """
         self._timers_added += 1
         heapq.heappush(self._timers, (when, self._timers_added, task))
+
+    def drop_timer(self) -> None:
+        """Let the agenda forget a timer, for which `needs_timer` of its task is False from now on.
+
+        Without this, a client could add timers for a distant time without a bound.
+        """
+        self._timers_dropped += 1
+        if 2 * self._timers_dropped > len(self._timers) + TIMER_SLACK:
+            self._timers = [timer for timer in self._timers if timer[2].needs_timer(timer[0])]
+            heapq.heapify(self._timers)
+            self._timers_dropped = 0
 
     @property
     def idle(self) -> bool:
@@ -130,7 +149,9 @@ class Agenda:
         self.now = now
         self.wall = wall
         while self._timers and self._timers[0][0] <= now:
-            task = heapq.heappop(self._timers)[2]
+            when, _, task = heapq.heappop(self._timers)
+            if self._timers_dropped and not task.needs_timer(when):
+                self._timers_dropped -= 1
             if isinstance(task, BulkTask):
                 self.add_bulk(task)
             else:

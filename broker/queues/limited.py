@@ -410,7 +410,7 @@ class LimitedQueue(Queue):
 
     def on_deleted(self) -> int:
         if self._unused_expiry is not None:
-            self._unused_expiry.queue = None
+            self._unused_expiry.end()
         return super().on_deleted()
 
 
@@ -431,9 +431,21 @@ class UnusedExpiry(Task):
         queue = self.queue
         if queue is not None:
             self._expires = queue.agenda.now + queue.arguments.expires
-            if self._timer_due == 0 or self._timer_due > self._expires:
+            due: i64 = self._timer_due
+            if due == 0 or due > self._expires:
                 self._timer_due = self._expires
                 queue.agenda.at(self._expires, self)
+                if due > 0:
+                    queue.agenda.drop_timer()
+
+    def end(self) -> None:
+        """Stop the timer: the queue is deleted."""
+        queue, self.queue = self.queue, None
+        if queue is not None and self._timer_due > 0:
+            queue.agenda.drop_timer()
+
+    def needs_timer(self, when: i64) -> bool:
+        return self.queue is not None and when == self._timer_due
 
     def run(self) -> None:
         queue = self.queue

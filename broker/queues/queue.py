@@ -583,11 +583,18 @@ class Queue(MessageSource):
         """Schedule a call of `expire` for the time `expires` (ms), unless an earlier call is
         scheduled. If `expires` is 0, do nothing.
         """
-        if expires > 0 and (self._expiry_due == 0 or expires < self._expiry_due):
+        due: i64 = self._expiry_due
+        if expires > 0 and (due == 0 or expires < due):
             self._expiry_due = expires
             if self._upkeep is None:
                 self._upkeep = QueueUpkeep(self)
             self.agenda.at(expires, self._upkeep)
+            if due > 0:
+                self.agenda.drop_timer()
+
+    def needs_expiry(self, when: i64) -> bool:
+        """True if `keep_up` must be called at the time `when` (ms)."""
+        return not self.dead and when == self._expiry_due
 
     def drop_head(self, fate: i64) -> None:
         """Discard the first message of the queue, with this fate."""
@@ -616,6 +623,8 @@ class Queue(MessageSource):
         old.consumers, old.standby, old.depth, old._paged = NO_CONSUMERS, NO_CONSUMERS, 0, 0
         old._waiting, old._returned, old._tail = _NOTHING, _NO_RETURNED, None
         old._returned_later = _NO_RETURNED
+        if old._expiry_due > 0:
+            self.agenda.drop_timer()
         if self.depth > self._paged:
             self._schedule_expiry(self._head().expires)
         self.schedule_drain()
@@ -658,6 +667,8 @@ class Queue(MessageSource):
         purged = self.purge()
         if self._upkeep is not None:
             self._upkeep.queue = None
+            if self._expiry_due > 0:
+                self.agenda.drop_timer()
         if self.unacked:
             self.count(PURGED, int(self.unacked))
         self.unacked = 0
@@ -758,3 +769,6 @@ class QueueUpkeep(BulkTask):
         self.waits = False
         if self.queue is not None:
             self.queue.keep_up()
+
+    def needs_timer(self, when: i64) -> bool:
+        return self.queue is not None and self.queue.needs_expiry(when)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from broker.agenda import TURN_SLICES, TURN_TASKS, Agenda, BulkTask, Task
+from broker.agenda import TIMER_SLACK, TURN_SLICES, TURN_TASKS, Agenda, BulkTask, Task
 
 
 class Note(Task):
@@ -163,3 +165,45 @@ def test_the_timer_of_a_bulk_task_adds_it_to_the_bulk_work() -> None:
     agenda.advance(10, 0.0)
     agenda.turn()
     assert notes == ["a", "x"]
+
+
+class Moved(Task):
+    """A task with one timer, which is moved to another time."""
+
+    def __init__(self, agenda: Agenda) -> None:
+        self.agenda = agenda
+        self.due = 0
+        self.ran: list[int] = []
+
+    def move(self, when: int) -> None:
+        moved, self.due = self.due > 0, when
+        self.agenda.at(when, self)
+        if moved:
+            self.agenda.drop_timer()
+
+    def needs_timer(self, when: int) -> bool:
+        return when == self.due
+
+    def run(self) -> None:
+        if self.agenda.now >= self.due > 0:
+            self.ran.append(int(self.agenda.now))
+            self.due = 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 1_000)), max_size=400))
+def test_dropped_timers_are_forgotten_and_all_others_run(steps: list[tuple[int, int]]) -> None:
+    agenda = Agenda()
+    tasks = [Moved(agenda) for _ in range(3)]
+    expected: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    for which, value in steps:
+        if which < 3:
+            tasks[which].move(int(agenda.now) + value)
+        else:
+            now = int(agenda.now) + value // 10
+            for number, task in enumerate(tasks):
+                if 0 < task.due <= now:
+                    expected[number].append(now)
+            agenda.advance(now, 0.0)
+            agenda.turn()
+        assert len(agenda._timers) <= 2 * len(tasks) + TIMER_SLACK
+    assert [task.ran for task in tasks] == list(expected.values())

@@ -138,6 +138,31 @@ def test_a_policy_said_again_and_again_leaves_nothing_behind() -> None:
     assert world.queue("q").depth == 200
 
 
+@pytest.mark.parametrize("how", ["expiration", "expires", "ttl"])
+def test_distant_times_leave_no_timers_behind(how: str) -> None:
+    """Messages are consumed, and queues are deleted, long before their times come."""
+    world = World()
+    client = world.amqp()
+    arguments: dict[str, Any] = {
+        "expiration": {},
+        "expires": {"x_expires": 10**9},
+        "ttl": {"x_message_ttl": 10**9},
+    }[how]
+    client.queue("kept", x_expires=1_000)
+    for number in range(300):
+        client.queue("q", **arguments)
+        expiration = str(10**9 - number) if how == "expiration" else str(10**10)
+        client.publish("", "q", b"x", expiration=expiration)
+        if how == "expiration":
+            assert names(client.send(B.Get(queue="q", no_ack=True)))[0] == "Basic.GetOk"
+        else:
+            client.send(Q.Delete(queue="q"))
+        world.settle(client.connection)
+    assert len(world.broker.agenda._timers) < 100
+    world.sleep(1_000)
+    assert "kept" not in world.vhost.queues
+
+
 @pytest.mark.parametrize(
     "wrong", [B.Ack(99), Q.Declare(queue="nope", passive=True), Q.Bind(queue="q", exchange="nope")]
 )
