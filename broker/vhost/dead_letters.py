@@ -39,6 +39,7 @@ from broker.agenda import Agenda, BulkTask, Task
 from broker.errors import BrokerError
 from broker.messages.cc_headers import BCC, CC, additional_keys, cc_keys
 from broker.messages.fates import OVER_LIMIT
+from broker.messages.memory import SAMPLES, estimate
 from broker.messages.message import (
     AT_LEAST_ONCE,
     AT_MOST_ONCE,
@@ -184,6 +185,10 @@ class QueueMoves(BulkTask):
     def waiting(self) -> int:
         """Number of messages that are not published yet."""
         return self._messages.size
+
+    def memory_bytes(self) -> i64:
+        """Return the estimated memory of the messages that are not published yet, in bytes."""
+        return estimate(self._messages.sample(SAMPLES), self._messages.size)
 
     def add(self, message: Message) -> None:
         """Publish the message in a later slice, after the messages that wait already."""

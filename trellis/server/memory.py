@@ -58,6 +58,7 @@ class MemoryAccount:
             for objects in (vhost.queues, vhost.replies, vhost.delays, vhost.inboxes):
                 measured.append(queue.memory_bytes() for queue in list(objects.values()))
             measured.append(each.memory_bytes() for each in list(vhost.exchanges.values()))
+            measured.append(moves.memory_bytes() for moves in list(vhost.moves.values()))
         for front in (self._amqp, self._mqtt):
             measured.append(each.memory_bytes() for each in list(front.connections))
         sessions = self._mqtt.sessions.all()

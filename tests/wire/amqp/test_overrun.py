@@ -7,6 +7,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
+from broker.messages.memory import MESSAGE_SIZE
 from broker.queues.policies import Policy
 from broker.queues.queue import MESSAGES_PER_SLICE
 from broker.vhost.dead_letters import MOVES_MAX
@@ -120,6 +121,8 @@ def test_publishers_that_wait_continue_when_the_queue_ends_or_has_room(end: str)
         if client.connection.behind:
             client.connection.resume()
         world.broker.agenda.turn()
+    [waiting] = world.vhost.moves.values()
+    assert waiting.memory_bytes() >= MOVES_MAX * MESSAGE_SIZE
     # A client that publishes elsewhere does not wait.
     other.publish("", "graves", b"y")
     assert not other.connection.stalled
