@@ -3,7 +3,7 @@
 Python's `re` backtracks: a short pattern such as `(a+)+$` takes exponential time for some names. So
 a pattern is parsed first, and refused if a name of NAME_MAX characters could make it try more than
 PATHS_MAX ways to match. The number of ways is computed from the parse tree; it may be too high, but
-never too low.
+never too low. `is_found` searches for a pattern in texts of any length.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from broker.errors import PreconditionFailed
 NAME_MAX: Final = 255
 #: Largest number of ways to match that one comparison may try. They take less than a millisecond.
 PATHS_MAX: Final = 50_000
+#: Largest number of ways that a search in a longer text may try, in a few milliseconds.
+LONG_PATHS_MAX: Final = 262_144
 #: Length of the longest pattern, in characters.
 PATTERN_MAX: Final = 1_000
 
@@ -35,14 +37,13 @@ class _Cost:
 
     def __init__(self, free: int, factor: int, fixed: bool) -> None:
         self.free = free
-        self.factor = min(factor, PATHS_MAX + 1)
+        self.factor = min(factor, LONG_PATHS_MAX + 1)
         self.fixed = fixed
 
-    @property
-    def ways(self) -> int:
-        """Upper bound of the number of ways in which a name of NAME_MAX characters can match."""
+    def ways(self, length: int) -> int:
+        """Upper bound of the number of ways in which a text of `length` characters can match."""
         free = min(self.free, 8)
-        return min(self.factor * comb(NAME_MAX + free, free), PATHS_MAX + 1)
+        return min(self.factor * comb(length + free, free), LONG_PATHS_MAX + 1)
 
 
 def bounded_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
@@ -61,14 +62,7 @@ def bounded_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
         raise PreconditionFailed(
             f"the pattern '{text}' is not a regular expression: {error}"
         ) from None
-    items = list(tree)
-    anchors = _ANCHORS if compiled.flags & re.MULTILINE == 0 else _ANCHORS[1:]
-    anchored = bool(items) and items[0][0].name == "AT" and items[0][1].name in anchors
-    # A final `$` or `.*` adds no ways: after a `.*`, which takes all characters, nothing can fail.
-    while items and (_is_end(items[-1]) or _takes_all(items[-1], compiled.flags)):
-        items.pop()
-    cost = _sequence(items)
-    if _Cost(cost.free + (not anchored), cost.factor, True).ways > PATHS_MAX:
+    if _search_ways(tree, compiled.flags, NAME_MAX) > PATHS_MAX:
         raise PreconditionFailed(
             f"the pattern '{text}' can take long to match: use fewer repetitions (* + {{m,n}}), "
             "none within a repetition, and begin with ^"
@@ -76,59 +70,87 @@ def bounded_pattern(text: str, flags: int = 0) -> re.Pattern[str]:
     return compiled
 
 
+def is_found(pattern: re.Pattern[str], text: str) -> bool:
+    """True if a bounded pattern is found in a text of any length.
+
+    In a text of more than NAME_MAX characters, a pattern that may take long is not searched for,
+    and counts as not found. A routing key in MQTT may have 65,535 bytes.
+    """
+    length = len(text)
+    if length > NAME_MAX:
+        tree = _parser.parse(pattern.pattern, pattern.flags)
+        if _search_ways(tree, pattern.flags, length) > LONG_PATHS_MAX:
+            return False
+    return pattern.search(text) is not None
+
+
+def _search_ways(tree: Any, flags: int, length: int) -> int:
+    """Return an upper bound of the ways that a search in a text of `length` characters tries."""
+    items = list(tree)
+    anchors = _ANCHORS if flags & re.MULTILINE == 0 else _ANCHORS[1:]
+    anchored = bool(items) and items[0][0].name == "AT" and items[0][1].name in anchors
+    # A final `$` or `.*` adds no ways: after a `.*`, which takes all characters, nothing can fail.
+    while items and (_is_end(items[-1]) or _takes_all(items[-1], flags, length)):
+        items.pop()
+    cost = _sequence(items, length)
+    return _Cost(cost.free + (not anchored), cost.factor, True).ways(length)
+
+
 def _is_end(item: Any) -> bool:
     """True if the node of a parse tree matches only at the end of a name, as `$` does."""
     return item[0].name == "AT" and item[1].name in ("AT_END", "AT_END_STRING")
 
 
-def _takes_all(item: Any, flags: int) -> bool:
+def _takes_all(item: Any, flags: int, length: int) -> bool:
     """True if the node of a parse tree is `.*`, with a dot that matches all characters."""
     kind, value = item
-    if kind.name != "MAX_REPEAT" or value[0] != 0 or value[1] < NAME_MAX:
+    if kind.name != "MAX_REPEAT" or value[0] != 0 or value[1] < length:
         return False
     return bool(flags & re.DOTALL) and [part[0].name for part in value[2]] == ["ANY"]
 
 
-def _sequence(items: Any) -> _Cost:
+def _sequence(items: Any, length: int) -> _Cost:
     free, factor, fixed = 0, 1, True
     for item in items:
-        cost = _item(item)
+        cost = _item(item, length)
         free += cost.free
         factor *= cost.factor
         fixed = fixed and cost.fixed
     return _Cost(free, factor, fixed)
 
 
-def _item(item: Any) -> _Cost:
+def _item(item: Any, length: int) -> _Cost:
     """Return the cost of one node of a parse tree."""
     kind, value = item[0].name, item[1]
     if kind in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
-        return _repetition(int(value[0]), int(value[1]), _sequence(value[2]))
+        inner = _sequence(value[2], length)
+        return _repetition(int(value[0]), int(value[1]), inner, length)
     if kind == "BRANCH":
-        costs = [_sequence(branch) for branch in value[1]]
+        costs = [_sequence(branch, length) for branch in value[1]]
         free = max(cost.free for cost in costs)
         return _Cost(free, sum(cost.factor for cost in costs), False)
     if kind == "SUBPATTERN":
-        return _sequence(value[3])
+        return _sequence(value[3], length)
     if kind in ("ASSERT", "ASSERT_NOT"):
-        return _sequence(value[1])
+        return _sequence(value[1], length)
     if kind == "ATOMIC_GROUP":
-        return _sequence(value)
+        return _sequence(value, length)
     if kind == "GROUPREF_EXISTS":
-        cost = _sequence([*value[1], *(value[2] or ())])
+        cost = _sequence([*value[1], *(value[2] or ())], length)
         return _Cost(cost.free, cost.factor, False)
     return _Cost(0, 1, kind != "GROUPREF")
 
 
-def _repetition(least: int, most: int, inner: _Cost) -> _Cost:
+def _repetition(least: int, most: int, inner: _Cost, length: int) -> _Cost:
     """Return the cost of `least` to `most` repetitions of a part with the cost `inner`.
 
     The cost is exponential if the part can match in several ways.
     """
     if inner.free == 0 and inner.factor == 1 and inner.fixed:
         return _Cost(int(most > least), 1, most == least)
-    most = min(most, NAME_MAX)
-    factor = inner.ways ** min(most, 16) * (most - least + 1) if most > 0 else 1
-    if most > 16 and inner.ways > 1:
-        factor = PATHS_MAX + 1
+    most = min(most, length)
+    ways = inner.ways(length)
+    factor = ways ** min(most, 16) * (most - least + 1) if most > 0 else 1
+    if most > 16 and ways > 1:
+        factor = LONG_PATHS_MAX + 1
     return _Cost(0, factor, False)

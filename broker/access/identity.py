@@ -14,6 +14,7 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from broker.errors import AccessRefused
+from broker.patterns import is_found
 
 #: Results of `read_scope`: how much of a filter's topics a user may read.
 READ_NONE: Final = 0
@@ -74,7 +75,7 @@ class Identity:
             if operation == "write"
             else self._read
         )
-        if not rule.search(name):
+        if not is_found(rule, name):
             raise AccessRefused(
                 f"{operation} access to {kind} '{name}' in vhost '{vhost}' "
                 f"refused for user '{self.name}'"

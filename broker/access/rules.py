@@ -42,7 +42,7 @@ from broker.access.identity import (
 from broker.access.reservations import Reservation, is_reservation
 from broker.errors import PreconditionFailed
 from broker.eviction import evict_oldest
-from broker.patterns import bounded_pattern
+from broker.patterns import bounded_pattern, is_found
 from matching.grammar import MQTT, InvalidPattern
 
 _ACTIONS: Final = {"publish": (True, False), "subscribe": (False, True), "all": (True, True)}
@@ -167,13 +167,13 @@ class RestrictedIdentity(Identity):
 
     def may_route(self, exchange: str, key: str, topic: bytes) -> bool:
         about = self._topics.get(exchange)
-        if about is not None and not about[0].search(key):
+        if about is not None and not is_found(about[0], key):
             return False
         return self._may(topic, True)
 
     def read_scope(self, exchange: str, key: str, topic_filter: str, hides_dollar: bool) -> int:
         about = self._topics.get(exchange)
-        if about is not None and not about[1].search(key):
+        if about is not None and not is_found(about[1], key):
             return READ_NONE
         if self._rules is None:
             return READ_ALL

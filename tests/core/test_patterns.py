@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.errors import PreconditionFailed
-from broker.patterns import NAME_MAX, PATTERN_MAX, bounded_pattern
+from broker.patterns import NAME_MAX, PATTERN_MAX, bounded_pattern, is_found
 
+#: Size of the longest routing key in bytes: a topic name of MQTT.
+KEY_MAX = 65_535
 USUAL = [
     "",
     ".*",
@@ -88,8 +90,31 @@ def test_no_accepted_pattern_is_slow(text: str, unit: str, end: str) -> None:
         compiled = bounded_pattern(text, re.DOTALL)
     except PreconditionFailed:
         return
-    name = (unit * NAME_MAX)[: NAME_MAX - len(end)] + end
-    began = time.thread_time()
-    compiled.search(name)
-    # Far above the bound in steps, and far below the hours of an exponential pattern.
-    assert time.thread_time() - began < 0.5
+    for size in (NAME_MAX, KEY_MAX):
+        name = (unit * size)[: size - len(end)] + end
+        began = time.thread_time()
+        is_found(compiled, name)
+        # Far above the bound in steps, and far below the hours of an exponential pattern.
+        assert time.thread_time() - began < 0.5
+
+
+@pytest.mark.parametrize(
+    "text", ["", ".*", "^$", r"^orders\..*", r"^orders\..*\.v[0-9]$", "^(a|o).*$", r"\.v1$"]
+)
+def test_a_pattern_that_takes_linear_time_is_found_in_long_texts(text: str) -> None:
+    compiled = bounded_pattern(text, re.DOTALL)
+    for middle in ("x", ".v", "\n"):
+        for end in (".v1", ".w1"):
+            name = "orders." + middle * 30_000 + end
+            assert is_found(compiled, name) == bool(re.search(text, name, re.DOTALL))
+
+
+@pytest.mark.parametrize("text", [r"^a\..*\.b\..*\.c$", r"a.*b"])
+def test_a_pattern_that_may_take_long_is_not_found_in_long_texts(text: str) -> None:
+    compiled = bounded_pattern(text, re.DOTALL)
+    name = "a..b.ab.c"
+    assert is_found(compiled, "a.b.b.b.c") == bool(compiled.search("a.b.b.b.c"))
+    assert is_found(compiled, name[:4] + "." * 200 + name[4:]) == bool(
+        compiled.search(name[:4] + "." * 200 + name[4:])
+    )
+    assert not is_found(compiled, "a." + ".b." * 20_000 + ".c")

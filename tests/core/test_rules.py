@@ -173,6 +173,22 @@ def test_an_invalid_rule_is_refused_with_its_reason(rules: list[str], reason: st
         UserPermissions("u", "/", ("", "", ""), rules)
 
 
+def test_a_topic_permission_that_may_take_long_allows_no_long_topic() -> None:
+    """A client chooses its topics, of up to 65,535 bytes."""
+    slow, quick = r"^a\..*\.b\..*\.c$", r"^a\..*\.c$"
+    identity = ruled(topics={"slow": (slow, slow), "quick": (quick, quick)})
+    for exchange, size, allowed in (
+        ("slow", 10, True),
+        ("quick", 10, True),
+        ("slow", 20_000, False),
+        ("quick", 20_000, True),
+    ):
+        key = "a." + ".b." * size + ".c"
+        topic = swap(key)
+        assert identity.may_route(exchange, key, topic.encode()) == allowed
+        assert (identity.read_scope(exchange, key, topic, True) == READ_ALL) == allowed
+
+
 def test_an_invalid_regular_expression_is_refused() -> None:
     with pytest.raises(PreconditionFailed, match="not a regular expression"):
         UserPermissions("u", "/", ("(", "", ""))
