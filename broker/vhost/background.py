@@ -72,20 +72,32 @@ class PolicyUpdate(BulkTask):
         self._queues = queues
         self._exchanges = exchanges
 
+    def again(self, queues: list[Queue], exchanges: list[Exchange]) -> bool:
+        """Start over with these objects and return True, or return False if the task is done.
+
+        Starting over lets one task apply several changes that follow each other.
+        """
+        if not self._queues and not self._exchanges:
+            return False
+        self._queues, self._exchanges = queues, exchanges
+        return True
+
     def run(self) -> None:
         declarations = self._declarations
         left = QUEUES_PER_SLICE
-        exchanges = self._exchanges[-left:]
-        if exchanges:
-            declarations.apply_alternates(exchanges)
+        try:
+            exchanges = self._exchanges[-left:]
             del self._exchanges[-left:]
             left -= len(exchanges)
-        while self._queues and left:
-            left -= 1
-            declarations.apply_policies(self._queues.pop())
-        declarations.retire_plans()
-        if self._queues or self._exchanges:
-            self._agenda.add_bulk(self)
+            declarations.apply_alternates(exchanges)
+            while self._queues and left:
+                left -= 1
+                declarations.apply_policies(self._queues.pop())
+        finally:
+            # A failure for one object leaves the others to be updated.
+            declarations.retire_plans()
+            if self._queues or self._exchanges:
+                self._agenda.add_bulk(self)
 
 
 class BindingRemoval(BulkTask):

@@ -78,6 +78,7 @@ class Declarations:
         #: The delayed messages of each delayed exchange, by the name of the exchange.
         self.delays: dict[str, DelayQueue] = {}
         self.policies = Policies()
+        self._policy_update: PolicyUpdate | None = None
         #: Counts of the queues and subscribers that were deleted.
         self.deleted = DeletedCounts()
         self.queues_declared = 0
@@ -418,7 +419,9 @@ class Declarations:
 
     def _apply_all_policies(self) -> None:
         queues, exchanges = list(self.queues.values()), list(self.exchanges.values())
-        PolicyUpdate(self, self._agenda, queues, exchanges).run()
+        if self._policy_update is None or not self._policy_update.again(queues, exchanges):
+            self._policy_update = PolicyUpdate(self, self._agenda, queues, exchanges)
+            self._policy_update.run()
 
     def apply_alternates(self, exchanges: list[Exchange]) -> None:
         """Give exchanges the alternate exchanges of their policies."""

@@ -10,6 +10,7 @@ import pytest
 from broker.errors import PreconditionFailed
 from broker.queues.limited import LimitedQueue
 from broker.queues.policies import Policy
+from broker.vhost.background import QUEUES_PER_SLICE
 from tests.clients import Amqp, World
 from tests.wire.amqp.speech import deliveries, names, read
 
@@ -236,3 +237,29 @@ def test_a_policy_is_applied_to_many_queues_in_slices() -> None:
     assert 0 < followed < 1_200
     world.settle()
     assert all(isinstance(queue, LimitedQueue) for queue in world.vhost.queues.values())
+
+
+def test_many_policies_set_in_one_turn_are_applied_together() -> None:
+    """The import of definitions sets many policies in a row."""
+    world = World()
+    many, policies = 3 * QUEUES_PER_SLICE, 20
+    for number in range(many):
+        world.vhost.declare_queue(f"q{number}")
+    declarations = world.vhost.declarations
+    for number in range(policies):
+        definition = {"max-length": 100 + number}
+        declarations.set_policy(Policy("/", f"p{number}", "^q", "queues", number, definition))
+    agenda = world.broker.agenda
+    assert len(agenda._bulk) == 1
+    turns = 0
+    while not agenda.idle:
+        agenda.turn()
+        turns += 1
+    assert turns <= many // QUEUES_PER_SLICE + 1
+    assert {queue.arguments.max_length for queue in world.vhost.queues.values()} == {
+        100 + policies - 1
+    }
+    # A later policy starts an update of its own.
+    declarations.set_policy(Policy("/", "last", "^q", "queues", policies, {"max-length": 7}))
+    world.settle()
+    assert {queue.arguments.max_length for queue in world.vhost.queues.values()} == {7}
