@@ -1,4 +1,4 @@
-"""A service on AMQP that answers dashboards on MQTT: number and mean of a sensor's readings.
+"""A service on AMQP that tells dashboards on MQTT the number and the mean of a sensor's readings.
 
     python examples/service.py
 

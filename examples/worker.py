@@ -43,7 +43,8 @@ def main() -> None:
     channel = connection.channel()
     channel.queue_declare("readings", durable=True)
     channel.queue_bind("readings", "amq.topic", "sensors.#")
-    # The limit of unacknowledged readings for this worker; other workers get further readings.
+    # The most unacknowledged readings that the broker sends to this worker. Further readings go to
+    # other workers, or wait in the queue.
     channel.basic_qos(prefetch_count=options.count or 10)
     channel.basic_consume("readings", on_reading)
     print("waiting for readings", flush=True)

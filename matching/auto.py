@@ -3,8 +3,8 @@
     up to `compact_above` patterns      the trie: the fastest lookups
     more                                the tables: less than half the memory, lookups hardly slower
 
-Patterns that the tables cannot hold are always in a trie: patterns with two or more ``#``, and
-patterns of a further shape once a topic searches `limit` tables. The measurements are in
+Some patterns are always in a trie: patterns with two or more ``#``, and patterns whose shape would
+make a topic search more than `limit` tables. The measurements are in
 docs/decisions/0005-auto-matcher.md.
 
     trie ----pop, restore----> tables   above `compact_above` patterns; a new trie gets the patterns
@@ -12,10 +12,11 @@ docs/decisions/0005-auto-matcher.md.
     tables --pop, restore----> trie     when half of `compact_above` patterns or fewer are left
 
 The move is incremental: each call moves a few patterns with all their subscribers, so no call takes
-long. Every pattern is in exactly one place at a time, and lookups search both places until the move
-is complete.
+long. Every pattern is either in a trie or in the tables, and lookups search all of them until the
+move is complete.
 
-Lookups and subscriptions cost as much as in `trie` or `shapes`, whichever is in use. Own design.
+Lookups and subscriptions cost as much as in `trie`, or as in `shapes` while the tables are in use.
+Own design.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from matching.matcher import S, Search
 from matching.shapes import Form, Shapes, form_of
 from matching.trie import Trie
 
-#: Above this many patterns, memory matters more than the last half microsecond of a lookup.
+#: The default of `compact_above`. Above this many patterns, saving memory is worth a lookup that
+#: takes up to half a microsecond longer.
 COMPACT_ABOVE: Final = 250_000
-#: The most tables that a topic searches.
+#: The default of `limit`: the most tables that the lookup of one topic searches.
 LIMIT: Final = 32
 #: Patterns moved to the other structure by each change.
 _BY_CHANGE: Final = 32
@@ -102,11 +104,13 @@ class Auto(Shapes[S]):
         return [AutoSearch(self, topic, found)]
 
     def parts(self, topic: str, found: list[S]) -> list[Search[S]]:
-        """Return a search for each place that holds patterns, to be completed in this order.
+        """Return a search for each trie and for the tables. The caller completes them in this
+        order.
 
         Patterns may move during a pause: from the trie that is being emptied to the tables and to
-        the new trie, or from the tables to the trie. Every place is searched before the places that
-        its patterns move to, so no pattern is missed, unless the direction changes (`turns`).
+        the new trie, or from the tables to the trie. A structure is searched before the structures
+        that its patterns move to, so the searches miss no pattern. This is not guaranteed if the
+        direction of the move changes meanwhile (`turns` then grows).
         """
         leaving, tables = self._leaving, TablesSearch(self, topic, found)
         return [
@@ -121,8 +125,8 @@ class Auto(Shapes[S]):
         )
 
     def subscriptions(self) -> Iterator[tuple[str, S]]:
-        # A lookup during the iteration must not move the patterns being listed. The next change
-        # permits moves again.
+        # A lookup during the iteration must not move patterns, or a pattern could be listed twice
+        # or not at all. The next change permits moves again.
         self._iterated = True
         yield from super().subscriptions()
         if self._leaving is not None:
@@ -131,9 +135,9 @@ class Auto(Shapes[S]):
     def stats(self) -> dict[str, int]:
         """Return the sizes of the tables and of the tries.
 
-        `fallback` is the number of subscriptions in the trie that takes new patterns, `leaving` the
-        number of subscriptions that are still to move. `shared` is the number of subscribers with
-        several patterns.
+        `fallback` is the number of subscriptions in the trie that takes new patterns. `leaving` is
+        the number of subscriptions that still have to move. `shared` is the number of subscribers
+        with several patterns.
         """
         stats = super().stats()
         leaving = self._pairs if self._moving and not self._compact else 0
@@ -178,7 +182,7 @@ class Auto(Shapes[S]):
             self._move(_BY_CHANGE)
 
     def _move(self, patterns: int) -> None:
-        """Move up to this many patterns; stop earlier if the moved patterns are long."""
+        """Move up to `patterns` patterns to the other structure; stop after _WORDS words."""
         moved = 0
         while patterns > 0 and moved < _WORDS:
             leaving = self._leaving
@@ -219,11 +223,11 @@ class TablesSearch(Search[S]):
 
 
 class AutoSearch(Search[S]):
-    """The lookup in all places of an `Auto`, one after the other.
+    """A lookup in the tries and tables of an `Auto`, one after the other.
 
-    If the direction in which patterns move changes during the lookup, the lookup begins anew. Until
-    the direction changes again, more patterns must be added or removed than is possible in a few
-    turns of an event loop.
+    If the direction in which patterns move changes during the lookup, the lookup starts again. This
+    cannot happen often: between two changes of direction, more patterns are added or removed than
+    is possible in a few turns of an event loop.
     """
 
     __slots__ = ("_matcher", "_parts", "_topic", "_turns")

@@ -5,14 +5,14 @@
     patterns of the shape  word * word:   a.*.c  ->  1 3  ->  one integer each, sorted
 
 Every word has a number. For topics of one length and patterns of one shape, the literal columns are
-combined into one integer per topic, and a binary search finds it among the patterns' integers. The
-words are then compared, so equal integers of different words are not a match. This takes some
-twenty numpy calls per pair of length and shape, whatever the number of topics and patterns.
-Patterns with two or more ``#`` are matched in a trie, topic by topic. Without numpy, `Shapes` gives
-the same answers topic by topic.
+combined into one integer per topic, and a binary search finds it among the patterns' integers.
+Different words may give equal integers, so the words of each candidate are compared as well. This
+takes some twenty numpy calls for each pair of a topic length and a shape, whatever the number of
+topics and patterns. Patterns with two or more ``#`` are matched in a trie, topic by topic. Without
+numpy, `Shapes` gives the same answers topic by topic.
 
-Choose it for a stored set of messages, not for a live stream; pass each distinct topic once. Own
-design, after tuple space search (see `shapes`).
+Use this module for the topics of stored messages, not for messages that arrive one by one; pass
+each distinct topic once. Own design, after tuple space search (see `shapes`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ try:
 except ImportError:  # pragma: no cover - the tests' environment has it
     numpy = None
 
-#: Topics processed together; their words fit in the processor's cache.
+#: The number of topics processed together, so that their words fit in the processor's cache.
 _TOGETHER: Final = 16_384
 
 
@@ -62,7 +62,7 @@ class Batch:
         """Index the patterns. Raises InvalidPattern. `vectorised=True` needs numpy."""
         self._grammar: Final = grammar
         self._vectorised: Final = vectorised
-        #: All patterns; with numpy, only those without a shape.
+        #: Without numpy: all patterns. With numpy, this matcher stays empty.
         self._plain: Shapes[int] = Shapes(grammar)
         self._fallback: Trie[int] = Trie(grammar)
         self._words: dict[str, int] = {}
@@ -153,7 +153,9 @@ class Batch:
 
 
 class _ShapeColumns:
-    """The patterns of one shape, sorted by one integer each, made from their words' numbers."""
+    """The patterns of one shape. Each has an integer, made from the numbers of its words, and the
+    patterns are sorted by this integer.
+    """
 
     def __init__(self, form: Form, numbers: list[int], rows: list[list[int]]) -> None:
         shape: Shape[int] = Shape(form)
@@ -178,7 +180,8 @@ class _ShapeColumns:
         return mixed
 
     def search(self, words: list[Any], rows: Any, seen: Any) -> Any:
-        """Return two rows, a column for each match: the topic, and the pattern that matches it.
+        """Return an array of two rows with a column for each match: the number of the topic, and
+        the number of the pattern that matches it.
 
         `rows` are the numbers of the topics. `words` has, for each position, the word number of
         each of these topics. `seen` is True for each topic that patterns with a leading wildcard

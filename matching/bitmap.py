@@ -1,4 +1,5 @@
-"""The optimized inverted bitmap: for each word position, the set of patterns that accept each word.
+"""The optimized inverted bitmap: for each word position and each word, the set of patterns that
+accept the word there.
 
     patterns     0: stock.*    1: stock.nyse    2: stock.#    3: index
 
@@ -10,19 +11,19 @@
     rest                                 {2}
 
 A lookup keeps the set of patterns that accept all words so far. At each position, the patterns in
-`rest` (which have a ``#`` here) match whatever follows. The others stay if they name the word or
-are in `any` (a ``*``). At the end of the topic, the patterns in `end` match. The lookup stops when
-the set is empty. Article 3 calls the rows `topic and children` (rest), `immediate children` (any)
-and `null` (end). A topic longer than the longest pattern is rejected at once, unless some pattern
-has a ``#``.
+`rest` (which have a ``#`` here) match whatever follows. The other patterns stay in the set if they
+name the topic's word, or are in `any` because they have a ``*`` here. At the end of the topic, the
+patterns in `end` match. The lookup stops when the set is empty. Article 3 calls the rows `topic and
+children` (rest), `immediate children` (any) and `null` (end). A topic longer than the longest
+pattern is rejected at once, unless some pattern has a ``#``.
 
 Costs: O(words x patterns / 64) per lookup, O(words) per subscription; one bitmap per row. Choose it
 for patterns of few words that share many words. Needs the package pyroaring.
 
 A pattern is in no row after its own end. Article 3 writes ``#`` into every later row and ``*`` into
 the row of every word. That saves one operation per position in lookups, but the cost of a
-subscription then grows with the number of words and positions: beside 100,000 patterns with ``#``,
-a single pattern of 30,000 levels would take 375 MB.
+subscription then grows with the number of words and positions. For example, if 100,000 patterns
+with ``#`` are present, one more pattern of 30,000 levels would take 375 MB.
 
 A pattern with ``#`` before its last word is kept in a trie. The number of a removed pattern is
 reused, so that the bitmaps stay dense. Source: articles 1, 3 and 4, which allow ``#`` only at the
@@ -65,8 +66,8 @@ class _BitmapRows:
 
 
 class Bitmap(Numbered[S]):
-    """A matcher over bitmaps, for short patterns that share many words; needs the package
-    pyroaring.
+    """A matcher that intersects bitmaps, for short patterns that share many words; needs the
+    package pyroaring.
     """
 
     def __init__(self, grammar: Grammar) -> None:

@@ -9,10 +9,10 @@
 
 A lookup reads one row; the work is done at subscription, which adds the pattern to the rows of all
 topics that it matches. The published algorithm knows all topics in advance. Here, a topic gets its
-row at its first lookup, from a trie of all patterns (trying each pattern, as the articles do, takes
-0.4 ms per topic for every thousand patterns of three words). The rows are in a
-`TopicIndex`, so a subscription visits only topics that begin like the pattern. A pattern that
-begins with ``#`` visits all topics (180 ms for 46,000 topics).
+row at its first lookup, from a trie of all patterns. (The articles try each pattern, which takes
+0.4 ms per topic for every thousand patterns of three words.) The rows are in a `TopicIndex`, so a
+subscription visits only topics that begin like its pattern. A subscription to a pattern that begins
+with ``#`` visits all topics (180 ms for 46,000 topics).
 
 At most `capacity` topics have a row. Further topics are matched in the trie each time; no row is
 evicted for them. Rows are kept until the last pattern is removed.
@@ -36,7 +36,7 @@ from matching.numbered import Numbered
 from matching.topics import TopicIndex
 from matching.trie import Trie
 
-#: The most topics that have a row.
+#: The default of `capacity`: the most topics that have a row.
 CAPACITY: Final = 65_536
 
 

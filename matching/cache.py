@@ -3,19 +3,19 @@
     topic --> Answer --+-- subscribers, or nothing after the answer was invalidated
                        `-- indexed in a TopicIndex, which is searched with the changed pattern
 
-A change of a subscription invalidates exactly the answers that it may affect: the answer of one
-topic for a pattern without wildcards, otherwise the answers of the topics that the pattern matches.
-An invalidated answer keeps its entry, because its topic is likely to be looked up again. When the
-cache is full, the oldest topics are evicted (first in, first out: a hit moves nothing and is one
-dict probe).
+A change of a subscription invalidates exactly the answers that it may affect. A pattern without
+wildcards affects the answer of one topic, any other pattern the answers of all topics that it
+matches. An invalidated answer keeps its entry, because its topic is likely to be looked up again.
+When the cache is full, the topics that were added first are evicted. A hit does not change this
+order, so it costs only one dict probe.
 
 To find the affected topics, the cache visits the nodes of the index that the pattern leads to. If
 the pattern leads to more than `precise` nodes, the change invalidates all answers in one step: a
 new epoch begins, and an answer is valid only in the epoch whose number it has.
 
-Costs: one dict probe per hit; memory for an entry per cached topic, and for its path in a trie (in
-two, if patterns of both grammars change). Choose it in front of any matcher when topics recur.
-Source: article 2 suggests a cache; the invalidation is an own design.
+Costs: one dict probe per hit; memory for an entry per cached topic, and for the topic's path in a
+trie (in two tries, if patterns of both grammars change). Put the cache in front of any matcher when
+topics recur. Source: article 2 suggests a cache; the invalidation is an own design.
 """
 
 from __future__ import annotations
@@ -110,8 +110,9 @@ class RouteCache(Matcher[S]):
     def invalidate(self, pattern: str, grammar: Grammar) -> None:
         """Invalidate the answers for the topics that this pattern matches.
 
-        Call it when the pattern's subscribers in the source have changed. The first change in a
-        grammar other than the source's invalidates all answers. Raises InvalidPattern.
+        Call it when the pattern's subscribers in the source have changed. The first pattern with a
+        wildcard in another grammar than the source's invalidates all answers. Raises
+        InvalidPattern.
         """
         if not grammar.is_pattern(pattern):
             answer = self._answers.get(pattern if grammar is self.grammar else swap(pattern))

@@ -1,7 +1,8 @@
 """Atomic references: values that several threads read and replace without a lock.
 
-All state that the concurrent matchers share is in such cells, and an object in a cell is never
-changed. Tests substitute their own kind of cell to observe, delay or refuse every access.
+All state that threads share in the concurrent matchers is in these cells. An object in a cell is
+never changed; another object replaces it. Tests substitute their own kind of cell to observe, delay
+or refuse every access.
 
 `compare_and_set` compares by identity, not equality. `AtomicCell` is implemented with the package
 cereggii, which is correct also on Python builds without a global interpreter lock.

@@ -18,7 +18,7 @@ from matching.subscriber_set import SubscriberSet
 
 
 class Generation:
-    """The period between two snapshots. Generations are compared by identity."""
+    """The mark of a period between two snapshots. Generations are compared by identity."""
 
     __slots__ = ()
 
@@ -78,7 +78,9 @@ class FailedSwap(Generic[S]):
 
 
 class INode(Generic[S]):
-    """A permanent node. Its content is replaced only while the root has the same generation."""
+    """A permanent node. Its content can be replaced only while the root has the generation of this
+    I-node.
+    """
 
     __slots__ = ("generation", "main")
 

@@ -3,8 +3,8 @@
     topic --+-- dict ------------------ patterns without a wildcard: one probe
             +-- matcher --------------- patterns with a wildcard
 
-`Composite` does this for one grammar. `Bilingual` holds one composite for each of the two grammars
-and is searched with topics of one of them:
+`Composite` does this for one grammar. `Bilingual` holds one composite for each of the two grammars.
+It is searched with topics of one grammar, called its own:
 
     a.b --+-- native: composite of its own grammar ---- searched with a.b
           +-- foreign: composite of the other grammar - searched with a/b, if it has subscriptions
@@ -27,8 +27,9 @@ from matching.grammar import DEFAULT, Grammar, swap
 from matching.matcher import Matcher, S, Search, Snapshot
 from matching.registry import create
 
-#: Two answers of up to this many subscribers together are merged by comparing their entries, longer
-#: answers by hashing. (Merging 15 entries with one takes 0.3 us less than with hashing.)
+#: Two answers with at most this many subscribers in total are merged by comparing their entries,
+#: longer answers by hashing. (To merge 15 entries with 1 entry, comparing takes 0.3 us less than
+#: hashing.)
 _FEW: Final = 16
 
 
@@ -133,8 +134,9 @@ class Composite(Matcher[S]):
 class Bilingual(Matcher[S]):
     """A matcher for subscriptions in both grammars, searched with topics of its own grammar.
 
-    `match`, `matches_any`, `snapshot`, `clear` and `stats` include both grammars. All other methods
-    concern its own grammar; use `side` to change subscriptions of the other grammar.
+    `match`, `matches_any`, `searches`, `snapshot`, `clear` and `stats` include both grammars. All
+    other methods concern the matcher's own grammar; use `side` to change subscriptions of the other
+    grammar.
     """
 
     def __init__(self, grammar: Grammar = DEFAULT, algorithm: str = "trie") -> None:
@@ -193,7 +195,7 @@ class Bilingual(Matcher[S]):
         self.foreign = None
 
     def stats(self) -> dict[str, int]:
-        """Return the sizes of the composite of its own grammar.
+        """Return the sizes of the composite of this matcher's own grammar.
 
         `foreign` is the number of subscriptions in the other grammar.
         """
@@ -207,7 +209,9 @@ class Bilingual(Matcher[S]):
 
 
 def _merged(found: list[S], others: list[S]) -> list[S]:
-    """Return the union of both without duplicates; may return one of the lists."""
+    """Return the union of both lists without duplicates. The result may be one of the two lists,
+    changed or not.
+    """
     if not found or not others:
         return found or others
     if len(found) + len(others) > _FEW:

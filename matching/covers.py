@@ -11,8 +11,8 @@ fixed.
 Pattern `a` covers pattern `b` if the runs of `a` occur in the runs of `b`, in order, with distances
 of at least a's gaps even when b's gaps are as short as possible. No run of `a` may cross a gap of
 `b`, because that gap may be arbitrarily long. Placing each run as far left as possible is optimal,
-so one pass over `b` suffices. (The set of words is unlimited, so a wildcard of `b` may stand for a
-word that no pattern names; only a wildcard of `a` accepts it.)
+so one pass over `b` suffices. (The set of words is unlimited. So a wildcard of `b` may stand for a
+word that no pattern names, and only a wildcard of `a` accepts that word.)
 
 A run is searched with a bit-parallel automaton in one int, so a comparison costs a few int
 operations per word: O(words). Two AMQP patterns of the maximum length, 128 words, take at most 0.03
@@ -111,7 +111,9 @@ def _covers(a: _Runs, b: _Runs, pattern: str, grammar: Grammar) -> bool:
 
 
 def _agree(run: list[str], other: list[str], one: str) -> bool:
-    """True if `run`, in which `one` accepts any word, matches the beginning of `other`."""
+    """True if the words of `run` equal the first words of `other`. The word `one` in `run` equals
+    any word.
+    """
     return all(word in (one, there) for word, there in zip(run, other, strict=False))
 
 
@@ -151,14 +153,14 @@ def _found(run: list[str], b: _Runs, starts: list[int], reached: int, at: int, o
 
 
 class Coverage:
-    """A set of patterns that answers which of them cover a given pattern.
+    """A set of patterns; a query returns the patterns of the set that cover a given pattern.
 
-    It decides access rules once per subscription. A pattern that covers the given pattern matches
-    each topic that the given pattern matches. So one of these topics, with a unique word for each
-    wildcard, is looked up in a matcher, and only the patterns found are compared. In the worst
-    case all patterns of the set are compared, each taking up to 0.3 ms for 128 words (interpreted
-    0.7 ms): limit the size of a set that untrusted users can extend. No query costs more, however
-    hostile.
+    The broker uses it to decide access rules once per subscription. A pattern that covers the given
+    pattern matches each topic that the given pattern matches. So a query builds one of these
+    topics, with a fresh word for each wildcard, looks the topic up in a matcher, and compares only
+    the patterns found. In the worst case, a query compares all patterns of the set, and each
+    comparison of patterns with 128 words takes up to 0.3 ms (interpreted: 0.7 ms). No query costs
+    more, so limit the size of a set that untrusted users can extend.
 
     Each pattern of the set is compared alone. If two patterns cover the given pattern only
     together, neither is found.
@@ -184,7 +186,8 @@ class Coverage:
         return True
 
     def covering(self, pattern: str) -> list[str]:
-        """Return the patterns that cover this one (itself included, if present), in no order.
+        """Return the patterns of the set that cover this pattern, in no order. A pattern covers
+        itself.
 
         Raises InvalidPattern.
         """
@@ -216,7 +219,7 @@ class Coverage:
 def _sample(runs: _Runs, grammar: Grammar) -> str:
     """Return a topic that the pattern matches.
 
-    Each wildcard becomes a unique word, and each gap gets one word more than its minimum.
+    Each wildcard becomes the word _FRESH, and each gap gets one word more than its minimum.
     """
     words: list[str] = []
     for place, run in enumerate(runs.runs):
@@ -227,7 +230,8 @@ def _sample(runs: _Runs, grammar: Grammar) -> str:
 
 
 def redundant(patterns: Iterable[str], grammar: Grammar) -> dict[str, str]:
-    """Map each redundant pattern to a kept pattern that covers it. Raises InvalidPattern.
+    """Return a dict from each redundant pattern to a pattern that covers it and is kept. Raises
+    InvalidPattern.
 
     Of several patterns that match the same topics, the first is kept. The set without the redundant
     patterns matches the same topics.

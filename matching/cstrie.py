@@ -22,15 +22,15 @@ below an I-node cannot overwrite each other. Two cases need more:
 
 **Lookups collect twice.** A lookup reads several I-nodes one after the other, and the contents it
 saw may never have existed at the same time. The published lookup has this flaw and is not
-linearizable (docs/matching.md shows the history). Here, a lookup records all it reads and checks at
-the end that nothing has changed; if it has, the lookup restarts. Subscribing and unsubscribing
-follow a single path and need no such check.
+linearizable (docs/matching.md shows the history). Here, a lookup records all contents that it
+reads, and checks at the end that none of them was replaced. If one was, the lookup restarts.
+Subscribing and unsubscribing follow a single path and need no such check.
 
-Costs: a lookup costs as much as in `trie`, with twice the reads; it costs more while other threads
-change the same nodes. A subscription costs O(words) reads and one new C-node (log16 n short lists,
-see `hamt`). The first subscription on a path after a snapshot also copies one node per word. Choose
-this matcher when many threads change subscriptions at once; when lookups dominate, `snapshot` is
-faster.
+Costs: a lookup visits the same nodes as in `trie`, and reads each of them twice; it restarts if
+other threads change these nodes. A subscription costs O(words) reads and one new C-node (log16 n
+short lists, see `hamt`). The first subscription on a path after a snapshot also copies one node per
+word. Choose this matcher when many threads change subscriptions at once; when lookups dominate,
+`snapshot` is faster.
 
 Source: articles 1 and 2, after Prokopec, Bronson, Bagwell, Odersky: "Concurrent Tries with
 Efficient Non-Blocking Snapshots". Unlike in their paper, the outcome of replacing the root is
@@ -78,7 +78,7 @@ class ConcurrentTrie(Matcher[S]):
     def __init__(self, grammar: Grammar, cell: type[Cell[Any]] = AtomicCell) -> None:
         super().__init__(grammar)
         self._cell = cell
-        #: The `previous` of every C-node that is the first content of its I-node.
+        #: The `previous` cell of every C-node that is the first content of its I-node; always None.
         self._no_previous: Cell[CNode[S] | FailedSwap[S] | None] = cell(None)
         self._root: Cell[INode[S] | RootSwap[S]] = cell(self._empty())
 
@@ -195,7 +195,7 @@ class ConcurrentTrie(Matcher[S]):
         main = inode.main.get()
         return main if main.previous.get() is None else self._decide(inode, main)
 
-    # Words, and C-nodes made from them.
+    # Words of patterns, and new nodes for them.
 
     def _words(self, pattern: str) -> list[str]:
         """Return the words of a pattern.
@@ -248,11 +248,11 @@ class ConcurrentTrie(Matcher[S]):
     # Paths, and changes at their end.
 
     def _descend(self, words: list[str]) -> _Path[S]:
-        """Return the I-nodes along a pattern's words, as far as they exist, and the content of the
-        last one.
+        """Return the existing I-nodes along a pattern's words, and the content of the last of these
+        I-nodes.
 
-        All I-nodes have the root's generation, except that the last may have an older generation if
-        its content is a tomb.
+        All returned I-nodes have the root's generation: older ones are first replaced by copies.
+        Only the last may have an older generation, if its content is a tomb.
         """
         last = len(words) - 1
         while True:
@@ -301,10 +301,11 @@ class ConcurrentTrie(Matcher[S]):
             dead = path.pop()
 
     def _gcas(self, inode: INode[S], main: CNode[S], changed: CNode[S]) -> bool:
-        """Replace the content `main` of an I-node by `changed`; return True if that is valid.
+        """Replace the content `main` of an I-node by `changed`. Return True if the replacement is
+        valid.
 
-        The replacement is valid if the content was still `main` and the root has the I-node's
-        generation.
+        It is valid if the content was still `main` and the root has the I-node's generation.
+        Otherwise the I-node has its former content again, or one that another thread has set.
         """
         if not inode.main.compare_and_set(main, changed):
             return False
@@ -330,10 +331,11 @@ class ConcurrentTrie(Matcher[S]):
     # The root, and snapshots.
 
     def _current_root(self, refuse_pending: bool) -> INode[S]:
-        """Return the root, after completing a pending snapshot.
+        """Return the root. A pending snapshot (a RootSwap in the root cell) is decided first.
 
-        With `refuse_pending`, an undecided snapshot is refused instead. Code that decides a
-        replacement must pass True, because the snapshot may be waiting for that replacement.
+        The snapshot succeeds if the old root still has the expected content. With `refuse_pending`,
+        an undecided snapshot fails in any case. Code that decides the replacement of a C-node must
+        pass True, because deciding the snapshot may need the outcome of that replacement.
         """
         while True:
             root = self._root.get()
@@ -347,7 +349,7 @@ class ConcurrentTrie(Matcher[S]):
             self._root.compare_and_set(root, root.new if outcome else root.old)
 
     def _frozen(self) -> ConcurrentTrie[S]:
-        """Return a read-only copy of the trie, which shares its nodes.
+        """Return a read-only copy of the trie, which shares the nodes of this trie.
 
         The copy must not be changed, because its I-nodes are older than its root.
         """
@@ -363,7 +365,7 @@ class ConcurrentTrie(Matcher[S]):
                     return frozen
 
     def _below(self, inode: INode[S], depth: int) -> list[tuple[str, Branch[S], int]]:
-        """Return the branches of an I-node, with their words and this depth."""
+        """Return the branches of an I-node, each with its word and with `depth`."""
         return [(word, branch, depth) for word, branch in branches(self.read(inode), self.grammar)]
 
     # Lookups.
@@ -383,7 +385,8 @@ class ConcurrentTrie(Matcher[S]):
                 return collect.found
 
     def _unchanged(self, root: INode[S], inodes: list[INode[S]], mains: list[CNode[S]]) -> bool:
-        """True if all contents that a lookup read were present at the moment of its last read.
+        """True if all contents that a lookup read were present together, at the moment of its last
+        read.
 
         `mains[n]` is the content that the lookup read from `inodes[n]`. A lookup that read only one
         I-node needs no check.
@@ -411,7 +414,9 @@ class _Collect(ConcurrentWalk[S]):
         self.mains: list[CNode[S]] = []
 
     def read(self, inode: INode[S]) -> CNode[S]:
-        """Return the content of an I-node and record it for the second collect."""
+        """Return the content of an I-node and record it, so that `_unchanged` can compare it at the
+        end.
+        """
         main = self._trie.read(inode)
         self.inodes.append(inode)
         self.mains.append(main)

@@ -15,7 +15,7 @@ from matching.subscriber_set import SubscriberSet
 
 
 class ConcurrentWalk(Generic[S]):
-    """One search along the words of a topic; `found` holds the subscriber sets of matching
+    """A search along the words of one topic; `found` holds the subscriber sets of matching
     patterns.
 
     A subclass implements `read`.
@@ -88,8 +88,9 @@ class ConcurrentWalk(Generic[S]):
         `at` on.
 
         `start` is the branch of the ``#``, whose own set the caller has appended; `inode` is the
-        I-node below. `stays` are the nodes behind the ``#`` entered so far, `moving` the nodes that
-        the last word led to. Several words may lead to the same node: each I-node is read once.
+        I-node below that branch. In the code, `stays` are the nodes below all ``#`` entered so far,
+        and `moving` the nodes that the last word led to. Several words may lead to the same node:
+        each I-node is read once.
         """
         words = self.words
         end = len(words)
@@ -134,7 +135,9 @@ class ConcurrentWalk(Generic[S]):
     def _enter(
         self, branch: Branch[S] | None, entered: set[Branch[S]], stays: list[CNode[S]]
     ) -> None:
-        """Enter a ``#`` node and the ``#`` nodes directly below it, unless that was done before."""
+        """Enter a ``#`` branch and the chain of ``#`` branches directly below it, up to one that
+        was entered before.
+        """
         while branch is not None and branch not in entered:
             entered.add(branch)
             if branch.subscribers is not None:

@@ -11,17 +11,17 @@ A ``#`` node enters a set together with its parent, and stays in all following s
 whose words were looked up before, a lookup is one dict probe per word. All words for which no node
 of a state has a child share the state's single `other` step.
 
-A change costs O(words), as in the trie, and touches no state. A clock counts the changes. A
-change stamps the changed node with the clock, and each state records the clock at which it was last
-checked. A lookup that reaches a state with an older clock compares the stamps of the state's nodes
-and discards the answer, the steps or the whole state accordingly.
+A change costs O(words), as in the trie, and touches no state. A clock counts the changes. A change
+stamps the changed node with the clock, and each state records the clock at which it was last
+checked. If a lookup reaches a state with an older clock, it compares the stamps of the state's
+nodes with the state's clock, and discards the state's answer, its steps or the whole state.
 
 A pattern such as `#.a.*.*.*...` can produce a state for every subset of its wildcards. Therefore
 the automaton has a memory budget, and a lookup creates only a limited number of states before it
 continues in the trie. When the budget is used up, lookups continue in the trie where the automaton
-ends; no state is evicted, because it would only be built again. After as many changes as there are
-states, when most states may be unreachable, the automaton starts over and frees the old states a
-few at a time.
+ends; no state is evicted, because it would only be built again. If the budget is used up and there
+were more changes than states, most states may be unreachable. The automaton then starts again
+without states and frees the old states a few at a time.
 
 Costs: O(words) per lookup of a known topic, otherwise as in `trie`; memory for the trie and up to
 the budget (96 MiB by default). Choose it if the same topics, or topics with the same beginning,
@@ -39,10 +39,11 @@ from matching.matcher import S
 from matching.trie import Trie, advance
 from matching.trie_search import TrieNode
 
-#: The most nodes that one lookup visits to create or check states, which takes 0.1 ms uncompiled.
+#: The most nodes that one lookup visits to create or check states. That many visits take 0.1 ms in
+#: interpreted Python.
 _EFFORT: Final = 256
-#: The most subscribers in a stored answer. A longer answer is collected at each lookup: 20,000
-#: subscribers of one filter would otherwise be stored in many states.
+#: The most subscribers in a stored answer. A longer answer is collected from the nodes at each
+#: lookup. Otherwise the 20,000 subscribers of one filter would be stored in many states.
 _LONGEST_ANSWER: Final = 64
 #: Size in bytes of a state without nodes (CPython 3.11, estimated with sys.getsizeof).
 _STATE_SIZE: Final = 320
@@ -81,8 +82,8 @@ class _DfaState(Generic[S]):
         self.nodes = nodes
         self.checked = clock
         self.size = _STATE_SIZE + 8 * len(nodes)
-        #: The first step is stored here, further ones in `steps`. Most states have one step, and
-        #: comparing a word is cheaper than a dict probe.
+        #: The word and the target of the first step are stored here, further steps in `steps`. Most
+        #: states have one step, and comparing a word is cheaper than a dict probe.
         self.word = ""
         self.following: _DfaState[S] | None = None
         self.steps: dict[str, _DfaState[S]] = {}
@@ -94,8 +95,8 @@ class Dfa(Trie[S]):
     """The matcher for recurring topics and patterns that seldom change."""
 
     def __init__(self, grammar: Grammar, budget: int = 96 << 20) -> None:
-        """Create an empty matcher; its automaton takes about `budget` bytes at most, beside the
-        trie.
+        """Create an empty matcher. Its automaton takes at most about `budget` bytes, in addition to
+        the trie.
         """
         self._budget: Final = budget
         self._clock = 0
@@ -332,7 +333,9 @@ class Dfa(Trie[S]):
         return self._tally.distinct(found) if self._tally.shared else found
 
     def _afford(self, size: int, state: _DfaState[S]) -> bool:
-        """Charge this many bytes to the state if the budget permits; return True if it does."""
+        """Add `size` bytes to the state's and the automaton's memory, and return True. Return False
+        if the budget does not permit it.
+        """
         if self._used + size > self._budget:
             return False
         self._used += size
@@ -340,7 +343,9 @@ class Dfa(Trie[S]):
         return True
 
     def _discard(self, state: _DfaState[S]) -> None:
-        """Discard a state. Steps of other states may still refer to it; lookups check `checked`."""
+        """Discard a state. Steps of other states may still refer to it; lookups see from its
+        `checked`, which is -1, that it is discarded.
+        """
         self._used -= state.size
         state.checked = -1
         _drop_steps(state)
@@ -374,7 +379,7 @@ def _drop_steps(state: _DfaState[S]) -> None:
 
 
 def _other(state: _DfaState[S], word: str) -> _DfaState[S] | None:
-    """Return the target of the `other` step if the word takes it.
+    """Return the target of the state's `other` step if this word takes that step.
 
     None if a node of the state has a child for the word, or if the step is unknown or outdated.
     """

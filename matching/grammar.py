@@ -93,10 +93,10 @@ class Grammar:
             raise InvalidTopic(topic, max_levels, _too_deep(max_levels))
 
     def matches(self, pattern: str, topic: str) -> bool:
-        """True if the pattern matches the topic: the definition that all algorithms implement.
+        """True if the pattern matches the topic. All algorithms implement this definition.
 
-        This is dynamic programming in O(words of the pattern x words of the topic). ``row[n]`` is
-        True if the pattern's words so far match the first n words of the topic.
+        The method uses dynamic programming and costs O(words of the pattern x words of the topic).
+        ``row[n]`` is True if the pattern's words so far match the first n words of the topic.
         """
         wanted = self.split(pattern)
         words = self.split(topic)

@@ -1,5 +1,5 @@
-"""A persistent map (hash array mapped trie): adding a pair returns a new map that shares most
-nodes.
+"""A persistent map (hash array mapped trie): adding a pair returns a new map that shares most nodes
+with the old one.
 
     [ . . o . o . ]                      a fork of 16: four bits of the key's hash choose the entry
           |   `----- {k: v, k: v, ...}   a leaf: a dict of at most 64 pairs
@@ -11,8 +11,8 @@ dict.
 
 Source: article 2. There, a node has 32 branches and a bitmap of the branches present. Here, a fork
 is a list of 16, because counting bits is slow in Python. Keys with colliding hashes need no special
-case (the article's L-nodes): they share a leaf, which may grow beyond 64 pairs where no hash bits
-are left.
+case (the article has L-nodes for them). They share a leaf, and a leaf may grow beyond 64 pairs when
+all bits of the hash are used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _BITS: Final = 4
 _FORK: Final = 16
 #: The most pairs in a leaf. A fork with at most half as many pairs becomes a leaf again.
 _LEAF: Final = 64
-#: The bits of a hash that are used: seven levels of forks, 268 million leaves.
+#: The bits of a hash that are used: 28, which is enough for seven levels of forks, so for 268
+#: million leaves.
 _HASH: Final = (1 << 28) - 1
 _DEEPEST: Final = 7
 
@@ -120,7 +121,7 @@ def _without(table: Table[K, V], bits: int, key: K) -> Table[K, V]:
 
 
 def _gathered(fork: list[Any]) -> Table[Any, Any]:
-    """Return the fork, or a single leaf with its pairs if they are few."""
+    """Return the fork, or a single leaf with the fork's pairs if they are few."""
     size = 0
     for table in fork:
         if isinstance(table, list):

@@ -18,10 +18,11 @@ S = TypeVar("S")
 
 
 class Search(Generic[S]):
-    """A lookup that can pause, so that a long one can be spread over several turns.
+    """A lookup that can pause, so that a long lookup can be spread over several turns of an event
+    loop.
 
-    It appends the subscribers to `found`, a subscriber of several patterns perhaps several times.
-    `done` is True once all subscribers are found.
+    It appends the subscribers to `found`; a subscriber of several patterns may be appended several
+    times. `done` is True once all subscribers are found.
     """
 
     __slots__ = ("done", "found")
@@ -41,11 +42,13 @@ class Search(Generic[S]):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Matcher(Generic[S]):
-    """A set of (pattern, subscriber) pairs that answers which subscribers a topic matches.
+    """A set of (pattern, subscriber) pairs. `match` returns the subscribers whose patterns match a
+    topic.
 
     Subscribers are hashable. Two patterns are the same only if their texts are equal: ``#.*`` and
-    ``*.#`` match the same topics and are two patterns. An algorithm is constructed from a grammar
-    alone and implements the first four methods; the others have a default implementation here.
+    ``*.#`` match the same topics and are two patterns. The constructor of an algorithm takes only
+    the grammar. An algorithm implements `subscribe`, `unsubscribe`, `match` and `subscriptions`;
+    all other methods have a default implementation here.
     """
 
     def __init__(self, grammar: Grammar) -> None:
@@ -81,8 +84,9 @@ class Matcher(Generic[S]):
     def searches(self, topic: str, found: list[S]) -> list[Search[S]]:
         """Begin a lookup that can pause.
 
-        Append the subscribers that a short lookup finds to `found`, and return searches for the
-        others, to be completed in this order. By default, all subscribers are found at once.
+        Append the subscribers that can be found quickly to `found`, and return searches for all
+        others. The caller completes the searches in this order. By default, all subscribers are
+        found at once.
         """
         found += self.match(topic)
         return []
@@ -100,7 +104,9 @@ class Matcher(Generic[S]):
             self.unsubscribe(pattern, subscriber)
 
     def stats(self) -> dict[str, int]:
-        """Return sizes by name, for operators: at least the number of `subscriptions`."""
+        """Return sizes by name, for operators. `subscriptions`, the number of pairs, is always
+        present.
+        """
         return {"subscriptions": len(self)}
 
     def __len__(self) -> int:

@@ -5,7 +5,7 @@
     free        1                                numbers to reuse (article 3's `deletedLocals`)
     fallback    a trie                           patterns that the algorithm's sets cannot hold
 
-A subclass decides which patterns its sets can hold, adds patterns to the sets and removes them, and
+A subclass has the sets. It decides which patterns they can hold, adds and removes patterns, and
 finds the numbers of the patterns that match a topic. When the last pattern is removed, the subclass
 clears its sets.
 """
@@ -21,7 +21,10 @@ from matching.trie import Trie
 
 
 class Numbered(Matcher[S]):
-    """A base of matchers. A subclass has `can_hold`, `enter`, `leave`, `reset` and `accepting`."""
+    """The base class of matchers that number their patterns.
+
+    A subclass implements `can_hold`, `enter`, `leave`, `reset` and `accepting`.
+    """
 
     def __init__(self, grammar: Grammar) -> None:
         super().__init__(grammar)

@@ -1,8 +1,8 @@
 """Lists the matching algorithms and creates matchers by name.
 
 The module of an algorithm is imported at its first use. Installed packages can add algorithms with
-an entry point of the group `trellis.matchers`: name = "module:Class", where the class is a
-`Matcher` constructed from a grammar alone. A built-in name cannot be redefined.
+an entry point of the group `trellis.matchers`: name = "module:Class". The class is a `Matcher`
+whose constructor takes only a grammar. A built-in name cannot be redefined.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GROUP: Final = "trellis.matchers"
 class Algorithm:
     """The description of a matching algorithm.
 
-    In its costs, L is the number of words of a topic, N the number of patterns.
+    In `lookup` and `subscribe`, L is the number of words of a topic and N the number of patterns.
     """
 
     name: str

@@ -5,10 +5,10 @@
     stock.#          shape  word #           {stock: z}
     stock.#.ibm      shape  word # word      {(stock, ibm): u}       the first word and the last one
 
-A shape is the list of positions of literal words, counted from the left, and behind a ``#`` from
-the right. The key of a pattern is its literal words. A lookup takes the topic's words at the
-positions of each shape and probes the shape's table once, whatever the number of patterns in it.
-Shapes without ``#`` apply only to topics of their length. Real sets of patterns have few shapes
+A shape is the list of positions of literal words. Positions are counted from the left, and after a
+``#`` from the right. The key of a pattern is its literal words. A lookup takes the topic's words at
+the positions of each shape and probes the shape's table once, whatever the number of patterns in
+it. Shapes without ``#`` apply only to topics of their length. Real sets of patterns have few shapes
 (about 40 in a million filters), so a lookup does not slow down with the number of patterns.
 
 A pattern with two or more ``#`` has words without a fixed position. Such patterns are in a fallback
@@ -51,10 +51,11 @@ _PARTS: Final = 256
 _SHIFT: Final = 32
 #: The number of topic lengths for which the list of tables to probe is cached.
 _PLANS: Final = 256
-#: The most numbers in a form. A longer pattern goes to the fallback trie, because a key of that
-#: many words would slow down every topic of its length.
+#: The most integers in a form: 2, plus 128 literal words. A pattern with more literal words goes to
+#: the fallback trie, because so long a key would slow down every topic of the pattern's length.
 _LITERALS: Final = 2 + 128
-#: The pool stores one copy of each short word that occurs in several keys, up to this many words.
+#: The most words in the pool. The pool stores one copy of each short word, which all keys with this
+#: word share.
 _POOLED: Final = 65_536
 
 
@@ -70,7 +71,7 @@ class Shape(Generic[S]):
         self.least: Final = form[0] - (form[1] >= 0)
         #: True if the first word is literal.
         self.rooted: Final = bool(marks) and marks[0] == 0
-        #: Makes the key from the words of a topic, or of a pattern of this shape.
+        #: The function that makes the key from the words of a topic, or of a pattern of this shape.
         self.pick: Final[Callable[[list[str]], Key]] = itemgetter(*marks) if marks else _nothing
         self.table: dict[Key, Bucket[S]] = {}
         self.parts: list[dict[Key, Bucket[S]]] | None = None
@@ -300,8 +301,8 @@ class Shapes(Matcher[S]):
         return max(map(len, self._exact.values()), default=0) + len(self._open) < self._limit
 
     def _restore(self, form: Form, words: list[str], bucket: Bucket[S]) -> None:
-        """Insert a pattern that is new to these tables, without adding its subscribers to the
-        tally, which counts them already.
+        """Insert a pattern that is new to these tables. The tally counts the pattern's subscribers
+        already, so they are not added to it.
         """
         shape = self._forms.get(form)
         if shape is None:
@@ -352,7 +353,9 @@ class Shapes(Matcher[S]):
         return None if form is None else self._forms.get(form)
 
     def _pooled(self, word: str) -> str:
-        """Return an equal word from the pool; add this one if the pool is not full."""
+        """Return an equal word from the pool. If there is none, add `word` if it is short and the
+        pool is not full, and return it.
+        """
         known = self._pool.get(word)
         if known is None:
             if len(self._pool) < _POOLED and len(word) <= LONGEST_POOLED:

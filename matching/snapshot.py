@@ -4,14 +4,16 @@
             version 2 -> root' +-a-> o'         subscribing y to `a.b` copies this path
                                `-b-> o' [y]     and shares the rest
 
-A subscription makes a new root and replaces the old root by compare-and-set; if another thread was
-faster, the subscription starts again from that thread's root. A lookup reads the cell once and
-walks an immutable trie: it never waits, never restarts, and its answer was true at a single moment.
-A snapshot is the version that was read: O(1), and as fast as the matcher itself.
+A subscription makes a new version with a new root, and replaces the old version by compare-and-set.
+If another thread was faster, the subscription starts again from that thread's version. A lookup
+reads the cell once and walks an immutable trie. So it never waits and never restarts, and its
+answer is that of a single moment. A snapshot is the version that was read: O(1), and as fast as the
+matcher itself.
 
 Costs: a lookup costs as much as in `trie`. A subscription copies one node per word (and log16 n
-short lists of its children, see `hamt`). Threads that change subscriptions at the same time repeat
-their work, even in different parts of the trie; for many such threads choose `cstrie`. Own design.
+short lists of its children, see `hamt`). If several threads change subscriptions at the same time,
+all but one must repeat their work, even in different parts of the trie; for many such threads
+choose `cstrie`. Own design.
 """
 
 from __future__ import annotations
@@ -135,7 +137,7 @@ class Persistent(Matcher[S]):
                 return
 
     def stats(self) -> dict[str, int]:
-        """Return the sizes of one version of the trie, so that they are consistent."""
+        """Return the sizes of the trie. All are of the same version, so they are consistent."""
         version = self._current.get()
         return {
             "subscriptions": version.pairs,
@@ -316,8 +318,8 @@ def _cross(start: _FrozenNode[S], words: list[str], at: int, found: list[Subscri
     """Append the subscriber sets of patterns whose part behind a ``#`` matches the words from `at`
     on.
 
-    The caller has already appended the set of the ``#`` itself. `stays` are the ``#`` nodes entered
-    so far, `moving` the nodes that the last word led to.
+    The caller has already appended the set of the ``#`` node `start` itself. In the code, `stays`
+    are the ``#`` nodes entered so far, and `moving` the nodes that the last word led to.
     """
     entered: set[_FrozenNode[S]] = {start}
     stays: list[_FrozenNode[S]] = [start]
@@ -355,7 +357,9 @@ def _enter(
     stays: list[_FrozenNode[S]],
     found: list[SubscriberSet[S]],
 ) -> None:
-    """Enter a ``#`` node and the ``#`` nodes directly below it, unless that was done before."""
+    """Enter a ``#`` node and the chain of ``#`` nodes directly below it, up to one that was entered
+    before.
+    """
     while node is not None and node not in entered:
         entered.add(node)
         if node.subscribers is not None:

@@ -2,10 +2,10 @@
 
     None | subscriber | [two, or a few] | Hamt of many
 
-Every change makes a new value. Copying a short list is cheap; a `Hamt` shares all but one path with
-its predecessor, so 20,000 clients that subscribe to one filter do not cause 20,000 whole copies.
-Neither a list nor a `Hamt` can be a subscriber: None, or a hashable subclass of list, is wrapped in
-a list. `bucket` is the mutable counterpart.
+Every change makes a new value. Copying a short list is cheap. A new `Hamt` shares all but one path
+with the old one, so if 20,000 clients subscribe to one filter, the set is not copied as a whole
+20,000 times. A subscriber that could be mistaken for a container (None, or a hashable subclass of
+list or `Hamt`) is wrapped in a list. `bucket` is the mutable counterpart.
 """
 
 from __future__ import annotations

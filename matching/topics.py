@@ -4,11 +4,11 @@
            `--$SYS--> o --uptime--> o[y]        #         -> x (y is hidden: it begins with `$`)
                                                 $SYS/#    -> y
 
-The topics are in a trie of words. A search walks the trie and keeps, for each node, the set of
-positions in the pattern that the words so far may have reached: bit n is set if the first n words
-of the pattern match them. A ``#`` can make many positions possible, and still every node is visited
-at most once: a search costs at most nodes x positions. The search is iterative, so deep topics
-cannot exhaust the call stack.
+The topics are in a trie of words. A search walks the trie. For each node, it computes the set of
+positions in the pattern that the node's topic may have reached: bit n is set if the first n words
+of the pattern match the words on the path to the node. A ``#`` can make many positions possible,
+but every node is visited at most once, so a search costs at most nodes x positions. The search is
+iterative, so deep topics cannot exhaust the call stack.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class _TopicNode(Generic[V]):
 
 
 class _Positions:
-    """The positions in one pattern, and the transitions that a word causes between them.
+    """The positions in one pattern, and the transitions between positions that a word of a topic
+    causes.
 
     A set of positions is an int used as a bit set.
     """
@@ -78,7 +79,9 @@ class _Positions:
         return stays | moved | ((stays | moved) & self._many) << 1
 
     def to_visit(self, positions: int, children: dict[str, _TopicNode[V]]) -> list[str]:
-        """Return the children to visit: all, the one that the pattern names, or none."""
+        """Return the words of the children to visit: all, only the word that the pattern names, or
+        none.
+        """
         if positions & (self._one | self._many):
             return list(children)
         # Several positions are possible only if one of them is at a `#`, which is open. Here no
@@ -225,8 +228,8 @@ class TopicIndex(Generic[V]):
         return grammar.hides and grammar.split(pattern)[0] in (grammar.one, grammar.many)
 
     def _walk(self, positions: _Positions, skip_hidden: bool) -> Iterator[V | Absent]:
-        """Search depth first; each stack entry is a node, its positions and its children still to
-        visit.
+        """Search depth first. Each entry of the stack is a node, its positions, and the words of
+        its children that are still to be visited.
 
         `remove` never prunes a node above a stored topic, so the stack stays valid for every topic
         that is present throughout.

@@ -5,19 +5,19 @@
       `----#--> O --b--> o [z]          #.b  -> z
 
 A lookup follows, for each word of the topic, the child of that word and the ``*`` child. Every node
-has one parent, so this visits no node twice. A ``#`` at the end of a pattern matches any rest of
-the topic and needs no walk. Only nodes below a ``#`` in the middle of a pattern can be reached in
-several ways. They are searched as a nondeterministic automaton: a list of the nodes that the last
-word led to, a list of the ``#`` nodes (drawn O) that stay active, and a set of the ``#`` nodes
-already entered.
+has one parent, so a lookup visits no node twice in this way. A ``#`` at the end of a pattern
+matches any rest of the topic and needs no walk. Only nodes below a ``#`` in the middle of a pattern
+can be reached in several ways. They are searched as a nondeterministic automaton: a list of the
+nodes that the last word led to, a list of the ``#`` nodes (drawn O) that stay active, and a set of
+the ``#`` nodes already entered.
 
 Costs: a lookup takes at most words x nodes steps, whatever the number of ``#``; usually it visits a
 few nodes per word. A subscription takes O(words). Memory: 261 bytes per subscription for a million
 device patterns. Choose it for any mix of patterns; above some 250,000 patterns `shapes` needs less
 than half the memory, and `auto` makes that choice.
 
-Source: articles 1 and 5, whose walk backtracks at each ``#`` and is exponential in their number
-(see `backtracking`).
+Source: articles 1 and 5. Their search backtracks at each ``#`` and is exponential in the number of
+``#`` (see `backtracking`).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from matching.grammar import Grammar
 from matching.matcher import Matcher, S, Search
 from matching.trie_search import TrieNode, TrieSearch
 
-#: The pool stores one copy of each short word, up to this many words; then it is emptied. This
-#: saves memory and, in lookups, cache misses. (With 1 million device patterns: an eighth less time
-#: per lookup, and 261 bytes per subscription instead of 324.) Longer words are not pooled, because
-#: the pool keeps words even after their last pattern is removed.
+#: The most words in the pool, which stores one copy of each short word; a full pool is emptied. The
+#: pool saves memory and, in lookups, cache misses. (With 1 million device patterns, a lookup takes
+#: an eighth less time, and a subscription takes 261 bytes instead of 324.) Longer words are not
+#: pooled, because the pool keeps words even after their last pattern is removed.
 _POOLED: Final = 16_384
 LONGEST_POOLED: Final = 64
 
@@ -203,7 +203,7 @@ class Trie(Matcher[S]):
     def find(self, topic: str, stop_at_first: bool) -> list[S]:
         """Return the subscribers of all matching patterns, maybe with duplicates.
 
-        With `stop_at_first`, return those of at least one matching pattern, if there is one.
+        With `stop_at_first`, return at least one subscriber if any pattern matches.
         """
         found: list[S] = []
         grammar = self.grammar
@@ -310,7 +310,9 @@ class Trie(Matcher[S]):
         return node
 
     def _pooled(self, word: str) -> str:
-        """Return an equal word from the pool, adding this one if it is new."""
+        """Return an equal word from the pool. If there is none, add `word` unless it is long, and
+        return it.
+        """
         known = self._pool.get(word)
         if known is not None:
             return known
@@ -438,7 +440,9 @@ def advance(
 def _enter(
     node: TrieNode[S] | None, entered: set[TrieNode[S]], stays: list[TrieNode[S]], found: list[S]
 ) -> None:
-    """Enter a ``#`` node and the ``#`` nodes directly below it, unless that was done before."""
+    """Enter a ``#`` node and the chain of ``#`` nodes directly below it, up to one that was entered
+    before.
+    """
     while node is not None and node not in entered:
         entered.add(node)
         take(node.bucket, found)

@@ -1,8 +1,8 @@
 """The nodes of a trie, and a lookup that can pause: it continues in a later turn of an event loop.
 
-`Trie.find` answers at once and is faster. A search is for a topic that may visit so many nodes that
-a single call would take too long. For each word of the topic, it takes these steps, and may pause
-between any two of them:
+`Trie.find` answers at once and is faster. A `TrieSearch` is for a topic that may visit so many
+nodes that a single call would take too long. For each word of the topic, it takes these steps, and
+may pause between any two of them:
 
     opening     for each node that the last word led to: enter the ``#`` nodes below it
     walking     for each of these nodes, and each ``#`` node entered so far: follow the word
@@ -74,7 +74,8 @@ class TrieSearch(Search[S]):
         #: The ``#`` nodes that were entered, and those of them that have children.
         self._entered: set[TrieNode[S]] = set()
         self._stays: list[TrieNode[S]] = []
-        #: The number of nodes from which the present word was followed.
+        #: While the present word is followed: the number of nodes from which it was followed. After
+        #: the last word: the number of nodes in `_moving` whose subscribers were taken.
         self._index = 0
 
     def advance(self, steps: int) -> int:
@@ -123,6 +124,8 @@ class TrieSearch(Search[S]):
         return 0
 
     def _take(self, bucket: Bucket[S]) -> int:
-        """Append the subscribers of a bucket to `found`; return the number of steps it takes."""
+        """Append the subscribers of a bucket to `found`. Return the number of steps that this
+        counts as.
+        """
         take(bucket, self.found)
         return 1 + size(bucket) // _TAKEN_PER_STEP

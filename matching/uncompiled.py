@@ -1,7 +1,7 @@
 """A substitute for mypy_extensions, so that `matching` also runs from a zip file without that
 package.
 
-Only compilation needs the real package.
+Only the compiler mypyc needs the real package.
 """
 
 from __future__ import annotations

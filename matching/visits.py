@@ -3,15 +3,17 @@
     a.*.c, b.*.c      one mask: word * word      prefixes: word, word *, word * word      3 nodes
     *.*.c             one more mask              prefixes: *, * *, * * word               6 nodes
 
-Two nodes of one level can be visited by the same topic only if their paths differ in the positions
-of ``*``: at a position where both paths have a word, a topic has one of the two words at most. So
-the number of distinct prefixes of masks is an upper bound, however many patterns there are: 100,000
-patterns of devices have a handful of masks, and 65,536 patterns that combine ``*`` and ``a`` in 16
-levels have 65,536 masks.
+The mask of a pattern tells only where it has words and where wildcards. The same topic can visit
+two nodes of one level only if their paths differ in the positions of ``*``: at a position where
+both paths have a word, a topic has at most one of the two words. So the number of distinct prefixes
+of masks is an upper bound, however many patterns there are. 100,000 patterns of devices have a
+handful of masks. But 65,536 patterns that combine ``*`` and ``a`` in all ways in 16 levels have
+65,536 masks.
 
 Behind a ``#`` with further words, every position of the topic may begin the rest of the pattern, so
-a topic can visit as many nodes of one mask as it has words. Behind a second ``#``, every node can
-be visited, and at every position: there the bound counts nodes instead of masks.
+a topic can visit as many nodes of one mask as it has words. Behind a second ``#``, a topic can
+visit every node, each at every position of the topic. There the bound counts nodes instead of
+masks.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ WORDS_MAX: Final = 128
 
 
 class VisitBound:
-    """The bound for a set of patterns of one grammar. Costs a dict entry per prefix of a mask."""
+    """The bound for a set of patterns of one grammar. It takes the memory of one dict entry per
+    prefix of a mask.
+    """
 
     __slots__ = ("_counts", "_words", "grammar", "nodes")
 
@@ -65,7 +69,8 @@ class VisitBound:
         )
 
     def _prefixes(self, pattern: str) -> list[tuple[str, int]]:
-        """Return a name for each prefix of the pattern, and the nodes that a topic can visit there.
+        """Return a name for each prefix of the pattern, and the number of nodes that a topic can
+        visit there.
 
         Prefixes with the same name lead to nodes that are counted together.
         """

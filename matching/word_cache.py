@@ -6,13 +6,14 @@
       2       0         a {0 1 2}      c {2 3}
               1         b {0 1 2 3}    d {0}
 
-A subscription prepares nothing. The first topic with a new word compares that word with every
-pattern of the topic's length, and stores the result. Later lookups intersect one set per position,
-the smallest first. A subscription updates the stored sets: a ``*`` is added to the set of every
-word stored for its position.
+A subscription creates no sets. The first lookup of a topic with a new word compares that word with
+every pattern of the topic's length, and stores the set of patterns that accept it. Later lookups
+intersect one set per position, the smallest first. A subscription updates the stored sets: a ``*``
+is added to the set of every word stored for its position.
 
-Memory is bounded: when the sets and their members together exceed `capacity`, all sets are
-discarded and learned again. A lookup without stored sets costs O(words x patterns), as in `naive`.
+Memory is bounded: when the number of sets plus the number of their members exceeds `capacity`, all
+sets are discarded. Later lookups compute them again. A lookup without stored sets costs O(words x
+patterns), as in `naive`.
 
 Costs: one intersection per word and lookup; O(stored words) per subscription. Kept for comparison.
 Source: article 5, approach 1, which the AMQP specification suggests. The article calls approaches 1
@@ -29,7 +30,7 @@ from matching.grammar import Grammar
 from matching.matcher import Matcher, S, Snapshot
 from matching.numbered import Numbered
 
-#: The most sets and members stored, some 60 bytes each.
+#: The default of `capacity`: the most sets and members stored. Each takes some 60 bytes.
 CAPACITY: Final = 1_000_000
 
 

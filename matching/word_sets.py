@@ -7,10 +7,10 @@
       2       0         a {0 1}              {2}
               1         b {1 2}              {0}
 
-A lookup takes at each position the patterns that name the topic's word and those with a ``*``, and
-intersects the results of all positions. It starts at the position with the fewest patterns, because
-the first set is copied. A pattern only matches topics of its own length, so every length has
-separate positions.
+At each position, a lookup unites the patterns that name the topic's word with the patterns that
+have a ``*`` there. It intersects the unions of all positions. It starts at the position with the
+fewest patterns, because the first set is copied. A pattern only matches topics of its own length,
+so every length has separate positions.
 
 Costs: O(words x patterns at the smallest position) per lookup, O(words) per subscription. Kept for
 comparison. Source: article 5, approach 2, which the article calls "particularly unfit", because the

@@ -1,10 +1,10 @@
-"""Defines the criteria of a headers binding and, by `Criteria.accept`, when headers meet them.
+"""The criteria of a headers binding. `Criteria.accept` defines which headers meet them.
 
     {"x-match": "any", "x-trace": "on", "currency": "EUR", "urgent": None}
          any             skipped         currency = EUR      urgent is present
 
-`x-match` is ``all`` (default) or ``any``, which ignore arguments that begin with ``x-``, or
-``all-with-x`` or ``any-with-x``, which include them. A criterion without a value (None, AMQP's
+`x-match` has four values. ``all`` (the default) and ``any`` ignore arguments whose names begin with
+``x-``; ``all-with-x`` and ``any-with-x`` include them. A criterion without a value (None, AMQP's
 void) requires only that the header is present. ``all`` without criteria accepts every message,
 ``any`` without criteria accepts none.
 
@@ -60,7 +60,7 @@ class Criteria:
             for name, value in arguments.items()
             if name != "x-match" and not (skip and name.startswith("x-"))
         }
-        #: A value that is equal for equal arguments; arguments that are not criteria count too.
+        #: A value that is equal for equal arguments, including the arguments that are not criteria.
         self.identity: Final[Hashable] = token(arguments)
 
     def accept(self, headers: Fields) -> bool:
@@ -90,10 +90,11 @@ _TABLE: Final = _Kind()
 
 
 def token(value: object) -> Hashable:
-    """Return a hashable object that is equal for two values that count as equal.
+    """Return a hashable object for a header's value. Two values that count as equal have equal
+    objects.
 
-    Values of kinds that a field table cannot hold are equal if they have the same type and compare
-    equal. Raises TypeError if they are unhashable.
+    Two values of a type that a field table cannot hold count as equal if they have the same type
+    and compare equal. Raises TypeError for such a value if it is unhashable.
     """
     if isinstance(value, str):
         return value

@@ -6,8 +6,8 @@
 
 A row stands for all bindings with equal arguments. An ``all`` row needs as many hits as it has
 criteria, an ``any`` row needs one hit. A message costs one probe per header and one step per hit:
-O(headers + hits). A criterion that all rows share is therefore expensive. Choose it while few rows
-share a criterion.
+O(headers + hits). A criterion that all rows share is therefore expensive. Choose this algorithm
+while few rows share a criterion.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ except ImportError:  # pragma: no cover - the tests' environment can compile
 
 
 class FieldsRow(Generic[S]):
-    """The bindings with equal arguments. The algorithm may store a number in `mark`."""
+    """The bindings with equal arguments. The algorithm may store a number of its own in `mark`."""
 
     __slots__ = ("arguments", "bucket", "criteria", "mark")
 
@@ -36,8 +36,8 @@ class FieldsRow(Generic[S]):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class HeadersMatcher(Generic[S]):
-    """A set of (arguments, subscriber) pairs that answers which subscribers a message's headers
-    match.
+    """A set of (arguments, subscriber) pairs. `match` returns the subscribers whose arguments a
+    message's headers meet.
 
     Two bindings are the same only if all their arguments are equal, including arguments that are
     not criteria.
@@ -47,8 +47,8 @@ class HeadersMatcher(Generic[S]):
         self._rows: dict[Hashable, FieldsRow[S]] = {}
         self._tally: PairCounts[S] = PairCounts()
         self._pairs = 0
-        #: Number of rows that the last lookup examined, for callers that account for the work. An
-        #: algorithm that does not count them leaves the number of all rows.
+        #: The number of rows that the last lookup examined, for callers that limit the work of
+        #: lookups. If an algorithm does not count them, this is the number of all rows.
         self.examined = 0
 
     # Implemented by each algorithm:

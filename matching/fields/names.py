@@ -2,8 +2,8 @@
 
     name -> value -> rows           rows that require only presence have the value PRESENT
 
-A header is looked up by name first. Most names occur in no criterion: the values of such headers
-are not converted for comparison (see `criteria.token`).
+A header is looked up by name first. Most names of headers occur in no criterion, and the values of
+such headers are not converted for comparison (see `criteria.token`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FieldNames(Generic[S]):
         self.columns: dict[str, Column[S]] = {}
 
     def enter(self, name: str, value: Hashable, row: FieldsRow[S]) -> None:
-        """Add the row under a criterion."""
+        """Add the row under the criterion of this name and value (or PRESENT)."""
         column = self.columns.get(name)
         if column is None:
             column = self.columns[name] = {}
@@ -39,7 +39,7 @@ class FieldNames(Generic[S]):
             rows[row] = None
 
     def leave(self, name: str, value: Hashable, row: FieldsRow[S]) -> None:
-        """Remove the row from under a criterion."""
+        """Remove the row from the criterion of this name and value."""
         column = self.columns[name]
         rows = column[value]
         del rows[row]

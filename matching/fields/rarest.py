@@ -2,12 +2,13 @@
 
     {currency: EUR, trader: 17}     trader = 17: [row, still to verify: currency = EUR]
 
-A message costs one probe per header and one comparison per row whose rarest criterion it meets.
-Rarity is the number of rows that name a criterion at the time of binding; presence counts as more
-common than any value. An early row may be indexed under a criterion that becomes common later, so
-in the worst case a message is compared with every row. (For 10,000 rows with one trader each, only
-the first row is indexed under the common currency.) ``any`` rows are indexed under all their
-criteria. Choose it for any number of rows. Own design; article 4 counts hits.
+A message costs one probe per header and one comparison per row whose rarest criterion it meets. The
+rarest criterion is the one that the fewest ``all`` rows have at the time of binding. A criterion
+that requires only presence counts as more common than any value. An early row may be indexed under
+a criterion that becomes common later, so in the worst case a message is compared with every row.
+(For 10,000 rows with one trader each, only the first row is indexed under the common currency.)
+``any`` rows are indexed under all their criteria. Choose this algorithm for any number of rows. Own
+design; article 4 counts hits.
 """
 
 from __future__ import annotations
@@ -114,7 +115,9 @@ class Rarest(HeadersMatcher[S]):
         }
 
     def _rarest(self, criteria: list[_Criterion]) -> int:
-        """Return the index in `criteria` of the criterion that the fewest rows name."""
+        """Return the index in `criteria` of the criterion that the fewest ``all`` rows have.
+        Criteria that require only presence come last.
+        """
         counts = [
             self._rarity.get(criterion, 0) + (len(self._rows) if criterion[1] is PRESENT else 0)
             for criterion in criteria
@@ -127,7 +130,9 @@ def _verify(
     tokens: dict[str, Hashable],
     found: list[FieldsRow[S]],
 ) -> None:
-    """Append to `found` the candidates whose remaining criteria are met as well."""
+    """Append to `found` the candidates whose other criteria are met as well. `tokens` are the
+    comparable values of the message's headers, by name.
+    """
     for row, others in candidates.items():
         for name, wanted in others:
             if wanted is PRESENT:

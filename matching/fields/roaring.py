@@ -8,8 +8,9 @@
 A criterion has the bitmap of the rows that name it. The bitmaps of the met criteria are added digit
 by digit, with carries, and the sums are compared with the number of hits that each row needs. A
 message costs O(headers x digits) bitmap operations, whatever the number of names and criteria.
-``any`` rows need no sum: their bitmaps are united. Choose it when thousands of rows share criteria.
-Needs the package pyroaring. Source: article 4, which describes the counts in this form.
+``any`` rows need no sum: the union of their bitmaps is the answer. Choose this algorithm when
+thousands of rows share criteria. Needs the package pyroaring. Source: article 4, which describes
+the counts in this form.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from matching.matcher import S
 
 
 class Roaring(HeadersMatcher[S]):
-    """A matcher over bitmaps, for thousands of rows that share criteria; needs the package
+    """A matcher that adds bitmaps, for thousands of rows that share criteria; needs the package
     pyroaring.
     """
 
