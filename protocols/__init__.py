@@ -2,6 +2,6 @@
 encode the replies. They use no socket and no clock.
 
 Reading order: tally, connection, front, window; then amqp or mqtt. The modules layer, websocket and
-proxy handle what lies between a socket and a connection. The two front ends never import each
-other: crossing.py has the header names that both use.
+proxy handle the protocol layers between a socket and a connection. The two front ends never import
+each other: crossing.py has the header names that both use.
 """

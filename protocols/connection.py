@@ -12,8 +12,8 @@ A subclass parses the input in `consume`. An incomplete frame at the end of the 
 the next chunk.
 
 Backpressure: a client that sends more than the broker can take is slowed down by not reading its
-socket, until the network buffers are full and the client has to wait. There are five reasons not to
-read:
+socket, until the network buffers are full and the client has to wait. There are five reasons for
+which the broker does not read from a client:
 
     budget      One chunk may cause much work: one small publication can go to 10,000 queues.
                 `consume` therefore stops when the BUDGET of a turn is used up and sets `behind`.
@@ -55,15 +55,16 @@ from protocols.tally import FrontCounters
 BUDGET: Final[i64] = 20_000
 #: Cost of a packet that is not on a hot path, in units of BUDGET.
 COLD: Final[i64] = 10
-#: Size of the input that is kept for a client while its credentials are checked, in bytes.
+#: Largest size of the input that is kept for a client while its credentials are checked, in bytes.
 LOGIN_INPUT_MAX: Final[i64] = 64 << 10
 
-#: Returned in place of a cost: the search for a publication's destinations pauses, and the
-#: publication has had no effect. It is handled again in the next turn; the input after it waits.
+#: Returned in place of a cost if the search for a publication's destinations pauses. The
+#: publication has had no effect, and is handled again in the next turn; the input after it waits.
 SEARCHING: Final[i64] = -1
 
-#: Reasons for which the broker closes a connection, as the metrics count them: an operator or a
-#: changed permission, a client above its rate limit, and the end of the broker process.
+#: Reasons for which the broker closes a connection, as counted in the metrics. EXPELLED: by an
+#: operator or after a change of permissions; TOO_FAST: a client above its rate limit; SHUTDOWN: the
+#: end of the broker process.
 EXPELLED: Final = "expelled"
 TOO_FAST: Final = "too_fast"
 SHUTDOWN: Final = "shutdown"
@@ -74,14 +75,14 @@ def _no_backlog() -> int:
 
 
 def _unlogged(event: str, fields: dict[str, object]) -> None:
-    """Drop an event: the connections run without a server."""
+    """Drop an event. Used while no server has set `ConnectionRegistry.log`."""
 
 
 class Peer:
     """The client's end of a transport.
 
     `local` is True if the client runs on this machine and is not a proxy for clients on other
-    machines. Some users may log in from this machine only.
+    machines. Some users may log in only from this machine.
     """
 
     def __init__(self, address: str = "127.0.0.1", port: int = 0, local: bool = True) -> None:
@@ -162,12 +163,12 @@ class Connection(Outlet):
         self.finished = False
         #: Reason for which the connection has ended, as the metrics count it; "" while it is open.
         self.reason = ""
-        #: True if the client has asked to close the connection: the client must be able to read the
-        #: reply before the transport closes.
+        #: True if the client has asked to close the connection. The transport then closes only
+        #: after the client could read the reply.
         self.answers_last = False
         self.deadline: i64 = 0
         self.agenda = front.broker.agenda
-        #: Time at which the connection was opened, in seconds since 1970.
+        #: Time at which the connection was opened, in seconds since 1970-01-01 UTC.
         self.opened_at = self.agenda.wall
         #: True once the client has logged in.
         self.admitted = False
@@ -176,8 +177,8 @@ class Connection(Outlet):
         self.persists = False
         #: Time of the last input, in ms of Agenda.now.
         self.last_input_at: i64 = self.agenda.now
-        #: Size that the kept input must reach before `consume` is called again, in bytes. Below
-        #: this size, the first frame of the input is incomplete.
+        #: Size in bytes that the unconsumed input must reach before `consume` is called again.
+        #: Below this size, the first frame of the input is incomplete.
         self.need: i64 = 0
         self.bytes_in: i64 = 0
         #: Input that is not consumed yet, and its size in bytes.
@@ -204,8 +205,8 @@ class Connection(Outlet):
     def published(self) -> int:
         """Number of publications that the connection's publish context has received.
 
-        Other connections of the same user share the context. So the publications of this
-        connection are the increase of the number during calls of this connection's methods.
+        Other connections of the same user share the context. To count the publications of this
+        connection, take the increase of the number during each call of one of its methods.
         """
         return 0
 
@@ -307,7 +308,7 @@ class Connection(Outlet):
         self.stalled = True
 
     def resume_input(self) -> None:
-        """Continue after a stall: the input that came meanwhile is handled in the next turn."""
+        """End a stall. The input that arrived meanwhile is handled in the next turn."""
         self.stalled = False
         if not self._feeding:
             self.behind = True
@@ -323,7 +324,7 @@ class Connection(Outlet):
             self.front.broker.alarms.wait(self)
 
     def unblock(self) -> None:
-        """Handle input again after `block`: the alarm has ended."""
+        """End the stall that `block` began, because the alarm has ended."""
         if not self.finished:
             self.resume_input()
 
@@ -362,14 +363,14 @@ class Connection(Outlet):
     # -- time and permissions
 
     def advance(self, now: int) -> None:
-        """Send a heartbeat or enforce the time limit set as `deadline`, because it has passed.
+        """Send a heartbeat or enforce a time limit, because the time `deadline` has come.
 
         `now` is the agenda's time in ms (`Agenda.now`).
         """
         raise NotImplementedError
 
     def excuse(self, pause: int) -> None:
-        """Do not count a pause of the broker of `pause` ms against the client.
+        """Do not count a pause of the broker against the client. `pause` is its length in ms.
 
         The times of the client's last input and of its deadline move forward by the pause. The
         broker has not read during the pause, for example because its process was stopped, so input
@@ -389,7 +390,8 @@ class Connection(Outlet):
         )
 
     def reauthorize(self) -> None:
-        """Look up the client's permissions again: they changed, or the credentials have expired.
+        """Look up the client's permissions again, because they have changed or the credentials have
+        expired.
 
         Apply the permissions found, or close the connection if the client may not stay connected.
         """
@@ -397,15 +399,15 @@ class Connection(Outlet):
     # -- the end
 
     def close(self, reason: str, text: str = "") -> None:
-        """End the connection on the broker's initiative, and tell the client why.
+        """End the connection on the broker's initiative, and tell the client the reason.
 
-        `reason` is one of EXPELLED, TOO_FAST and SHUTDOWN and is counted; `text` is for the client,
-        as far as its protocol can carry it.
+        `reason` is EXPELLED, TOO_FAST or SHUTDOWN, and is counted in the metrics. `text` is sent to
+        the client if its protocol has a field for it.
         """
         raise NotImplementedError
 
     def abort(self, reason: str) -> None:
-        """End the connection without telling the client why, for example after a timeout."""
+        """End the connection without telling the client the reason, for example after a timeout."""
         self._end(reason)
 
     def on_closed(self, reason: str = "lost") -> None:
@@ -462,7 +464,8 @@ class Connection(Outlet):
 
 
 class DeferredReply(Waiter):
-    """A reply that waits for the store, while its connection is stalled."""
+    """A reply that waits until changes are durable in the store, while its connection is stalled.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

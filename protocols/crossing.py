@@ -1,4 +1,4 @@
-"""Headers for those MQTT properties of a message for which AMQP has no property of its own.
+"""The AMQP headers that carry those MQTT properties of a message for which AMQP has no property.
 
 Both front ends write and read these headers, so a message can cross from one protocol to the other
 and back unchanged.
@@ -26,12 +26,12 @@ TYPE: Final = "x-mqtt-content-type"
 REPLY_TO: Final = "x-reply-to-topic"
 CORRELATION: Final = "x-correlation-id"
 ALL: Final = (RETAIN, QOS, FORMAT, USER, TYPE, REPLY_TO, CORRELATION)
-#: Prefix of RETAIN and QOS: a content without these bytes has neither header.
+#: The prefix of RETAIN and QOS. A content that does not contain these bytes has neither header.
 MARK: Final = b"x-mqtt-"
 
 
 def wants_retain(properties: Mapping[str, object]) -> bool:
-    """True if the header x-mqtt-retain is true: the message is to be retained.
+    """True if the message is to be retained, because its header x-mqtt-retain is true.
 
     `properties` are those of `Encoding.properties`.
     """

@@ -1,4 +1,6 @@
-"""Front end of one protocol: makes its connections, and renews their permissions."""
+"""The base class of front ends: makes the connections of one protocol, and renews their
+permissions.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ class Front(ConnectionRegistry):
 
     def __init__(self, name: str, broker: Broker) -> None:
         super().__init__(name, broker)
-        #: Names of the publish contexts: one for each version of the protocol with its own context.
+        #: Names of the front end's publish contexts, one for each version of the protocol that has
+        #: a context of its own.
         self.context_names: tuple[str, ...] = (name,)
         self._reviewing: Reauthorization | None = None
 
@@ -26,7 +29,7 @@ class Front(ConnectionRegistry):
         raise NotImplementedError
 
     def reauthorize(self) -> None:
-        """Renew the permissions of all connections: those of REVIEWED connections in each turn."""
+        """Renew the permissions of all connections, of REVIEWED connections in each turn."""
         if self._reviewing is None or not self._reviewing.again():
             self._reviewing = Reauthorization(self)
             self.broker.agenda.add(self._reviewing)
@@ -35,7 +38,7 @@ class Front(ConnectionRegistry):
 class Reauthorization(Task):
     """A task that renews the permissions of all connections of a front end, in slices.
 
-    Connections that open meanwhile have the new permissions already.
+    Connections that open while the task runs have the new permissions already.
     """
 
     def __init__(self, front: Front) -> None:
@@ -46,9 +49,9 @@ class Reauthorization(Task):
         self._done = False
 
     def again(self) -> bool:
-        """Start over with all connections and return True, or return False if the task is done.
+        """Start again with all connections and return True. Return False if the task is done.
 
-        Starting over lets one task apply several changes that follow each other.
+        So one task is enough for several changes of permissions in a row.
         """
         self._left = [] if self._done else list(self._front.connections)
         return not self._done
@@ -63,7 +66,7 @@ class Reauthorization(Task):
                 if not connection.finished:
                     connection.reauthorize()
         finally:
-            # A failure for one connection leaves the others to be reviewed.
+            # If the renewal fails for one connection, the task continues with the next one.
             self._done = not self._left
             if self._left:
                 self._agenda.later(self)

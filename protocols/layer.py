@@ -1,4 +1,5 @@
-"""A layer between a socket and a connection: TLS (trellis/server/tls.py) and WebSocket.
+"""The interface of a layer between a socket and a connection: TLS (trellis/server/tls.py) or
+WebSocket.
 
     socket -- bytes --> layer.receive --> next layer, or Connection.receive_data
     socket <-- bytes -- layer.send    <-- next layer, or Connection.parts_to_send
@@ -25,14 +26,15 @@ class Layer:
         self.over = ""
 
     def receive(self, data: bytes) -> bytes:
-        """Decode input from the layer below; return its payload, for the layer above.
+        """Decode input from the layer below, and return the payload for the layer above.
 
         Raises nothing.
         """
         raise NotImplementedError
 
     def send(self, parts: list[bytes]) -> list[bytes]:
-        """Return the output for the layer below: this layer's own, and the encoded `parts`."""
+        """Return the output for the layer below: this layer's own output, and the encoded `parts`.
+        """
         raise NotImplementedError
 
     def close(self, reason: str) -> None:

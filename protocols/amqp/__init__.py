@@ -9,8 +9,8 @@ channels, methods, connection); front.
                   |- Closing                     `- AmqpConsumer <--- Queue
                   `- ChannelTable
 
-codec/ converts between bytes and values and keeps no state of a client. channel/ handles what
-belongs to one channel: publish, consume, settle, confirm, transactions. connection/ divides the
+codec/ converts between bytes and values and keeps no state of a client. channel/ handles the
+methods of one channel: publish, consume, settle, confirm, transactions. connection/ divides the
 input into frames, and passes each method to its channel. Imports run from connection/ to channel/
 to codec/; a channel uses its connection through channel/connection_interface.py.
 

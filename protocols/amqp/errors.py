@@ -47,7 +47,7 @@ _CODES: Final[dict[type[BrokerError], int]] = {
 
 
 class AmqpError(Exception):
-    """An error for a client: reply code and text.
+    """An error for a client, with its reply code and text.
 
     A `hard` error closes the connection, any other error the channel.
     """

@@ -1,4 +1,4 @@
-"""MQTT 3.1, 3.1.1 and 5: theory of operation, and the order in which to read the modules.
+"""The front end for MQTT 3.1, 3.1.1 and 5.
 
     codec        packets and properties to bytes and back; contents of messages to AMQP and to disk
     session      sessions: the state that outlives a connection, and deliveries to clients
@@ -17,9 +17,10 @@ publications of both levels.
                              |--> inbox (Queue) --> InboxConsumer --> PublishWriter --> client
                              `--> InflightWindow: packet identifiers that are in use
 
-A message of QoS 0 goes directly to the connection of a session. Its packet is relayed unchanged if
-publisher and subscriber use the same protocol level. Every other message goes through the session's
-inbox, a queue of the core, and gets its packet identifier from its sequence number in the inbox.
+A message of QoS 0 goes directly to the connection of a session. The publisher's packet is relayed
+unchanged if publisher and subscriber use the same packet format: that of levels 3 and 4, or that of
+level 5. Every other message goes through the session's inbox, a queue of the core, and gets its
+packet identifier from its sequence number in the inbox.
 
 Reading order. For packets: codec/packets.py, codec/properties.py, codec/packets5.py,
 codec/connect.py, codec/content.py. For sessions: session/session.py, session/inbox_consumer.py,

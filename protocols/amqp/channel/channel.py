@@ -1,10 +1,10 @@
-"""A channel: a publisher side and a receiver side that share a number and a transaction.
+"""A channel: a publisher side and a receiver side that share a channel number and a transaction.
 
     Channel -- publisher: ChannelPublisher      basic.publish, confirms           (publisher.py)
             `- receiver: ChannelReceiver        basic.consume, get, ack, nack     (receiver.py)
 
-The channel itself handles what concerns both sides: replies to methods, transactions, closing. For
-the methods of a client, connection/methods.py calls the channel or one of its sides.
+The channel itself handles the work that concerns both sides: replies to methods, transactions,
+closing. For the methods of a client, connection/methods.py calls the channel or one of its sides.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ class Channel:
         self.number: i64 = number
         self.receiver = ChannelReceiver(vhost, connection, number, frames, cancel_notify)
         self.publisher = ChannelPublisher(vhost, context, connection, number, frames, self.receiver)
-        #: Product name of the client: RETUNING_CLIENTS are handled differently.
+        #: Product name of the client. For the clients in RETUNING_CLIENTS, basic.qos also changes
+        #: running consumers.
         self.client_product = client_product
         #: Name of the queue that was declared last on this channel. A method with an empty queue
         #: name refers to this queue.
         self.last_queue = ""
-        #: The ticket of the present method. It counts what the method appends to the store; the
-        #: reply to the method waits until that is durable.
+        #: The ticket of the present method. It counts the records that the method appends to the
+        #: store; the reply to the method waits until all of them are durable.
         self.ticket: Ticket = connection.ticket()
         #: The last commit. While it is carried out, the connection is stalled.
         self._commit: Commit | None = None
@@ -70,8 +71,8 @@ class Channel:
     def reauthorize(self, context: PublishContext) -> bool:
         """Use a new publish context, because the permissions of the user have changed.
 
-        Return False if the channel must close: it has a consumer that the user may no longer have,
-        and the client does not understand basic.cancel.
+        Return False if the channel must close. This is so if it has a consumer of a queue that the
+        user may no longer read, and the client does not understand basic.cancel.
         """
         self.publisher.context = context
         return self.receiver.reauthorize(context.identity)
@@ -124,7 +125,7 @@ class Channel:
     def rollback(self) -> None:
         """Drop the publications and settlements of the transaction (tx.rollback).
 
-        The deliveries that the client has settled in it stay outstanding. Raises AmqpError.
+        Deliveries that the client settled in the transaction stay outstanding. Raises AmqpError.
         """
         self._transaction().clear()
 
@@ -135,7 +136,7 @@ class Channel:
         return transaction
 
     def on_closed(self) -> None:
-        """Release all that the channel holds: the channel or its connection has ended."""
+        """Release all resources of the channel, because the channel or its connection has ended."""
         if self._commit is not None:
             self._commit.abandon()
             self._commit = None

@@ -1,4 +1,5 @@
-"""Carrying out tx.commit: everything that has no effect in slices, then all effects in one turn.
+"""Carries out tx.commit: first the preparation, which has no effect, in slices; then all effects in
+one turn.
 
     prepare    slices   for each publication, a plan of those of its queues that still exist, and
                         the record that stores it
@@ -12,7 +13,8 @@ the client's later methods wait and other clients are served. A channel that clo
 leaves no effect.
 
 A queue may be deleted, or be replaced because of a policy, between two slices. Then `prepare`
-begins anew, at most RESTARTS times. After that, `apply` prepares the publications to this queue.
+starts again, at most RESTARTS times. If it happens once more, `apply` prepares the publications to
+this queue again itself.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ from protocols.amqp.channel.settlement import HeldQueues
 from protocols.amqp.channel.transaction import REQUEUED, TransactedPublication
 from protocols.amqp.codec.frames import encode
 
-#: Work of one slice: the number of publications and copies that it prepares, of publications that
-#: it frees, or of deliveries that it requeues. A slice takes up to 2 ms.
+#: Work of one slice: the number of publications plus copies that it prepares, or of publications
+#: that it frees, or of deliveries that it requeues. A slice takes up to 2 ms.
 PARTS_PER_SLICE: Final = 2_000
 
 
@@ -53,8 +55,8 @@ class Commit(BulkTask):
     ) -> None:
         """Create the commit of these publications and settlements.
 
-        `settlements` maps delivery tags to ACKED, REJECTED or REQUEUED. The ticket counts what the
-        commit appends to the store; tx.commit-ok is sent once that is durable.
+        `settlements` maps delivery tags to ACKED, REJECTED or REQUEUED. `ticket` counts the records
+        that the commit appends to the store; tx.commit-ok is sent once all of them are durable.
         """
         self._connection = connection
         self._publisher = publisher
@@ -66,7 +68,8 @@ class Commit(BulkTask):
         self._plans = TargetPlans()
         #: Number of publications that are prepared.
         self._prepared: i64 = 0
-        #: True if the last turn has prepared all: `apply` of a large transaction has its own turn.
+        #: True if all publications of a large transaction are prepared and `apply` is next, in a
+        #: turn of its own.
         self._alone = False
         self._restarts = 0
         self._applied = False
@@ -85,7 +88,9 @@ class Commit(BulkTask):
             self._connection.agenda.add_bulk(self)
 
     def abandon(self) -> None:
-        """Cancel what has had no effect yet, and send no reply: the channel has closed."""
+        """Cancel the parts of the commit that have had no effect yet, and send no reply, because
+        the channel has closed.
+        """
         self._abandoned = True
         self._requeued = []
         self._held.free()

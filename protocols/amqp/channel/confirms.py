@@ -26,7 +26,7 @@ _ACK: Final[i64] = 80
 class Pending:
     """A refused publication, or consecutive publications that wait for one ticket.
 
-    `number` is the number of the first of them.
+    `number` is the sequence number of the first publication.
     """
 
     __slots__ = ("number", "refused", "ticket")
@@ -50,8 +50,9 @@ class Confirms(Waiter):
         self._tally = tally
         self._confirmed: i64 = 0
         self._pending: list[Pending] = []
-        #: A run is consecutive publications in one batch of the store, which share a ticket. These
-        #: are the ticket, the batch number and the last publication of the latest run.
+        #: A run consists of consecutive publications in one batch of the store, which share a
+        #: ticket. The three attributes are the ticket, the batch number and the last publication's
+        #: number of the latest run.
         self._run_ticket: Ticket | None = None
         self._run_batch: i64 = -1
         self._run_last: i64 = 0
@@ -70,8 +71,8 @@ class Confirms(Waiter):
     def add_stored(self, batch: i64) -> Ticket:
         """Count the next publication, and return the ticket that it waits for. Hot path.
 
-        Publications that follow each other and are in one batch of the store share a ticket: they
-        become durable together. `batch` is the number of that batch.
+        Consecutive publications in one batch of the store share a ticket, because they become
+        durable together. `batch` is the number of that batch.
         """
         number: i64 = self.published + 1
         self.published = number
@@ -113,7 +114,7 @@ class Confirms(Waiter):
             self.flush()
 
     def close(self) -> None:
-        """Drop the confirms that are not sent yet: the channel has closed."""
+        """Drop the confirms that are not sent yet, because the channel has closed."""
         self._pending.clear()
         self._run_ticket = None  # It refers back to this object.
         self._confirmed = self.published

@@ -1,8 +1,8 @@
 """The interface through which channels and the handshake use their connection.
 
 AmqpConnection implements the interface. So the imports of the packages form no cycle: `connection/`
-imports `channel/`, and `channel/` knows its connection by this base class alone. It is a base class
-because compiled code would look up each method of a `typing.Protocol` by name.
+imports `channel/`, and `channel/` uses only this base class. The interface is a base class, not a
+`typing.Protocol`, because compiled code would look up each method of a `Protocol` by name.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class ConnectionInterface(Connection):
         self.context: PublishContext | None = None
         #: Size of the largest frame, in bytes.
         self.frame_max: i64 = LOGIN_INPUT_MAX
-        #: The work of the present method beyond its usual cost, in units of BUDGET.
+        #: The cost of the present method in addition to its usual cost, in units of BUDGET.
         self.extra_cost: i64 = 0
-        #: Queues that only this connection may use, and that are deleted with it.
+        #: The queues that only this connection may use. They are deleted when the connection ends.
         self.exclusive_queues = ExclusiveQueues()
 
     @property
@@ -45,7 +45,7 @@ class ConnectionInterface(Connection):
 
     @abstractmethod
     def send(self, number: i64, method: pamqp.base.Frame) -> None:
-        """Write a method on the channel with this number; 0 is the connection itself."""
+        """Write a method on the channel `number`; 0 is the connection itself."""
         raise NotImplementedError
 
     def write_content(self, content: bytes) -> None:
@@ -87,7 +87,8 @@ class ConnectionInterface(Connection):
 
     @abstractmethod
     def reject(self, reason: str) -> None:
-        """Refuse a client that has not logged in, for its protocol header or its credentials.
+        """Refuse a client that has not logged in, because of its protocol header or its
+        credentials.
 
         `reason` is counted in the metrics.
         """

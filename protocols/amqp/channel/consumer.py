@@ -1,7 +1,7 @@
 """An AMQP consumer: writes the messages of a queue as basic.deliver on its channel.
 
 The credit of a consumer is its prefetch count minus its outstanding deliveries. The queue delivers
-to consumers with credit only (broker/queues/consumer.py).
+only to consumers that have credit (broker/queues/consumer.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DELIVER: Final = b"\x00\x3c\x00\x3c"
 
 
 class ConsumerOwner(Task):
-    """The receiver side of a channel, as its consumers call it."""
+    """The interface through which consumers call the receiver side of their channel."""
 
     def __init__(self) -> None:
         #: True once the channel has closed.
@@ -42,15 +42,16 @@ class ConsumerOwner(Task):
 
     @abstractmethod
     def does_not_fit(self, delivery: Delivery) -> None:
-        """Close the channel at the end of this turn, and return the message to its queue.
+        """Close the channel at the end of this turn, and return the delivery's message to its
+        queue.
 
-        The properties of this message do not fit into a frame of the client.
+        The message's properties do not fit into a frame of the client.
         """
         raise NotImplementedError
 
 
 class AmqpConsumer(Consumer):
-    """A consumer of one queue. If its tag is empty, it fetches a single message for basic.get.
+    """A consumer of one queue. A consumer with an empty tag stands for a basic.get.
 
     A delivery is written in the parts ``frame header, class and method, tag | delivery tag |
     redelivered, address``, and then the content.
@@ -129,7 +130,9 @@ class AmqpConsumer(Consumer):
         return self._unacked.add(delivery)
 
     def _set_aside(self, delivery: Delivery) -> None:
-        """Take no more messages, because this one does not fit into a frame of the client."""
+        """Stop the consumer and hand the delivery to its owner, because its message does not fit
+        into a frame of the client.
+        """
         self.credit -= 2 * UNLIMITED
         self.queue.unacked += 1
         self._owner.does_not_fit(delivery)

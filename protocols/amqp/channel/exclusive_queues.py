@@ -1,4 +1,4 @@
-"""Queues that are deleted when their connection or their last consumer ends, in slices.
+"""Deletes, in slices, the queues that end with their connection or with their last consumer.
 
 Only the connection that declared an exclusive queue may use it.
 """
@@ -12,7 +12,7 @@ from broker.queues.consumer import MessageSource
 from broker.queues.queue import Queue
 from broker.vhost.vhost import VirtualHost
 
-#: Queues that are deleted in one turn of the event loop.
+#: The number of queues that one task deletes in one turn of the event loop.
 CLEARED: Final = 100
 #: Least length at which the list of a connection is searched for queues that do not exist any more.
 _LISTED_LEAST: Final = 8

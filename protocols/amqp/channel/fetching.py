@@ -1,4 +1,4 @@
-"""Answering basic.get: take the first message that fits into the client's frames.
+"""Answers basic.get with the first message that fits into the client's frames.
 
 A content header is one frame. A message whose properties do not fit into a frame of this client
 stays in the queue, for clients with a larger frame_max, and the client gets the next message.
@@ -21,18 +21,20 @@ from protocols.amqp.codec.frames import got
 from protocols.amqp.errors import AmqpError
 from protocols.window import Window
 
-#: Largest number of messages that one basic.get passes over because their properties do not fit.
+#: Largest number of messages whose properties do not fit that one basic.get passes over.
 PASSED_MAX: Final = 100
 #: Class and method id of basic.get.
 _GET: Final[i64] = 60 << 16 | 70
 
 
 class Fetch(BulkTask):
-    """One basic.get. It waits, with its connection, while the queue discards expired messages or
-    gets back very many deliveries of another client.
+    """One basic.get.
 
-    `consumer` stands for the client, and is not subscribed to the queue. `owner` is the receiver
-    side of the channel; if the channel closes meanwhile, no message is taken.
+    While the queue discards expired messages, or gets back very many deliveries of another client,
+    the basic.get waits, and its connection is stalled.
+
+    `consumer` represents the client, and is not subscribed to the queue. `owner` is the receiver
+    side of the channel. If the channel closes while the basic.get waits, no message is taken.
     """
 
     def __init__(

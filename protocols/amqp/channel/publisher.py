@@ -1,4 +1,5 @@
-"""The publisher side of a channel: every publication that the fast path does not take.
+"""The publisher side of a channel, which handles every publication that does not take the fast
+path.
 
 AmqpConnection._publish delivers a publication itself if nothing about its route, flags and
 properties is special (the fast path). All others come to ChannelPublisher.publish:
@@ -83,9 +84,9 @@ class ChannelPublisher:
         self.tally: FrontCounters = connection.front.tally
         #: The content that is being received frame by frame; None if no content is incomplete.
         self.assembly: Assembly | None = None
-        #: None unless the channel is in confirm mode.
+        #: The confirms of a channel in confirm mode, otherwise None.
         self.confirms: Confirms | None = None
-        #: None unless the channel is in transaction mode.
+        #: The transaction of a channel in transaction mode, otherwise None.
         self.transaction: Transaction | None = None
         self._vhost = vhost
         self._connection = connection
@@ -95,9 +96,10 @@ class ChannelPublisher:
     def publish(self, address: bytes, flags: i64, content: bytes) -> i64:
         """Publish a message with any flags, properties and route: the slow path.
 
-        `address` is the exchange and the routing key as they stand in basic.publish. Return the
-        cost of the publication in units of the connection's BUDGET. Return SEARCHING if the search
-        for its destinations pauses: then call this again in the next turn. Raises AmqpError.
+        `address` is the exchange and the routing key as encoded in basic.publish. Return the cost
+        of the publication in units of the connection's BUDGET. Return SEARCHING if the search for
+        the destinations pauses; the caller then calls this method again in the next turn. Raises
+        AmqpError.
         """
         searched: i64 = 0
         cost: i64 = 0
@@ -109,7 +111,8 @@ class ChannelPublisher:
         return cost + searched
 
     def _publish(self, address: bytes, flags: i64, content: bytes, slot: SearchSlot) -> i64:
-        """Publish a message; see `publish`. Nothing has an effect before all searches are done."""
+        """Publish a message; see `publish`. No step has an effect before all searches are complete.
+        """
         if flags & IMMEDIATE:
             raise AmqpError(540, "immediate=true")
         route = self._route(address, slot)
@@ -198,7 +201,9 @@ class ChannelPublisher:
         )
 
     def confirm(self) -> None:
-        """Send the confirms that are ready: at the end of a chunk, and before any other reply."""
+        """Send the confirms that are ready. Called at the end of a chunk of input, and before any
+        other reply.
+        """
         if self.confirms is not None:
             self.confirms.flush()
 
@@ -211,7 +216,9 @@ class ChannelPublisher:
         )
 
     def on_closed(self) -> None:
-        """Drop the transaction and the confirms that are still due: the channel has ended."""
+        """Drop the transaction and the confirms that are not sent yet, because the channel has
+        ended.
+        """
         self.transaction = None
         if self.confirms is not None:
             self.confirms.close()
@@ -293,7 +300,8 @@ class ChannelPublisher:
             message.expires = self._vhost.agenda.now + int(expiration)
 
     def _set_reply_queue(self, message: Message) -> None:
-        """Replace the reply_to of a request for a direct reply by this channel's reply queue.
+        """Set the reply_to of a request for a direct reply to the name of this channel's reply
+        queue.
 
         Raises AmqpError if the channel has no consumer for direct replies.
         """
@@ -304,9 +312,9 @@ class ChannelPublisher:
         message.encoding = amend(message.encoding, {}, {"reply_to": replies.name})
 
     def _numbered(self, message: Message, present: i64) -> NumberedPublication | None:
-        """Return the publisher and sequence number that the headers give for deduplication.
+        """Return the publisher and the sequence number for deduplication, which are in the headers.
 
-        Return None if the headers give none. Raises AmqpError if they are invalid.
+        Return None if the headers do not contain them. Raises AmqpError if they are invalid.
         """
         if not present & HEADERS or NUMBERED not in message.content:
             return None
@@ -355,8 +363,9 @@ class ChannelPublisher:
     def _cost(self, plan: Plan) -> i64:
         """Return the cost of a publication in units of BUDGET.
 
-        While an alarm is on, block the connection and return the whole BUDGET, so that nothing more
-        is read after this publication. Do the same if a queue is behind with its dead letters.
+        While an alarm is on, or a queue is behind with its dead letters, also stop reading from the
+        connection. The cost is then the whole BUDGET, so that this publication is the last of the
+        turn.
         """
         if self._vhost.alarmed:
             self._connection.block()

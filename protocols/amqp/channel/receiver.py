@@ -37,9 +37,11 @@ from protocols.amqp.errors import AmqpError
 from protocols.tally import FrontCounters
 from protocols.window import Window
 
-#: Least length at which the list of cancelled consumers is searched for those without deliveries.
+#: Least length at which the list of cancelled consumers is searched for consumers without
+#: outstanding deliveries.
 _CANCELLED_LEAST: Final = 8
-#: basic.cancel searches the consumers of a queue; so many of them cost one unit of BUDGET.
+#: The number of consumers of a queue that cost one unit of BUDGET at a basic.cancel, which searches
+#: them.
 CONSUMERS_PER_UNIT: Final = 50
 #: basic.qos can change all consumers of the channel; so many of them cost one unit of BUDGET.
 CHANGED_PER_UNIT: Final = 8
@@ -63,7 +65,7 @@ class ChannelReceiver(ConsumerOwner):
         self.unacked = Window()
         #: Consumers by consumer tag.
         self.consumers: dict[str, AmqpConsumer] = {}
-        #: Cancelled consumers, among them all that have outstanding deliveries.
+        #: Cancelled consumers: all that have outstanding deliveries, and perhaps others.
         self._cancelled: list[AmqpConsumer] = []
         self._cancelled_most = _CANCELLED_LEAST
         #: Prefetch count of consumers that start from now on; 0 for no limit.
@@ -72,15 +74,18 @@ class ChannelReceiver(ConsumerOwner):
         self.shared_prefetch: i64 = 0
         #: The credit that all consumers of the channel share; None without `shared_prefetch`.
         self.pool: CreditPool | None = None
-        #: Queue of direct replies to this channel; None while no consumer takes direct replies.
+        #: Queue of direct replies to this channel; None while the channel has no consumer of direct
+        #: replies.
         self.replies: Queue | None = None
-        #: None unless the channel is in transaction mode.
+        #: The transaction of a channel in transaction mode, otherwise None.
         self.transaction: Transaction | None = None
         #: True once all consumers are unsubscribed, because the channel ends.
         self._unsubscribed = False
-        #: Messages that consumers could not pass on, until the channel closes because of them.
+        #: Deliveries whose messages do not fit into a frame of the client, until the channel closes
+        #: because of them.
         self._set_aside: list[Delivery] = []
-        #: The last settlement of many deliveries. While it goes on, the connection is stalled.
+        #: The last settlement of many deliveries. While that settlement is carried out, the
+        #: connection is stalled.
         self._settlement: Settlement | None = None
         self._vhost = vhost
         self._connection = connection
@@ -163,7 +168,8 @@ class ChannelReceiver(ConsumerOwner):
     def is_free(self, tag: str) -> bool:
         """True if no consumer of the channel has this tag.
 
-        The consumers of a deleted queue are ended in slices; one with this tag is ended now.
+        The consumers of a deleted queue are ended in slices. If one of them has this tag, it is
+        ended now.
         """
         known = self.consumers.get(tag)
         if known is not None and known.queue.dead:
@@ -185,8 +191,8 @@ class ChannelReceiver(ConsumerOwner):
     def reauthorize(self, identity: Identity) -> bool:
         """Cancel the consumers of queues that `identity` may not read any more.
 
-        Return False if a consumer must end and the client does not understand basic.cancel: then
-        the channel must close.
+        Return False if a consumer must end and the client does not understand basic.cancel. The
+        caller then closes the channel.
         """
         for consumer in list(self.consumers.values()):
             if consumer.queue is self.replies:
@@ -286,10 +292,10 @@ class ChannelReceiver(ConsumerOwner):
         settle(one)
 
     def _settle_many(self, number: i64, how: int) -> None:
-        """Settle all outstanding deliveries up to a delivery tag, all for tag 0.
+        """Settle all outstanding deliveries up to the delivery tag `number`; 0 means all of them.
 
-        Less than one slice is settled at once; more than that in slices. Raises AmqpError if the
-        tag is unknown.
+        Fewer than SETTLED_PER_SLICE deliveries are settled at once, more of them in slices. Raises
+        AmqpError if the tag is unknown.
         """
         unacked = self.unacked
         following: i64 = unacked.next
@@ -365,7 +371,8 @@ class ChannelReceiver(ConsumerOwner):
                 carry_out(delivery, how, self._tally)
 
     def requeue_committed(self, numbers: list[int], held: HeldQueues) -> None:
-        """Requeue the deliveries with these tags, the last of the list first; hold their queues.
+        """Requeue the deliveries with these delivery tags, from the end of the list, and hold their
+        queues.
 
         `numbers` is one slice of the tags that a transaction requeues.
         """
@@ -378,7 +385,7 @@ class ChannelReceiver(ConsumerOwner):
     def _settle_at_commit(
         self, transaction: Transaction, number: i64, multiple: bool, how: int
     ) -> None:
-        """Add settlements to the transaction, which the commit carries out.
+        """Add settlements to the transaction; its commit carries them out.
 
         `how` is ACKED, REJECTED or REQUEUED. Raises AmqpError if no delivery with this tag is
         outstanding, or if the transaction settles it already.
@@ -409,7 +416,8 @@ class ChannelReceiver(ConsumerOwner):
         self.closed = True
         self.transaction = None
         consumers = list(self.consumers.values())
-        # All consumers are unsubscribed first, so that no requeued message comes back to them.
+        # All consumers are unsubscribed first, so that no requeued message is delivered to one of
+        # them.
         if not self._unsubscribed:
             unsubscribe_receivers([self])
         self.consumers.clear()
@@ -430,7 +438,9 @@ class ChannelReceiver(ConsumerOwner):
             AutoDeletion(self._vhost, self._connection.exclusive_queues, queues).run()
 
     def take_consumers(self, by_queue: dict[MessageSource, list[Consumer]]) -> None:
-        """Add the consumers of this ending channel to `by_queue`, the consumers of each queue."""
+        """Add the consumers of this ending channel to `by_queue`, which maps each queue to
+        consumers.
+        """
         self._unsubscribed = True
         for consumer in self.consumers.values():
             by_queue.setdefault(consumer.queue, []).append(consumer)

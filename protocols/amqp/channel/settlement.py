@@ -1,12 +1,13 @@
-"""Settling many deliveries with one method: basic.ack or basic.nack with `multiple`, and recover.
+"""Settles many deliveries for one method: basic.ack or basic.nack with `multiple`, or
+basic.recover.
 
 A client may hold hundreds of thousands of deliveries. They are settled in slices, oldest first, as
 bulk work of the agenda. Meanwhile the connection is stalled, so its later methods wait; other
 clients are served. If the channel closes meanwhile, the settlement goes on, and afterwards the
 channel's other deliveries are requeued.
 
-A queue that gets back more deliveries than one slice is held from the first of them to the end of
-the settlement, so that it delivers all of them in order, before the messages behind them.
+If the deliveries to be requeued are more than one slice, their queues are held until the end of the
+settlement. So a queue delivers all requeued messages in order, before the messages behind them.
 """
 
 from __future__ import annotations
@@ -71,16 +72,16 @@ class Settlement(BulkTask):
         how: int,
         kept: dict[int, int] | None = None,
     ) -> None:
-        #: True once no delivery is left.
+        #: True once all deliveries are settled.
         self.finished = False
         self._connection = connection
         self._unacked = unacked
         self._last: i64 = last
         self._how = how
         self._kept = kept
-        #: All deliveries up to this tag are settled or kept.
+        #: All deliveries up to this tag are settled, or are in `kept`.
         self._done: i64 = 0
-        #: True if the channel's other deliveries are requeued afterwards.
+        #: True if the channel's other deliveries are requeued after this settlement.
         self._requeues_rest = False
         self._stalls = False
         #: The queues that are held until the settlement is finished.
@@ -97,7 +98,8 @@ class Settlement(BulkTask):
     def start_at_close(self) -> None:
         """Settle the first slice now, and the others later: the channel has closed.
 
-        If all channels of a connection close together, they settle about one slice in all now.
+        If all channels of a connection close together, they settle about one slice now in total,
+        not one slice each.
         """
         if self._connection.extra_cost < SETTLED_PER_SLICE:
             self._settle_slice()
@@ -105,7 +107,9 @@ class Settlement(BulkTask):
             self._connection.agenda.add_bulk(self)
 
     def requeue_rest(self) -> None:
-        """Requeue the deliveries that are outstanding afterwards: the channel has closed."""
+        """Requeue the deliveries that are outstanding after this settlement, because the channel
+        has closed.
+        """
         self._requeues_rest = True
 
     def run(self) -> None:

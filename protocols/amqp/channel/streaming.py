@@ -1,11 +1,11 @@
-"""Deliver the rows of a stream: each row becomes a basic.deliver with a header x-stream-offset.
+"""Delivers the rows of a stream: each row becomes a basic.deliver with a header x-stream-offset.
 
     deliver      frame, method, tag | delivery tag | 0, exchange, key
     header       frame, class, weight, size | properties before | offset | properties after
     body         frames
 
-The properties are copied from the row. They are split where the value of x-stream-offset belongs,
-at the end of the headers. The two parts are cached for the next rows with the same properties.
+The properties are copied from the row. They are split at the end of the headers, where the value of
+x-stream-offset is inserted. The two parts are cached for the next rows with the same properties.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _CONSUME: Final[i64] = 60 << 16 | 20
 #: Size of class, weight and body size, in bytes.
 _FIXED: Final[i64] = 12
 _HEADERS: Final = 1 << 13
-#: The message of every delivery from a stream. It is empty, because to settle such a delivery takes
-#: only its offset.
+#: The message of every delivery from a stream. It is empty, because such a delivery is settled by
+#: its offset alone.
 _NOTHING: Final = Message(Address("", ""), b"", PLAIN, 0)
 
 _EXCHANGE: Final[i64] = FIRST_BUFFER["exchange"]
@@ -81,7 +81,8 @@ class AmqpStreamConsumer(QueueStreamReader):
     def serve(self, batch: BatchView, row: i64) -> i64:
         """Deliver rows of a batch, from `row` on, while the consumer has credit. Hot path.
 
-        Return the number of rows that are done, including those too large for this client.
+        Return the number of rows that were handled. They include rows that were left out because
+        their properties do not fit into a frame of this client.
         """
         consumer = self.consumer
         pool = consumer.pool
@@ -179,7 +180,7 @@ class AmqpStreamConsumer(QueueStreamReader):
             start = end
 
     def _split_at_offset(self, properties: bytes) -> None:
-        """Cache these properties, split where the value of x-stream-offset belongs."""
+        """Cache these properties, split where the value of x-stream-offset is inserted."""
         self._last_properties = properties
         self._before, self._after = with_offset(properties)
 
@@ -217,7 +218,8 @@ def with_offset(properties: bytes) -> tuple[bytes, bytes]:
 def check_stream_consumer(
     queue: StreamQueue, vhost: VirtualHost, no_ack: bool, limited: bool
 ) -> None:
-    """Raise AmqpError, with the text of RabbitMQ, if a stream cannot serve a consumer.
+    """Raise AmqpError, with RabbitMQ's text, if a stream cannot serve a consumer with these
+    options.
 
     `limited` is True if the consumer has a prefetch count.
     """

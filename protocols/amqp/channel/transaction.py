@@ -1,8 +1,8 @@
 """tx mode: the publications and settlements of a channel since its last commit.
 
-A publication is checked and routed when it arrives, as in RabbitMQ. The commit delivers it to those
-of its queues that still exist (commit.py). A delivery that the client settles stays outstanding
-until the commit, so a rollback only clears the transaction.
+A publication is checked and routed when it arrives, as in RabbitMQ. The commit delivers the
+publication to those of its queues that still exist (commit.py). A delivery that the client settles
+stays outstanding until the commit, so a rollback only clears the transaction.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class TransactedPublication:
         self.number = number
 
     def prepare(self, plans: TargetPlans, vhost: VirtualHost) -> None:
-        """Give the route the plan of those targets that exist now, and prepare the message."""
+        """Replace the route by one to the targets that still exist, and prepare the message for it.
+        """
         old = self.route
         blind = old.blind if isinstance(old, CcRoute) else []
         route = CcRoute(old.exchange, [old.key], blind, plans.plan_of(self.targets))
@@ -59,13 +60,14 @@ class Transaction:
     def __init__(self, limit: int, parts_max: int) -> None:
         """Start an empty transaction.
 
-        Its message contents may have `limit` bytes together. A commit has effects all at once, so
-        the copies of its messages and its settlements may be `parts_max` together.
+        The contents of its messages may have at most `limit` bytes in total. All effects of a
+        commit happen in one turn, so the number of its settlements plus the copies of its messages
+        may be at most `parts_max`.
         """
         self.publications: list[TransactedPublication] = []
         #: Delivery tag -> ACKED, REJECTED or REQUEUED.
         self.settlements: dict[int, int] = {}
-        #: All deliveries with delivery tags up to this one that were outstanding are settled here.
+        #: The transaction settles all outstanding deliveries with delivery tags up to this number.
         self.settled_up_to: i64 = 0
         self._limit = limit
         self._size = 0
@@ -92,7 +94,8 @@ class Transaction:
         return self._parts_max - self._copies - len(self.settlements)
 
     def check_parts(self, more: int) -> None:
-        """Raise AmqpError if `more` further parts would exceed the limit of the transaction."""
+        """Raise AmqpError if `more` further parts (copies or settlements) would exceed `parts_max`.
+        """
         if self.room < more:
             raise AmqpError(
                 406,

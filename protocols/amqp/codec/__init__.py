@@ -1,4 +1,4 @@
-"""AMQP frames, field tables, properties and contents: bytes to values and back.
+"""Converts AMQP frames, field tables, properties and contents from bytes to values and back.
 
 Reading order:
 

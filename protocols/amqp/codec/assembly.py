@@ -1,4 +1,4 @@
-"""Assemble a content whose frames arrive in several chunks of input."""
+"""Assembles a content whose frames arrive in several chunks of input."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Assembly:
     def __init__(self, address: bytes, flags: i64) -> None:
         self.address = address
         self.flags: i64 = flags
-        #: Size of the missing part of the body, in bytes; -1 before the header.
+        #: Size of the missing part of the body, in bytes; -1 until the header frame has arrived.
         self.left: i64 = -1
-        #: Size of the whole body, in bytes; 0 before the header.
+        #: Size of the whole body, in bytes; 0 until the header frame has arrived.
         self.size: i64 = 0
         self._content = bytearray()
 

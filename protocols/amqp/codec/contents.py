@@ -84,7 +84,8 @@ class Frames(Encoding):
 
 
 class EncodedProperties(Encoding):
-    """The encoding of a dead letter: new flags and properties (`header`) of an unchanged content.
+    """The encoding of a dead letter: an unchanged content, whose flags and properties are replaced
+    by `header`.
 
     `source` is the encoding in which the message was published.
     """
@@ -119,8 +120,8 @@ class AmqpPropertyCodec(PropertyCodec):
         )
 
 
-#: Largest number of cached encodings. Above it, each request for a further encoding makes a new
-#: object.
+#: Largest number of cached encodings. Once so many are cached, each request for a further encoding
+#: makes a new object.
 _KNOWN_MAX: Final = 4_096
 _known: Final[dict[tuple[int, int], Frames]] = {}
 
@@ -142,8 +143,8 @@ def frames_of(channel: i64, frame_max: i64) -> Frames:
 def content_end(data: bytes, start: i64, number: i64, frame_max: i64) -> i64:
     """Return the end of the content whose header frame begins at `start`. Hot path.
 
-    Return 0 if the content must be handled frame by frame: it is incomplete or invalid, or has an
-    empty body frame, which is not relayed.
+    Return 0 if the content must be handled frame by frame, because it is incomplete or invalid or
+    has an empty body frame. (Empty body frames are not relayed.)
     """
     size: i64 = len(data)
     if (
@@ -195,8 +196,9 @@ def persistent(data: bytes, start: i64) -> bool:
 def slow_path_reasons(reasons: i64, data: bytes, start: i64) -> i64:
     """Return the reasons for the slow path that remain after a check of the property values.
 
-    `reasons` is a mask: those bits of Plan.slow_path_mask that apply to every content, or to a
-    content with these property flags. `start` is the position of the header frame.
+    `reasons` is a mask with the bits of Plan.slow_path_mask that apply to every content, and the
+    bits that apply to the property flags of this content. `start` is the position of the header
+    frame.
     """
     if reasons & PERSISTENCE and not persistent(data, start):
         reasons -= PERSISTENCE
@@ -210,7 +212,7 @@ def slow_path_reasons(reasons: i64, data: bytes, start: i64) -> i64:
 
 
 def names_keys(data: bytes, start: i64) -> bool:
-    """True if the headers may contain CC or BCC, which add routing keys."""
+    """True if the headers may contain CC or BCC, which name further routing keys."""
     end = _header_end(data, start)
     return data.find(b"\x02CC", start, end) >= 0 or data.find(b"\x03BCC", start, end) >= 0
 
@@ -262,10 +264,10 @@ def _property_at(data: bytes, start: i64, wanted: i64) -> i64:
 
 
 def content_for(message: Message, frames: Frames) -> bytes:
-    """Return the content of a message in frames of one receiving channel.
+    """Return the content of a message, encoded in the frames of one receiving channel.
 
-    The message caches the last result. Return b"" if the properties do not fit into one frame: a
-    content header cannot be split.
+    The message caches the last result. Return b"" if the properties do not fit into one frame,
+    because a content header cannot be split.
     """
     source = message.encoding
     if message.recoding is frames:
@@ -280,7 +282,7 @@ def content_for(message: Message, frames: Frames) -> bytes:
 
 
 def encoded_content(encoding: Encoding, content: bytes, frames: Frames, qos: i64) -> bytes:
-    """Return a content of any encoding in frames.
+    """Return a content of any encoding, encoded in `frames`.
 
     `qos` determines the delivery_mode if the message was not published through AMQP.
     """

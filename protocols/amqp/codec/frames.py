@@ -2,8 +2,8 @@
 
     frame     type(1) channel(2) length(4) payload(length) 0xCE
 
-The library pamqp has the list of all methods, and encodes the rare ones. Its decoder is not used,
-because it reads tables slowly (tables.py): `decode` replaces it.
+The library pamqp has the list of all methods, and encodes all methods except the most frequent
+ones. Its decoder is not used, because it reads tables slowly (tables.py); `decode` replaces it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 ACCESS_REQUEST: Final[i64] = 30 << 16 | 10
 ACCESS_REQUEST_OK: Final = b"\x00\x1e\x00\x0b\x00\x01"
 
-#: Fields that need not be UTF-8: other bytes become surrogates, as in `Address`. All other short
-#: strings must be UTF-8.
+#: Fields that need not be UTF-8. Bytes that are not UTF-8 become surrogates in them, as in
+#: `Address`. All other short strings must be UTF-8.
 _ANY_BYTES: Final = ("routing_key", "reply_text", "reason")
 
 #: Size of numeric arguments in bytes, by the types of AMQP 0-9-1 (an octet is one byte).

@@ -1,7 +1,8 @@
 """The AMQP form of a message in a stream: its content header, and its properties as columns.
 
-A row of a stream has the content header that an AMQP consumer gets, so that streaming.py can copy
-it. It also has one column for each property, for readers outside the broker (docs/streams.md).
+A row of a stream contains the content header that an AMQP consumer gets, so that streaming.py can
+copy the header. The row also has one column for each property, for readers outside the broker
+(docs/streams.md).
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ _WIDTHS: Final[list[i64]] = [
 ]
 #: Column of the headers: the last column, although the flag of the headers is not the last flag.
 _LAST: Final = PROPERTY_COLUMNS["headers"]
-#: Largest number of entries in each cache: headers of messages without properties, and results of
-#: `properties`. Properties of more than _KNOWN_SIZE_MAX bytes are not cached.
+#: Largest number of entries in each of the two caches: content headers of messages without
+#: properties (`_plain`), and results of `properties` (`_known`). Properties of more than
+#: _KNOWN_SIZE_MAX bytes are not cached.
 _KNOWN_MAX: Final = 1_024
 _KNOWN_SIZE_MAX: Final = 256
 
@@ -100,9 +102,10 @@ class AmqpHeaderCodec(HeaderCodec):
 
 
 def _columns(data: bytes) -> list[tuple[int, bytes]]:
-    """Return (column, value) of each property, in ascending order of the columns.
+    """Return a pair (column, value) for each property, in ascending order of the columns.
 
-    `data` is flags and properties. A property that is cut off, and all after it, are left out.
+    `data` is flags and properties. If a property is cut off, it and all later properties are left
+    out.
     """
     found: list[tuple[int, bytes]] = []
     headers: bytes | None = None

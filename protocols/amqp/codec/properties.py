@@ -4,8 +4,9 @@
             10 correlation_id   9 reply_to            8 expiration    7 message_id       6 timestamp
              5 type             4 user_id             3 app_id        2 cluster_id       1, 0 unused
 
-(AMQP 0-9-1, section 4.2.6.1.) The broker relays contents without reading their properties, so
-they can be invalid here. A property that cannot be read, and all that follow it, are left out.
+Source: AMQP 0-9-1, section 4.2.6.1. The broker relays contents without reading their properties, so
+the properties can be invalid here. If a property is cut off, it and all later properties are left
+out.
 """
 
 from __future__ import annotations
@@ -72,10 +73,10 @@ def write_properties(properties: Properties) -> bytes:
 
 
 def amended(data: bytes, headers: Mapping[str, object], changed: Mapping[str, object]) -> bytes:
-    """Return flags and properties after changes.
+    """Return new flags and properties: those in `data` with some headers and properties changed.
 
-    `data` is flags and properties before the changes. `headers` has the new values of headers by
-    name, `changed` those of other properties. The value None removes a header or property.
+    `headers` maps names of headers to their new values. `changed` maps names of properties other
+    than the headers to their new values. The value None removes a header or property.
     """
     kept = {name: value for name, _, value in split_properties(data)}
     if kept.get("delivery_mode", _MODES[0]) not in _MODES:
@@ -95,7 +96,8 @@ def amended(data: bytes, headers: Mapping[str, object], changed: Mapping[str, ob
 
 
 def split_properties(data: bytes) -> list[tuple[str, str, bytes]]:
-    """Return name, type and bytes of each property, up to the first that is cut off."""
+    """Return the name, type and bytes of each property before the first property that is cut off.
+    """
     found: list[tuple[str, str, bytes]] = []
     flags = int.from_bytes(data[:2], "big")
     at, end = 2, len(data)

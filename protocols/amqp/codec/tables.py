@@ -30,7 +30,7 @@ _NUMBERS: Final[dict[int, struct.Struct]] = {
         strict=True,
     )
 }
-#: Types of values without bytes. (Type 0 is in no specification, but some clients send it.)
+#: Types whose values have no bytes. (Type 0 is in no specification, but some clients send it.)
 _VOID: Final = b"V\0"
 _DECIMAL: Final = struct.Struct(">Bi")
 _TIMESTAMP: Final = struct.Struct(">Q")

@@ -1,4 +1,4 @@
-"""The channels of a connection: the open ones, and those that wait for channel.close-ok.
+"""The channels of a connection: open channels, and closing channels that wait for channel.close-ok.
 
 closing.py has the table of a channel's states.
 """
@@ -20,8 +20,8 @@ from protocols.amqp.errors import AmqpError
 from protocols.connection import ConnectionRegistry
 
 #: Limit of the total size of the incomplete contents on one connection: UNFINISHED times the size
-#: of the largest message, plus UNFINISHED_LEAST bytes. The second part leaves room for the frames
-#: if the largest message is small.
+#: of the largest message, plus UNFINISHED_LEAST bytes. The constant part leaves room for the
+#: overhead of the frames if the largest message is small.
 UNFINISHED: Final[i64] = 4
 UNFINISHED_LEAST: Final[i64] = 1 << 20
 
@@ -32,7 +32,8 @@ class ChannelTable:
     def __init__(self, message_max: i64) -> None:
         #: Open channels by number.
         self.open: dict[int, Channel] = {}
-        #: Numbers of the channels that the broker has closed and whose channel.close-ok is missing.
+        #: Numbers of the channels that the broker has closed and for which the client has not sent
+        #: channel.close-ok yet.
         self.closing: set[int] = set()
         self._message_max: i64 = message_max
         #: Size of the incomplete contents on all channels, in bytes, frames included.
@@ -86,7 +87,7 @@ class ChannelTable:
         self.closing.clear()
 
     def confirm(self) -> None:
-        """Send the confirms of all channels, as far as they can be sent now."""
+        """Send the confirms that are ready, on all channels."""
         for channel in self.open.values():
             channel.publisher.confirm()
 

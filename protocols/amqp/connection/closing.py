@@ -57,8 +57,8 @@ from protocols.amqp.errors import AmqpError
 
 #: Time for which a closing connection waits for connection.close-ok, in milliseconds.
 CLOSING_MS: Final = 5_000
-#: Time after which the connection of a client with a refused login ends, in milliseconds, if the
-#: client does not understand a connection.close during the login.
+#: Time in milliseconds from a refused login to the end of the connection, if the client does not
+#: understand a connection.close during the login.
 REFUSAL_MS: Final = 3_000
 
 #: The two verbs whose action depends on the state.

@@ -6,7 +6,7 @@
                    |- exclusive_queues          deleted with the connection
                    `- METHODS                   table of the channel methods   (methods.py)
 
-`_parse` is the hot path. It takes basic.publish with its content, and basic.ack, straight from the
+`_parse` is the hot path. It handles basic.publish with its content, and basic.ack, directly in the
 input, without a frame object. Every other frame goes through `_on_frame`.
 
 An AmqpError ends the channel on which it happened (soft error) or the connection (hard error), as
@@ -76,8 +76,8 @@ _CHANNEL_CLOSE: Final[i64] = 20 << 16 | 40
 _CHANNEL_CLOSE_OK: Final[i64] = 20 << 16 | 41
 #: Class id of the basic methods.
 BASIC: Final[i64] = 60
-#: Cost of a method that is not a basic method, in units of BUDGET: a declaration takes as long as a
-#: hundred publications.
+#: Cost of a method that is not a basic method, in units of BUDGET, because a declaration takes as
+#: long as a hundred publications.
 DECLARED: Final[i64] = 100
 #: Methods that a running connection may send and that need no reply.
 _IGNORED: Final = ("Connection.Blocked", "Connection.Unblocked")
@@ -95,8 +95,8 @@ class AmqpConnection(ConnectionInterface):
         #: Size of the largest message body, in bytes.
         self.message_max: i64 = front.broker.limits.message
         self.channels = ChannelTable(self.message_max)
-        #: Number of the channel, and method (class id << 16 | method id; 0 for none), of the frame
-        #: that is being handled.
+        #: Channel number of the frame that is being handled, and its method (class id << 16 |
+        #: method id; 0 for none).
         self.current_channel: i64 = 0
         self.current_method: i64 = 0
         self.deadline = self.agenda.now + options.handshake_ms
@@ -105,7 +105,7 @@ class AmqpConnection(ConnectionInterface):
         #: A content that came in several chunks, while the search for its destinations pauses; None
         #: at other times.
         self._searching: tuple[ChannelPublisher, Assembly] | None = None
-        #: Position in the input behind the frame that is being handled.
+        #: Position in the input after the frame that is being handled.
         self._cursor: i64 = 0
 
     @property
@@ -122,7 +122,8 @@ class AmqpConnection(ConnectionInterface):
     # -- frames
 
     def consume(self, data: bytes) -> i64:
-        """Handle the complete frames at the beginning of `data`, up to a BUDGET of work.
+        """Handle the complete frames at the beginning of `data`, until their work amounts to
+        BUDGET.
 
         Return the number of bytes that were handled.
         """
@@ -317,7 +318,9 @@ class AmqpConnection(ConnectionInterface):
             self._publish_content(publisher, content)
 
     def _publish_content(self, publisher: ChannelPublisher, content: Assembly) -> None:
-        """Publish a content that came in several chunks, or keep it while its search pauses."""
+        """Publish a content that came in several chunks, or keep it while the search for its
+        destinations pauses.
+        """
         self._searching = None
         cost = publisher.publish(content.address, content.flags, content.content)
         if cost == SEARCHING:
@@ -426,7 +429,7 @@ class AmqpConnection(ConnectionInterface):
     # -- errors and closing (closing.py)
 
     def _fail(self, error: AmqpError) -> None:
-        """Close the channel after a soft error, the connection after a hard one."""
+        """Close the channel after a soft error, or the connection after a hard error."""
         if error.hard or self.current_channel not in self.channels.open:
             self.fail_connection(error)
         else:

@@ -1,8 +1,9 @@
 """The handshake: protocol header, login, tuning (AMQP 0-9-1, sections 2.2.4 and 4.2).
 
-states.py has the table of the steps. A Handshake handles the client's methods, and keeps the
-results: the client's properties, its user and identity, and the limits that both sides have agreed
-on. The connection is a parameter of each method, so that the two objects form no reference cycle.
+states.py has the table of the steps. A Handshake handles the client's methods during the handshake,
+and keeps the results: the client's properties, its user and identity, and the limits that both
+sides have agreed on. The connection is a parameter of each method, so that the two objects form no
+reference cycle.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class Handshake:
         self.client = ClientProperties({})
         #: Mechanism of the login, as the client named it.
         self.mechanism = ""
-        #: User name: the name that the client gave, and once the login is accepted, the name of the
-        #: identity.
+        #: User name: at first the name that the client gave; once the login is accepted, the name
+        #: of the identity.
         self.user = ""
         #: Identity of the client's user; None until the login is accepted.
         self.identity: Identity | None = None
@@ -246,7 +247,7 @@ class Handshake:
     def renew(self, authenticator: Authenticator, vhost: VirtualHost | None) -> str:
         """Renew the identity after a change of users or permissions.
 
-        Return why the client may not stay connected, or "" if it may.
+        Return the reason why the client may not stay connected, or "" if it may.
         """
         known = self.identity
         if known is None:

@@ -32,7 +32,8 @@ Handler = Callable[[Channel, Any], None]
 RETUNING_CLIENTS: Final = ("py-amqp",)
 #: Highest priority of a consumer; the lowest is its negative.
 PRIORITY_MAX: Final = 1 << 31
-#: Queues and exchanges that the check of a declaration walks over for one unit of BUDGET.
+#: The number of queues and exchanges that the check of a declaration visits at the cost of one unit
+#: of BUDGET.
 WALKED_PER_UNIT: Final = 5
 _REPLY_QUEUE: Final = DIRECT.decode()
 
@@ -132,7 +133,7 @@ def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
             raise AccessRefused(f"queue name '{method.queue}' contains reserved prefix 'amq.*'")
         name = method.queue or f"amq.gen-{owner.front.broker.new_id()}"
         arguments: Mapping[str, object] = method.arguments or {}
-        # A stream outlives its clients, which would not know its generated name.
+        # A stream outlives its clients, and later clients would not know a generated name.
         if not method.queue and arguments.get("x-queue-type") == "stream":
             raise PreconditionFailed(
                 "Cannot declare a server-named queue for type rabbit_stream_queue"
@@ -189,7 +190,8 @@ def _binding(channel: Channel, method: spec.Queue.Bind | spec.Queue.Unbind) -> t
     name = method.queue or _last_queue(channel)
     _require(channel, "write", "queue", name)
     _require(channel, "read", "exchange", method.exchange)
-    # Without queue and key, the last queue is bound under its own name (section 1.7.2.3).
+    # If the client names neither queue nor key, the queue declared last is bound under its own name
+    # (section 1.7.2.3).
     return name, method.routing_key or ("" if method.queue else name)
 
 
@@ -422,7 +424,7 @@ def _reply(channel: Channel, method: Any, reply: Any) -> None:
 
 
 def _last_queue(channel: Channel) -> str:
-    """Return the name of the queue declared last: a method that names no queue refers to it.
+    """Return the name of the queue declared last, to which a method without a queue name refers.
 
     Raises NotFound if the channel has declared none.
     """
@@ -457,5 +459,5 @@ def _require(channel: Channel, operation: str, kind: str, name: str) -> None:
 
 
 def _rights(channel: Channel) -> DeclarationRights:
-    """Return what the channel's user may declare in its virtual host."""
+    """Return the rights of the channel's user: what the user may declare in the virtual host."""
     return channel.vhost.rights_of(channel.identity, channel.connection.administrator)

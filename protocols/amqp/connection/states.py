@@ -11,7 +11,7 @@
     closing     connection.close-ok       (other input is ignored)        closed
 
 A connection is `closing` from the broker's connection.close to the client's connection.close-ok;
-closing.py has the causes. Operators see these names as the state of a connection.
+closing.py has the causes. Operators see the names of the states in the list of connections.
 """
 
 from __future__ import annotations

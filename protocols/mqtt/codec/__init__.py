@@ -1,4 +1,4 @@
-"""MQTT packets: bytes to values and back, at every protocol level.
+"""Converts MQTT packets from bytes to values and back, at every protocol level.
 
 Reading order:
 

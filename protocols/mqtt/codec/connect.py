@@ -1,4 +1,4 @@
-"""Read a CONNECT, the packet that names the protocol level of the connection.
+"""Reads a CONNECT, the packet that names the protocol level of the connection.
 
     protocol name   level (1 byte)   flags (1 byte)   keep-alive (2 bytes)   [properties]
     client identifier   [[properties] topic, payload of the will]   [user]   [password]
@@ -40,7 +40,7 @@ NEVER: Final = 0xFFFFFFFF
 
 
 class UnacceptableVersion(Exception):
-    """A CONNECT names a protocol level that the broker does not support.
+    """An error: a CONNECT names a protocol level that the broker does not support.
 
     `level` is the protocol level in which the broker writes the refusal.
     """
@@ -51,7 +51,7 @@ class UnacceptableVersion(Exception):
 
 
 class WillMessage:
-    """The will in a CONNECT: the broker publishes it when the client disappears."""
+    """The will in a CONNECT: the message that the broker publishes when the connection breaks."""
 
     def __init__(
         self, topic: str, body: bytes, qos: int, retain: bool, properties: Properties5
@@ -93,14 +93,16 @@ class Connect:
 
     @property
     def expiry(self) -> int:
-        """Seconds that the session shall outlive its connection; NEVER if it shall not expire."""
+        """Time in seconds that the session shall outlive its connection; NEVER if it shall not
+        expire.
+        """
         if self.level == LEVEL_5:
             return self.properties.number(SESSION_EXPIRY, 0)
         return 0 if self.clean else NEVER
 
     @property
     def receive_maximum(self) -> int:
-        """Number of QoS 1 and 2 messages to the client that may be unacknowledged at once."""
+        """Largest number of unacknowledged QoS 1 and QoS 2 messages to the client at one time."""
         return self.properties.number(RECEIVE_MAXIMUM, 65_535)
 
     @property
@@ -110,7 +112,7 @@ class Connect:
 
     @property
     def topic_alias_maximum(self) -> int:
-        """Number of topic aliases that the client accepts."""
+        """Highest topic alias that the client accepts; 0 if it accepts none."""
         return self.properties.number(TOPIC_ALIAS_MAXIMUM, 0)
 
     @property
@@ -183,7 +185,7 @@ def read_connect(reader: PacketReader) -> Connect:
 
 
 def topic_name(name: str) -> str:
-    """Return a name if it is a valid topic name [MQTT-3.3.2-2], [MQTT-4.7.3-1].
+    """Return `name` if it is a valid topic name [MQTT-3.3.2-2], [MQTT-4.7.3-1].
 
     Raises MalformedPacket.
     """

@@ -13,8 +13,9 @@
     Payload Format            header x-mqtt-payload-format
     RETAIN, QoS 2             headers x-mqtt-retain, x-mqtt-qos
 
-Other properties of AMQP, such as message_id and type, become User Properties of the same name. The
-headers are read back, so that a message that went through AMQP comes back equal.
+Other properties of AMQP, such as message_id and type, become User Properties of the same name. A
+message that goes back from AMQP to MQTT gets its properties back from the headers, so it is
+unchanged.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from protocols.mqtt.codec.properties import (
 _SHORT: Final = 255
 #: Largest size of a name in a field table (AMQP 0-9-1 section 4.2.5.5), in bytes.
 _NAME: Final = 128
-#: Properties of AMQP without a counterpart in MQTT: they become User Properties.
+#: Properties of AMQP without a counterpart in MQTT. They become User Properties.
 _FOREIGN: Final = (
     "content_encoding",
     "priority",
@@ -193,7 +194,9 @@ def described_by(properties: Properties, expires: bool) -> Properties5:
 
 
 def _write_user(user: list[tuple[str, str]], headers: dict[str, object]) -> None:
-    """Write User Properties as headers, and also as a list if headers cannot represent them all."""
+    """Add User Properties to `headers`, each as a header. If headers cannot represent all of them,
+    also add the header x-mqtt-user-properties with a list of all.
+    """
     needs_list = False
     for name, value in user:
         if not name or name in headers or name in ALL or len(name.encode()) > _NAME:
@@ -225,7 +228,9 @@ def _read_user(headers: dict[str, object], user: list[tuple[str, str]]) -> None:
 
 
 def _as_text(value: object) -> str:
-    """Return a header's value as text: a string, bytes or a time as such, other types as JSON."""
+    """Return a header's value as text: a string unchanged, bytes decoded, a time in ISO 8601, other
+    types as JSON.
+    """
     if isinstance(value, str):
         return value
     if isinstance(value, bytes):

@@ -1,4 +1,4 @@
-"""Parse the MQTT packets that the journal of a virtual host has captured.
+"""Parses the MQTT packets that the journal of a virtual host has captured.
 
 The event loop captures runs of packets unparsed, which costs little. The thread that writes the
 journal parses them.
@@ -15,8 +15,8 @@ from broker.messages.message import SWAP_SEPARATORS
 from broker.stream.rows import PacketParser, PublishRun, RowName, StreamRows
 
 _EXCHANGE: Final = b"amq.topic"
-#: Number of slots of the cache of topic names; the slot of a name follows from a hash of its bytes.
-#: Names of more than _LONGEST bytes, with their two bytes of size, are not cached.
+#: Number of slots of the cache of topic names; a hash of the name's bytes chooses the slot. A name
+#: of more than _LONGEST bytes, its two bytes of size included, is not cached.
 _SLOTS: Final[i64] = 1_024
 _LONGEST: Final[i64] = 256
 #: Odd factor of the hash: multiplication by it spreads each bit of a name over many bits.
@@ -41,7 +41,7 @@ class MqttPacketParser(PacketParser):
     def __init__(self) -> None:
         empty = CachedName(b"", RowName(b"", b""))
         self._cache = [empty] * int(_SLOTS)
-        #: Names that are too short to be compared eight bytes at a time.
+        #: The cached names that are too short to be compared eight bytes at a time.
         self._short: dict[bytes, RowName] = {}
 
     def parse(self, packets: PublishRun, rows: StreamRows) -> None:

@@ -1,4 +1,4 @@
-"""Read the fields of MQTT packets, and write packets of levels 3 and 4.
+"""Reads the fields of MQTT packets, and writes packets of levels 3 and 4.
 
     packet    type and flags (1 byte)   remaining length (1 to 4 bytes, 7 bits in each)
               variable header   payload
@@ -49,7 +49,7 @@ FAILURE: Final = 0x80
 
 
 class MalformedPacket(Exception):
-    """The client broke the protocol, so its connection is closed [MQTT-4.8.0-1].
+    """An error: the client broke the protocol, so its connection is closed [MQTT-4.8.0-1].
 
     `reason` is counted in the metrics; `code` is the reason code for a client of level 5.
     """
@@ -106,7 +106,9 @@ class PacketReader:
         return number
 
     def block(self) -> bytes:
-        """Read a size (a variable byte integer) and that many bytes; return both, encoded."""
+        """Read a size (a variable byte integer) and that many bytes. Return both as they are in the
+        packet.
+        """
         start = self._at
         self.take(self.variable())
         return self._packet[start : self._at]
@@ -137,7 +139,7 @@ class PacketReader:
             raise MalformedPacket("the packet has bytes after its last field")
 
     def rest(self) -> bytes:
-        """Return all bytes that are not read yet. They stay unread."""
+        """Return all bytes that are not read yet, without reading them."""
         return self._packet[self._at :]
 
 
@@ -155,7 +157,7 @@ def decoded(data: bytes) -> str:
 
 
 def remaining_length(length: int) -> bytes:
-    """Encode an integer in one to four bytes of seven bits each, the low bits first."""
+    """Return an integer in one to four bytes of seven bits each, the low bits first."""
     encoded = b""
     while length >= 128:
         encoded += bytes([length & 127 | 128])

@@ -1,6 +1,7 @@
-"""Read and write the packets of MQTT 5. PUBLISH and CONNECT have modules of their own.
+"""Reads and writes the packets of MQTT 5. PUBLISH and CONNECT have modules of their own.
 
-The `read_` functions check a packet on its own; their callers check it against the session.
+The `read_` functions check the packet alone; their callers check it against the state of the
+session.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ _CODES: Final[dict[int, tuple[int, ...]]] = {
     int(AUTH): (CONTINUE_AUTHENTICATION, REAUTHENTICATE),
 }
 
-#: The properties of a packet without any: shared, and never changed.
+#: The properties of a packet without properties. All such packets share this object, which is never
+#: changed.
 _NO_PROPERTIES: Final = Properties5()
 
 
@@ -75,7 +77,7 @@ class Acknowledgement:
 
 
 class ReasonPacket:
-    """A DISCONNECT or AUTH: a reason code with properties."""
+    """A DISCONNECT or AUTH, which consists of a reason code and properties."""
 
     def __init__(self, code: int, properties: Properties5) -> None:
         self.code = code

@@ -1,11 +1,12 @@
-"""Read and write the properties of MQTT 5 packets (section 2.2.2).
+"""Reads and writes the properties of MQTT 5 packets (section 2.2.2).
 
     properties   length (variable)   identifier (1 byte) value   identifier (1 byte) value   ...
 
 _TABLE has the type of each property's value and the packets in which the property may occur. A User
-Property may be repeated in every packet, a Subscription Identifier in a PUBLISH; every other
-property may occur once. An invalid value makes a packet malformed. A property in the wrong packet
-is a protocol error, and so is a property that is repeated but must not be.
+Property may occur several times in any packet, and a Subscription Identifier several times in a
+PUBLISH; every other property may occur once. An invalid value makes a packet malformed. A property
+in a packet where it may not occur is a protocol error, and so is a property that may occur once and
+is repeated.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ _TEXT: Final = 4
 _BINARY: Final = 5
 _PAIR: Final = 6
 
-#: Stands for the will in the lists of packet types: a CONNECT has a second list of properties, the
-#: properties of its will.
+#: Stands for the will in the lists of packet types, because a will in a CONNECT has properties of
+#: its own.
 WILL: Final = 0
 
 _ANSWERS: Final = (int(PUBACK), int(PUBREC), int(PUBREL), int(PUBCOMP), int(SUBACK), int(UNSUBACK))
@@ -91,7 +92,8 @@ _EVERYWHERE: Final = (
 class Property:
     """The rules for one property, from the table in section 2.2.2.2.
 
-    `kind` is the type of its value; `places` are the packet types in which it may occur.
+    `kind` is the type of the property's value; `places` are the packet types in which the property
+    may occur.
     """
 
     def __init__(
@@ -151,19 +153,19 @@ class Properties5:
         self.identifiers: list[int] = []
 
     def number(self, identifier: int, default: int) -> int:
-        """Return the number of a property, or the default if it is absent."""
+        """Return the value of a numeric property, or `default` if the property is absent."""
         return self.numbers.get(identifier, default)
 
     def text(self, identifier: int) -> str | None:
-        """Return the text of a property; None if it is absent."""
+        """Return the value of a text property; None if the property is absent."""
         return self.texts.get(identifier)
 
     def binary(self, identifier: int) -> bytes | None:
-        """Return the binary data of a property; None if it is absent."""
+        """Return the value of a binary property; None if the property is absent."""
         return self.binaries.get(identifier)
 
     def has(self, identifier: int) -> bool:
-        """True if a property is present. Only for properties that may not be repeated."""
+        """True if a property is present. Not for User Properties and Subscription Identifiers."""
         return identifier in self.numbers or identifier in self.texts or identifier in self.binaries
 
     def encoded(self) -> bytes:

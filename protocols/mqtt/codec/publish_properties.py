@@ -1,4 +1,5 @@
-"""Properties of a PUBLISH of level 5: those that are relayed, and those for the broker.
+"""Reads the properties of a PUBLISH of level 5, and separates the relayed properties from those for
+the broker.
 
 Most publishers send the same properties many times. So the properties of a connection's
 publications are parsed once for each distinct encoding, and cached.
@@ -36,13 +37,14 @@ class PublishProperties:
         self.relayed = relayed
         #: The topic alias; 0 for none.
         self.alias = alias
-        #: The message expiry interval in seconds; below 0 for none.
+        #: The message expiry interval in seconds; -1 for none.
         self.expiry = expiry
         #: True if the payload is declared to be UTF-8.
         self.text = text
-        #: The producer's number of this message, for deduplication.
+        #: The producer and its sequence number for this message, for deduplication; None if the
+        #: message has none.
         self.publication: NumberedPublication | None = None
-        #: True if the producer's number is invalid.
+        #: True if the User Properties for deduplication are invalid.
         self.misnumbered = False
 
 

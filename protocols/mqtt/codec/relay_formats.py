@@ -1,6 +1,7 @@
-"""Relay formats: which PUBLISH packets can be relayed unchanged to which MQTT subscribers.
+"""Relay formats, which tell which PUBLISH packets can be relayed unchanged to which MQTT
+subscribers.
 
-Packets of level 5 have properties, those of the older levels have none.
+PUBLISH packets of level 5 have properties, PUBLISH packets of the older levels have none.
 """
 
 from __future__ import annotations

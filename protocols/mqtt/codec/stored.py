@@ -1,4 +1,4 @@
-"""MQTT contents in the store: unchanged, after the number of their encoding.
+"""MQTT contents in the store: each is stored unchanged, after the number of its encoding.
 
 tag 16   number of the encoding (1 byte)   properties and payload
 """

@@ -1,6 +1,6 @@
 """Rules for topic names and filters, and the route of a topic name.
 
-A topic name and its routing key differ in `/` and `.`, which are swapped: the topic `a/b.c` has the
+The routing key of a topic name is the name with `/` and `.` exchanged: the topic `a/b.c` has the
 routing key `a.b/c`. A topic filter is not converted, because the matcher knows its grammar.
 """
 
@@ -20,7 +20,8 @@ from protocols.mqtt.codec.reasons import PROTOCOL_ERROR
 
 #: The exchange that all topics belong to.
 EXCHANGE: Final = "amq.topic"
-#: First levels of topics that clients cannot publish to: publications are acknowledged and dropped.
+#: First levels of topics that clients cannot publish to. A publication to such a topic is
+#: acknowledged and dropped.
 RESERVED: Final = ("$SYS", "$share")
 #: Prefix of the name of a shared subscription.
 SHARE: Final = "$share/"
@@ -30,14 +31,16 @@ LENGTH_MAX: Final = 65_535
 
 
 class MqttTopics:
-    """The broker's limits for topics: a number of levels, and filters that no client may use."""
+    """The broker's limits for topics: the largest number of levels, and the filters that no client
+    may use.
+    """
 
     def __init__(self, max_levels: int, no_subscribe: list[str]) -> None:
         self.max_levels = max_levels
         self.no_subscribe = no_subscribe
 
     def resolve(self, context: PublishContext, topic: bytes, slot: SearchSlot) -> Route | None:
-        """Make and return the route of a topic name that the publish context does not have yet.
+        """Return a new route for a topic name for which the publish context has no route yet.
 
         Return None if the search for the route's plan pauses. The caller then calls again, with the
         same slot. Raises MalformedPacket.

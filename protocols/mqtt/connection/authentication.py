@@ -58,7 +58,7 @@ class EnhancedAuthentication:
     ) -> None:
         """Handle an AUTH packet: continue the authentication, or begin a re-authentication.
 
-        `connected` is True after the CONNACK, `decide` is called with the verdict and the last data
+        `connected` is True after the CONNACK. `decide` is called with the verdict and the last data
         for the client. Raises MalformedPacket.
         """
         if packet.properties.text(AUTHENTICATION_METHOD) != self.method:
@@ -101,6 +101,6 @@ class EnhancedAuthentication:
         decide(step.verdict, step.data)
 
     def close(self) -> None:
-        """Drop the conversation: the connection has ended."""
+        """Drop the conversation, because the connection has ended."""
         self._conversation = None
         self._decide = None

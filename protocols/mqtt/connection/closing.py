@@ -31,29 +31,31 @@ from protocols.mqtt.codec.reasons import (
     SERVER_SHUTTING_DOWN,
 )
 
-#: States of a connection: no CONNECT was read; the authenticator's verdict is missing; the session
-#: is attached, and the CONNACK waits for the store; the CONNACK is sent; the connection has ended.
+#: States of a connection. AWAITING_CONNECT: no CONNECT was read. AUTHENTICATING: the
+#: authenticator's verdict is missing. OPENING: the session is attached, and the CONNACK waits for
+#: the store. CONNECTED: the CONNACK is sent. CLOSED: the connection has ended.
 AWAITING_CONNECT: Final = 0
 AUTHENTICATING: Final = 1
 OPENING: Final = 2
 CONNECTED: Final = 3
 CLOSED: Final = 4
 
-#: Packets that a verb sends. A DISCONNECT exists in level 5 only, and a CONNACK of an older level
-#: only if a return code fits the reason.
+#: Packets that a verb sends. A DISCONNECT from the broker exists only in level 5. At an older
+#: level, a CONNACK is sent only if one of its return codes fits the reason.
 NO_PACKET: Final = 0
 CONNACK_PACKET: Final = 1
 DISCONNECT_PACKET: Final = 2
 
-#: Parts that a connection releases when it has ended: none; its unfinished login; or its session,
-#: its publish context and its will.
+#: The parts that a connection releases when it has ended. RELEASE_LOGIN: its unfinished login.
+#: RELEASE_SESSION: its session, its publish context and its will.
 RELEASE_NOTHING: Final = 0
 RELEASE_LOGIN: Final = 1
 RELEASE_SESSION: Final = 2
 
 
 class ClosingRow:
-    """The effect of the verbs in one state: the packets of `close` and `reject`, and the release.
+    """The effect of the verbs in one state: the packets that `close` and `reject` send, and the
+    parts that every verb releases.
 
     The verbs `abort` and `on_closed` send no packet in any state.
     """
@@ -83,7 +85,8 @@ CLOSE_CODES: Final = {
 def last_packet(
     packet: int, level: int, return_code: int, reason_code: int, text: str, size_max: int
 ) -> bytes:
-    """Return the packet that tells a client why its connection ends; b"" if there is none.
+    """Return the packet that tells a client the reason for the end of its connection; b"" if there
+    is none.
 
     `packet` is NO_PACKET, CONNACK_PACKET or DISCONNECT_PACKET. `return_code` is for a CONNACK of
     level 3 or 4 (0: none fits), `reason_code` and `text` are for level 5. `size_max` is the

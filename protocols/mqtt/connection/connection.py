@@ -7,8 +7,8 @@
                    --context--> PublishContext    what the client may publish, and its routes
                    --replies--> PublishReplies    acknowledgements that wait for the store
 
-The connection holds what is known about the client; its handler reads the packets. closing.py has
-the ways in which a connection closes.
+The connection has the state of the client; its handler reads the packets. closing.py has the ways
+in which a connection closes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class InputHandler:
 
     @abstractmethod
     def parse(self, data: bytes, position: i64) -> i64:
-        """Handle the complete packets in `data` from `position` on; return where they end.
+        """Handle the complete packets in `data` from `position` on; return the position where they
+        end.
 
         Raises MalformedPacket.
         """
@@ -91,7 +92,8 @@ class MqttConnection(SessionConnection):
         #: The protocol level; 0 before the CONNECT.
         self.level = 0
         self.replies = PublishReplies(self)
-        #: The client's identity for all virtual hosts; `context.identity` is the one in `vhost`.
+        #: The client's identity for all virtual hosts; `context.identity` is its identity in
+        #: `vhost`.
         self.identity: Identity | None = None
         self.context: PublishContext | None = None
         self.session: Session | None = None
@@ -100,7 +102,8 @@ class MqttConnection(SessionConnection):
         self.client_id = ""
         #: Keep-alive interval in seconds; 0 for no limit.
         self.keep_alive: i64 = 0
-        #: Largest packet that the client may send, and that it accepts (0: any), in bytes.
+        #: Size in bytes of the largest packet that the client may send, and of the largest packet
+        #: that it accepts (0: any size).
         self.packet_max: i64 = LOGIN_INPUT_MAX
         self.send_max: i64 = 0
         self.deadline = self.agenda.now + front.options.handshake_ms
@@ -229,7 +232,7 @@ class MqttConnection(SessionConnection):
     # -- time
 
     def advance(self, now: int) -> None:
-        """Close the connection after one and a half keep-alive intervals without input
+        """Close the connection if there was no input for one and a half keep-alive intervals
         [MQTT-3.1.2-22], or if the login was not complete in time.
         """
         limit: i64 = self.keep_alive * 1500
@@ -267,7 +270,9 @@ class MqttConnection(SessionConnection):
         self.touch()
 
     def _release(self) -> None:
-        """Publish the will, unless a DISCONNECT removed it [MQTT-3.1.2-8]; detach the session."""
+        """Detach the session, and publish the will unless a DISCONNECT has removed it
+        [MQTT-3.1.2-8].
+        """
         release = CLOSING[self.state].release
         self.state = CLOSED
         if release == RELEASE_NOTHING:

@@ -1,7 +1,7 @@
-"""The owner of a client identifier: which users may connect with it.
+"""Decides which users may connect with a client identifier.
 
-A session belongs to the user who opened it, and a rule can reserve an identifier for a user. All
-anonymous clients count as one user.
+A session belongs to the user who opened it, and a rule can reserve a client identifier for a user.
+All anonymous clients count as one user.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from protocols.mqtt.connection.service import MqttService
 def identifier_refusal(
     service: MqttService, vhost: VirtualHost, client_id: str, identity: Identity, user: Identity
 ) -> str:
-    """Return why a user may not connect with a client identifier; "" if the user may connect.
+    """Return the reason why a user may not connect with a client identifier; "" if the user may
+    connect.
 
     `user` is the identity from the login, `identity` the user's identity in the virtual host. The
-    reason names the owner, so it is for the log only.
+    reason names the owner of the client identifier, so it is only for the log.
     """
     if not client_id:
         return ""

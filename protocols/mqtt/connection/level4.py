@@ -1,4 +1,4 @@
-"""Handle the packets of MQTT 3.1 and 3.1.1 from a client that has a session."""
+"""Handles the packets of MQTT 3.1 and 3.1.1 from a client that has a session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handle the packets of MQTT 5 from a client that has a session."""
+"""Handles the packets of MQTT 5 from a client that has a session."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Level5Handler(PacketHandler):
         self._expiry = expiry
         self._authentication = authentication
         self._properties = PublishPropertiesReader()
-        #: Topic names by the client's aliases. Most clients have none.
+        #: Topic names by topic alias; None until the client uses an alias. Most clients use none.
         self._aliases: dict[int, bytes] | None = None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Log a client in, from its CONNECT to the CONNACK: credentials, verdict, session.
+"""Logs a client in, from its CONNECT to the CONNACK: credentials, verdict, session.
 
 CONNECT --> verdict on the credentials --> session --> CONNACK --> Level4Handler, Level5Handler
         `-> AUTH <-> AUTH ... (level 5) -^
@@ -78,7 +78,7 @@ from protocols.mqtt.session.publish_writer import Level4Writer, Level5Writer, Pu
 from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.wills import will_of
 
-#: Size of the largest packet that MQTT permits, in bytes: a Maximum Packet Size of at least this
+#: Size in bytes of the largest packet that MQTT permits. A Maximum Packet Size of at least this
 #: size is no limit.
 PACKET_MAX: Final = 268_435_460
 
@@ -385,8 +385,9 @@ class Login(InputHandler):
         will = connection.will
         if will is None or not self._service.topics.serves(swap(will.message.address.key)):
             return None
-        # If the route is refused, no search is needed. If the search pauses, its result is not
-        # needed here: the will is routed again when it is published.
+        # Whether the route is refused is known without a search. If the search for destinations
+        # pauses, its result is not needed here, because the will is routed again when it is
+        # published.
         route = connection.vhost.route(context, EXCHANGE, will.message.address.key, SearchSlot())
         refused = route is not None and route.plan.refusal is not None
         return None if refused else will.definition()
@@ -394,7 +395,8 @@ class Login(InputHandler):
     def _granted(self, connect: Connect, client_id: str, expiry: int, data: bytes) -> Properties5:
         """Return the properties of a CONNACK (section 3.2.2.3).
 
-        They have the limits of the broker, and the values that differ from those in the CONNECT.
+        They are the broker's limits, and the values that the broker has changed or assigned, such
+        as a shorter session expiry.
         """
         connection, options = self._connection, self._service.options
         granted = Properties5()

@@ -1,11 +1,11 @@
-"""Read publications at every protocol level, and pass them to the core as messages.
+"""Reads publications at every protocol level, and passes them to the core as messages.
 
     PUBLISH   topic name   packet identifier (QoS 1, 2)   properties (level 5)   payload
 
 The levels differ only in the properties: a publication without properties has one byte more at
-level 5, the length 0 of the properties. So one loop reads publications of all levels. Adjacent
-QoS 0 packets to the same subscribers are a run, which is relayed as one slice of the input. Other
-packets are handled by the subclass for the level.
+level 5, the length 0 of the properties. So one loop reads publications of all levels. Adjacent QoS
+0 packets to the same subscribers are a run, which is relayed as one slice of the input. The
+subclass for the level handles other packets.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ _PUBLISH_0: Final[i64] = PUBLISH << 4
 _PUBLISH_1: Final[i64] = PUBLISH << 4 | AT_LEAST_ONCE << 1
 _PUBACK: Final[i64] = PUBACK << 4
 _PUBREC: Final[i64] = PUBREC << 4
-#: Bits of `Plan.slow_path_mask` with which packets are not relayed unchanged: for packets of levels
-#: 3 and 4, and for packets of level 5.
+#: The bits of `Plan.slow_path_mask` that each prevent a packet from being relayed unchanged:
+#: _SLOW_4 for packets of levels 3 and 4, _SLOW_5 for packets of level 5.
 _SLOW_4: Final[i64] = ALWAYS | QUEUES | APART_4
 _SLOW_5: Final[i64] = ALWAYS | QUEUES | APART_5
 #: Reason codes that publishers of level 5 receive, by fate.
@@ -112,7 +112,8 @@ class PacketHandler(InputHandler):
     # -- the loop
 
     def parse(self, data: bytes, position: i64) -> i64:
-        """Handle the complete packets in `data` from `position` on; return where they end.
+        """Handle the complete packets in `data` from `position` on; return the position where they
+        end.
 
         Raises MalformedPacket. Hot path.
         """
@@ -126,7 +127,7 @@ class PacketHandler(InputHandler):
         slow_mask: i64 = self._slow_mask
         packet_max: i64 = connection.packet_max
         surely_allowed: i64 = packet_max - FIXED_HEADER_MAX
-        # Bytes of the shortest publication of QoS 0, behind its remaining length.
+        # The least remaining length of a publication of QoS 0, in bytes.
         shortest: i64 = 3 if has_properties else 2
         run = EMPTY_RELAY
         run_start: i64 = 0
@@ -154,7 +155,7 @@ class PacketHandler(InputHandler):
                     raise MalformedPacket("the remaining length is invalid")
             end: i64 = start + length
             # The Maximum Packet Size of level 5 counts the whole packet, the limit of the older
-            # levels the bytes behind the remaining length.
+            # levels only the bytes after the remaining length.
             if length > surely_allowed and (
                 end - (position if has_properties else start) > packet_max
             ):
@@ -254,10 +255,10 @@ class PacketHandler(InputHandler):
         return position
 
     def _resolve(self, context: PublishContext, topic: bytes) -> Route | None:
-        """Make and return the route of a topic; None if the search for the route's plan pauses.
+        """Return a new route for a topic; None if the search for the route's plan pauses.
 
-        If a route is returned, the caller must call `end_search`: after `plan_of` if the message
-        takes the slow path, otherwise at once.
+        If a route is returned, the caller must call `end_search` of the connection: after `plan_of`
+        if the message takes the slow path, otherwise at once.
         """
         return self._topics.resolve(context, topic, self.connection.search_slot())
 
@@ -349,7 +350,7 @@ class PacketHandler(InputHandler):
     def on_publish(
         self, session: Session, context: PublishContext, first: i64, reader: PacketReader
     ) -> i64:
-        """Handle any PUBLISH; return its cost in units of the connection's BUDGET, or SEARCHING."""
+        """Handle any PUBLISH. Return its cost in units of the connection's BUDGET, or SEARCHING."""
         connection, replies = self.connection, self.replies
         qos = first >> 1 & 3
         if qos == 3 or qos == AT_MOST_ONCE and first & 8:
