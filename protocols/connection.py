@@ -464,8 +464,7 @@ class Connection(Outlet):
 
 
 class DeferredReply(Waiter):
-    """A reply that waits until changes are durable in the store, while its connection is stalled.
-    """
+    """A reply that waits until changes are durable, while its connection is stalled."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

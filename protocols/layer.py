@@ -33,8 +33,7 @@ class Layer:
         raise NotImplementedError
 
     def send(self, parts: list[bytes]) -> list[bytes]:
-        """Return the output for the layer below: this layer's own output, and the encoded `parts`.
-        """
+        """Return the output for the layer below: this layer's output, and the encoded `parts`."""
         raise NotImplementedError
 
     def close(self, reason: str) -> None:

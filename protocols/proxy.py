@@ -12,22 +12,23 @@ from __future__ import annotations
 import ipaddress
 from typing import Final
 
-#: Size of the longest header that is accepted, in bytes. A header of version 2 may contain a lot
-#: about the client's certificate.
+#: Size of the longest header that is accepted, in bytes. A header of version 2 may contain long
+#: fields about the client's certificate.
 HEADER_MAX: Final = 4_096
 
 _LINE_MAX: Final = 107
 _SIGNATURE: Final = b"\r\n\r\n\0\r\nQUIT\n"
 _WORD: Final = b"PROXY "
 _LOCAL, _PROXY = 0x20, 0x21
-#: Size of an address in version 2, by family, in bytes. Other families have no IP address.
+#: Size in bytes of an IP address in version 2, by address family. Other families have no IP
+#: address.
 _LENGTHS: Final = {0x11: 4, 0x21: 16}
 
 Address = tuple[str, int]
 
 
 class BadHeader(Exception):
-    """The input does not begin with a valid PROXY header."""
+    """An error: the input does not begin with a valid PROXY header."""
 
 
 def read_header(data: bytes) -> tuple[int, Address | None]:

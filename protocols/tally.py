@@ -1,4 +1,4 @@
-"""Counters of one front end: plain integers, which the metrics endpoint reads."""
+"""The counters of a front end: plain integers, which the metrics endpoint reads."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from mypy_extensions import i64
 class FrontCounters:
     """The counters that all connections of a front end share.
 
-    They outlive the connections, so that a total never decreases.
+    The counters outlive the connections, so that a total never decreases.
     """
 
     def __init__(self) -> None:
-        #: Publications on channels in confirm mode, and how many of them were confirmed: one
-        #: basic.ack can confirm several.
+        #: The number of publications on channels in confirm mode, and the number of these that were
+        #: confirmed. One basic.ack can confirm several publications.
         self.received_confirm: i64 = 0
         self.confirmed: i64 = 0
         #: Deliveries to consumers that acknowledge automatically, and manually.

@@ -6,7 +6,7 @@
                     "measured": {matcher: ns per lookup}}]}
 
 The broker reads the file at its start and on SIGHUP (setting `matcher.profile`). The profile names
-a matcher only if it was faster than `auto` by more than the noise. The topics to prewarm are those
+a matcher only if it was clearly faster than `auto` (BETTER). The topics to prewarm are the topics
 with the most messages; after a start, their first messages need not wait for a lookup.
 """
 
@@ -36,7 +36,8 @@ from pyspark_trellis.files import write
 TRIED: Final = ("auto", "trie", "shapes", "bitmap")
 #: A matcher is recommended if its time per lookup is at most this fraction of the time of `auto`.
 BETTER: Final = 0.9
-#: The maximum number of measured topics per exchange; those with the most messages are chosen.
+#: The maximum number of topics per exchange with which matchers are measured. The topics with the
+#: most messages are chosen.
 SAMPLE: Final = 20_000
 ROUNDS: Final = 5
 #: The share of the messages (0 to 1) whose topics are prewarmed.
@@ -51,8 +52,8 @@ LEAST_ROUTES, MOST_ROUTES = 1_024, 4_194_304
 class ExchangeAdvice:
     """Recommended settings of a topic exchange: its matcher, and the topics to prewarm.
 
-    `matcher` is None if no matcher is clearly faster than `auto`. `measured` has the nanoseconds
-    per lookup of each matcher.
+    `matcher` is None if no matcher is clearly faster than `auto`. `measured` is the time per lookup
+    of each matcher, in nanoseconds.
     """
 
     vhost: str
@@ -70,8 +71,8 @@ class Advice:
     """Recommended settings of a broker: a matcher and topics to prewarm for each exchange, and
     `routes`, the number of routes to cache.
 
-    `span` is the extent of the history. `carried` is the share of its messages whose topic is
-    prewarmed.
+    `span` has the number of messages and the times of the history. `carried` is the share (0 to 1)
+    of these messages whose topic is prewarmed.
     """
 
     span: hist.Span
@@ -164,7 +165,8 @@ def advise(
 
 
 def carrying(topics: Sequence[tuple[str, int]], messages: int) -> list[str]:
-    """Return the most frequent topics, until they have the share CARRIED of all messages.
+    """Return the most frequent topics, as many as are needed to have the share CARRIED of all
+    messages.
 
     `topics` are pairs of topic and number of messages, the most frequent topic first. At most
     PREWARMED topics are returned.
@@ -194,11 +196,12 @@ def measure(
     topics: Sequence[str],
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> dict[str, int]:
-    """Return the nanoseconds per lookup of each matcher: the median of interleaved rounds.
+    """Return the time per lookup of each matcher in nanoseconds: the median of ROUNDS rounds, in
+    each of which all matchers take turns.
 
-    `keys` are pairs of a binding key and the name of its grammar. Each lookup is the one that a
-    topic exchange makes. All matchers must give equal answers. The result is empty if no key has a
-    wildcard, or if there are no topics.
+    `keys` are pairs of a binding key and the name of its grammar. A lookup is done as in a topic
+    exchange. All matchers must give equal answers. The result is empty if no key has a wildcard, or
+    if there are no topics.
     """
     matchers: dict[str, Bilingual[int]] = {}
     if not topics or not any(GRAMMARS[grammar].is_pattern(key) for key, grammar in keys):
@@ -236,7 +239,7 @@ def measure(
 
 
 def choice(measured: dict[str, int]) -> str | None:
-    """Return the matcher that is clearly faster than `auto`, or None."""
+    """Return the fastest matcher if it is clearly faster than `auto` (BETTER), otherwise None."""
     if "auto" not in measured:
         return None
     name = min(measured, key=lambda each: measured[each])

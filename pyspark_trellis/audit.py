@@ -30,18 +30,19 @@ from pyspark_trellis.bulk import GRAMMARS
 from pyspark_trellis.definitions import BY_NAME, BoundQueue, DefinitionsFile
 from pyspark_trellis.routing import routed
 
-#: The maximum number of unroutable topics, and of overlaps, in an audit; those with the most
-#: messages are kept.
+#: The maximum number of unroutable topics in an audit, and of overlaps. The topics and overlaps
+#: with the most messages are kept.
 MOST: Final = 1_000
-#: The weight of a difference in spelling relative to one of a whole word: 128 differences in
-#: spelling weigh less than one word.
+#: The largest weight of a difference in spelling, relative to the weight 1 of a word that differs.
+#: So few words that differ count more than many differences in spelling: 128 of these weigh less
+#: than one word.
 _SPELLING: Final = 1 / 256
 _WHOLE: Final = 1 + _SPELLING
 
 
 @dataclass(frozen=True)
 class Subsumed:
-    """A binding that another one makes redundant."""
+    """A binding, and the other binding `by` that makes it redundant."""
 
     binding: BoundQueue
     by: BoundQueue
@@ -93,7 +94,9 @@ class Audit:
 
 
 def audit(history: DataFrame, definitions: DefinitionsFile) -> Audit:
-    """Return the findings about the bindings of a file, given the topics that were published."""
+    """Return the findings about the bindings in `definitions`, given the published topics in
+    `history`.
+    """
     span = hist.span(history)
     where = routed(history, definitions).drop("first_at", "last_at").cache()
     try:
@@ -251,10 +254,10 @@ def nearest(topic: str, patterns: Iterable[str]) -> tuple[str, int] | None:
 
 
 def distance(words: list[str], pattern: list[str]) -> float:
-    """Return how many words must be changed, added or removed until the pattern matches.
+    """Return the number of words that must be changed, added or removed until the pattern matches.
 
-    The whole part is Levenshtein's distance over words. The fraction measures the difference in
-    spelling.
+    The integer part of the result is Levenshtein's distance over words. The fraction measures the
+    difference in spelling.
     """
     row: list[float] = [at * _WHOLE for at in range(len(words) + 1)]
     for want in pattern:

@@ -1,9 +1,9 @@
 """`trellis pipeline bench`: measures the source and bulk matching against hand-written
 alternatives.
 
-The results of all variants are asserted equal. Costs are CPU seconds of all processes of this
-session (driver, JVM and Python workers) from /proc. An alternative that would take too long is
-measured on a part of the messages; the output says how many messages that part has.
+The bench asserts that all variants have equal results. Costs are CPU seconds of all processes of
+this session (driver, JVM and Python workers), read from /proc. An alternative that would take too
+long is measured on a part of the messages; the output says how many messages that part has.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ from pyspark_trellis.progress import PipelineProgress
 from pyspark_trellis.source import DefaultSource, JournalReader
 
 TOPICS: Final = 50_000
-#: Rows of a batch as the broker writes it under load: 256 KiB of bodies of 100 bytes each.
+#: The number of rows of a batch as the broker writes it under load, which is 256 KiB of bodies of
+#: 100 bytes each.
 A_BATCH: Final = 2_621
-#: Reads before the source is measured: the JVM compiles hot code after some million rows.
+#: The number of reads before the source is measured, because the JVM compiles hot code only after
+#: some million rows.
 WARM: Final = 3
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -120,7 +122,7 @@ def _facts(pid: int) -> tuple[int, int] | None:
 
 
 def pool(rng: random.Random, count: int = TOPICS) -> list[str]:
-    """Return `count` distinct topics, such as the machines of a plant would use."""
+    """Return `count` distinct topics like those of the machines of a plant."""
     found: dict[str, None] = {}
     while len(found) < count:
         found[
@@ -168,9 +170,10 @@ def _took(
     patterns: int = 0,
     times: int = 1,
 ) -> tuple[float, Any]:
-    """Run the work the given number of times, and record its CPU seconds.
+    """Run `work` `times` times, and record the CPU seconds under `name`.
 
-    Return the median of the CPU seconds, and the result of the last run.
+    Return the median of the CPU seconds, and the result of the last run. `rows` and `patterns` are
+    the numbers of rows and patterns that one run processes.
     """
     runs = []
     for number in range(times):
@@ -404,7 +407,7 @@ class _ColumnReader(JournalReader):
 
 
 class _RowSource(DefaultSource):
-    """A source with the same rows as tuples."""
+    """A source that yields the rows of "trellis" as tuples."""
 
     @classmethod
     def name(cls) -> str:
@@ -415,7 +418,7 @@ class _RowSource(DefaultSource):
 
 
 class _ColumnSource(DefaultSource):
-    """A source with the same rows as tuples, made column by column."""
+    """A source that yields the rows of "trellis" as tuples, made column by column."""
 
     @classmethod
     def name(cls) -> str:

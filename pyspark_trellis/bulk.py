@@ -46,7 +46,7 @@ def grammar_of(name: str) -> Grammar:
 
 
 def checked(patterns: Iterable[str], grammar: Grammar) -> list[str]:
-    """Return the patterns as a list. Raises PipelineError if one is invalid."""
+    """Return the patterns as a list. Raises PipelineError if a pattern is invalid."""
     found = list(patterns)
     try:
         for pattern in found:
@@ -62,9 +62,10 @@ def checked(patterns: Iterable[str], grammar: Grammar) -> list[str]:
 def regex(pattern: str, grammar: Grammar) -> str:
     """Return a regular expression, for Java and Python, that is equivalent to the pattern.
 
-    The expression matches topics in the form that `spelled` gives them. Words between two ``#`` may
-    match at the first place where they fit, so atomic groups prevent backtracking. The search then
-    takes at most (words of the topic) x (words of the pattern) steps, even with many ``#``.
+    The expression matches topics in the form that `spelled` gives them. It is sufficient to match
+    the words between two ``#`` at the first place where they fit, so the expression uses atomic
+    groups, which prevent backtracking. The search then takes at most (words of the topic) x (words
+    of the pattern) steps, even with many ``#``.
     """
     separator = re.escape(grammar.separator)
     any_word = f"{separator}[^{separator}]*"
@@ -114,13 +115,13 @@ def matches(topic: Column | str, pattern: str, grammar: str = "amqp") -> Column:
 
 
 def counted(df: DataFrame, topic: str = "topic") -> DataFrame:
-    """Return (topic, messages) for each distinct topic."""
+    """Return a table (topic, messages) with the number of messages of each distinct topic."""
     return df.groupBy(F.col(topic).alias("topic")).agg(F.count("*").alias("messages"))
 
 
 @lru_cache(maxsize=4)
 def _batch(patterns: tuple[str, ...], grammar: str) -> Batch:
-    """Return the batch matcher, created once per worker process and kept for its next tasks."""
+    """Return the batch matcher. A worker process creates it once and keeps it for later tasks."""
     return Batch(patterns, GRAMMARS[grammar])
 
 
@@ -173,11 +174,12 @@ def match_by_shape(
 ) -> DataFrame:
     """Return (topic, messages, pattern): how many messages of each topic each pattern matched.
 
-    The result equals that of `match_topics`, but comes from a join in Spark SQL: on the pattern's
-    shape (number of words, positions of literal words) and key (the literal words). The patterns
-    are distributed over the cluster like the topics. `patterns` may be a table (pattern long, text
-    string), which is never collected in one place. For a pattern with several ``#`` the key has
-    only the words before the first one, and the regular expression decides.
+    The result equals the result of `match_topics`, but comes from a join in Spark SQL on two
+    columns: the pattern's shape (number of words, positions of literal words) and its key (the
+    literal words). The patterns are distributed over the cluster like the topics. `patterns` may be
+    a table (pattern long, text string), which is never collected in one place. For a pattern with
+    several ``#``, the key has only the words before the first ``#``, and a regular expression
+    decides whether a topic matches.
     """
     known = grammar_of(grammar)
     if not isinstance(patterns, DataFrame):
@@ -252,7 +254,7 @@ def _shape(text: str, grammar: Grammar) -> tuple[str, str, str]:
 
     The shape is the number of words and the positions of the literal words; the key is the literal
     words. A topic matches a pattern with at most one ``#`` if shape and key are equal. The regular
-    expression is for patterns with several ``#``, and empty for other patterns.
+    expression is empty for patterns with at most one ``#``.
     """
     words = grammar.split(text)
     form = form_of(words, grammar)
@@ -274,11 +276,13 @@ def _shape(text: str, grammar: Grammar) -> tuple[str, str, str]:
 
 
 def _read(shape: str) -> tuple[int, bool, bool, list[int]]:
-    """Parse a shape that `_shape` made.
+    """Parse a shape that `_shape` made. Return four values:
 
-    Return the least number of words of a matching topic; True if a matching topic has exactly this
-    number of words; True if the pattern does not begin with a wildcard, so that it may match topics
-    that begin with `$` in every grammar; and the positions of the key's words.
+    - the least number of words of a matching topic;
+    - True if a matching topic has exactly this number of words;
+    - True if the pattern does not begin with a wildcard, so that in every grammar it may match
+      topics that begin with `$`;
+    - the positions of the key's words.
     """
     found = re.fullmatch(r"(\d+)([=+])([rw])(.*)", shape)
     assert found is not None

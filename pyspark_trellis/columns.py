@@ -72,7 +72,9 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def conform(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """Return the columns of the schema `wanted`, in the schema's order, with Spark's types."""
+    """Return the batch with only the columns of the schema `wanted`, in this schema's order and
+    with its types.
+    """
     columns = []
     for field in wanted:
         column = batch.column(field.name)
@@ -85,7 +87,8 @@ def conform(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
 def _instants(column: pa.Array) -> pa.Array:
     """Return the column with null in place of timestamps that Spark cannot represent.
 
-    Spark's years are 1 to 9999. A publisher may send any number, often milliseconds.
+    Spark's years are 1 to 9999. A publisher may send any number as a timestamp, often milliseconds
+    instead of seconds.
     """
     if not pa.types.is_timestamp(column.type) or column.null_count == len(column):
         return column
@@ -98,13 +101,13 @@ def _instants(column: pa.Array) -> pa.Array:
 
 
 def check_segment(schema: pa.Schema, names: Sequence[str], path: str) -> None:
-    """Raise PipelineError if a segment lacks one of the columns.
+    """Raise PipelineError if a segment lacks one of the columns `names`.
 
     Such a file is not a journal segment, or was written by another version.
     """
     for name in names:
         if schema.get_field_index(name) < 0:
             raise PipelineError(
-                f"{path} has no column '{name}': not a journal segment, or written by another "
-                "version of Trellis"
+                f"{path} has no column '{name}': the file is not a journal segment, or was "
+                "written by another version of Trellis"
             )

@@ -1,5 +1,5 @@
-"""Runs `trellis pipeline ...`: from parsed arguments (trellis/cli/pipeline.py) to a job and its
-output.
+"""Runs `trellis pipeline ...`: starts the job that the parsed arguments name
+(trellis/cli/pipeline.py), and prints or writes the job's output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from pyspark_trellis.source import stream_of
 def run(arguments: argparse.Namespace) -> int:
     """Run the job that the arguments name; return its exit code.
 
-    Raises PipelineError for errors that can be seen before Spark starts.
+    The start and end offsets of a local journal are checked before Spark starts. Raises
+    PipelineError.
     """
     if getattr(arguments, "journal", None) is not None and arguments.master.startswith("local"):
         stream = stream_of({name.lower(): value for name, value in options_of(arguments).items()})

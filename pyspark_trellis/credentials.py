@@ -1,15 +1,16 @@
-"""User and password for the broker: from options, a file or the environment, never from a URL.
+"""Finds the user and the password for the broker in options, a file or the environment. A password
+in a URL is refused.
 
-A password in a URL would be seen: a list of processes shows the arguments of commands, and Spark's
-plans, web interface and event log show paths. The first of these sources that has a password is
-used:
+A password in a URL would be visible: a list of processes shows the arguments of commands, and
+Spark's plans, web interface and event log show paths. The first of these sources that has a
+password is used:
 
     option password, option passwordFile          Spark redacts the option `password` in its logs
     TRELLIS_PASSWORD, TRELLIS_PASSWORD_FILE       environment of the driver
     "guest" for the user guest
 
-The user is the first that is given: the option `user`, the user in the URL, TRELLIS_USER; else
-guest. A file holds the password in its first line.
+The user is the first of these that is set: the option `user`, the user in the URL, TRELLIS_USER;
+otherwise guest. A password file has the password in its first line.
 """
 
 from __future__ import annotations

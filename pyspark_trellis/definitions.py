@@ -1,9 +1,9 @@
-"""Reads exchanges, queues and bindings of a definitions file: RabbitMQ's JSON, which `trellis
+"""Reads exchanges, queues and bindings from a definitions file: RabbitMQ's JSON, which `trellis
 definitions export` writes.
 
-A definitions file has no subscriptions of MQTT sessions; `topology` adds them. A `place` is where
-messages end. The place of a queue is the queue's name; the place of an MQTT session, or of a group
-of sessions, is the prefix `SESSION` and the name.
+A definitions file has no subscriptions of MQTT sessions; `topology` adds them. A `place` is the
+text that identifies a final destination of messages. The place of a queue is the queue's name; the
+place of an MQTT session, or of a group of sessions, is the prefix `SESSION` and the name.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def shown(place: str) -> str:
 class BoundQueue:
     """A binding, or a subscription of an MQTT session.
 
-    `number` is its index in the file; `kind` is the kind of its destination: queue, exchange or
-    session; `key` is a pattern of `grammar` (amqp or mqtt).
+    `number` is the index of the binding in the file. `kind` is the kind of its destination: queue,
+    exchange or session. `key` is a pattern of `grammar` (amqp or mqtt).
     """
 
     number: int
@@ -73,7 +73,9 @@ class BoundQueue:
 
     @property
     def place(self) -> str:
-        """Return the queue or session to which the binding leads; meaningless for an exchange."""
+        """The place of the queue or session to which the binding leads; meaningless if the
+        destination is an exchange.
+        """
         return SESSION + self.destination if self.kind == "session" else self.destination
 
 
@@ -92,7 +94,7 @@ class DefinedHost:
 
     @property
     def places(self) -> list[str]:
-        """Return the names of all queues, and of all sessions with the prefix SESSION, sorted."""
+        """The places of all queues and sessions, sorted."""
         return sorted([*self.queues, *(SESSION + name for name in self.sessions)])
 
 
@@ -120,7 +122,7 @@ class DefinitionsFile:
 
 
 def read(path: str | Path) -> DefinitionsFile:
-    """Read a file, or the definitions of a broker: http://HOST:15672.
+    """Return the definitions in a file, or those of a broker if `path` is a URL http://HOST:15672.
 
     Raises PipelineError, which names the position of the error.
     """
@@ -142,8 +144,8 @@ def parse(document: Any, name: str) -> DefinitionsFile:
     """Return the definitions in a decoded JSON document. Raises PipelineError."""
     if not isinstance(document, dict):
         raise PipelineError(
-            f"{name}: not definitions; expected a JSON object with lists of exchanges, queues and "
-            "bindings"
+            f"{name} is not a definitions file: expected a JSON object with lists of exchanges, "
+            "queues and bindings"
         )
     hosts: dict[str, DefinedHost] = {
         row.get("name", "/"): DefinedHost() for row in _rows(document, "vhosts", name)

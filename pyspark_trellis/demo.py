@@ -1,5 +1,5 @@
-"""`trellis pipeline demo`: an hour of made-up messages through a broker, and all pipeline jobs on
-them.
+"""`trellis pipeline demo`: publishes an hour of made-up messages to a broker, and runs all pipeline
+jobs on them.
 
     OUTPUT/definitions.json         the broker's definitions
     OUTPUT/proposed.json            a proposed change of them
@@ -33,7 +33,7 @@ from pyspark_trellis.progress import PipelineProgress
 from pyspark_trellis.publisher import Outgoing, SinkPublisher
 from pyspark_trellis.report import make
 
-#: Seconds of traffic.
+#: The duration of the traffic, in seconds.
 HOUR: Final = 3600
 _PATIENCE: Final = 60
 _SENSORS: Final = ("temperature", "vibration", "pressure", "power")
@@ -74,7 +74,7 @@ _BINDINGS: Final[tuple[tuple[str, str, str], ...]] = (
 
 
 def document(bindings: tuple[tuple[str, str, str], ...] = _BINDINGS) -> dict[str, Any]:
-    """Return definitions with these bindings and a journal."""
+    """Return definitions with these bindings (exchange, key, queue), all queues and a journal."""
     queues: list[dict[str, Any]] = [
         {
             "name": name,
@@ -198,9 +198,11 @@ def _message(exchange: str, key: str, body: dict[str, Any], at: int) -> Outgoing
 
 @contextmanager
 def broker(directory: Path, file: Path) -> Iterator[str]:
-    """Start a broker of this installation on free ports; yield its AMQP URL; stop it at the end.
+    """Start a broker of this installation on free ports, yield its AMQP URL, and stop the broker at
+    the end.
 
-    Raises PipelineError if it does not start.
+    The broker's data is in `directory`, its definitions come from `file`. Raises PipelineError if
+    the broker does not start or does not stop cleanly.
     """
     flags = [
         "--config",
@@ -322,7 +324,7 @@ def _answers(
     output: Path,
     step: Callable[[str], None],
 ) -> None:
-    """Run the jobs and print a line with each result."""
+    """Run the jobs audit, whatif and advise, and print a line with the result of each."""
     from pyspark_trellis.advise import advise
     from pyspark_trellis.audit import audit
     from pyspark_trellis.whatif import what_if

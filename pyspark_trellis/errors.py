@@ -1,4 +1,4 @@
-"""Errors that a user can fix, and short texts for errors from Spark."""
+"""Defines the error that a user can fix, and makes short texts of errors from Spark."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _CLASS: Final = re.compile(r"^(?:[a-z]\w*\.)+\w+(?:Exception|Error): ")
 class PipelineError(Exception):
     """An error that a user can fix, in one line; it ends a command with exit code 2.
 
-    The line says what failed, for which object, why and what to do. It is not a ValueError, so that
-    handlers of ValueError do not catch it.
+    The line says what failed, for which object, why and what to do. The class is not a subclass of
+    ValueError, so that handlers of ValueError do not catch it.
     """
 
 

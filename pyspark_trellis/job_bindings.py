@@ -42,7 +42,7 @@ class JobBindings:
 
     @property
     def effective(self) -> DefinitionsFile:
-        """Return the present bindings, which every job except whatif requires."""
+        """The present bindings. Every job except whatif requires them."""
         assert self.current is not None, "read_bindings() requires them"
         return self.current
 
@@ -105,7 +105,9 @@ def moment(text: str | None) -> datetime | None:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise PipelineError(f"--as-of {text}: not a time like 2026-03-01T12:00:00Z") from None
+        raise PipelineError(
+            f"--as-of {text}: this is not a time like 2026-03-01T12:00:00Z"
+        ) from None
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 

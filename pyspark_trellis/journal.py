@@ -1,4 +1,4 @@
-"""A stream to read: its offsets, divided into pieces for tasks.
+"""Defines how a stream is read: its range of offsets is divided into pieces, one for each task.
 
     JournalStream.bounds()            first and next offset, and the epoch
     JournalStream.pieces(low, high)   pieces, each read by one task
@@ -43,17 +43,17 @@ class JournalSpan:
 
 @dataclass(frozen=True)
 class Piece:
-    """The rows that one task reads. Pickled from the driver to the workers."""
+    """The rows that one task reads. The driver sends pieces to the workers, pickled."""
 
     cut: Cut
 
     @property
     def where(self) -> str:
-        """Return the name of the segment, for error texts."""
+        """The name of the segment, for error texts."""
         raise NotImplementedError
 
     def data(self) -> pa.Buffer:
-        """Return the bytes of the segment that hold this piece's rows. Raises PipelineError."""
+        """Return the segment's bytes with the rows of this piece. Raises PipelineError."""
         raise NotImplementedError
 
     def batches(self, columns: Sequence[str], verify: bool = True) -> Iterator[pa.RecordBatch]:
@@ -68,7 +68,8 @@ class Piece:
 class FilePiece(Piece):
     """Rows of a file, which is memory-mapped.
 
-    If checksums are not verified, data of unneeded columns is not even read from disk.
+    If checksums are not verified, the data of columns that the query does not need is not read from
+    disk.
     """
 
     path: str
@@ -102,8 +103,8 @@ class JournalStream:
     def pieces(self, low: int, high: int, rows: int = ROWS_PER_TASK) -> list[Piece]:
         """Return the offsets from `low` up to, not including, `high`, as pieces.
 
-        A piece has `rows` rows, fewer at the end of a segment. Raises PipelineError if an offset is
-        missing.
+        A piece has `rows` rows; the last piece of a segment may have fewer. Raises PipelineError if
+        an offset is missing.
         """
         raise NotImplementedError
 
@@ -117,17 +118,17 @@ class JournalStream:
 
     @property
     def name(self) -> str:
-        """Return the name of the stream, for error texts."""
+        """The name of the stream, for error texts."""
         raise NotImplementedError
 
 
 class Directory(JournalStream):
     """A stream in a directory, to which a broker may be writing.
 
-    All complete batches are assumed to be durable. This is right for a stopped broker and for a
-    copy. Read a running broker over HTTP instead, which returns durable rows only: after a machine
-    failure, rows that were read early from a directory may be gone (`offsets.remembered` reports
-    that).
+    All complete batches are assumed to be durable. This is true if the broker is stopped, and for a
+    copy. Read a running broker over HTTP instead, which returns durable rows only: if the machine
+    fails, rows that were read from the directory before they were durable may be lost
+    (`offsets.remembered` reports that).
     """
 
     def __init__(self, path: str) -> None:
@@ -199,9 +200,10 @@ class Directory(JournalStream):
 
 
 def _counting(names: list[SegmentName], scans: dict[SegmentName, SegmentScan]) -> list[JournalSpan]:
-    """Return the parts of the segments that hold valid rows, sorted by epoch and base offset.
+    """Return the parts of the segments whose rows are valid, sorted by epoch and base offset.
 
-    Offsets in two segments are valid in the later one only. `names` must be sorted in this order.
+    If an offset is in two segments, it is valid only in the later segment. `names` must be sorted
+    by epoch and base offset.
     """
     spans: list[JournalSpan] = []
     limit: int | None = None

@@ -1,9 +1,10 @@
-"""`trellis pipeline lake` and `traffic`: a journal as Parquet, exactly once, and counts per topic
-and minute.
+"""`trellis pipeline lake` copies a journal to Parquet files, each message exactly once; `trellis
+pipeline traffic` maintains counts per topic and minute (the rollup).
 
-Both are streaming queries with Spark's file sink. Its log of committed files says which files are
-valid: a file of a killed task is not listed. The checkpoint holds the position in the journal. Read
-the lake with Spark, which respects that log (`_spark_metadata`).
+Both are streaming queries with Spark's file sink. The sink's log of committed files
+(`_spark_metadata`) says which files are valid; a file of a killed task is not in the log. The
+checkpoint holds the position in the journal. Read the lake with Spark, which reads only the files
+in the log.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def traffic(
     once: bool,
     every: int = EVERY,
 ) -> Any:
-    """Start the streaming query that writes the rollup (counts by minute and topic), and return it.
+    """Start the streaming query that writes the rollup, and return the query.
 
     With `once`, the query stops at the present end of the journal; without, it reads new messages
     every `every` seconds. Raises PipelineError.
@@ -72,8 +73,8 @@ def traffic(
 def _claim(spark: SparkSession, target: str, checkpoint: str, job: str) -> None:
     """Check that the target and the checkpoint belong to this job and to each other.
 
-    Spark does not check this: with a new checkpoint it would number batches from 0, and skip each
-    batch whose number the target already has. Raises PipelineError.
+    Spark does not check this. With a new checkpoint, Spark would number batches from 0 again, and
+    would not write a batch whose number the target already has. Raises PipelineError.
     """
     context: Any = spark.sparkContext
     at = context._jvm.org.apache.hadoop.fs.Path
@@ -99,9 +100,9 @@ def _claim(spark: SparkSession, target: str, checkpoint: str, job: str) -> None:
             )
         elif not kept.exists(log):
             raise PipelineError(
-                f"{checkpoint} was used with another directory than {target}, which has none of "
-                "the rows read so far: set --target to the former directory, or choose another "
-                "--checkpoint to start again"
+                f"{checkpoint} was used with another directory than {target}, where the rows that "
+                "the query has read so far are missing: set --target to the former directory, or "
+                "choose another --checkpoint to start again"
             )
         for system, directory in ((kept, log.getParent()), (noted, mark.getParent())):
             if not system.mkdirs(directory):
@@ -143,8 +144,8 @@ def _written(
 def read_lake(spark: SparkSession, path: str) -> DataFrame:
     """Read the lake: the columns of a journal, `event_time` and `day`. Raises PipelineError.
 
-    A directory name cannot be empty, so Spark returns the name of the default exchange as null.
-    This function replaces the null by an empty text.
+    The lake has one directory per exchange, and the name of a directory cannot be empty. So Spark
+    returns the name of the default exchange as null, which this function replaces by an empty text.
     """
     return read_table(spark, path, _LAKE, "trellis pipeline lake").fillna(
         {"exchange": "", "vhost": ""}

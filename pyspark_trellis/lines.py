@@ -32,7 +32,8 @@ def head(span: Span, sources: Iterable[str]) -> None:
 
 
 def whatif(answer: WhatIf, compared: bool) -> None:
-    """Print the answer of whatif, the largest changes first.
+    """Print the answer of whatif. Queues that would receive nothing any more come first, then the
+    largest changes.
 
     `compared` is True if the messages per queue before the change are known.
     """
@@ -169,7 +170,7 @@ def _rate(messages: int | None, seconds: float) -> str:
 def table(title: str, rows: list[tuple[str, ...]], *columns: str) -> None:
     """Print a table, with the first column left-aligned and the others right-aligned.
 
-    Prints nothing if there are no rows, and at most SHOWN rows.
+    Print at most SHOWN rows; print nothing if there are no rows.
     """
     if not rows:
         return

@@ -2,8 +2,8 @@
 
     FFFFFFFF | size of the metadata i32 | metadata, a flatbuffer | body
 
-Pyarrow reads everything else. The broker's record batches have a checksum in their own metadata:
-`crc32`, the hexadecimal CRC-32 of the whole message with zeros in place of the digits.
+Pyarrow reads all other parts of a message. The broker's record batches have a checksum in their own
+metadata: `crc32`, the hexadecimal CRC-32 of the whole message with zeros in place of the digits.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _LENGTH: Final = 0
 
 
 class DamagedSegment(ValueError):
-    """A segment contains data that is not an Arrow message."""
+    """An error: a segment contains data that is not an Arrow message."""
 
 
 def end_of(data: Buffer, at: int, size: int) -> int:
     """Return the end of the message that begins at `at`, or 0 if there is no complete message.
 
     `data` is the beginning of a segment of `size` bytes. The result is also 0 if the message's
-    header lies behind the end of `data`, or if nothing was written at `at`. Raises DamagedSegment.
+    metadata ends after the end of `data`, or if nothing was written at `at`. Raises DamagedSegment.
     """
     start = at + 8
     if start > len(data):

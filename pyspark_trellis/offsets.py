@@ -1,4 +1,4 @@
-"""Parses a query's options: numbers, switches, start and end; and checks checkpoints."""
+"""Parses the options of a query (numbers, switches, start and end), and checks checkpoints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def switch(options: dict[str, str], name: str, default: bool) -> bool:
 def starting(text: str, bounds: OffsetRange, name: str) -> int:
     """Return the first offset to read.
 
-    Raises PipelineError, also for an offset that retention has removed: no row is skipped silently.
+    Raises PipelineError if `text` is invalid, and if retention has removed the offset, so that no
+    row is skipped silently.
     """
     word = text.lower()
     if word in (EARLIEST, LATEST):
@@ -70,16 +71,17 @@ def ending(text: str, bounds: OffsetRange, name: str) -> int:
 def remembered(start: dict[str, int], stream: JournalStream, bounds: OffsetRange) -> None:
     """Check that a query can continue from its checkpoint. Raises PipelineError.
 
-    The check fails if the rows before the checkpoint's offset are not those that the query has
-    read, because the stream is shorter or was rewritten, or if retention removed rows not read yet.
+    The check fails if the query has read rows that are no longer in the stream, because the stream
+    is shorter or was rewritten. It also fails if retention has removed rows that the query has not
+    read yet.
     """
     offset = start["next"]
     if offset > bounds.next or stream.rewritten(offset, start["epoch"]):
         raise PipelineError(
             f"this query has read {stream.name} up to offset {offset}, but the rows that it read "
-            "are not there (any more): it is another journal, or the machine failed before the "
-            "rows were durable; start with a new checkpoint, or read over HTTP, which returns "
-            "durable rows only"
+            "are not there (any more): the query now reads another journal, or the machine failed "
+            "before the rows were durable; start with a new checkpoint, or read over HTTP, which "
+            "returns durable rows only"
         )
     if offset < bounds.first:
         raise PipelineError(

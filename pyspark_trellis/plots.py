@@ -64,7 +64,9 @@ def over_time(
     series: dict[str, tuple[Sequence[datetime], Sequence[float]]],
     fill: bool = False,
 ) -> str:
-    """Draw lines over time: for each name, the times and the values."""
+    """Return a plot of lines over time, as SVG. `series` has the times and the values of each line
+    by name; with `fill`, the areas below the lines are filled.
+    """
     with mpl.rc_context(_STYLE):
         figure, axes = _figure(3.1)
         for colour, (name, (moments, values)) in zip(COLOURS, series.items(), strict=False):
@@ -88,8 +90,8 @@ def over_time(
 
 
 def bars(title: str, unit: str, names: Sequence[str], series: dict[str, Sequence[float]]) -> str:
-    """Draw horizontal bars, the first name on top; several series are side by side, with a
-    legend.
+    """Return a plot of horizontal bars as SVG, the first of `names` on top. `series` has the values
+    by label; the bars of several series are side by side, with a legend.
     """
     with mpl.rc_context(_STYLE):
         figure, axes = _figure(
@@ -112,9 +114,10 @@ def bars(title: str, unit: str, names: Sequence[str], series: dict[str, Sequence
 
 
 def share(title: str, counts: Sequence[int]) -> str:
-    """Draw the cumulative share of the messages over the number of topics, the most frequent first.
+    """Return a plot, as SVG, of the cumulative share of the messages over the number of topics, the
+    most frequent topic first.
 
-    `counts` holds the number of messages per topic, the largest first.
+    `counts` is the number of messages of each topic, the largest number first.
     """
     with mpl.rc_context(_STYLE):
         figure, axes = _figure(2.9)

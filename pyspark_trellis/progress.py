@@ -1,4 +1,4 @@
-"""Shows Spark's progress in one line of the terminal; nothing if stderr is not a terminal."""
+"""Shows Spark's progress in one line of the terminal. Shows nothing if stderr is not a terminal."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ class PipelineProgress:
             )
 
     def watch(self, query: Any, title: str) -> int:
-        """Show the number of rows of a streaming query until it ends; return that number.
+        """Show the number of rows that a streaming query has read, until the query ends; return
+        that number.
 
         Raises the query's error.
         """

@@ -12,7 +12,7 @@ from pyspark_trellis.errors import PipelineError, shown
 
 #: The maximum number of unconfirmed messages in flight.
 WINDOW: Final = 2_000
-#: Seconds to wait for a broker that sends nothing.
+#: The time in seconds without a confirm after which publishing fails.
 PATIENCE: Final = 60
 
 

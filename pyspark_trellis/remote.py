@@ -1,4 +1,4 @@
-"""Reads a running broker over HTTP: its definitions, and the durable rows of its streams."""
+"""Reads the definitions of a running broker, and the durable rows of its streams, over HTTP."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from pyspark_trellis.journal import (
 from pyspark_trellis.messages import DamagedSegment
 from pyspark_trellis.segments import SegmentName, SegmentScan, damaged
 
-#: Seconds to wait for an answer.
+#: The time in seconds to wait for an answer.
 PATIENCE: Final = 30
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A handler that follows no redirection, because another server would get the password."""
+    """A handler that follows no redirection. Otherwise another server could get the password."""
 
     def redirect_request(self, *arguments: Any) -> None:
         """Return None, so that the redirection is an error."""
 
 
-#: Opens URLs without a proxy: one that the environment names would get the password.
+#: Opens URLs without a proxy. Otherwise a proxy that the environment names would get the password.
 _OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
 
 
@@ -65,7 +65,7 @@ class RemoteBroker:
             raise PipelineError(f"{shown(place)} is not a URL: {error}") from None
         if not parts.hostname or parts.path not in ("", "/"):
             raise PipelineError(
-                f"{shown(place)} should be http://HOST:15672, the broker's HTTP listener"
+                f"{shown(place)} must be the URL of the broker's HTTP listener, http://HOST:15672"
             )
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         return cls(
@@ -112,7 +112,9 @@ class RemoteBroker:
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """Return the reason for an error: from the broker's JSON, or another server's HTTP reason."""
+    """Return the reason for an error: the reason in the broker's JSON, or, if another server
+    answers, the HTTP reason phrase.
+    """
     data = error.read(2_000)
     try:
         return str(json.loads(data)["reason"])
@@ -120,8 +122,8 @@ def _reason(error: urllib.error.HTTPError) -> str:
         return f"{error.reason}; does a Trellis broker listen there?"
 
 
-#: Size in bytes of a request for batch headers: at first, and at most. The size doubles as long as
-#: an answer contains several batches.
+#: Size in bytes of a request for batch headers: _HEADS at first, _HEADS_MAX at most. The size
+#: doubles after each answer with several batches; after any other answer it is _HEADS again.
 _HEADS: Final = 8 << 10
 _HEADS_MAX: Final = 1 << 20
 
@@ -156,7 +158,8 @@ class Remote(JournalStream):
     def of(cls, place: str, options: Mapping[str, str]) -> Remote:
         """Return the stream of http://HOST:15672 that the option `stream` names.
 
-        The option is VHOST/QUEUE, or QUEUE for the vhost /. Raises PipelineError.
+        `place` is the URL http://HOST:15672. The option is VHOST/QUEUE, or QUEUE for the vhost /.
+        Raises PipelineError.
         """
         stream = options.get("stream", "")
         if not stream:

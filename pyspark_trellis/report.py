@@ -1,4 +1,4 @@
-"""`trellis pipeline report`: one self-contained HTML page about traffic, bindings and
+"""`trellis pipeline report`: makes one self-contained HTML page about traffic, bindings and
 recommendations.
 """
 
@@ -58,7 +58,7 @@ td.n, th.n { text-align: right; white-space: nowrap; } code { font-size: .92em;
 
 
 class ReportPage:
-    """Collects the parts of the HTML page."""
+    """The parts of the HTML page, in their order."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []
@@ -82,8 +82,8 @@ class ReportPage:
     ) -> None:
         """Append a table, with numbers right-aligned.
 
-        A text that begins with a colon is shown as code. Without rows, the text `none` is shown, or
-        nothing if that is empty.
+        A text that begins with a colon is shown as code. If there are no rows, the text `none` is
+        shown, or nothing if `none` is empty.
         """
         if not rows:
             if none:
@@ -108,8 +108,9 @@ class ReportPage:
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
             f"<body>{''.join(self._parts)}"
-            "<footer>Made by <code>trellis pipeline report</code>. Times are event times: the "
-            "publisher's, where it gave one.</footer>"
+            "<footer>Made by <code>trellis pipeline report</code>. The time of a message is the "
+            "publisher's timestamp; if the message has none, it is the time at which the broker "
+            "received the message.</footer>"
             "</body></html>\n"
         )
 
@@ -138,8 +139,8 @@ def make(
     """Return the HTML report on `parts`, the message counts by minute and topic (a rollup).
 
     The rollup is the one that `trellis pipeline traffic` maintains, or is computed from a journal.
-    With `proposed` definitions, the report has a what-if section. `sources` says where the bindings
-    come from.
+    With `proposed` definitions, the report has a what-if section. `sources` are lines of text that
+    say where the bindings come from.
     """
     kept = parts.cache()
     try:

@@ -1,5 +1,5 @@
-"""Computes where topics go according to a definitions file: the broker's rules, for batches of
-topics.
+"""Computes the destinations of topics according to a definitions file: applies the broker's rules
+to batches of topics.
 
     topic exchange        `matching.batch`, of each grammar
     direct exchange       a dict
@@ -11,7 +11,8 @@ A journal has topics in AMQP notation. MQTT sessions are matched in their own gr
 they do not receive topics that MQTT cannot represent.
 
 Exchanges of other types (headers, hash, delay) route by more than the topic. Topics that reach such
-an exchange are `unknown`: only their certain destinations are returned.
+an exchange are `unknown`: only those of their destinations are returned that the topic alone
+decides.
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ def _once(parts: list[tuple[Rows, Rows]]) -> tuple[Rows, Rows]:
 
 
 def _lists(pairs: tuple[Rows, Rows], count: int, values: pa.Array) -> pa.Array:
-    """Return for each row the list of the values paired with it."""
+    """Return an array with one list for each row: the values whose pair in `pairs` has this row."""
     ends = np.zeros(count + 1, np.int32)
     np.cumsum(np.bincount(pairs[0], minlength=count), out=ends[1:])
     return pa.ListArray.from_arrays(pa.array(ends), values)

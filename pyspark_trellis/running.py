@@ -1,4 +1,4 @@
-"""Runs a command's job in a Spark session: once, or again whenever more messages were published."""
+"""Runs a command's job in a Spark session: once, or again after each further publication."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def spark_of(arguments: argparse.Namespace, progress: PipelineProgress) -> Itera
     for each in arguments.conf:
         key, separator, value = each.partition("=")
         if not separator or not key.startswith("spark."):
-            raise PipelineError(f"--conf {each}: should be spark.SOMETHING=VALUE")
+            raise PipelineError(
+                f"--conf {each}: the value must have the form spark.SOMETHING=VALUE"
+            )
         settings[key] = value
     with tempfile.TemporaryDirectory(
         prefix="trellis-pipeline-", ignore_cleanup_errors=True
@@ -82,8 +84,8 @@ def spark_of(arguments: argparse.Namespace, progress: PipelineProgress) -> Itera
 def _stderr_to(path: Path) -> Iterator[None]:
     """Redirect stdout and stderr to a file while the block runs.
 
-    The file also gets the output of processes that start meanwhile. Java prints warnings at its
-    start.
+    The file also gets the output of processes that start meanwhile, such as the warnings that Java
+    prints at its start.
     """
     sys.stdout.flush()
     known = [(number, os.dup(number)) for number in (1, 2)]
@@ -131,7 +133,7 @@ class Question:
     def json(self, document: dict[str, Any]) -> bool:
         """Write the document and the sources of the bindings as JSON to the file that --json names.
 
-        Return True if that is stdout (`-`), so that the text output must be left out. Without
+        Return True if the file is stdout (`-`); the caller then prints no text output. Without
         --json, write nothing and return False.
         """
         path = self.arguments.json

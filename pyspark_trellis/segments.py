@@ -3,10 +3,10 @@
     <epoch>-<base offset>.arrow          schema | batch | batch | ... | end of stream, once full
     <epoch>-<base offset>.arrow.index    beside a full segment: where some of its batches begin
 
-The places of batches come from the message headers (`messages`) or from the index; planning a query
-reads no rows. A segment that is still being written is read as far as it is complete. After a crash
-a segment may end with rows that were never confirmed. The broker then begins a new epoch at the end
-of the confirmed rows, and readers skip the older epoch's rows from there on.
+The positions of batches come from the message headers (`messages`) or from the index, so no rows
+are read to plan a query. Of a segment that is still being written, the complete batches are read.
+After a crash a segment may end with rows that were never confirmed. The broker then begins a new
+epoch at the end of the confirmed rows, and readers skip the older epoch's rows from there on.
 
     SegmentScan                where the batches of one segment begin; on the driver
     Cut                        rows of a segment, for one task
@@ -32,7 +32,8 @@ from pyspark_trellis.columns import check_segment
 from pyspark_trellis.errors import PipelineError
 
 #: Smaller batches are combined until they have this many rows. A batch costs Spark 0.1 ms, whatever
-#: its size, and copying a row 0.1 us; more than some 2,000 rows bring no further gain.
+#: its size, and copying a row costs 0.1 us; so batches of more than some 2,000 rows bring no
+#: further gain.
 GATHERED_ROWS: Final = 2_048
 #: Smaller batches are combined up to this many bytes.
 GATHERED_BYTES: Final = 4 << 20
@@ -170,16 +171,17 @@ def scan_file(path: Path, scan: SegmentScan) -> None:
 
 def damaged(where: str, error: Exception | str) -> PipelineError:
     """Return the error for a damaged segment."""
-    return PipelineError(f"{where} is damaged: {error}; `trellis store verify` says more")
+    return PipelineError(f"{where} is damaged: {error}; run `trellis store verify` for details")
 
 
 def rows_of(
     cut: Cut, data: pa.Buffer, where: str, names: Sequence[str], verify: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Iterate over the cut's rows, with these columns only; small batches are combined.
+    """Iterate over the cut's rows in batches, with only the columns `names`; small batches are
+    combined.
 
-    `data` holds the bytes of the cut. With `verify`, checksums are checked. Raises PipelineError,
-    which names `where`.
+    `data` is the bytes of the cut. With `verify`, checksums are checked. Raises PipelineError,
+    whose text names `where`.
     """
     schema = pa.ipc.read_schema(pa.py_buffer(cut.schema))
     check_segment(schema, names, where)
@@ -209,7 +211,7 @@ def _one(group: list[pa.RecordBatch], names: Sequence[str]) -> pa.RecordBatch:
 def _batches(
     cut: Cut, data: pa.Buffer, schema: pa.Schema, where: str, summed: bool
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Iterate over the batches as written, each with the place of its end.
+    """Iterate over the batches as they were written, each with the position of its end in `data`.
 
     The first and the last batch are reduced to the rows of the cut.
     """

@@ -1,5 +1,5 @@
-"""Creates a Spark session: local (`local[*]`), or on a cluster, which receives this code as
-a zip.
+"""Creates a Spark session on this machine (`local[*]`), or on a cluster, which receives this code
+as a zip file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from pyspark_trellis.source import DefaultSource
 #: The packages that workers import.
 SHIPPED: Final = ("matching", "pyspark_trellis")
 _ROOT: Final = Path(__file__).resolve().parents[1]
-#: The supported versions: (package, at least, less than).
+#: The supported versions of packages: (package, lowest version, first version that is not
+#: supported).
 _NEEDED: Final = (
     ("pyspark", (4, 1), (5,)),
     ("pandas", (2, 2), (3,)),
@@ -30,11 +31,11 @@ _NEEDED: Final = (
 )
 #: JVM options for a fast start and little memory.
 _SMALL: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
-#: JVM options for long jobs: reading a journal takes some 15 % less CPU with this collector than
-#: with the default one (measured twice, on a busy machine).
+#: JVM options for long jobs. With this garbage collector, reading a journal takes some 15 % less
+#: CPU time than with the default collector (measured twice, on a busy machine).
 _THROUGHPUT: Final = "-XX:+UseParallelGC"
-#: Only fatal events are logged: Spark raises its errors as exceptions, which commands report. Its
-#: log would tell the users of a command nothing more.
+#: Only fatal events are logged. Spark raises its errors as exceptions, which commands report, so
+#: its log would tell the users of a command nothing more.
 _LOGGING: Final = """rootLogger.level = fatal
 rootLogger.appenderRef.stdout.ref = console
 appender.console.type = Console
@@ -78,8 +79,8 @@ def start(
 ) -> SparkSession:
     """Create and return a SparkSession.
 
-    `small` is for tests and short jobs. `scratch` is the directory for Spark's temporary data.
-    Raises PipelineError.
+    `small` starts Spark faster and with less memory, for tests and short jobs. `scratch` is the
+    directory for Spark's temporary data. Raises PipelineError.
     """
     check_versions()
     os.environ["JAVA_HOME"] = str(java.find())

@@ -3,15 +3,15 @@
     (df.select("topic", "body").writeStream.format("trellis")
         .option("url", "amqp://127.0.0.1:5672/").start())
 
-Spark repeats a task after a failure and a batch after a crash. So each message carries an identity,
-by which the broker deduplicates: the header `x-trellis-producer` is query and partition, and
+Spark repeats a task after a failure and a batch after a crash. So each message carries an identity
+in two headers, by which the broker deduplicates: `x-trellis-producer` is query and partition,
 `x-trellis-sequence` is batch number << 32 | row. The broker stores the last sequence number of each
 producer in the same log record as the message.
 
-A repeated batch must have the same rows in the same partition with the same numbers. Rows are
-sorted within their partition before they are numbered. Before anything is published, a digest of
-the partition's rows is stored in the checkpoint. A repeated batch that is partitioned differently
-(because spark.sql.shuffle.partitions, rowsPerTask or the query changed) is refused.
+When a batch is repeated, each row must be in the same partition and have the same number as before.
+So the rows of a partition are sorted before they are numbered. Before a partition is published, a
+digest of its rows is stored in the checkpoint; a repeated batch with other digests (because
+spark.sql.shuffle.partitions, rowsPerTask or the query changed) is refused.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class PublishedPartition(WriterCommitMessage):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Publishes the rows of one batch's partitions. Pickled to the tasks."""
+    """The writer that publishes the rows of a batch. Spark sends it, pickled, to the tasks."""
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         """Check the columns and options. Raises PipelineError."""
@@ -145,10 +145,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Delete the digests of earlier batches: all tasks of this batch are confirmed.
+        """Delete the digests of earlier batches, because all messages of this batch are confirmed.
 
-        Nothing is published here. The messages became durable when the tasks got their confirms;
-        if Spark repeats the batch, the broker deduplicates them.
+        This method publishes no messages. They became durable when the tasks got their confirms; if
+        Spark repeats the batch, the broker deduplicates them.
         """
         files, root = _place(self._checkpoint)
         for each in files.get_file_info(fs.FileSelector(root, allow_not_found=True)):

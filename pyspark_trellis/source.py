@@ -1,11 +1,12 @@
-"""`format("trellis")`: a journal as a table, for batch and streaming queries; and the sink.
+"""`format("trellis")`: reads a journal as a table, in batch and streaming queries, and gives Spark
+the sink.
 
     spark.read.format("trellis").option("pattern", "stock.#").load(path)
     spark.readStream.format("trellis").option("maxRowsPerTrigger", 100_000).load(path)
 
-A given schema is a projection: `.schema("offset long, topic string")` reads two columns only. Rows
-are passed as Arrow batches. Reading acknowledges nothing: the position is in the query's own
-checkpoint, which makes reading exactly once.
+A schema that the query sets is a projection: `.schema("offset long, topic string")` reads only two
+columns. Rows are passed as Arrow batches. The broker does not know how far a query has read: the
+position is in the query's own checkpoint, so the query reads each row exactly once.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def stream_of(options: dict[str, str]) -> JournalStream:
     path = options.get("path", "")
     if not path:
         raise PipelineError(
-            "no journal: name it with .load(<directory of the stream, or http://HOST:15672>)"
+            "the query names no journal: use .load(<directory of the stream, or http://HOST:15672>)"
         )
     if path.startswith(("http://", "https://")):
         from pyspark_trellis.remote import Remote
@@ -83,7 +84,9 @@ class JournalTask(InputPartition):
 
 
 class JournalRows:
-    """Converts a piece's rows to Spark's batches. Pickled, because the tasks convert the rows."""
+    """The conversion of a piece's rows to Spark's batches. Spark sends the object, pickled, to the
+    tasks, which convert the rows.
+    """
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
         self.wanted: Final[pa.Schema] = arrow_schema(schema)
@@ -93,7 +96,7 @@ class JournalRows:
         grammar = grammar_of(self.grammar)
         if self.pattern is not None:
             checked([self.pattern], grammar)
-        #: The only topic to read, if any.
+        #: If not None, only the rows with this topic are read.
         self.topic: str | None = None
 
     def of(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -122,7 +125,7 @@ class JournalRows:
 
 
 class _PatternFilter:
-    """A pattern, and the topics already matched with it."""
+    """A filter for the rows whose topics match a pattern. It caches the result for each topic."""
 
     def __init__(self, pattern: str, grammar: Grammar) -> None:
         self._trie: Trie[int] = Trie(grammar)
@@ -181,8 +184,8 @@ class JournalReader(DataSourceReader):
 class PushingReader(JournalReader):
     """A batch query that applies conditions on `offset` and `topic` while reading.
 
-    Spark refuses a reader with `pushFilters` unless spark.sql.python.filterPushdown.enabled is set,
-    so this class is used only if an option asks for it.
+    If spark.sql.python.filterPushdown.enabled is not set, Spark refuses a reader with
+    `pushFilters`. So this class is used only if the option `pushdown` is true.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -230,7 +233,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def stream(self) -> JournalStream:
-        """Return the journal, opened once."""
+        """The stream that the options name. The object is created at the first use."""
         if self._stream is None:
             self._stream = stream_of(self._options)
         return self._stream
@@ -248,7 +251,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._most) if self._most else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """Return the end of the next batch; `start` if there are no new rows."""
+        """Return the position at the end of the next batch; `start` if there are no new rows."""
         bounds = self.stream.bounds()
         offsets.remembered(start, self.stream, bounds)
         end = bounds.next if self._target is None else min(self._target, bounds.next)

@@ -1,11 +1,11 @@
-"""Reconstructs the bindings of a past time from the stream `$topology`, which a broker writes
+"""Reconstructs the bindings at a past time from the stream `$topology`, which a broker writes
 beside a journal (docs/streams.md).
 
     ... snapshot, declare*, bind*, subscribe*, complete, bind, unsubscribe, delete, snapshot ...
                                                ^ from here on the state is known
 
-The stream is replayed up to a time. If retention has removed its beginning, the state is known from
-the first remaining snapshot on.
+The stream is replayed up to the requested time. If retention has removed the beginning of the
+stream, the state is known from the end of the first remaining snapshot on.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class TopologyState:
     bindings: dict[tuple[str, ...], dict[str, Any]] = field(default_factory=dict)
 
     def apply(self, event: str, facts: dict[str, Any]) -> None:
-        """Apply a row of the stream: a name declared or deleted, a binding added or removed.
+        """Apply a row of the stream: declare or delete a name, or add or remove a binding.
 
         Rows that mark the beginning or end of a snapshot must not be passed. Raises KeyError if the
         row lacks a field.
@@ -91,7 +91,7 @@ class TopologyState:
 
 
 def replay(stream: JournalStream, until: datetime | None = None) -> TopologyState:
-    """Return the state at that time, or at the end of the stream.
+    """Return the state at the time `until`, or at the end of the stream if `until` is None.
 
     Raises PipelineError if the state of that time is not known.
     """
@@ -165,7 +165,7 @@ def _rows(
 
 
 def as_definitions(states: Iterable[TopologyState], name: str) -> DefinitionsFile:
-    """Return the states as definitions, as if read from a file."""
+    """Return the states in the form of a definitions file with the name `name`."""
     definitions = DefinitionsFile(name, {}, [])
     for state in states:
         host = definitions.hosts[state.vhost] = DefinedHost()

@@ -1,6 +1,8 @@
-"""`trellis pipeline whatif`: routes the published messages by proposed definitions, and compares.
+"""`trellis pipeline whatif`: routes the published messages by proposed definitions, and compares
+the result with the current routing.
 
-The answer has the messages per queue, before and after, and the topics that would be lost.
+The answer has the messages per queue, before and after the change, and the topics whose messages
+would be lost.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class WhatIfChange:
 
 @dataclass(frozen=True)
 class LostTopic:
-    """A topic whose messages reached a queue; by the proposed definitions they reach no queue."""
+    """A topic whose messages reached a queue, but by the proposed definitions reach none."""
 
     vhost: str
     exchange: str
@@ -49,8 +51,8 @@ class WhatIf:
     """The comparison of the current and the proposed definitions.
 
     `queues` has every queue and MQTT session that the current or the proposed definitions have.
-    `lost` is sorted by falling number of messages. `unknown` is the number of messages whose
-    destinations the topic alone does not decide.
+    `lost` has the topics with the most messages first. `unknown` is the number of messages whose
+    destinations depend on more than the topic.
     """
 
     span: hist.Span
@@ -60,30 +62,33 @@ class WhatIf:
 
     @property
     def newly_hit(self) -> list[WhatIfChange]:
-        """Return the queues and sessions that receive messages only by the proposed definitions.
+        """The queues and sessions that receive messages only by the proposed definitions.
 
-        By the current definitions, a returned queue gets no message or does not exist.
+        By the current definitions, such a queue gets no message or does not exist.
         """
         return [queue for queue in self.queues if queue.after and not queue.before]
 
     @property
     def starved(self) -> list[WhatIfChange]:
-        """Return the queues and sessions that receive messages only by the current definitions.
+        """The queues and sessions that receive messages only by the current definitions.
 
-        By the proposed definitions, a returned queue gets no message or does not exist.
+        By the proposed definitions, such a queue gets no message or does not exist.
         """
         return [queue for queue in self.queues if queue.before and not queue.after]
 
     @property
     def breaks(self) -> bool:
-        """True if the proposed definitions lose messages; a CI job fails on this condition."""
+        """True if a topic or a queue would lose all its messages. The command then exits with code
+        1, so that a CI job fails.
+        """
         return bool(self.lost or self.starved)
 
 
 def what_if(
     history: DataFrame, current: DefinitionsFile | None, proposed: DefinitionsFile
 ) -> WhatIf:
-    """Compare the routing of the history by both definitions.
+    """Return the comparison of the routing of the history by the current and the proposed
+    definitions.
 
     Without `current`, the journal says which messages reached a queue, and `before` of each queue
     is None. If `current` lacks the exchange of a message, the journal says if the message reached

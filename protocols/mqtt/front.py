@@ -28,7 +28,9 @@ class MqttFront(MqttService):
         return connection
 
     def reauthorize(self) -> None:
-        """Renew the permissions of all connections, and of sessions whose clients are away."""
+        """Renew the permissions of all connections, and of all sessions, also those whose clients
+        are away.
+        """
         super().reauthorize()
         if self._all_sessions is None or not self._all_sessions.again():
             self._all_sessions = AllSessionsReauthorization(self, self.broker.agenda)
@@ -37,7 +39,7 @@ class MqttFront(MqttService):
     def delete_session(self, vhost: VirtualHost, client_id: str, ticket: Ticket | None) -> bool:
         """End the session of a client identifier, and return True if there was one.
 
-        A connected client is disconnected, and its will is not published. The ticket waits for the
+        A connected client is disconnected, and its will is not published. `ticket` waits for the
         removal of the session from the store.
         """
         session = self.sessions.find(vhost, client_id)

@@ -12,14 +12,14 @@ class MqttOptions:
     def __init__(self, version: str = "") -> None:
         #: Version of the broker, published in $SYS/broker/version.
         self.version = version
-        #: Time that a client has to send its CONNECT, in milliseconds.
+        #: Time that a client has to complete its login, in milliseconds.
         self.handshake_ms = 10_000
         #: Size of the largest packet, in bytes.
         self.max_packet = 16 << 20
         #: Largest number of levels of a topic name or topic filter.
         self.max_levels = 200
-        #: Largest number of QoS 1 and 2 messages in flight to one client, and from one client of
-        #: MQTT 5.
+        #: Largest number of QoS 1 and QoS 2 messages in flight to one client; also of those from
+        #: one client of MQTT 5.
         self.receive_maximum = 1_024
         #: Longest session expiry interval, in seconds.
         self.session_expiry_s = 14 * 86_400

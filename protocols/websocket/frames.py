@@ -28,8 +28,8 @@ UNSUPPORTED: Final = 1003
 INVALID: Final = 1007
 POLICY: Final = 1008
 TOO_LARGE: Final = 1009
-#: Close codes that the protocol defines and that may be sent. Libraries and applications define
-#: 3000 to 4999.
+#: The close codes that the protocol defines and that may be sent. Libraries and applications may
+#: use the codes 3000 to 4999 as well.
 _CODES: Final = (1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014)
 
 #: True if this module is not compiled. A step of eight bytes in `unmask` then costs as much as
@@ -47,7 +47,7 @@ def head(opcode: int, size: int) -> bytes:
 
 
 def close(code: int) -> bytes:
-    """Return a close frame with a close code, or without one if `code` is 0."""
+    """Return a close frame with the close code `code`, or without a close code if `code` is 0."""
     return head(int(CLOSE), 2) + code.to_bytes(2, "big") if code else head(int(CLOSE), 0)
 
 

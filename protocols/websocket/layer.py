@@ -37,7 +37,7 @@ _CODES: Final = {
     "too_large": TOO_LARGE,
     "login_refused": POLICY,
 }
-#: Size up to which a payload is copied behind its frame header, in bytes.
+#: Size in bytes up to which a payload is copied, to be sent together with its frame header.
 _SMALL: Final[i64] = 1 << 14
 
 
@@ -45,7 +45,7 @@ class WebSocketTally:
     """The counters of the WebSocket upgrades at one listener."""
 
     def __init__(self) -> None:
-        #: Number of upgrades, and of refused requests by reason.
+        #: The number of upgrades, and the number of refused requests by reason.
         self.upgrades = 0
         self.refused = dict.fromkeys(REASONS, 0)
 
@@ -67,11 +67,12 @@ class WebSocketLayer(Layer):
         self._phase: i64 = 0
         #: True if the message continues in another frame.
         self._unfinished = False
-        #: Output of the layer itself: before the data of the next `send` (HTTP response, pong), and
-        #: behind it (close frame).
+        #: Output of the layer itself. `_reply` (HTTP response, pong) goes before the data of the
+        #: next `send`, `_close_frame` after it.
         self._reply = b""
         self._close_frame = b""
-        #: True once a close frame is due or sent.
+        #: True once a close frame is sent or is waiting for the next `send`, or the upgrade is
+        #: refused.
         self._closed = False
 
     def receive(self, data: bytes) -> bytes:

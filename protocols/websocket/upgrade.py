@@ -22,12 +22,13 @@ REQUEST_MAX: Final = 16 << 10
 #: that clients of version 3.1 use.
 SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
 
-#: Reasons to refuse an upgrade: the request is no valid upgrade, has the wrong path, Origin or
-#: subprotocol, or is too large; the client left before its request was complete, or took too long.
+#: Reasons to refuse an upgrade. request: the request is not a valid upgrade; path, origin,
+#: subprotocol: the request has the wrong one; too_large: the request is too large; lost: the client
+#: left before its request was complete; timeout: the client took too long.
 REASONS: Final = ("request", "path", "origin", "subprotocol", "too_large", "lost", "timeout")
 
 _MAGIC: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-#: Names of this machine that a name server cannot point elsewhere.
+#: Names of this machine that no name server can make refer to another machine.
 _HERE: Final = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -47,7 +48,8 @@ class OriginPolicy:
 
 
 class UpgradeRefused(Exception):
-    """A refused upgrade. The response to the client has the HTTP `status` and the text.
+    """An error: the upgrade is refused. The response to the client has the HTTP `status` and the
+    text.
 
     `reason` is one of REASONS.
     """
@@ -58,7 +60,7 @@ class UpgradeRefused(Exception):
         self.status = status
 
     def answer(self) -> bytes:
-        """Return the HTTP response that tells the client of the refusal."""
+        """Return the HTTP response that tells the client why the upgrade is refused."""
         body = f"{self}\n".encode()
         headers = f"HTTP/1.1 {self.status} {_PHRASES[self.status]}\r\n"
         headers += "Content-Type: text/plain; charset=utf-8\r\n"

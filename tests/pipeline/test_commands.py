@@ -137,7 +137,9 @@ def test_a_target_and_its_checkpoint_belong_to_one_job(
         "traffic", str(tmp_path / "traffic"), f"{lake}.checkpoint"
     )
     assert "was not written with the checkpoint" in said("lake", lake, str(tmp_path / "new"))
-    assert "has none of the rows" in said("lake", str(tmp_path / "other"), f"{lake}.checkpoint")
+    assert "was used with another directory" in said(
+        "lake", str(tmp_path / "other"), f"{lake}.checkpoint"
+    )
     (tmp_path / "file").touch()
     assert (
         f"{tmp_path}/file/lake, or {tmp_path}/new, cannot be written: Parent path is not a dir"
@@ -260,7 +262,7 @@ def test_a_job_runs_again_when_more_was_published(
                 "--conf",
                 "x",
             ],
-            "--conf x: should be spark.SOMETHING=VALUE",
+            "--conf x: the value must have the form spark.SOMETHING=VALUE",
         ),
         (["bake"], "invalid choice: 'bake'"),
         (

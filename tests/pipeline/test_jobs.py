@@ -527,5 +527,5 @@ def test_files_that_are_no_definitions_are_named(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"bad\.json is not JSON: "):
         read(tmp_path / "bad.json")
     (tmp_path / "list.json").write_text("[]")
-    with pytest.raises(PipelineError, match="not definitions; expected a JSON object"):
+    with pytest.raises(PipelineError, match="is not a definitions file: expected a JSON object"):
         read(tmp_path / "list.json")

@@ -84,7 +84,7 @@ def test_damage_is_named_with_file_and_offset_however_few_columns_are_read(tmp_p
             list(piece.batches(["offset"]))
         line = str(caught.value)
         assert line.startswith(f"{path} is damaged: the batch at byte {begin}, with offset 7: ")
-        assert line.endswith("; `trellis store verify` says more")
+        assert line.endswith("; run `trellis store verify` for details")
         path.write_bytes(whole)
     damage(path, whole.index(b"guest", begin))
     with pytest.raises(PipelineError, match="wrong checksum"):

@@ -173,7 +173,7 @@ def test_a_moment_is_iso_8601(tmp_path: Path) -> None:
         == moment("2026-03-01T13:00+01:00")
         == START
     )
-    with pytest.raises(PipelineError, match="--as-of yesterday: not a time like"):
+    with pytest.raises(PipelineError, match="--as-of yesterday: this is not a time like"):
         moment("yesterday")
 
 

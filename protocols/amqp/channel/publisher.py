@@ -111,8 +111,7 @@ class ChannelPublisher:
         return cost + searched
 
     def _publish(self, address: bytes, flags: i64, content: bytes, slot: SearchSlot) -> i64:
-        """Publish a message; see `publish`. No step has an effect before all searches are complete.
-        """
+        """Publish a message; see `publish`. Nothing is changed before all searches are complete."""
         if flags & IMMEDIATE:
             raise AmqpError(540, "immediate=true")
         route = self._route(address, slot)

@@ -45,8 +45,7 @@ class TransactedPublication:
         self.number = number
 
     def prepare(self, plans: TargetPlans, vhost: VirtualHost) -> None:
-        """Replace the route by one to the targets that still exist, and prepare the message for it.
-        """
+        """Replace the route by a route to the targets that still exist, and prepare the message."""
         old = self.route
         blind = old.blind if isinstance(old, CcRoute) else []
         route = CcRoute(old.exchange, [old.key], blind, plans.plan_of(self.targets))
@@ -94,8 +93,7 @@ class Transaction:
         return self._parts_max - self._copies - len(self.settlements)
 
     def check_parts(self, more: int) -> None:
-        """Raise AmqpError if `more` further parts (copies or settlements) would exceed `parts_max`.
-        """
+        """Raise AmqpError if `more` further copies or settlements would exceed `parts_max`."""
         if self.room < more:
             raise AmqpError(
                 406,

@@ -96,8 +96,7 @@ def amended(data: bytes, headers: Mapping[str, object], changed: Mapping[str, ob
 
 
 def split_properties(data: bytes) -> list[tuple[str, str, bytes]]:
-    """Return the name, type and bytes of each property before the first property that is cut off.
-    """
+    """Return name, type and bytes of each property before the first property that is cut off."""
     found: list[tuple[str, str, bytes]] = []
     flags = int.from_bytes(data[:2], "big")
     at, end = 2, len(data)

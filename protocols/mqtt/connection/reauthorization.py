@@ -1,9 +1,10 @@
-"""Apply changed permissions of a user to its sessions.
+"""Applies changed permissions of a user to the user's sessions.
 
-A subscription that may read nothing any more is removed. Its client, if connected, is disconnected
-with reason code 0x87 (Not authorized). The client can connect and subscribe again, and the SUBACK
-then says which topic filters are allowed. A subscription that may read less than before receives
-less. A session ends if its user is deleted, or may not use the virtual host any more.
+If the user may read no topic of a subscription any more, the subscription is removed, and its
+client, if connected, is disconnected with reason code 0x87 (Not authorized). The client can connect
+and subscribe again, and the SUBACK then says which topic filters are allowed. If the user may read
+fewer topics than before, the subscription stays and receives only these. A session ends if its user
+is deleted, or may not use the virtual host any more.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.sys_topics import ROOT
 
 #: SLICE is the number of sessions that are checked in one turn of the event loop. LEVELS limits the
-#: work for one session in a turn: the number of levels of its topic filters, times the weight of
-#: the access rules of its user.
+#: work for one session in a turn. The work is the number of levels of the session's topic filters,
+#: times the weight of its user's access rules.
 SLICE: Final = 500
 LEVELS: Final = 10_000
 
 
 def read_scope(identity: Identity, topic_filter: str, vhost: str) -> int:
-    """Return how many topics of a filter the user may read: READ_ALL, READ_SOME or READ_NONE.
+    """Return READ_ALL, READ_SOME or READ_NONE: how many topics of a topic filter the user may read.
 
-    Shared subscriptions and $SYS are not checked topic by topic, so they are allowed as a whole or
-    not at all.
+    The messages of shared subscriptions and of $SYS are not checked topic by topic, so the result
+    is READ_NONE for such a filter unless the user may read all its topics.
     """
     whole = topic_filter.startswith((SHARE, ROOT))
     if topic_filter.startswith(SHARE):
@@ -102,7 +103,7 @@ class SessionReauthorization(Task):
                 left -= (1 + name.count("/")) * self._identity.weight
                 partly |= self._review(name)
         finally:
-            # A failure for one subscription leaves the others to be checked.
+            # If the check fails for one subscription, the task continues with the next one.
             if partly:
                 session.vhost.retire_plans_to(session)
             if self._names:
@@ -115,8 +116,8 @@ class SessionReauthorization(Task):
     def _review(self, name: str) -> bool:
         """Check one subscription against the permissions. Remove it if it is not allowed any more.
 
-        Return True if the subscription's messages are checked topic by topic from now on, or were
-        before.
+        Return True if the permission is checked for each message of the subscription from now on,
+        or was so before.
         """
         session = self._session
         scope = read_scope(self._identity, name, session.vhost.name)
@@ -150,9 +151,9 @@ class AllSessionsReauthorization(Task):
         self._done = False
 
     def again(self) -> bool:
-        """Start over at the first session and return True, or return False if the task is done.
+        """Start again at the first session and return True. Return False if the task is done.
 
-        Starting over lets one task apply several changes that follow each other.
+        So one task is enough for several changes of permissions in a row.
         """
         self._left = [] if self._done else self._service.sessions.all()
         return not self._done
@@ -167,7 +168,7 @@ class AllSessionsReauthorization(Task):
                 if not session.dead:
                     review_session(self._service, session)
         finally:
-            # A failure for one session leaves the others to be reviewed.
+            # If the renewal fails for one session, the task continues with the next one.
             self._done = not self._left
             if self._left:
                 self._agenda.later(self)

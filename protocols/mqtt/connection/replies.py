@@ -1,4 +1,4 @@
-"""Acknowledge publications once they are durable, in the order of the client's packets.
+"""Acknowledges publications once they are durable, in the order of the client's packets.
 
 A PUBACK, PUBREC, PUBREL or PUBCOMP waits for the ticket of the packet that it answers, and for all
 replies before it [MQTT-4.6.0-2], [MQTT-4.6.0-3].
@@ -15,7 +15,9 @@ from protocols.mqtt.codec.packets5 import acknowledgement5
 
 
 class PendingReply:
-    """A reply that waits: first byte, packet identifier, ticket and reason code."""
+    """A reply that waits for its ticket or for earlier replies. `first` is the packet's first byte,
+    `code` its reason code.
+    """
 
     __slots__ = ("code", "first", "packet_id", "ticket")
 
@@ -32,7 +34,7 @@ class PublishReplies(Waiter):
     def __init__(self, outlet: Outlet) -> None:
         self._outlet: Outlet | None = outlet
         self._waiting: list[PendingReply] = []
-        #: The ticket for messages of one batch of the store, and the number of that batch.
+        #: The ticket for the messages of the store's latest batch, and the number of that batch.
         self._ticket: Ticket | None = None
         self._batch: i64 = -1
 
@@ -44,8 +46,8 @@ class PublishReplies(Waiter):
     def ticket_for(self, batch: i64) -> Ticket:
         """Return the ticket for all messages that the store writes in one batch. Hot path.
 
-        These messages become durable together, so one ticket serves them all. A later batch needs
-        another ticket: its messages must not delay the replies for earlier ones.
+        The messages of a batch become durable together, so they share one ticket. A later batch
+        gets another ticket, so that its messages do not delay the replies for earlier messages.
         """
         ticket = self._ticket
         if ticket is None or self._batch != batch:
@@ -68,8 +70,8 @@ class PublishReplies(Waiter):
     def give_code(self, first: i64, packet_id: i64, ticket: Ticket | None, code: i64) -> None:
         """Write a reply once its ticket is settled and all replies before it are written.
 
-        `first` is the first byte of the packet, `code` its reason code; a code other than 0 may be
-        sent to clients of level 5 only.
+        `first` is the first byte of the packet, `code` its reason code. A code other than 0 may be
+        sent only to clients of level 5.
         """
         if code == 0:
             self.give(first, packet_id, ticket)
@@ -100,7 +102,7 @@ class PublishReplies(Waiter):
             outlet.touch()
 
     def close(self) -> None:
-        """Drop the replies that wait: the connection has ended."""
+        """Drop the waiting replies, because the connection has ended."""
         self._waiting.clear()
         self._ticket = None  # It refers back to this object.
         self._outlet = None

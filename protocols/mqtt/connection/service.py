@@ -55,8 +55,8 @@ class MqttService(Front):
     ) -> Credentials:
         """Return the credentials in a CONNECT.
 
-        A user name may begin with a virtual host and a colon. A client that gives no user name has
-        the user name in its trusted certificate, if it has one.
+        A user name may begin with the name of a virtual host and a colon. If the client gives no
+        user name but has a trusted certificate, its user name is the name in the certificate.
         """
         vhost = "/"
         certified = user is None and peer.certificate != ""
@@ -83,7 +83,7 @@ class BrokerSurveyor(Surveyor):
 
 
 class BrokerSurvey(Survey):
-    """A count of all that $SYS publishes about the broker, under the names that Mosquitto uses."""
+    """A count of the broker's objects and messages for $SYS, with Mosquitto's names."""
 
     def __init__(self, service: MqttService) -> None:
         self._service = service

@@ -1,4 +1,4 @@
-"""Carry out SUBSCRIBE and UNSUBSCRIBE, in slices if they have many topic filters.
+"""Carries out SUBSCRIBE and UNSUBSCRIBE, in slices if the packet has many topic filters.
 
 The connection reads no other packet until it has sent the SUBACK or UNSUBACK, so that packets keep
 their order.
@@ -50,16 +50,16 @@ from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.subscription_options import AS_PUBLISHED, IDENTIFIER
 from protocols.mqtt.session.sys_topics import ROOT
 
-#: Topic filters of one packet that are read in one turn of the event loop, in up to 3 ms, and the
-#: sum of their sizes in bytes.
+#: Limits of the reading in one turn of the event loop, which takes up to 3 ms: the number of topic
+#: filters of a packet, and the sum of their sizes in bytes.
 READ_SLICE: Final = 4_000
 READ_BYTES: Final = 262_144
-#: Topic filters of one packet that are subscribed to in one turn, and the sum of their levels, with
-#: which the cost of a filter grows (500 filters of 128 levels take 13 ms uncompiled). One filter is
-#: handled in any case.
+#: Limits of the subscribing in one turn of the event loop: the number of topic filters, and the sum
+#: of their levels. The cost of a filter grows with its levels: 500 filters of 128 levels take 13 ms
+#: in interpreted Python. At least one filter is handled in each turn.
 SLICE: Final = 500
 LEVELS: Final = 5_000
-#: Return codes of level 3 and 4 for the reason codes of level 5.
+#: The return code of levels 3 and 4 for each reason code of level 5.
 _CODES_4: Final = bytes(code if code <= EXACTLY_ONCE else FAILURE for code in range(256))
 
 
@@ -111,14 +111,15 @@ def _read_request_4(reader: PacketReader) -> SubscribeRequest:
     """Read the next topic filter of a SUBSCRIBE of level 3 or 4."""
     topic_filter, qos = reader.text(), reader.byte()
     if qos > EXACTLY_ONCE:
-        raise MalformedPacket("QoS of a subscription above 2")  # [MQTT-3.8.3-4 of 3.1.1]
+        raise MalformedPacket("the QoS of a subscription is above 2")  # [MQTT-3.8.3-4 of 3.1.1]
     return SubscribeRequest(topic_filter, qos)
 
 
 class SubscriptionChange(Task):
     """A task that carries out one packet that changes a session's subscriptions, in slices.
 
-    It reads all topic filters before it changes anything, so a malformed packet has no effect.
+    The task reads all topic filters before it changes a subscription, so a malformed packet has no
+    effect.
     """
 
     def __init__(
@@ -128,8 +129,8 @@ class SubscriptionChange(Task):
         reader: PacketReader,
         weight: int = 1,
     ) -> None:
-        """Start at the first topic filter. `weight` is a factor for the cost of each topic filter
-        level: a higher weight puts fewer filters into a slice.
+        """Create a task that starts at the first topic filter. `weight` is a factor for the cost of
+        each level of a topic filter; with a higher weight, fewer filters fit into a slice.
         """
         self.session = session
         self.ticket: Ticket = connection.ticket()
@@ -175,7 +176,7 @@ class SubscriptionChange(Task):
         return True
 
     def _continue_later(self) -> None:
-        """Do the next slice in the next turn; handle no other packet before."""
+        """Schedule the next slice for the next turn, and stall the connection until then."""
         self._connection.stall()
         self._connection.agenda.later(self)
 
@@ -198,7 +199,7 @@ class SubscriptionChange(Task):
             connection.resume_input()
 
     def _slice(self) -> list[SubscribeRequest]:
-        """Return the next requests, as many as this turn may carry out."""
+        """Return the next requests, as many as one turn may carry out."""
         requests = self._requests[self._at : self._at + SLICE]
         levels = 0
         for number, request in enumerate(requests):
@@ -290,7 +291,9 @@ class SubscribeTask(SubscriptionChange):
                 self._codes[at] = QUOTA_EXCEEDED
 
     def _exceeds_quota(self, topic_filter: str) -> bool:
-        """True if a subscription to this filter would be new and above the limit of a session."""
+        """True if a subscription to this filter would be new, and the session has as many as it may
+        have.
+        """
         subscriptions, most = self.session.subscriptions, self._service.options.subscriptions
         if most == 0 or len(subscriptions) + len(subscriptions.memberships) < most:
             return False

@@ -1,4 +1,4 @@
-"""MQTT sessions: subscriptions, inbox, messages in flight, wills, and what is sent to clients.
+"""MQTT sessions: subscriptions, inbox, messages in flight, wills, and deliveries to clients.
 
 Reading order:
 

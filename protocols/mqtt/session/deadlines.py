@@ -1,4 +1,4 @@
-"""Timers that are mostly cancelled before their time: expiring sessions and delayed wills.
+"""The timers of expiring sessions and delayed wills, most of which are cancelled before their time.
 
     heap   Deadline Deadline Deadline ...   one timer of the agenda, for the first of them
 
@@ -17,7 +17,8 @@ from broker.agenda import Agenda, Task
 
 #: Largest number of tasks that run in one turn of the event loop.
 SLICE: Final = 200
-#: Cancelled deadlines are removed from the heap once they outnumber the others by more than this.
+#: Cancelled deadlines are removed from the heap once there are more than this many more of them
+#: than other deadlines.
 SLACK: Final = 64
 
 
@@ -135,5 +136,5 @@ class Deadlines(Task):
 
 
 def _comes_before(one: Deadline, other: Deadline) -> bool:
-    """True if `one` comes before `other`: it is earlier, or has the same time and was set first."""
+    """True if `one` is earlier than `other`, or has the same time and was scheduled first."""
     return one.when < other.when or one.when == other.when and one.number < other.number

@@ -9,7 +9,8 @@ class EarlyOutlet(Outlet):
     """An outlet that collects messages of QoS 0 until the CONNACK is sent.
 
     The CONNACK of a persistent session waits for the store, and no PUBLISH may precede it
-    [MQTT-3.2.0-1]. Above TURN_BYTES the outlet is paused: further messages are dropped and counted.
+    [MQTT-3.2.0-1]. Once the collected packets have TURN_BYTES or more, the outlet is paused:
+    further messages are dropped and counted.
     """
 
     def touch(self) -> None:

@@ -1,10 +1,10 @@
-"""Deliver the messages of a session to its client, with credit and packet identifiers.
+"""Delivers the messages of a session to its client, with credit and packet identifiers.
 
     inbox --------------> InboxConsumer --> PublishWriter --> client
     shared subscription ------^                   InflightWindow <-- acknowledgements
 
 A message gets its packet identifier from its sequence number in the inbox; a message of a shared
-subscription takes the inbox's next number.
+subscription uses up the inbox's next sequence number.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from protocols.tally import FrontCounters
 #: Amount that is subtracted from the credit of a consumer while it waits for the store. The amount
 #: is larger than the credit that acknowledgements can return meanwhile.
 HOLD: Final[i64] = 1 << 40
-#: The outlet and the writer of a consumer whose connection is gone: they are never written to.
+#: The outlet and the writer of a consumer whose connection has ended. Nothing is ever written to
+#: them.
 NOWHERE: Final = Outlet()
 NO_WRITER: Final = Level4Writer(NOWHERE)
 
@@ -37,8 +38,9 @@ NO_WRITER: Final = Level4Writer(NOWHERE)
 class InboxConsumer(Consumer):
     """The consumer that delivers the messages of a session's inbox to its client.
 
-    A message of QoS 2 is not sent before it is durable, nor is any message after it: if the message
-    were lost in a crash, the client would hold its packet identifier for ever.
+    A message of QoS 2 is not sent before it is durable, and later messages wait for it. If the
+    message were sent and then lost in a crash, the client would hold its packet identifier for
+    ever.
     """
 
     def __init__(
@@ -54,8 +56,8 @@ class InboxConsumer(Consumer):
     ) -> None:
         """Create the consumer of an inbox for one connection.
 
-        `span_max` is the distance from the oldest to the newest sequence number in flight above
-        which no message is sent, so that no packet identifier is used twice.
+        `span_max` is the largest distance from the oldest to the newest sequence number in flight.
+        Above this distance no message is sent, so that no packet identifier is used twice.
         """
         super().__init__(inbox, outlet, credit, None)
         self._inbox = inbox
@@ -122,8 +124,8 @@ class InboxConsumer(Consumer):
     # -- messages of shared subscriptions
 
     def has_room(self) -> bool:
-        """True if a shared subscription may deliver: the client accepts another message in flight,
-        and no message waits in the session's inbox, which goes first.
+        """True if a shared subscription may deliver. This is so if the client accepts another
+        message in flight, and no message waits in the session's inbox, which has precedence.
         """
         return self.credit > 0 and self._inbox.depth == 0
 
@@ -192,7 +194,7 @@ class DurableWaiter(Waiter):
 
 
 def skip(window: InflightWindow, sequence: i64) -> None:
-    """Remove a message that is too large for the client from the window, and drop it.
+    """Remove from the window a message that is too large for the client, and drop the message.
 
     The session continues as if the message had been delivered [MQTT-3.1.2-25].
     """

@@ -20,7 +20,7 @@ from protocols.window import Window
 
 #: Number of packet identifiers; the smallest is 1.
 IDENTIFIERS: Final[i64] = 65_535
-#: The dictionaries of a window without entries: shared, and never changed.
+#: The dictionaries that all windows without such entries share. They are never changed.
 _NONE_RECEIVED: Final[dict[int, Ticket | None]] = {}
 _NONE_RELEASED: Final[dict[int, int]] = {}
 
@@ -33,16 +33,16 @@ class InflightWindow(Window):
 
     def __init__(self) -> None:
         super().__init__()
-        #: Packet identifiers of QoS 2 messages from the client, until their PUBREL. The PUBREC
-        #: waits for the ticket; None if the PUBREC waits for nothing.
+        #: Packet identifiers of QoS 2 messages from the client, until their PUBREL. Each has the
+        #: ticket for which its PUBREC waits; None if the PUBREC need not wait.
         self.received: dict[int, Ticket | None] = _NONE_RECEIVED
-        #: Packet identifiers of QoS 2 messages to the client that the client has acknowledged by a
-        #: PUBREC, each with the store position of the PUBREC; 0 if the PUBREC is not stored.
+        #: Packet identifiers of QoS 2 messages to the client for which the client has sent a
+        #: PUBREC. Each has the position of the PUBREC in the store; 0 if the PUBREC is not stored.
         self.released: dict[int, int] = _NONE_RELEASED
 
     @property
     def idle(self) -> bool:
-        """True if no message and no packet identifier waits for the client."""
+        """True if no message and no packet identifier waits for a packet from the client."""
         return self.count == 0 and not self.received and not self.released
 
     def number_of(self, packet_id: i64) -> i64:
@@ -71,7 +71,7 @@ class InflightWindow(Window):
         self.released[packet_id] = position
 
 
-#: The window of every session without a connection and without anything in flight. All these
+#: The window of every session without a connection whose in-flight window would be empty. All these
 #: sessions share it, so it is never changed.
 EMPTY_WINDOW: Final = InflightWindow()
 

@@ -62,12 +62,12 @@ class DelayedWillTask(Task):
         raise NotImplementedError
 
     def cancel(self) -> None:
-        """Drop the will: the client has connected again."""
+        """Drop the will, because the client has connected again."""
         raise NotImplementedError
 
 
 class SessionRegistry(SessionRestorer):
-    """The registry of all sessions of a broker: the methods that a session uses."""
+    """The interface through which a session uses the registry of all sessions."""
 
     def expire(self, session: Subscriber) -> None:
         """End a session whose client stayed away for too long."""

@@ -33,7 +33,7 @@ from protocols.mqtt.codec.relay_formats import (
 )
 from protocols.mqtt.session.subscription_options import Addressed, SessionOptions
 
-#: Topic names of up to this size get no alias, in bytes.
+#: Size in bytes up to which a topic name gets no alias.
 SHORT: Final = 3
 
 
@@ -47,7 +47,9 @@ class PublishWriter:
 
     @property
     def relay_format(self) -> RelayFormat:
-        """The format of the PUBLISH packets that may be relayed to this connection unchanged."""
+        """The relay format, which tells which PUBLISH packets may be relayed to this connection
+        unchanged.
+        """
         return VERSION_4
 
     @abstractmethod

@@ -9,8 +9,9 @@ receive maximum) or before the last gap: these are returned to the inbox, and se
 It has not received any later message: these are the tail. A message keeps its sequence number in
 the inbox, and so its packet identifier.
 
-The client may hold the packet identifier of a message that is gone: the message expired after the
-crash that lost its PUBREC. An inbox without messages therefore does not begin again at 1.
+The client may still hold the packet identifier of a message that no longer exists. This happens if
+a crash loses the PUBREC of the message, and the message expires afterwards. The sequence numbers of
+an inbox without messages therefore do not start at 1 again.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ def restore_inbox(
     """
     inbox = session.inbox
     if not positions:
-        # Each stored message took a position of the store, so the sequence numbers of earlier
-        # messages were lower than the store's next position, unless many messages of shared
-        # subscriptions were sent again.
+        # Each stored message took a position of the store. So the sequence numbers of earlier
+        # messages are normally lower than the store's next position. (They can be higher only after
+        # many messages of shared subscriptions were sent again.)
         inbox.restore(positions, store.position + 1)
         return
     reader = store.log.reader()
@@ -97,5 +98,6 @@ def _sequence(stored: MessageStored | None, inbox: i64, before: i64) -> i64:
         return sequence
     while sequence <= before:
         sequence += ANNOTATION_MODULUS
-    # Two consecutive messages are never so far apart, so such a sequence number is wrong.
+    # The numbers of two consecutive messages never differ by half the modulus or more. If they do,
+    # the stored number is wrong.
     return sequence if sequence - before < ANNOTATION_MODULUS // 2 else before + 1

@@ -1,4 +1,4 @@
-"""Deliver retained messages to a new subscription, in slices."""
+"""Delivers retained messages to a new subscription, in slices."""
 
 from __future__ import annotations
 

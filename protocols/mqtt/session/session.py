@@ -54,10 +54,10 @@ from protocols.mqtt.session.publish_writer import PublishWriter
 from protocols.mqtt.session.subscriptions import MembershipRemoval, SessionSubscriptions
 from protocols.tally import FrontCounters
 
-#: While the inbox has this many messages or more, no retained messages are put into it, so that the
-#: inbox does not drop other messages for them.
+#: While the inbox has this many messages or more, no retained messages are put into it. Otherwise
+#: the inbox might drop other messages because of them.
 BACKLOGGED: Final[i64] = 500
-#: Containers without elements: shared by all sessions, and never changed.
+#: Empty containers that all sessions share. They are never changed.
 _NONE_UNSENT: Final[list[tuple[i64, Delivery]]] = []
 _NONE_WAITING: Final[dict[str, Task]] = {}
 
@@ -89,48 +89,50 @@ class Session(Subscriber):
         self.persistent = persistent
         self.subscriptions = SessionSubscriptions()
         self.in_flight = EMPTY_WINDOW
-        #: Messages that may be in flight: the broker's limit, or the client's if that is lower.
+        #: Largest number of messages in flight: the lower of the broker's and the client's limit.
         self.receive_maximum: i64 = receive_maximum
-        #: The user that the client logged in as. `named` is True if the user's name alone
+        #: The name of the user that the client logged in as. `named` is True if this name alone
         #: determines the permissions. `identity` has the permissions.
         self.user = ""
         self.named = False
-        #: True if the client logged in without a user name. All such clients count as one user.
-        #: A client that gives the name of that user is another user.
+        #: True if the client logged in without a user name. All such clients count as one user,
+        #: which differs from a user who logs in by name, even if the names are equal.
         self.anonymous = False
         self.identity: Identity | None = None
-        #: The client's connection, before and after the CONNACK; None while the client is away.
-        #: `outlet` is an EarlyOutlet until the CONNACK is sent, and then the connection.
+        #: The client's connection; None while the client is away. `outlet` is an EarlyOutlet until
+        #: the CONNACK is sent, then the connection.
         self.connection: SessionConnection | None = None
         self.writer: PublishWriter | None = None
         #: Seconds that the session outlives its connection.
         self.expiry = 0
-        #: Time at which the last connection ended, in ms of the agenda's clock; `expiry_deadline`
-        #: is the end of the session.
+        #: Time at which the last connection ended, in ms of the agenda's clock. `expiry_deadline`
+        #: is the timer that ends the session.
         self.away_since: i64 = 0
         self.expiry_deadline: Deadline | None = None
         #: The registry that lists the session, until it ends.
         self.registry: SessionRegistry | None = None
         #: The client's will, while it waits for its delay.
         self.delayed_will: DelayedWillTask | None = None
-        #: The will as it is stored, if it shall survive a crash.
+        #: The stored form of a will that shall survive a crash; None if there is none.
         self.stored_will: Definition | None = None
-        #: True if a SUBACK waits for the store: retained messages come after it.
+        #: True while a SUBACK waits for the store. Retained messages are sent after the SUBACK.
         self.suback_pending = False
         #: Deliveries of retained messages that wait for the SUBACK or for room, by topic filter.
         self._waiting_retained = _NONE_WAITING
         self._consumer: InboxConsumer | None = None
-        #: Messages in flight that were not resent yet over this connection, oldest last; and the
-        #: number of them that the client accepts now.
+        #: Messages in flight that were not resent yet over this connection, oldest last.
+        #: `_resendable` is the number of them that the client accepts now.
         self._unsent = _NONE_UNSENT
         self._resendable: i64 = 0
-        #: Distance from the oldest to the newest sequence number in flight above which no message
-        #: is sent (InboxConsumer).
+        #: Largest distance from the oldest to the newest sequence number in flight. Above this
+        #: distance no message is sent (InboxConsumer).
         self._span_max: i64 = IDENTIFIERS - receive_maximum
         vhost.add_subscriber(self)
 
     def belongs_to(self, user: str, anonymous: bool) -> bool:
-        """True if a user may take the session over. A session of an old version has no user."""
+        """True if a user may take the session over. A session without a user, stored by an old
+        version of the broker, may be taken over by any user.
+        """
         return not self.user or (self.user, self.anonymous) == (user, anonymous)
 
     # -- what a subscriber does
@@ -306,7 +308,7 @@ class Session(Subscriber):
         )
 
     def resume_deliveries(self) -> None:
-        """Resume deliveries: the connection accepts output again."""
+        """Resume deliveries, because the connection accepts output again."""
         self.resend()
         self.inbox.schedule_drain()
         if self.subscriptions.has_shared:
@@ -347,7 +349,7 @@ class Session(Subscriber):
     # -- retained messages
 
     def wait_for_room(self, topic_filter: str, task: Task) -> bool:
-        """Keep the task until there is room for retained messages, and then run it.
+        """Keep a task, to be run when there is room for retained messages of the topic filter.
 
         Return False, and do not keep the task, if there is room now or the client is away.
         """
@@ -438,7 +440,9 @@ class Session(Subscriber):
         return self.in_flight.delivery(packet_id) is not None
 
     def refuse(self, packet_id: i64) -> None:
-        """Handle a PUBREC with an error code: settle the message, which the client refused."""
+        """Handle a PUBREC with an error code: settle the message, because the client has refused
+        it.
+        """
         self.in_flight.released.pop(packet_id, None)
         self._settle(self.in_flight.number_of(packet_id))
 
@@ -465,8 +469,8 @@ class Session(Subscriber):
         if not self.subscriptions.has_shared:
             self.inbox.settle(delivery.message)
         else:
-            # The message may come from a shared subscription. Shared subscriptions may use the
-            # room that is free now.
+            # The message may come from a shared subscription. The room that is free now may be used
+            # by shared subscriptions.
             delivery.consumer.queue.settle(delivery.message)
             self.subscriptions.drain_refused()
         if self._waiting_retained and self.inbox.depth < BACKLOGGED:

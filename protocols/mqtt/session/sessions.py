@@ -32,11 +32,12 @@ ANONYMOUS: Final = "anonymous"
 
 
 class Sessions(SessionRegistry):
-    """The sessions of a broker: at most `options.sessions`.
+    """The sessions of a broker. At most `options.sessions` sessions exist.
 
     A session whose client stays away ends after the expiry that the client asked for, and at the
-    latest after `options.session_expiry_s`. The stored definition of a persistent session has the
-    time at which its client disconnected, in ms of the wall clock; 0 while the client is connected.
+    latest after `options.session_expiry_s` seconds. The stored definition of a persistent session
+    contains the time at which its client disconnected, in ms of the wall clock; 0 while the client
+    is connected.
     """
 
     def __init__(self, agenda: Agenda, options: MqttOptions, tally: FrontCounters) -> None:
@@ -49,7 +50,7 @@ class Sessions(SessionRegistry):
         #: entry.
         self._sessions: dict[str, dict[str, Session]] = {}
         self._count = 0
-        #: Expiries of sessions, and delayed wills.
+        #: The timers of sessions that expire and of delayed wills.
         self.deadlines = Deadlines(agenda)
         self.groups = SubscriptionGroups(options.session_backlog)
         #: The $SYS tree, which restored sessions may watch. The front end sets it.
@@ -94,11 +95,11 @@ class Sessions(SessionRegistry):
         named: bool = False,
         anonymous: bool = False,
     ) -> Session:
-        """Create the session of a client identifier that has none.
+        """Create a session for a client identifier that has no session.
 
         The session outlives its connection by `expiry` seconds; it is not stored if `expiry` is 0.
         `stored_will` is stored with the session. `named` is True if the name of the user alone
-        determines its permissions, `anonymous` if the client gave no user name.
+        determines its permissions. `anonymous` is True if the client gave no user name.
         """
         session = self._add(vhost, client_id, expiry > 0)
         session.user, session.named, session.anonymous = user, named, anonymous
@@ -135,7 +136,7 @@ class Sessions(SessionRegistry):
     ) -> None:
         """Take a session over for the new connection of its client, with a new expiry and will.
 
-        The ticket waits for the will to be stored.
+        `ticket` waits until the will is stored.
         """
         changed = (
             session.expiry != expiry or stored_will is not None or session.stored_will is not None
@@ -245,7 +246,7 @@ class Sessions(SessionRegistry):
         if isinstance(will, dict):
             restored_will(will)
             session.stored_will = will
-        # If the clock was set back meanwhile, the time away counts as 0, not less.
+        # If the clock was set back meanwhile, the computed time away is negative and counts as 0.
         self._restored.append(
             (max(int(self._agenda.wall * 1000) - away_since, 0) if away_since else -1, session)
         )
@@ -310,7 +311,7 @@ class Sessions(SessionRegistry):
                 self.sys.watch(session)
 
     def _delay_will(self, session: Session, will: StoredWill, away: int) -> None:
-        """Schedule a restored will for the rest of its delay.
+        """Schedule the publication of a restored will at the end of its delay.
 
         The client of the session has been away for `away` ms of the delay. The permission to
         publish the will was checked before the will was stored.
@@ -322,7 +323,9 @@ class Sessions(SessionRegistry):
 
 
 def _definition(session: Session, away_since: int) -> dict[str, object]:
-    """Return the definition of a session for the store; a new session has no number yet."""
+    """Return the definition of a session for the store. Without a number, because the session is
+    new, the definition has no entry `number`.
+    """
     definition: dict[str, object] = {"away_since": away_since, "expiry": session.expiry}
     if session.stored_will is not None:
         definition["will"] = session.stored_will

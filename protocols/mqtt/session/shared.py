@@ -35,8 +35,8 @@ from protocols.mqtt.session.subscription_options import Addressed, identifier_pr
 class GroupConsumer(Consumer):
     """The consumer that delivers messages of a group to one member.
 
-    If the member's session has no room, the message is requeued, and the consumer has no credit
-    until there is room.
+    If the member's session has no room for a message, the message is requeued, and the consumer has
+    no credit until the session has room.
     """
 
     def __init__(self, member: SharedMember, outlet: Outlet) -> None:
@@ -47,7 +47,9 @@ class GroupConsumer(Consumer):
         self._give(Delivery(message, self, sequence))
 
     def redeliver(self, delivery: Delivery) -> None:
-        """Deliver a message that another member had, without DUP: it is new for this member."""
+        """Deliver a message that was delivered to another member before. DUP is not set, because
+        the message is new for this member.
+        """
         self._give(delivery)
 
     def _give(self, delivery: Delivery) -> None:
@@ -207,8 +209,8 @@ class SubscriptionGroup(Subscriber):
     def _make_durable(self, ticket: Ticket | None) -> None:
         """Make the group durable, so that it survives a restart.
 
-        Messages that the group holds already are lost at a restart: the store has not recorded them
-        for this group.
+        Messages that the group holds already are still lost at a restart, because the store has not
+        recorded them for this group.
         """
         inbox = self.inbox
         if self._qos >= 0:
@@ -234,7 +236,7 @@ class SubscriptionGroup(Subscriber):
         )
 
     def restore_binding(self, binding: Binding) -> None:
-        """Set the QoS of the group to that of its binding, which is restored already."""
+        """Set the QoS of the group to the QoS of its binding, which is restored already."""
         self._qos = int(binding.qos)
 
     def bind(self, ticket: Ticket | None) -> None:

@@ -1,7 +1,7 @@
-"""Subscription identifiers and Retain As Published: options of a session's subscriptions.
+"""The options of a session's subscriptions: subscription identifiers and Retain As Published.
 
-These options are looked up by topic name when a PUBLISH is written, so a waiting message need not
-hold them. A session whose subscriptions have neither option has no SessionOptions.
+The options are looked up by topic name when a PUBLISH is written, so that a waiting message need
+not hold them. A session whose subscriptions have neither option has no SessionOptions.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from protocols.mqtt.codec.properties import SUBSCRIPTION_IDENTIFIER
 #: oldest names.
 KNOWN: Final = 1_000
 PORTION: Final = 16
-#: Names of two arguments in the binding of a subscription. (The planner knows a third one,
-#: NO_LOCAL.)
+#: Names of two arguments in the binding of a subscription. (A third argument, NO_LOCAL, is used
+#: when routes are planned.)
 IDENTIFIER: Final = "identifier"
 AS_PUBLISHED: Final = "retain-as-published"
 
@@ -46,7 +46,7 @@ class SessionOptions:
         self._patterns: dict[str, Binding] = {}
         self._identified = 0
         #: Number of shared subscriptions with an identifier. Their messages are written as
-        #: `Addressed`, which holds the options, so they need no lookup.
+        #: `Addressed`, which holds the identifier, so no lookup is needed.
         self.shared = 0
         self._known: dict[bytes, SubscriptionOptions] = {}
 
@@ -115,8 +115,8 @@ def identifier_property(number: object) -> bytes:
 class Addressed(Message):
     """A copy of a message that a session receives for a single one of its subscriptions.
 
-    It is a retained message for a new subscription, or a message of a shared subscription. It has
-    the options of this subscription only, even if other subscriptions match its topic.
+    The message is a retained message for a new subscription, or a message of a shared subscription.
+    The copy has only the options of this subscription, even if other subscriptions match its topic.
     """
 
     __slots__ = ("identifier", "origin")

@@ -19,10 +19,10 @@ from protocols.mqtt.session.subscription_options import SessionOptions, is_speci
 #: Up to this many subscriptions are kept in a tuple instead of a dict (a single subscription takes
 #: 64 bytes in a tuple, 184 bytes in a dict).
 FEW: Final = 4
-#: Empty dict that all sessions without shared subscriptions use in common. It is never changed.
+#: Empty dict that all sessions without shared subscriptions share. It is never changed.
 _NO_MEMBERSHIPS: Final[dict[str, SharedSubscription]] = {}
 _NO_SUBSCRIPTIONS: Final[tuple[Binding, ...]] = ()
-#: Shared subscriptions of an ended session that are removed in one slice.
+#: The number of shared subscriptions of an ended session that are removed in one slice.
 MEMBERSHIPS_PER_SLICE: Final = 100
 
 
@@ -49,11 +49,13 @@ class SessionSubscriptions:
         return len(self._few) if self._many is None else len(self._many)
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the topic filters; subscriptions may change meanwhile."""
+        """Iterate over the topic filters present at the start. Subscriptions may change during the
+        iteration.
+        """
         return iter([topic_filter for topic_filter, _ in self.items()])
 
     def items(self) -> list[tuple[str, Binding]]:
-        """Return a copy of all topic filters with their bindings."""
+        """Return a list of all topic filters with their bindings."""
         if self._many is None:
             return [(binding.key, binding) for binding in self._few]
         return list(self._many.items())
@@ -126,7 +128,7 @@ class SessionSubscriptions:
             membership.attach(outlet)
 
     def detach_shared(self) -> None:
-        """Stop the deliveries of all shared subscriptions: the connection has ended."""
+        """Stop the deliveries of all shared subscriptions, because the connection has ended."""
         self.has_shared = False
         for membership in self.memberships.values():
             membership.detach()

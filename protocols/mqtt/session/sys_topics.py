@@ -1,8 +1,9 @@
-"""Publish the broker's counters under $SYS/broker/..., with the names that Mosquitto uses.
+"""Publishes the broker's counters under $SYS/broker/..., with the names that Mosquitto uses.
 
 The $SYS topics are not routed: no queue receives them, and clients cannot publish to them. Their
 values are texts, and their QoS is 0. The first subscription to a filter that begins with `$SYS`
-creates them; they are renewed at an interval while a session with such a subscription exists.
+creates the topics. Their values are renewed at an interval while a session with such a subscription
+exists.
 """
 
 from __future__ import annotations
@@ -20,23 +21,24 @@ from protocols.mqtt.session.session import Session
 
 #: Prefix of topic filters that match $SYS topics.
 ROOT: Final = "$SYS"
-#: Minutes over which load averages are taken.
+#: The periods of the load averages, in minutes.
 AVERAGES: Final = (1, 5, 15)
 
 
-#: Number of sessions, connections and queues that are counted in one turn of the event loop.
+#: The number of objects (sessions, connections, queues) that are counted in one turn of the event
+#: loop.
 STEP: Final = 2_000
 
 
 class Survey:
-    """A count of everything that $SYS publishes, made in steps that do not block the event loop."""
+    """The counting of all values that $SYS publishes, in steps that do not block the event loop."""
 
     def step(self, most: int) -> bool:
         """Count up to `most` objects; return True if there are more."""
         raise NotImplementedError
 
     def counts(self) -> dict[str, int]:
-        """Return the counts by topic. The topics lack the prefix `$SYS/broker/`.
+        """Return the counts by topic, without the prefix `$SYS/broker/` of the topics.
 
         A count whose topic begins with `load/` is published as load averages.
         """
@@ -52,7 +54,7 @@ class Surveyor:
 
 
 class LoadAverage:
-    """Moving averages of the growth of a count, per minute."""
+    """The moving averages of the growth of a count, in counts per minute."""
 
     def __init__(self) -> None:
         self.rates = [0.0] * len(AVERAGES)
@@ -89,7 +91,9 @@ class SysTree(Task):
         return len(self._values)
 
     def watch(self, session: Session) -> None:
-        """Send a session each value that changes from now on: it has subscribed to $SYS topics."""
+        """Send a session each value that changes from now on, because the session has subscribed to
+        $SYS topics.
+        """
         if self._interval_s == 0:
             return
         self._watchers[session] = None
@@ -112,7 +116,7 @@ class SysTree(Task):
                 delivery.receive_retained(message)
 
     def run(self) -> None:
-        """Renew the values, and send those that changed to the subscribed sessions."""
+        """Renew the values, and send the changed values to the subscribed sessions."""
         if self._survey is None:
             for session in [
                 session for session in self._watchers if session.dead or not _watches(session)
@@ -144,7 +148,7 @@ class SysTree(Task):
         self._agenda.at(self._agenda.now + self._interval_s * 1000, self)
 
     def _renew(self, counts: dict[str, int]) -> list[tuple[str, Message]]:
-        """Renew the values, and return the topics and messages of those that changed."""
+        """Renew the values. Return the topic and the message of each value that has changed."""
         now = int(self._agenda.now)
         seconds = (now - self._renewed_at) / 1000
         self._renewed_at = now

@@ -1,4 +1,5 @@
-"""Wills: messages that are published when a client disappears, at once or after a delay.
+"""Wills: messages that are published when the connection of a client breaks, at once or after a
+delay.
 
 WillMessage (CONNECT) --> StoredWill --> published at once
                                      `-> DelayedWill --> published, unless the client is back
@@ -27,7 +28,7 @@ from protocols.mqtt.session.session import Session
 class StoredWill:
     """A will in the form in which it is published and stored.
 
-    `lifetime` and `delay` are in ms; with a lifetime below 0 the message never expires.
+    `lifetime` and `delay` are in ms. If the lifetime is negative, the message never expires.
     """
 
     def __init__(
@@ -52,7 +53,9 @@ class StoredWill:
         self.message = message.copy(qos, retain)
 
     def definition(self) -> Definition:
-        """Return the will as a definition. The store keeps it in the definition of the session."""
+        """Return the will as a definition, which becomes a part of the session's definition in the
+        store.
+        """
         message = self.message
         return {
             "key": message.address.key,
@@ -113,7 +116,9 @@ def restored_will(definition: Definition) -> StoredWill:
 
 
 class DelayedWill(DelayedWillTask):
-    """A will that waits for its delay. `run` publishes the will in a given publish context."""
+    """A will that waits until its delay has passed. `run` publishes the will in the publish context
+    `context`.
+    """
 
     def __init__(
         self,
@@ -133,7 +138,7 @@ class DelayedWill(DelayedWillTask):
         self._session: Session | None = session
 
     def run(self) -> None:
-        """Publish the will: the delay has passed, or the session has ended."""
+        """Publish the will, because its delay has passed or the session has ended."""
         session = self._finish()
         if session is not None:
             self._vhost.publish_will(
@@ -152,7 +157,7 @@ class DelayedWill(DelayedWillTask):
             self._vhost.leave(old)
 
     def cancel(self) -> None:
-        """Drop the will: the client has connected again [MQTT-3.1.3-9]."""
+        """Drop the will, because the client has connected again [MQTT-3.1.3-9]."""
         if self._finish() is not None:
             self._vhost.leave(self._context)
 
