@@ -43,9 +43,7 @@ _WORDS: Final = 512
 
 
 class Auto(Shapes[S]):
-    """The default matcher: a trie that turns into tables of shapes above `compact_above`
-    patterns.
-    """
+    """The default matcher: a trie for up to `compact_above` patterns, tables of shapes for more."""
 
     def __init__(
         self, grammar: Grammar, compact_above: int = COMPACT_ABOVE, limit: int = LIMIT

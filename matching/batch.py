@@ -49,8 +49,8 @@ class Pairs(NamedTuple):
 
 
 class Batch:
-    """A fixed set of patterns, numbered from 0 in the given order; a pattern may occur
-    repeatedly.
+    """A fixed set of patterns, numbered from 0 in the order in which they were passed. A pattern
+    may occur several times.
     """
 
     def __init__(

@@ -84,7 +84,7 @@ class ConcurrentWalk(Generic[S]):
                 return
 
     def cross(self, start: Branch[S], inode: INode[S], at: int) -> None:
-        """Append the subscriber sets of patterns whose part behind a ``#`` matches the words from
+        """Append the subscriber sets of patterns whose part after a ``#`` matches the words from
         `at` on.
 
         `start` is the branch of the ``#``, whose own set the caller has appended; `inode` is the

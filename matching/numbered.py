@@ -54,7 +54,7 @@ class Numbered(Matcher[S]):
     def accepting(self, topic: str) -> Iterable[int] | None:
         """Return the numbers of the matching patterns, or None if there are none.
 
-        Called only while the algorithm's sets hold at least one pattern.
+        The method is called only while the algorithm's sets hold at least one pattern.
         """
         raise NotImplementedError
 

@@ -315,7 +315,7 @@ def _literal(node: _FrozenNode[S], word: str) -> _FrozenNode[S] | None:
 
 
 def _cross(start: _FrozenNode[S], words: list[str], at: int, found: list[SubscriberSet[S]]) -> None:
-    """Append the subscriber sets of patterns whose part behind a ``#`` matches the words from `at`
+    """Append the subscriber sets of patterns whose part after a ``#`` matches the words from `at`
     on.
 
     The caller has already appended the set of the ``#`` node `start` itself. In the code, `stays`

@@ -388,7 +388,7 @@ class Trie(Matcher[S]):
 
 
 def _cross(start: TrieNode[S], words: list[str], at: int, found: list[S]) -> None:
-    """Append the subscribers of patterns whose part behind a ``#`` matches the words from `at` on.
+    """Append the subscribers of patterns whose part after a ``#`` matches the words from `at` on.
 
     The caller has already appended the subscribers of the ``#`` node itself.
     """

@@ -10,8 +10,8 @@ of masks is an upper bound, however many patterns there are. 100,000 patterns of
 handful of masks. But 65,536 patterns that combine ``*`` and ``a`` in all ways in 16 levels have
 65,536 masks.
 
-Behind a ``#`` with further words, every position of the topic may begin the rest of the pattern, so
-a topic can visit as many nodes of one mask as it has words. Behind a second ``#``, a topic can
+After a ``#`` with further words, the rest of the pattern may begin at every position of the topic,
+so a topic can visit as many nodes of one mask as it has words. After a second ``#``, a topic can
 visit every node, each at every position of the topic. There the bound counts nodes instead of
 masks.
 """

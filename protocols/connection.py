@@ -17,9 +17,9 @@ which the broker does not read from a client:
 
     budget      One chunk may cause much work: one small publication can go to 10,000 queues.
                 `consume` therefore stops when the BUDGET of a turn is used up and sets `behind`.
-                It does the same in front of a publication while the search for its destinations
-                goes on (broker/routing/plan_search.py). The link stops reading, and calls `resume`
-                in the next turn.
+                It also stops before a publication while the search for the publication's
+                destinations goes on (broker/routing/plan_search.py). The link stops reading, and
+                calls `resume` in the next turn.
     stall       The connection waits for an answer from inside the broker: a check of credentials,
                 or a write of the store before a reply (`reply_when_durable`). `stall` stops all
                 handling of input, so that replies keep their order; `resume_input` ends it.

@@ -33,7 +33,7 @@ MARK: Final = b"x-mqtt-"
 def wants_retain(properties: Mapping[str, object]) -> bool:
     """True if the message is to be retained, because its header x-mqtt-retain is true.
 
-    `properties` are those of `Encoding.properties`.
+    `properties` is the result of `Encoding.properties` for the message.
     """
     headers = properties.get("headers")
     return isinstance(headers, dict) and headers.get(RETAIN) is True
@@ -42,7 +42,7 @@ def wants_retain(properties: Mapping[str, object]) -> bool:
 def wanted_qos(properties: Mapping[str, object]) -> int:
     """Return the quality of service (QoS) in the header x-mqtt-qos, or -1 without a valid one.
 
-    `properties` are those of `Encoding.properties`.
+    `properties` is the result of `Encoding.properties` for the message.
     """
     headers = properties.get("headers")
     qos = headers.get(QOS) if isinstance(headers, dict) else None

@@ -1,6 +1,6 @@
 """Options of the MQTT front end: the limits and timings that it grants its clients.
 
-The defaults here are also those of the settings (trellis/settings/schema.py).
+The default values are the same as in the settings (trellis/settings/schema.py).
 """
 
 from __future__ import annotations

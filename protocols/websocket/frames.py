@@ -72,7 +72,7 @@ def read_close(payload: bytes) -> int:
 def unmask(out: BytesWriter, data: bytes, start: i64, end: i64, key: bytes, phase: i64) -> None:
     """Write data[start:end] without its mask; the first byte is masked with byte `phase` of `key`.
 
-    Hot path: together with the rest of the layer, 0.05 us for a message of 100 bytes
+    Hot path: the whole layer, this function included, takes 0.05 us for a message of 100 bytes
     (benchmarks/transports.py).
     """
     if _INTERPRETED:

@@ -343,7 +343,9 @@ class ChannelReceiver(ConsumerOwner):
             reject(one)
 
     def recover(self) -> None:
-        """Requeue all outstanding deliveries, in order, except those settled in a transaction."""
+        """Requeue, in order, all outstanding deliveries that the present transaction does not
+        settle.
+        """
         self._settlement = self._recovery()
         self._settlement.start()
 

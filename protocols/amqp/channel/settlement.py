@@ -7,7 +7,7 @@ clients are served. If the channel closes meanwhile, the settlement goes on, and
 channel's other deliveries are requeued.
 
 If the deliveries to be requeued are more than one slice, their queues are held until the end of the
-settlement. So a queue delivers all requeued messages in order, before the messages behind them.
+settlement. So a queue delivers all requeued messages in order, before the messages after them.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ class Settlement(BulkTask):
             self._connection.agenda.add_bulk(self)
 
     def start_at_close(self) -> None:
-        """Settle the first slice now, and the others later: the channel has closed.
+        """Settle the first slice now and later slices in later turns, because the channel has
+        closed.
 
         If all channels of a connection close together, they settle about one slice now in total,
         not one slice each.

@@ -77,7 +77,9 @@ class Transaction:
         """Add a publication. Raises AmqpError if the transaction exceeds its limit."""
         self._size += len(publication.message.content)
         if self._size > self._limit:
-            raise AmqpError(506, f"transaction above {self._limit} bytes: commit more often")
+            raise AmqpError(
+                506, f"the transaction has more than {self._limit} bytes: commit more often"
+            )
         self._copies += max(1, publication.targets.copies)
         self.check_parts(0)
         self.publications.append(publication)
@@ -97,8 +99,8 @@ class Transaction:
         if self.room < more:
             raise AmqpError(
                 406,
-                f"transaction above {self._parts_max} parts (copies of messages and settlements): "
-                "commit more often",
+                f"the transaction has more than {self._parts_max} parts (copies of messages and "
+                "settlements): commit more often",
             )
 
     def clear(self) -> None:

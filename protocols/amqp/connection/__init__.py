@@ -7,5 +7,5 @@ Reading order:
     closing      the ways in which a connection or a channel ends
     channels     the channels of a connection
     methods      the handler of each method on a channel
-    connection   one connection: divides the input into frames, and calls the rest
+    connection   one connection: divides the input into frames, and calls the handlers
 """

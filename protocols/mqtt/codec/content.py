@@ -158,7 +158,8 @@ def properties_end(content: bytes) -> int:
 
 
 def described_by(properties: Properties, expires: bool) -> Properties5:
-    """Convert the properties of a message (those of `Encoding.properties`) to properties of MQTT.
+    """Convert the properties of a message, as `Encoding.properties` returns them, to properties of
+    MQTT.
 
     If the message `expires`, the result has a message expiry of 0, which the writer replaces by the
     remaining time.

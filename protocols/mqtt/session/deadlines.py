@@ -1,6 +1,6 @@
 """The timers of expiring sessions and delayed wills, most of which are cancelled before their time.
 
-    heap   Deadline Deadline Deadline ...   one timer of the agenda, for the first of them
+    heap   Deadline Deadline Deadline ...   one timer of the agenda, for the first deadline
 
 A cancelled deadline stays in the heap without its task until its time comes, or until most
 deadlines of the heap are cancelled. (heapq would need a tuple and two integers for each deadline:
@@ -98,7 +98,7 @@ class Deadlines(Task):
         return first
 
     def _rise(self, at: i64) -> None:
-        """Move the deadline at index `at` up the heap, before deadlines that are later."""
+        """Move the deadline at index `at` up the heap, before all deadlines that are later."""
         heap = self._heap
         deadline = heap[at]
         while at > 0:
@@ -111,7 +111,7 @@ class Deadlines(Task):
         heap[at] = deadline
 
     def _sink(self, at: i64) -> None:
-        """Move the deadline at index `at` down the heap, behind deadlines that are earlier."""
+        """Move the deadline at index `at` down the heap, after all deadlines that are earlier."""
         heap = self._heap
         deadline = heap[at]
         size: i64 = len(heap)

@@ -72,7 +72,9 @@ class SessionSubscriptions:
     # -- changes
 
     def put(self, binding: Binding) -> Binding | None:
-        """Add a subscription; return the replaced one with the same topic filter, or None."""
+        """Add a subscription. Return the binding with the same topic filter that it replaces, or
+        None.
+        """
         replaced = self.get(binding.key)
         if self._many is not None:
             self._many[binding.key] = binding

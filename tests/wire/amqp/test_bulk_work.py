@@ -30,7 +30,7 @@ from tests.wire.amqp.speech import deliveries, names, read, refusal
 
 MANY = 12_000
 TOO_MANY_PARTS = (
-    "transaction above 10 parts (copies of messages and settlements): commit more often"
+    "the transaction has more than 10 parts (copies of messages and settlements): commit more often"
 )
 TOO_LARGE = (
     "the first 100 messages of queue 'q' in vhost '/' have properties that do not fit into "

@@ -290,7 +290,7 @@ def test_a_transaction_may_not_grow_for_ever() -> None:
     assert refusal(client.publish("", "q", bytes(500)))[:3] == (
         "connection",
         506,
-        "RESOURCE_ERROR - transaction above 1400 bytes: commit more often",
+        "RESOURCE_ERROR - the transaction has more than 1400 bytes: commit more often",
     )
     assert depth(client) == 2
 
