@@ -172,7 +172,7 @@ class Bitmap(Numbered[S]):
 
 
 def _both(accepted: BitMap, row: BitMap | None) -> BitMap | None:
-    """Return the intersection, or None if it is empty."""
+    """Return the intersection of both sets, or None if it is empty."""
     if row is None:
         return None
     common = accepted & row
@@ -180,7 +180,7 @@ def _both(accepted: BitMap, row: BitMap | None) -> BitMap | None:
 
 
 def _either(some: BitMap | None, others: BitMap | None) -> BitMap | None:
-    """Return the union, or None if it is empty."""
+    """Return the union of both sets, or None if it is empty."""
     if some is None:
         return others
     return some if others is None else some | others

@@ -205,8 +205,8 @@ class RouteCache(Matcher[S]):
                 index.remove(self._spelled(topic, index))
 
     def _index(self, grammar: Grammar) -> TopicIndex[_Answer[S]] | None:
-        """Return the index for patterns of this grammar; create it and return None at the first
-        call.
+        """Return the index for patterns of this grammar. If there is none yet, create it and return
+        None.
         """
         for index in self._indexes:
             if index.grammar is grammar:

@@ -38,8 +38,8 @@ _FRESH: Final = "\0" * 256
 class _Runs:
     """A pattern, split at each ``#`` into runs of words with gaps between them.
 
-    ``gaps[n]`` is the least number of words between ``runs[n]`` and ``runs[n + 1]``. A run that
-    is not the first begins with a literal word; a run that is not the last ends with one.
+    ``gaps[n]`` is the least number of words between ``runs[n]`` and ``runs[n + 1]``. Every run but
+    the first begins with a literal word; every run but the last ends with a literal word.
     """
 
     __slots__ = ("gaps", "runs", "size")
@@ -194,7 +194,7 @@ class Coverage:
         return list(self._covering(pattern))
 
     def covers(self, pattern: str) -> bool:
-        """True if some pattern of the set covers this one. Raises InvalidPattern."""
+        """True if a pattern of the set covers `pattern`. Raises InvalidPattern."""
         return next(self._covering(pattern), None) is not None
 
     def _covering(self, pattern: str) -> Iterator[str]:

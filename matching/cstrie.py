@@ -160,7 +160,7 @@ class ConcurrentTrie(Matcher[S]):
                 return
 
     def stats(self) -> dict[str, int]:
-        """Count the trie as it was at one moment, and return its sizes."""
+        """Return the sizes of the trie; all are of the same moment."""
         pairs = 0
         patterns = 0
         inodes = 1
@@ -210,7 +210,7 @@ class ConcurrentTrie(Matcher[S]):
         return INode(self._cell(CNode(None, None, None, self._no_previous)), Generation())
 
     def _chain(self, words: list[str], at: int, subscriber: S, generation: Generation) -> INode[S]:
-        """Return an I-node that leads along the words from `at` on to this single subscriber."""
+        """Return a new I-node from which the words from `at` on lead to this single subscriber."""
         depth = len(words) - 1
         nothing: CNode[S] = CNode(None, None, None, self._no_previous)
         branch = Branch(with_added(None, subscriber), None)

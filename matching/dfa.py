@@ -120,7 +120,7 @@ class Dfa(Trie[S]):
         return True
 
     def match(self, topic: str) -> list[S]:
-        """Return the subscribers of a topic. Hot path: follows existing steps only.
+        """Return the subscribers of a topic. Hot path, which follows only existing steps.
 
         If a step is missing or outdated, `_match_slowly` handles the topic from its beginning.
         """
@@ -250,7 +250,8 @@ class Dfa(Trie[S]):
     def _state(self, some: list[_Stamped[S]]) -> _DfaState[S] | None:
         """Return the state of these nodes and the ``#`` nodes directly below them.
 
-        None if creating it would exceed the nodes per lookup (_EFFORT) or the memory budget.
+        Return None if creating the state would exceed the nodes per lookup (_EFFORT) or the memory
+        budget.
         """
         nodes = _closure(some)
         nodes.sort(key=_number)

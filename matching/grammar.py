@@ -24,7 +24,7 @@ _SWAPPED: Final = str.maketrans("/.", "./")
 class InvalidPattern(ValueError):
     """An error: a pattern violates a rule of its grammar.
 
-    `position` is the index, from 0, of the word that breaks `rule`.
+    `position` is the index, from 0, of the word that breaks `rule`; 0 for a rule on the whole text.
     """
 
     def __init__(self, pattern: str, position: int, rule: str) -> None:
@@ -35,9 +35,9 @@ class InvalidPattern(ValueError):
 
 
 class InvalidTopic(ValueError):
-    """An error: a topic violates a rule of its grammar, so it must not be published.
+    """An error: a topic violates a rule of its grammar, so no message may be published to it.
 
-    `position` is the index, from 0, of the word that breaks `rule`.
+    `position` is the index, from 0, of the word that breaks `rule`; 0 for a rule on the whole text.
     """
 
     def __init__(self, topic: str, position: int, rule: str) -> None:

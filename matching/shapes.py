@@ -200,7 +200,9 @@ class Shapes(Matcher[S]):
         return self._tally.distinct(found) if self._tally.shared else found
 
     def probe_tables(self, topic: str, found: list[S]) -> None:
-        """Append the subscribers of the patterns in the tables, one probe per shape."""
+        """Append the subscribers of the patterns in the tables that match the topic: one probe per
+        shape.
+        """
         grammar = self.grammar
         words = topic.split(grammar.separator) if topic else grammar.split(topic)
         length = len(words)

@@ -265,7 +265,7 @@ class Connection(Outlet):
             self.touch()
 
     def _check_login_input(self) -> None:
-        """Abort the connection if its client sends too much input before it is logged in.
+        """Abort the connection if its client sends too much input before the login is complete.
 
         The limit of LOGIN_INPUT_MAX bytes is for the input that waits while the connection is
         stalled, as during the check of the client's credentials.
@@ -415,7 +415,7 @@ class Connection(Outlet):
         self._end(reason)
 
     def _end(self, reason: str) -> None:
-        """End the connection, and release all that it uses in the broker.
+        """End the connection, and release the objects that it uses in the broker.
 
         The transport closes once the collected output is sent. Only the first reason is counted.
         """

@@ -25,7 +25,7 @@ def switch(options: dict[str, str], name: str, default: bool) -> bool:
 
 
 def starting(text: str, bounds: OffsetRange, name: str) -> int:
-    """Return the first offset to read.
+    """Return the first offset to read, from the text of an option: earliest, latest or an offset.
 
     Raises PipelineError if `text` is invalid, and if retention has removed the offset, so that no
     row is skipped silently.
@@ -52,7 +52,11 @@ def starting(text: str, bounds: OffsetRange, name: str) -> int:
 
 
 def ending(text: str, bounds: OffsetRange, name: str) -> int:
-    """Return the offset after the last offset to read. Raises PipelineError."""
+    """Return the offset after the last offset to read, from the text of an option: latest or an
+    offset.
+
+    Raises PipelineError.
+    """
     if text.lower() == LATEST:
         return bounds.next
     if not text.isdecimal():

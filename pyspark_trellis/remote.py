@@ -218,7 +218,7 @@ class Remote(JournalStream):
     def _scan(self, scan: SegmentScan, path: str, size: int, until: int) -> None:
         """Read the headers of batches up to the offset `until`.
 
-        Each header gives the position of the next one.
+        Each header gives the position of the next header.
         """
         some = _HEADS
         while not scan.schema or scan.end < until:

@@ -80,7 +80,7 @@ class Cut:
 class SegmentScan:
     """The positions of the complete batches of one segment.
 
-    A further scan continues where the last one ended.
+    A further scan continues where the last scan ended.
     """
 
     base: int

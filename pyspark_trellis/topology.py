@@ -56,8 +56,8 @@ class TopologyState:
     def apply(self, event: str, facts: dict[str, Any]) -> None:
         """Apply a row of the stream: declare or delete a name, or add or remove a binding.
 
-        Rows that mark the beginning or end of a snapshot must not be passed. Raises KeyError if the
-        row lacks a field.
+        The caller must not pass rows that mark the beginning or end of a snapshot. Raises KeyError
+        if the row lacks a field.
         """
         if event in ("declare", "delete"):
             name = (facts["kind"], facts["name"])

@@ -172,8 +172,9 @@ class WebSocketLayer(Layer):
     def _length(self, data: bytes, at: i64, end: i64) -> i64:
         """Return the extended payload length of the frame that begins at `at`.
 
-        Its field is data[at + 2 : end], 2 or 8 bytes. Return -1 and close the WebSocket if a
-        shorter form could hold the length, or if its highest bit is set (section 5.2).
+        The field of this length is data[at + 2 : end], 2 or 8 bytes. Return -1 and close the
+        WebSocket if a shorter field could hold the length, or if the length's highest bit is set
+        (section 5.2).
         """
         length = int.from_bytes(data[at + 2 : end], "big")
         if length >> 63 or length < (126 if end - at == 4 else 1 << 16):

@@ -21,7 +21,7 @@ from protocols.connection import LOGIN_INPUT_MAX, Connection, ConnectionRegistry
 
 
 class ConnectionInterface(Connection):
-    """An AMQP connection, as its channels and its handshake use it."""
+    """The interface of an AMQP connection that its channels and its handshake use."""
 
     def __init__(self, front: ConnectionRegistry, peer: Peer, state: str) -> None:
         super().__init__(front, peer)
@@ -59,7 +59,8 @@ class ConnectionInterface(Connection):
     def require_slow_path(self) -> None:
         """Send every publication of this connection through ChannelPublisher.publish from now on.
 
-        A channel in transaction mode needs this: it must see each publication.
+        A channel in transaction mode calls this method, because it must handle each publication
+        itself.
         """
         raise NotImplementedError
 

@@ -225,9 +225,9 @@ class ChannelPublisher:
     # -- routing
 
     def _route(self, address: bytes, slot: SearchSlot) -> Route | None:
-        """Return the route for `address`: exchange and routing key as encoded in basic.publish.
+        """Return the route for `address`, the exchange and routing key as encoded in basic.publish.
 
-        Return None if the search for it pauses. Raises AmqpError.
+        Return None if the search for the route pauses. Raises AmqpError.
         """
         route = self.context.routes.get(address)
         if route is not None:
@@ -246,7 +246,7 @@ class ChannelPublisher:
     def _route_copies(self, route: Route, message: Message, slot: SearchSlot) -> Route | None:
         """Return the route with the further routing keys that CC and BCC headers name.
 
-        Return None if the search for it pauses. Raises AmqpError.
+        Return None if the search for the route pauses. Raises AmqpError.
         """
         properties = message.properties
         headers = properties.get("headers")

@@ -146,9 +146,10 @@ class ChannelReceiver(ConsumerOwner):
         self._after_unsubscribe(consumer)
 
     def _after_unsubscribe(self, consumer: AmqpConsumer) -> None:
-        """Delete the queue of an ended consumer if it has no further use.
+        """Delete the queue of an ended consumer if the queue has no further use.
 
-        Such a queue is the queue of direct replies, or an auto-delete queue without consumers.
+        A queue of direct replies has no further use, nor has an auto-delete queue without
+        consumers.
         """
         queue = consumer.queue
         if self.replies is not None and queue is self.replies:
@@ -180,7 +181,8 @@ class ChannelReceiver(ConsumerOwner):
     def _keep_cancelled(self, consumer: AmqpConsumer) -> None:
         """Keep a cancelled consumer while its deliveries are outstanding.
 
-        The list is searched for consumers without deliveries each time its length has doubled.
+        The list of cancelled consumers is searched for consumers without outstanding deliveries
+        each time its length has doubled.
         """
         if consumer.outstanding:
             if len(self._cancelled) >= self._cancelled_most:
@@ -217,7 +219,8 @@ class ChannelReceiver(ConsumerOwner):
     def share_prefetch(self, prefetch: i64) -> None:
         """Let all consumers of the channel share one prefetch count (basic.qos global=true).
 
-        This includes running consumers and their outstanding deliveries. 0 removes the limit.
+        The count applies to running consumers as well, and includes their outstanding deliveries. 0
+        removes the limit.
         """
         self.shared_prefetch = prefetch
         self._charge(len(self.consumers) + len(self._cancelled))
@@ -264,7 +267,9 @@ class ChannelReceiver(ConsumerOwner):
             self._connection.agenda.add(self)
 
     def run(self) -> None:
-        """Close the channel, because a consumer got a message that does not fit into its frames."""
+        """Close the channel, because a message for a consumer does not fit into a frame of the
+        client.
+        """
         if self._set_aside:
             queue = self._set_aside[0].consumer.queue
             error = AmqpError(

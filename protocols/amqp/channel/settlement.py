@@ -46,13 +46,13 @@ class HeldQueues:
         self._queues: dict[MessageSource, None] = {}
 
     def hold(self, queue: MessageSource) -> None:
-        """Hold a queue, if it is not held here yet."""
+        """Hold a queue, unless this object holds it already."""
         if queue not in self._queues:
             self._queues[queue] = None
             queue.hold()
 
     def free(self) -> None:
-        """Free all queues: they deliver again."""
+        """Free all held queues, so that they deliver again."""
         queues, self._queues = self._queues, {}
         for queue in queues:
             queue.free()

@@ -54,7 +54,7 @@ class TransactedPublication:
 
 
 class Transaction:
-    """The current transaction of one channel; each commit and rollback begins a new one."""
+    """The current transaction of one channel; each commit or rollback begins a new transaction."""
 
     def __init__(self, limit: int, parts_max: int) -> None:
         """Start an empty transaction.

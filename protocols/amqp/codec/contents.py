@@ -307,7 +307,9 @@ def written_properties(encoding: Encoding, content: bytes, qos: i64) -> bytes:
 
 
 def _split(flags_and_properties: bytes, body: bytes, frames: Frames) -> bytes:
-    """Return a header frame, and body frames of at most frame_max bytes, none of them empty."""
+    """Return a content: a header frame, and body frames of at most frame_max bytes. No body frame
+    is empty.
+    """
     channel = int(frames.channel).to_bytes(2, "big")
     header = b"\x00\x3c\x00\x00" + len(body).to_bytes(8, "big") + flags_and_properties
     parts = [b"\x02", channel, len(header).to_bytes(4, "big"), header, b"\xce"]

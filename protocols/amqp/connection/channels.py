@@ -73,7 +73,7 @@ class ChannelTable:
         connection.send(number, spec.Channel.OpenOk())
 
     def end(self, number: i64) -> None:
-        """Remove a channel, if it is open, and release what it holds."""
+        """Remove a channel and release its resources, if it is open."""
         channel = self.open.pop(number, None)
         if channel is not None:
             self._drop_assembly(channel.publisher)

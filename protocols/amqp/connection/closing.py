@@ -97,7 +97,7 @@ def action(state: str, verb: str) -> str:
 
 
 class Closing:
-    """The part of one connection that closes it.
+    """The part of a connection that closes the connection.
 
     The connection is a parameter of each method, so that the two objects form no reference cycle.
     """

@@ -442,7 +442,7 @@ class AmqpConnection(ConnectionInterface):
     def _fail_framing(self, text: str) -> None:
         """Close the connection, because its input cannot be divided into frames.
 
-        Further input is ignored. `text` is for the client.
+        Further input is ignored. `text` is the error text for the client.
         """
         self.current_method = 0
         self.closing.unreadable = True

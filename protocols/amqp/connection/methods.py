@@ -76,7 +76,7 @@ def exchange_delete(channel: Channel, method: spec.Exchange.Delete) -> None:
 
 
 def exchange_bind(channel: Channel, method: spec.Exchange.Bind) -> None:
-    """Bind an exchange to another one."""
+    """Bind an exchange to another exchange."""
     vhost = channel.vhost
     _refuse_default_exchange(method.destination)
     _refuse_default_exchange(method.source)
@@ -436,8 +436,9 @@ def _last_queue(channel: Channel) -> str:
 def _permitted_queue(channel: Channel, name: str, operation: str) -> Queue:
     """Return a queue by name, or the queue declared last if the name is empty.
 
-    Raises AccessRefused unless the user has the permission `operation`. This is checked first, so
-    that a user without the permission does not learn which queues exist. Raises NotFound.
+    Raises AccessRefused unless the user has the permission `operation`. The permission is checked
+    first, so that a user without it does not learn which queues exist. Raises NotFound if the queue
+    does not exist.
     """
     name = name or _last_queue(channel)
     _require(channel, operation, "queue", name)

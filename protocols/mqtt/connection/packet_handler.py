@@ -103,7 +103,8 @@ class PacketHandler(InputHandler):
 
     @abstractmethod
     def full_topic(self, topic: bytes, properties: PublishProperties) -> bytes:
-        """Return the topic name of a publication. If it has an alias, `topic` may be empty.
+        """Return the topic name of a publication. If the publication has a topic alias, `topic` may
+        be empty.
 
         Raises MalformedPacket for an unknown alias.
         """

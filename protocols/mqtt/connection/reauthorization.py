@@ -49,7 +49,7 @@ def read_scope(identity: Identity, topic_filter: str, vhost: str) -> int:
 
 
 def review_session(service: MqttService, session: Session) -> None:
-    """Renew the permissions of a session, or end the session if its user may not have it."""
+    """Renew the permissions of a session. End the session if its user may not use it any more."""
     if session.connection is not None:
         session.connection.reauthorize()
     elif session.vhost.closing:

@@ -29,7 +29,7 @@ class PendingReply:
 
 
 class PublishReplies(Waiter):
-    """The PUBACK, PUBREC, PUBREL and PUBCOMP packets that one connection sends, in their order."""
+    """The queue of the PUBACK, PUBREC, PUBREL and PUBCOMP packets that one connection sends."""
 
     def __init__(self, outlet: Outlet) -> None:
         self._outlet: Outlet | None = outlet

@@ -46,7 +46,7 @@ class Survey:
 
 
 class Surveyor:
-    """The interface by which SysTree starts surveys; the front end implements it."""
+    """The interface through which SysTree starts surveys. The front end implements it."""
 
     def survey(self) -> Survey:
         """Start a survey."""
