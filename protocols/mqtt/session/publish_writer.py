@@ -3,7 +3,7 @@
     level 3, 4   topic name                          packet identifier   payload
     level 5      topic name, or empty if the client  packet identifier   properties: topic alias,
                  knows its alias                                         subscription identifiers,
-                                                                         those of the message;
+                                                                         the message's properties;
                                                                          payload
 
 A packet of QoS 0 has no packet identifier.
