@@ -76,6 +76,7 @@ class DurableBatch(WriteBatch):
             self._log.append(self.records)
             self._log.sync()
             self._logged = True
+            self.records.parts.clear()
         if not self._cataloged:
             self._write_catalog()
             self._cataloged = True

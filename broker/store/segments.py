@@ -193,6 +193,7 @@ class SegmentLog:
         assert not self._unsynced, "the batch before is not synced"
         if records.count == 0:
             return
+        records.complete(self.seed)
         assert records.first > self.last, "positions must grow"
         file, handle = self._active, self._handle
         if (

@@ -49,7 +49,7 @@ from broker.store.layout import (
     UNCOPIED_SIZE,
 )
 from broker.store.reading import BAD, END, SHORT, Decoder, RecordReader, group_members
-from broker.store.records import Recorder
+from broker.store.records import PART_SIZE, Recorder
 
 SEED = 0x1234
 
@@ -455,6 +455,47 @@ def test_the_batch_knows_what_the_log_wants_to_know() -> None:
         reader.last = 0
         assert reader.advance() and reader.position == position
     assert batch.marks[0] == (5, 0) and len(batch.marks) == 3
+
+
+def test_the_records_of_a_batch_are_copied_in_parts_of_bounded_size() -> None:
+    recorder = Recorder(CODECS, SEED)
+    bodies = [bytes([number % 251]) * 15_000 for number in range(500)]
+    for position, body in enumerate(bodies, 1):
+        recorder.add(position, MessageStored("/", Message(Address("", "q"), body, PLAIN, 1), [1]))
+    batch = recorder.take()
+    assert len(batch.parts) == 4 and max(map(len, batch.parts)) < PART_SIZE + 16_000
+    found = decode(b"".join(batch.parts))
+    assert [entry.message.content for _, entry in found if isinstance(entry, MessageStored)] == (
+        bodies
+    )
+
+
+def test_a_large_group_is_neither_copied_nor_summed_before_it_is_written() -> None:
+    recorder = Recorder(CODECS, SEED)
+    bodies = [bytes([number]) * 15_000 for number in range(200)]
+    entries = [
+        MessageStored("/", Message(Address("", "q"), body, PLAIN, 1), [1]) for body in bodies
+    ]
+    for entry in entries:
+        recorder.prepare(entry)
+    recorder.add(1, MessageSettled(1, 1))
+    recorder.add(2, EntryGroup([*entries, MessageSettled(1, 2)]))
+    recorder.add(203, MessageSettled(1, 3))
+    recorder.add(204, EntryGroup([*entries, MessageSettled(1, 4)]))
+    batch = recorder.take()
+    assert sum(map(len, batch.parts)) == batch.size
+    parts = {id(part) for part in batch.parts}
+    assert all(id(entry.head) in parts and id(entry.content) in parts for entry in entries)
+    for _ in range(2):
+        batch.complete(SEED)
+        assert sum(map(len, batch.parts)) == batch.size and len(batch.parts) < 12
+        found = decode(b"".join(batch.parts))
+        assert [position for position, _ in found] == [1, 2, 203, 204]
+        for _, group in found[1::2]:
+            assert isinstance(group, EntryGroup) and len(group.entries) == 201
+            assert [
+                entry.message.content for entry in group.entries if isinstance(entry, MessageStored)
+            ] == bodies
 
 
 def test_the_entries_of_a_many_must_fill_it() -> None:
