@@ -8,6 +8,7 @@ Both sessions are persistent. The relay's record shows which side repeats a mess
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections import Counter
 from pathlib import Path
@@ -37,6 +38,9 @@ MOMENTS: Final = [
 ]
 #: Seconds between two attempts of a client to connect.
 _RETRY: Any = 0.1
+#: paho writes all that it does to this logger; pytest shows it if a test fails.
+_LOGGER: Final = logging.getLogger("paho")
+_LOGGER.setLevel(logging.DEBUG)
 
 
 class CarefulClient(paho.Client):
@@ -127,6 +131,7 @@ class Lives:
             None if level5 else False,
             protocol=paho.MQTTv5 if level5 else paho.MQTTv311,
         )
+        client.enable_logger(_LOGGER)
         client.reconnect_delay_set(_RETRY, _RETRY)
         if level5:
             # paho has no types for Properties.
