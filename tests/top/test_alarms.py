@@ -339,3 +339,14 @@ async def test_no_checkpoint_is_begun_that_does_not_fit(
     disk.ballast -= 500_000
     await running.until(lambda: bool(created))
     await running.until(lambda: "disk" not in on)
+
+
+@given(used=st.integers(0, 1 << 40), limit=st.integers(0, 1 << 40))
+def test_memory_is_checked_before_it_can_exceed_its_limit_by_much(used: int, limit: int) -> None:
+    pause = alarms.seconds_to_check(used, limit)
+    assert alarms.CHECK_PAUSE <= pause <= alarms.CHECK_INTERVAL
+    if used < limit:
+        most = used + pause * alarms.GROWTH_MAX
+        assert most <= limit + alarms.CHECK_PAUSE * alarms.GROWTH_MAX
+    else:
+        assert pause == alarms.CHECK_INTERVAL

@@ -5,12 +5,14 @@
     disk      free space below the limit, or the reserve (disk_reserve.py) was given up: the alarm
               is on, and the store gives back space until there is enough
 
-Both are checked every CHECK_INTERVAL, the disk also whenever the store has written LOOK_BYTES.
+Both are checked at least every CHECK_INTERVAL: the disk also whenever the store has written
+LOOK_BYTES, and memory more often if little room is left below its limit (`seconds_to_check`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Final
 
 from broker.alarms import Alarms
@@ -22,9 +24,26 @@ from trellis.server.store_writer import StoreWriter
 
 #: Seconds between two checks.
 CHECK_INTERVAL: Final = 1.0
+#: Growth of RSS for which memory is checked often enough, in bytes per second. Publishers that send
+#: messages of 10 KB at full speed cause a growth of about 1 GB/s.
+GROWTH_MAX: Final = 1 << 30
+#: Least seconds between two checks of memory.
+CHECK_PAUSE: Final = 0.02
 #: The memory alarm ends when memory in use has fallen below the limit by this share of the
 #: limit.
 MEMORY_MARGIN: Final = 0.05
+
+
+def seconds_to_check(used: int, limit: int) -> float:
+    """Return the seconds after which memory should be checked again; `used` bytes are in use now.
+
+    If memory grows by at most GROWTH_MAX, the next check comes before memory exceeds the limit by
+    more than CHECK_PAUSE * GROWTH_MAX bytes.
+    """
+    room = limit - used
+    if room <= 0:
+        return CHECK_INTERVAL  # The alarm is on, or there is no limit.
+    return min(max(room / GROWTH_MAX, CHECK_PAUSE), CHECK_INTERVAL)
 
 
 class AlarmWatch:
@@ -53,6 +72,9 @@ class AlarmWatch:
         self.heap = HeapTrimmer()
         self.memory_limit = int(memory * process.memory_bytes())
         self.disk_limit = 0 if reserve is None else max(disk_free, reserve.threshold)
+        #: Memory in use at the last check, in bytes: RSS, or the estimate while RSS is above the
+        #: limit.
+        self.memory_used = 0
         #: Free bytes on the disk at the last check.
         self.disk_free = 0
         store_writer.wrote_much = self._look.set
@@ -60,23 +82,26 @@ class AlarmWatch:
     async def run(self) -> None:
         """Check memory and disk, for ever."""
         loop = asyncio.get_running_loop()
-        due = loop.time()
+        memory_due = disk_due = loop.time()
         while True:
+            wrote_much = self._look.is_set()
             self._look.clear()
-            if loop.time() >= due:
+            if loop.time() >= memory_due:
                 await self.check_memory()
-                due = loop.time() + CHECK_INTERVAL
-            await self.check_disk()
-            timer = loop.call_later(CHECK_INTERVAL, self._look.set)
-            try:
-                await self._look.wait()
-            finally:
-                timer.cancel()
+                memory_due = loop.time() + seconds_to_check(self.memory_used, self.memory_limit)
+            if wrote_much or loop.time() >= disk_due:
+                await self.check_disk()
+                disk_due = loop.time() + CHECK_INTERVAL
+            pause = max(min(memory_due, disk_due) - loop.time(), 0)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._look.wait()
 
     async def check_memory(self) -> None:
         """Give back freed memory, then raise or end the memory alarm."""
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self.heap.trim_if_worthwhile)
+        if self.heap.due:
+            await loop.run_in_executor(None, self.heap.trim_if_worthwhile)
         limit = self.memory_limit
         resident = used = process.resident_bytes()
         if 0 < limit < resident and self.heap.due:
@@ -89,6 +114,7 @@ class AlarmWatch:
                 # Publishers are blocked already while memory is counted for the first time.
                 self._set("memory", True, used=resident, limit=limit)
             used = self._estimate.update(resident, await self.account.count())
+        self.memory_used = used
         if "memory" in self._alarms.on:
             limit = int(limit * (1 - MEMORY_MARGIN))
         self._set("memory", 0 < limit < used, used=used, limit=self.memory_limit)
