@@ -38,6 +38,7 @@ import uvloop
 from attack_clients import (
     BOUND,
     COMMITTED,
+    DECLARED,
     DELETED,
     DELIVERED,
     EXCHANGE_BOUND,
@@ -195,6 +196,26 @@ async def commit(attack: Attack) -> Prepared:
     return transact
 
 
+async def large_commit(attack: Attack) -> Prepared:
+    """A client commits three transactions of 15,000 persistent messages of 15 KB to a durable
+    queue.
+    """
+    await attack.client.ask([marshal(1, spec.Queue.Declare(queue="q", durable=True))], DECLARED)
+    writer = await attack.amqp()
+    writer.write(marshal(1, spec.Tx.Select()))
+    await writer.wait_for(TX_SELECTED, 1)
+    chunk = publication("", "q", None, 15_000, 2) * 500
+
+    async def transact() -> None:
+        for _ in range(3):
+            for _ in range(30):
+                writer.write(chunk)
+            writer.write(marshal(1, spec.Tx.Commit()))
+            await writer.wait_for(COMMITTED, 1)
+
+    return transact
+
+
 async def expire(attack: Attack) -> Prepared:
     """200,000 messages expire together and become dead letters in another queue."""
     await attack.declare(
@@ -286,6 +307,7 @@ ATTACKS: Final[dict[Callable[[Attack], Awaitable[Prepared]], dict[str, Any]]] = 
     copies: {},
     reject: {},
     commit: {},
+    large_commit: {},
     expire: {},
     purge: {},
     subscriptions: {},
