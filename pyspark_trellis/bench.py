@@ -1,5 +1,6 @@
-"""`trellis pipeline bench`: measures the source and bulk matching against hand-written
-alternatives.
+"""`trellis pipeline bench`: measures reading with the Spark data source, and bulk matching.
+
+Both are compared with hand-written alternatives.
 
 The bench asserts that all variants have equal results. Costs are CPU seconds of all processes of
 this session (driver, JVM and Python workers), read from /proc. An alternative that would take too

@@ -150,11 +150,11 @@ def summed(parts: DataFrame, *keys: str) -> DataFrame:
 
 
 class TopologyFeed:
-    """A source of partial sums of the published messages, for a job that may run repeatedly.
+    """A source of the counts of published messages by minute and topic (partial sums).
 
-    Messages are read from the journal that `options` name; if `options` is None, from the rollup in
-    the directory `traffic`. With `followed`, each call of `parts` reads only the messages after the
-    last call, and adds them to the sums.
+    The messages are read from the journal that `options` name. If `options` is None, the sums are
+    read from the rollup in the directory `traffic`. With `followed`, each call of `parts` reads
+    only the journal's messages after the last call, and adds them to the sums.
     """
 
     def __init__(

@@ -306,9 +306,10 @@ class Survivors(Replay):
             file.counted = True
 
     def known_number(self) -> int:
-        """Return the number up to which no definition is missing in the catalog.
+        """Return the highest number that a definition in the catalog can have.
 
-        If the catalog has not lost its end, the result is above all numbers.
+        If the catalog has lost its end, definitions with higher numbers may be missing. If it has
+        not, the result is _ALL, which is higher than every number.
         """
         return int(self.newest_number) if self.unknown_holders else _ALL
 

@@ -116,11 +116,12 @@ class WalCheck:
         self._check_behind(at, page, salts)
 
     def _check_behind(self, bad_offset: i64, page: i64, salts: bytes) -> None:
-        """Set `damage` or the torn end, from the first bad frame on.
+        """Decide if the frames from the first bad one on are damage, or a torn last transaction.
 
-        Only frames with at least one salt of the head count: other frames are older than the head.
-        The log is damaged if a frame follows the end of a transaction, because SQLite syncs each
-        transaction before it writes the next. Otherwise the last transaction is torn.
+        Frames with neither salt of the head are older than the head, and are ignored. If one of
+        the other frames ends a transaction and a further one follows, the frames are damage,
+        because SQLite syncs each transaction before it writes the next. Otherwise they are the torn
+        end of the last transaction.
         """
         at: i64 = bad_offset
         ended = False

@@ -25,8 +25,8 @@ def remove_deleted_streams(
 ) -> list[Finding]:
     """Remove the files of deleted streams, and return findings about them and about other files.
 
-    `names` has the pair (virtual host, name) of each existing queue. `newest` is the number up to
-    which no definition is missing in the catalog.
+    `names` has the pair (virtual host, name) of each existing queue. If the catalog has lost
+    its end, definitions with numbers above `newest` may be missing.
     """
     existing = {f"{directory_name(vhost)}/{directory_name(name)}" for vhost, name in names}
     here = root.rpartition("/")[2]

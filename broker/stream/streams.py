@@ -73,8 +73,8 @@ class Streams:
     def remove_deleted(self, names: list[tuple[str, str]], newest: int) -> None:
         """Remove the files of deleted streams.
 
-        `names` has the pair (virtual host, name) of each existing queue. `newest` is the number up
-        to which no definition is missing in the catalog.
+        `names` has the pair (virtual host, name) of each existing queue. If the catalog
+        has lost its end, definitions with numbers above `newest` may be missing.
         """
         self.findings += remove_deleted_streams(
             self._store.stream_disk, self._store.stream_root, names, newest

@@ -522,10 +522,10 @@ class VirtualHost(DeadLetterHost):
         waiting.put(copy)
 
     def prepare(self, route: CcRoute, message: Message) -> None:
-        """Encode the entry of a persistent message in advance, before the message is published.
+        """Encode the store's entry for a persistent message before the message is published.
 
-        If a queue of the plan needs an annotation, do nothing, because the annotation is made when
-        the message is published.
+        Do nothing if a queue of the plan stores an annotation with the message: `Queue.annotate`
+        makes it when the message is published.
         """
         plan = route.plan
         if message.qos > AT_MOST_ONCE and plan.durable and not plan.annotated:

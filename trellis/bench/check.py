@@ -172,7 +172,10 @@ class Ordered(Checker):
     def accept(self, publisher: i64, number: i64, now: i64) -> None:
         if publisher < 0 or publisher >= len(self._orders):
             raise WrongAnswer(
-                self.where, "publisher in a body", f"one of {len(self._orders)}", publisher
+                self.where,
+                "number of the publisher in a body",
+                f"less than {len(self._orders)}",
+                publisher,
             )
         order = self._orders[publisher]
         if number != order.next:
@@ -261,7 +264,10 @@ class Competing(Checker):
         script = self.script
         if publisher < 0 or publisher >= len(script.published):
             raise WrongAnswer(
-                self.where, "publisher in a body", f"one of {len(script.published)}", publisher
+                self.where,
+                "number of the publisher in a body",
+                f"less than {len(script.published)}",
+                publisher,
             )
         if number < 0 or number >= script.ring:
             raise WrongAnswer(

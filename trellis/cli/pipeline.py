@@ -71,7 +71,7 @@ def add(commands: Commands) -> None:
     tool.add_argument(
         "--current",
         metavar="FILE|URL",
-        help="present definitions, to compare with [$topology, else the routes in the journal]",
+        help="current definitions, to compare with [$topology, else the routes in the journal]",
     )
     tool.add_argument(
         "--json",

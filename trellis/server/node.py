@@ -178,7 +178,11 @@ class BrokerNode:
         self.disk.close_spares()
 
     def review(self, user: str = "") -> None:
-        """Renew the permissions of all connections and sessions, whichever `user` has changed."""
+        """Renew the permissions of all connections and sessions.
+
+        `user`, which was changed or deleted, is not used. The callbacks in `broker.users.changed`
+        have this argument.
+        """
         for front in self.fronts:
             front.reauthorize()
 

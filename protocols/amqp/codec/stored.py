@@ -1,6 +1,7 @@
 """AMQP contents in the store: frames as they were received, with their channel and frame_max.
 
-tag 1     channel u16, frame_max u32     frames
+tag   parameters                     content
+1     channel u16, frame_max u32     frames
 """
 
 from __future__ import annotations

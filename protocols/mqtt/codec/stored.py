@@ -1,6 +1,7 @@
 """MQTT contents in the store: each is stored unchanged, after the number of its encoding.
 
-tag 16   number of the encoding (1 byte)   properties and payload
+tag   parameters                          content
+16    number of the encoding (1 byte)     properties and payload
 """
 
 from __future__ import annotations

@@ -116,8 +116,8 @@ class SessionReauthorization(Task):
     def _review(self, name: str) -> bool:
         """Check one subscription against the permissions. Remove it if it is not allowed any more.
 
-        Return True if the permission is checked for each message of the subscription from now on,
-        or was so before.
+        Return True if the subscription's messages are checked one by one, under the new permissions
+        or under the old ones. Then plans to the session must be made anew.
         """
         session = self._session
         scope = read_scope(self._identity, name, session.vhost.name)

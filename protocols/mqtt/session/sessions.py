@@ -323,8 +323,9 @@ class Sessions(SessionRegistry):
 
 
 def _definition(session: Session, away_since: int) -> dict[str, object]:
-    """Return the definition of a session for the store. Without a number, because the session is
-    new, the definition has no entry `number`.
+    """Return the definition of a session for the store.
+
+    A new session has no number yet; its definition has no entry `number`.
     """
     definition: dict[str, object] = {"away_since": away_since, "expiry": session.expiry}
     if session.stored_will is not None:
