@@ -8,6 +8,7 @@ Reading order:
     subscriptions          all subscriptions of a session
     inflight               packet identifiers of a session that are in use
     publish_writer         writes PUBLISH packets to a client
+    shared_deliveries      attaches, drains and detaches shared subscriptions in slices
     inbox_consumer         delivers the messages of a session's inbox to its client
     early_outlet           holds messages for a client until its CONNACK is sent
     retained_delivery      delivers retained messages to a new subscription

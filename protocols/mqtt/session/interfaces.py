@@ -8,6 +8,7 @@ from broker.access.identity import Identity
 from broker.agenda import Task
 from broker.definitions.restore import SessionRestorer
 from broker.messages.outlet import Outlet
+from broker.queues.consumer import CreditPool
 from broker.routing.subscriber import Subscriber
 from broker.store.contract import Ticket
 from protocols.connection import Connection
@@ -33,9 +34,17 @@ class SharedSubscription:
         self.qos = qos
         #: The subscription identifier; 0 for none.
         self.identifier = 0
+        #: True while the subscription waits because the session had no room for its message.
+        self.refused = False
+        #: True once the subscription has ended.
+        self.ended = False
 
-    def attach(self, outlet: Outlet) -> None:
-        """Begin to deliver over the session's new connection."""
+    def attach(self, outlet: Outlet, gate: CreditPool) -> None:
+        """Deliver over this connection of the session from now on.
+
+        The subscription delivers nothing while `gate` has no credit. Do nothing if the subscription
+        delivers through this gate already.
+        """
         raise NotImplementedError
 
     def detach(self) -> None:

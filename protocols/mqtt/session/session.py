@@ -51,6 +51,7 @@ from protocols.mqtt.session.interfaces import (
     SharedSubscription,
 )
 from protocols.mqtt.session.publish_writer import PublishWriter
+from protocols.mqtt.session.shared_deliveries import SharedDeliveries
 from protocols.mqtt.session.subscriptions import MembershipRemoval, SessionSubscriptions
 from protocols.tally import FrontCounters
 
@@ -237,7 +238,9 @@ class Session(Subscriber):
         if isinstance(early, EarlyOutlet):
             early.move_to(outlet)
         self._resendable = self.receive_maximum
-        self.subscriptions.attach_shared(outlet)
+        if self.subscriptions.memberships:
+            memberships = list(self.subscriptions.memberships.values())
+            self._shared_deliveries().attach(outlet, memberships)
         self._unsent = self.own_window().outstanding()
         self._unsent.reverse()
         self._resend()
@@ -289,7 +292,8 @@ class Session(Subscriber):
                 skip(window, sequence)
         self._consumer = self._new_consumer(outlet, self.receive_maximum - window.count, writer)
         self.inbox.subscribe(self._consumer)
-        self.subscriptions.drain_shared()
+        if self.subscriptions.has_shared:
+            self.subscriptions.drain_shared()
 
     def absent_consumer(self) -> InboxConsumer:
         """Return a consumer that holds deliveries of a client that is away. It sends nothing."""
@@ -375,6 +379,20 @@ class Session(Subscriber):
 
     # -- shared subscriptions
 
+    def add_membership(self, membership: SharedSubscription) -> None:
+        """Add a shared subscription. It delivers at once if the client is connected."""
+        self.subscriptions.add_membership(membership)
+        if self.outlet is not None:
+            self._shared_deliveries().attach_new(self.outlet, membership)
+
+    def _shared_deliveries(self) -> SharedDeliveries:
+        """Return the deliveries of the shared subscriptions over the present connection."""
+        subscriptions = self.subscriptions
+        subscriptions.has_shared = True
+        if subscriptions.deliveries is None:
+            subscriptions.deliveries = SharedDeliveries(self.vhost.agenda, self.has_room_for_shared)
+        return subscriptions.deliveries
+
     def leave_group(self, name: str, ticket: Ticket | None) -> bool:
         """Remove a shared subscription; return False if there is none."""
         membership = self.subscriptions.memberships.pop(name, None)
@@ -384,16 +402,21 @@ class Session(Subscriber):
         self.set_identifier(membership, 0)
         return True
 
-    def room_for_shared(self) -> InboxConsumer | None:
+    def has_room_for_shared(self) -> bool:
+        """True if the session accepts a message of a shared subscription now."""
+        return self._consumer is not None and self._consumer.has_room()
+
+    def room_for_shared(self, membership: SharedSubscription) -> InboxConsumer | None:
         """Return the consumer that sends a message of a shared subscription.
 
-        Return None if the session accepts no message now. Its shared subscriptions are then drained
+        Return None if the session accepts no message now. The shared subscription is then drained
         as soon as the session accepts messages again.
         """
         consumer = self._consumer
         if consumer is not None and consumer.has_room():
             return consumer
-        self.subscriptions.shared_refused = True
+        if self.subscriptions.deliveries is not None:
+            self.subscriptions.deliveries.refuse(membership)
         return None
 
     def send_uncounted(self, message: Message) -> None:

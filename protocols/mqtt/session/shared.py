@@ -18,7 +18,7 @@ from mypy_extensions import i64
 from broker.messages.message import AT_MOST_ONCE, EXACTLY_ONCE, Message
 from broker.messages.outlet import Outlet
 from broker.queues.arguments import UNLIMITED
-from broker.queues.consumer import Consumer, Delivery, MessageSource
+from broker.queues.consumer import Consumer, CreditPool, Delivery, MessageSource
 from broker.routing.binding import Binding
 from broker.routing.subscriber import Subscriber
 from broker.store.contract import Defined, MessageStored, Ticket
@@ -39,8 +39,8 @@ class GroupConsumer(Consumer):
     no credit until the session has room.
     """
 
-    def __init__(self, member: SharedMember, outlet: Outlet) -> None:
-        super().__init__(member.group.inbox, outlet, UNLIMITED, None)
+    def __init__(self, member: SharedMember, outlet: Outlet, gate: CreditPool) -> None:
+        super().__init__(member.group.inbox, outlet, UNLIMITED, gate)
         self._member: SharedMember | None = member
 
     def deliver(self, message: Message, sequence: i64) -> None:
@@ -59,7 +59,7 @@ class GroupConsumer(Consumer):
         granted: i64 = min(message.qos, member.qos)
         room = None
         if granted > AT_MOST_ONCE:
-            room = session.room_for_shared()
+            room = session.room_for_shared(member)
             if room is None:
                 self.credit = 0
                 queue.unacked += 1
@@ -127,8 +127,12 @@ class SharedMember(SharedSubscription):
         self.session = session
         self._consumer: GroupConsumer | None = None
 
-    def attach(self, outlet: Outlet) -> None:
-        consumer = self._consumer = GroupConsumer(self, outlet)
+    def attach(self, outlet: Outlet, gate: CreditPool) -> None:
+        if self._consumer is not None:
+            if self._consumer.pool is gate:
+                return
+            self.detach()
+        consumer = self._consumer = GroupConsumer(self, outlet, gate)
         self.group.inbox.subscribe(consumer)
 
     def detach(self) -> None:
@@ -142,6 +146,7 @@ class SharedMember(SharedSubscription):
         self.group.inbox.schedule_drain()
 
     def leave(self, ticket: Ticket | None) -> None:
+        self.ended = True
         self.detach()
         self.group.remove(self, ticket)
 
@@ -322,7 +327,7 @@ class SubscriptionGroups:
         group = self.open(session.vhost, name)
         member = SharedMember(group, session, qos)
         session.set_identifier(member, identifier)
-        session.subscriptions.add_membership(member, session.outlet)
+        session.add_membership(member)
         group.add(member, ticket)
         return True
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from broker.agenda import Agenda, BulkTask
-from broker.messages.outlet import Outlet
 from broker.routing.binding import Binding
 from protocols.mqtt.session.interfaces import SharedSubscription
+from protocols.mqtt.session.shared_deliveries import MEMBERSHIPS_PER_SLICE, SharedDeliveries
 from protocols.mqtt.session.subscription_options import SessionOptions, is_special
 
 #: Up to this many subscriptions are kept in a tuple instead of a dict (a single subscription takes
@@ -22,8 +22,6 @@ FEW: Final = 4
 #: Empty dict that all sessions without shared subscriptions share. It is never changed.
 _NO_MEMBERSHIPS: Final[dict[str, SharedSubscription]] = {}
 _NO_SUBSCRIPTIONS: Final[tuple[Binding, ...]] = ()
-#: The number of shared subscriptions of an ended session that are removed in one slice.
-MEMBERSHIPS_PER_SLICE: Final = 100
 
 
 class SessionSubscriptions:
@@ -36,10 +34,10 @@ class SessionSubscriptions:
     def __init__(self) -> None:
         self.memberships: dict[str, SharedSubscription] = _NO_MEMBERSHIPS
         #: `has_shared` is True if the session has or had a shared subscription during the present
-        #: connection; `shared_refused` is True if the session had no room for the message of a
-        #: shared subscription.
+        #: connection. `deliveries` attaches, drains and detaches the shared subscriptions; None if
+        #: the session has had none over a connection.
         self.has_shared = False
-        self.shared_refused = False
+        self.deliveries: SharedDeliveries | None = None
         #: Subscription identifiers and Retain As Published; None if no subscription has either.
         self.options: SessionOptions | None = None
         self._few = _NO_SUBSCRIPTIONS
@@ -109,45 +107,36 @@ class SessionSubscriptions:
 
     # -- shared subscriptions
 
-    def add_membership(self, membership: SharedSubscription, outlet: Outlet | None) -> None:
-        """Add a shared subscription, which delivers to the outlet from now on."""
+    def add_membership(self, membership: SharedSubscription) -> None:
+        """Add a shared subscription."""
         if self.memberships is _NO_MEMBERSHIPS:
             self.memberships = {}
         self.memberships[membership.name] = membership
-        if outlet is not None:
-            self.has_shared = True
-            membership.attach(outlet)
 
     def take_memberships(self) -> list[SharedSubscription]:
         """Remove and return all shared subscriptions."""
         memberships, self.memberships = self.memberships, _NO_MEMBERSHIPS
         return list(memberships.values())
 
-    def attach_shared(self, outlet: Outlet) -> None:
-        """Let all shared subscriptions deliver to a new connection."""
-        for membership in self.memberships.values():
-            self.has_shared = True
-            membership.attach(outlet)
-
     def detach_shared(self) -> None:
         """Stop the deliveries of all shared subscriptions, because the connection has ended."""
         self.has_shared = False
-        for membership in self.memberships.values():
-            membership.detach()
+        if self.deliveries is not None:
+            self.deliveries.detach(list(self.memberships.values()))
 
     def drain_shared(self) -> None:
         """Let shared subscriptions deliver, because the session accepts messages again."""
-        self.shared_refused = False
-        for membership in self.memberships.values():
-            membership.schedule_drain()
+        if self.deliveries is not None:
+            self.deliveries.drain(list(self.memberships.values()))
 
     def drain_refused(self) -> None:
-        """Drain the shared subscriptions if the session had no room for one of their messages.
+        """Drain the shared subscriptions for whose messages the session had no room.
 
         Hot path.
         """
-        if self.shared_refused:
-            self.drain_shared()
+        deliveries = self.deliveries
+        if deliveries is not None and deliveries.has_refused:
+            deliveries.drain_refused()
 
     # -- subscription options
 

@@ -1,0 +1,144 @@
+"""The deliveries of a session's shared subscriptions, which begin, continue and stop in slices.
+
+A session may have very many shared subscriptions. So a new connection, the end of a connection, and
+a client that accepts messages again do not change all of them in one turn. The first slice runs at
+once. A gate (a pool of credit) that all shared subscriptions of one connection have in common stops
+their deliveries at once, before they are detached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from broker.agenda import Agenda, BulkTask
+from broker.messages.outlet import Outlet
+from broker.queues.arguments import UNLIMITED
+from broker.queues.consumer import CreditPool
+from protocols.mqtt.session.interfaces import SharedSubscription
+
+#: Largest number of shared subscriptions of one session that one slice attaches, drains, detaches
+#: or removes.
+MEMBERSHIPS_PER_SLICE: Final = 100
+
+
+class SharedDeliveries(BulkTask):
+    """The task that attaches, drains and detaches the shared subscriptions of one session.
+
+    One pass visits all shared subscriptions. It attaches each of them to the present connection,
+    drains it if it is attached already, or detaches it if the client is away. A drain that is
+    requested during a pass is a further pass after it, so that no subscription waits for ever.
+
+    Shared subscriptions for whose messages the session had no room are drained on their own, and
+    only while the session has room.
+    """
+
+    def __init__(self, agenda: Agenda, has_room: Callable[[], bool]) -> None:
+        self._agenda = agenda
+        self._has_room = has_room
+        self._outlet: Outlet | None = None
+        self._gate = CreditPool(0)
+        #: The subscriptions that the present pass has not visited, the next one last.
+        self._unvisited: list[SharedSubscription] = []
+        #: The subscriptions to visit in the next pass; None if no further pass was requested.
+        self._next_pass: list[SharedSubscription] | None = None
+        #: The subscriptions for whose messages the session had no room. `_refused` is in order of
+        #: the refusals; `_woken` is an earlier part of them in reverse order, which is drained
+        #: first.
+        self._refused: list[SharedSubscription] = []
+        self._woken: list[SharedSubscription] = []
+        #: True if the session had no room for the message of a shared subscription.
+        self.has_refused = False
+        #: True while a slice waits on the agenda.
+        self._waits = False
+
+    def attach(self, outlet: Outlet, memberships: list[SharedSubscription]) -> None:
+        """Begin to deliver over a new connection of the client."""
+        self._gate.credit = 0
+        self._gate = CreditPool(UNLIMITED)
+        self._outlet = outlet
+        self._start_pass(memberships)
+
+    def attach_new(self, outlet: Outlet, membership: SharedSubscription) -> None:
+        """Let a new shared subscription deliver over the present connection of the client."""
+        if self._outlet is not outlet:
+            self.attach(outlet, [])
+        membership.attach(outlet, self._gate)
+
+    def detach(self, memberships: list[SharedSubscription]) -> None:
+        """Stop all deliveries at once, and detach the shared subscriptions from the connection."""
+        self._gate.credit = 0
+        self._outlet = None
+        self._start_pass(memberships)
+
+    def drain(self, memberships: list[SharedSubscription]) -> None:
+        """Let shared subscriptions deliver, because the client accepts messages again."""
+        if self._unvisited:
+            self._next_pass = memberships
+        else:
+            self._start_pass(memberships)
+
+    def refuse(self, membership: SharedSubscription) -> None:
+        """Have a shared subscription drained as soon as the session has room for its message."""
+        if not membership.refused:
+            membership.refused = True
+            self._refused.append(membership)
+        self.has_refused = True
+
+    def drain_refused(self) -> None:
+        """Drain the subscriptions for whose messages the session had no room before."""
+        if not self._waits:
+            self._wake_slice()
+            self._schedule()
+
+    def run(self) -> None:
+        self._waits = False
+        try:
+            self._visit_slice()
+            if self.has_refused and self._has_room():
+                self._wake_slice()
+        finally:
+            self._schedule()
+
+    def _start_pass(self, memberships: list[SharedSubscription]) -> None:
+        memberships.reverse()
+        self._unvisited = memberships
+        self._next_pass = None
+        self._visit_slice()
+        self._schedule()
+
+    def _schedule(self) -> None:
+        """Have the next slice run if this is necessary."""
+        if not self._waits and (self._unvisited or self.has_refused and self._has_room()):
+            self._waits = True
+            self._agenda.add_bulk(self)
+
+    def _visit_slice(self) -> None:
+        """Attach, drain or detach the next subscriptions of the pass."""
+        outlet, gate, unvisited = self._outlet, self._gate, self._unvisited
+        left = MEMBERSHIPS_PER_SLICE
+        while unvisited and left > 0:
+            left -= 1
+            membership = unvisited.pop()
+            if outlet is None:
+                membership.detach()
+            elif not membership.ended:
+                membership.attach(outlet, gate)
+                membership.schedule_drain()
+        if not unvisited and self._next_pass is not None:
+            self._unvisited, self._next_pass = self._next_pass, None
+            self._unvisited.reverse()
+
+    def _wake_slice(self) -> None:
+        """Drain the next subscriptions for whose messages the session had no room."""
+        left = MEMBERSHIPS_PER_SLICE
+        while left > 0 and (self._woken or self._refused):
+            left -= 1
+            if not self._woken:
+                self._woken, self._refused = self._refused, []
+                self._woken.reverse()
+            membership = self._woken.pop()
+            membership.refused = False
+            if not membership.ended:
+                membership.schedule_drain()
+        self.has_refused = bool(self._woken or self._refused)

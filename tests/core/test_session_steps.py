@@ -1,0 +1,145 @@
+"""The steps of one turn for the largest work that the end or return of MQTT sessions causes.
+
+A step is one call of a function of the broker or of a protocol, as in test_turn_steps.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from protocols.connection import Connection
+from protocols.mqtt.options import MqttOptions
+from protocols.mqtt.session.shared_deliveries import MEMBERSHIPS_PER_SLICE
+from tests.clients import World, mqtt_publish, packet, text
+from tests.core.test_turn_steps import steps, turns
+from tests.wire.mqtt.client import connect, puback, publications
+
+#: The steps that one shared subscription may take in a slice.
+STEPS_EACH = 60
+
+
+def shared(world: World, names: list[str], client_id: str = "c") -> Connection:
+    """Return a connected client with shared subscriptions of QoS 1 to these topics."""
+    client = world.raw_mqtt()
+    client.receive_data(connect(client_id, clean=False))
+    world.answer(client)
+    body = b"".join(text(f"$share/g/{name}") + b"\1" for name in names)
+    client.receive_data(packet(0x82, b"\0\7" + body))
+    world.settle(client)
+    client.data_to_send()
+    return client
+
+
+def topics(count: int) -> list[str]:
+    return [f"f/{number}" for number in range(count)]
+
+
+def returned(world: World, client_id: str = "c") -> tuple[Connection, list[int]]:
+    """Connect a client again; return its connection, and the steps of each turn."""
+    client = world.raw_mqtt()
+    client.receive_data(connect(client_id, clean=False))
+    counts = [steps(world.store.sync)]
+    return client, counts + turns(world)
+
+
+def test_very_many_shared_subscriptions_are_attached_and_detached_in_slices() -> None:
+    world = World()
+    many = 20 * MEMBERSHIPS_PER_SLICE
+    client = shared(world, topics(many))
+    counts = [steps(client.on_closed), *turns(world)]
+    assert len(counts) >= 20 and max(counts) < STEPS_EACH * MEMBERSHIPS_PER_SLICE
+    writer = world.mqtt("w")
+    # The last subscription is attached, too: it delivers what came meanwhile, and what comes now.
+    last = f"f/{many - 1}"
+    writer.send(mqtt_publish(last, b"before", qos=1, packet_id=1))
+    client, counts = returned(world)
+    assert len(counts) >= 20 and max(counts) < STEPS_EACH * MEMBERSHIPS_PER_SLICE
+    writer.send(mqtt_publish(last, b"after", qos=1, packet_id=2))
+    world.settle(client)
+    assert [one.body for one in publications(client.data_to_send())] == [b"before", b"after"]
+
+
+def test_very_many_shared_subscriptions_without_room_are_drained_in_slices() -> None:
+    options = MqttOptions()
+    options.receive_maximum = room = 10
+    world = World(mqtt=options)
+    many = 20 * MEMBERSHIPS_PER_SLICE
+    client = shared(world, topics(many))
+    writer = world.mqtt("w")
+    for number in range(many):
+        writer.send(mqtt_publish(f"f/{number}", b"%d" % number, qos=1, packet_id=1))
+    world.settle(client)
+    bodies: list[int] = []
+    largest = 0  # The steps of the largest turn, and of the largest acknowledgement.
+    ack = 0
+    while len(bodies) < many:
+        some = publications(client.data_to_send())
+        assert 0 < len(some) <= room
+        bodies += [int(one.body) for one in some]
+        for one in some:
+            # One acknowledgement makes room for one message of one of very many subscriptions.
+            data = puback(one.packet_id)
+            ack = max(ack, steps(lambda data=data: client.receive_data(data)))  # type: ignore[misc]
+        largest = max([largest, *turns(world)])
+    assert sorted(bodies) == list(range(many))
+    assert ack < 5 * MEMBERSHIPS_PER_SLICE
+    # One turn drains what several acknowledgements and one slice have woken.
+    assert largest < 4 * STEPS_EACH * MEMBERSHIPS_PER_SLICE
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_shared_subscriptions_lose_nothing_while_clients_come_and_go_between_slices(
+    seed: int,
+) -> None:
+    random = Random(seed)
+    world = World()
+    many = 5 * MEMBERSHIPS_PER_SLICE
+    names = topics(many)
+    clients: dict[str, Connection] = {name: shared(world, names, name) for name in ("a", "b")}
+    writer = world.mqtt("w")
+    sent = 0
+    seen: set[bytes] = set()
+
+    def read(name: str) -> None:
+        for one in publications(clients[name].data_to_send()):
+            if one.qos:
+                seen.add(one.body)
+                clients[name].receive_data(puback(one.packet_id))
+
+    def publish(count: int) -> None:
+        nonlocal sent
+        for _ in range(count):
+            sent += 1
+            topic = random.choice(names)
+            writer.connection.receive_data(mqtt_publish(topic, b"%d" % sent, qos=1, packet_id=sent))
+
+    for _ in range(150):
+        publish(random.randrange(4))
+        name = random.choice("ab")
+        action = random.randrange(8)
+        if action == 0:
+            clients[name].on_closed()
+            clients[name] = world.raw_mqtt()
+            clients[name].receive_data(connect(name, clean=False))
+            world.durable()
+        elif action == 1:
+            topic = random.choice(names)
+            clients[name].receive_data(packet(0xA2, b"\0\1" + text(f"$share/g/{topic}")))
+            clients[name].receive_data(packet(0x82, b"\0\2" + text(f"$share/g/{topic}") + b"\1"))
+        elif action < 5:
+            read(name)
+        for _ in range(random.randrange(3)):
+            world.broker.agenda.turn()
+            world.durable()
+        writer.connection.data_to_send()
+    for _ in range(50):
+        world.settle(*clients.values())
+        for name in clients:
+            read(name)
+    groups = world.mqtt_front.sessions.groups
+    waiting = [group.inbox.depth for group in groups._groups.values()]
+    assert len(groups) == many and not any(waiting)
+    assert seen == {b"%d" % number for number in range(1, sent + 1)}
+    world.copies()
