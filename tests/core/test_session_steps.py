@@ -9,10 +9,13 @@ from random import Random
 
 import pytest
 
+from broker.agenda import Agenda
 from protocols.connection import Connection
 from protocols.mqtt.options import MqttOptions
+from protocols.mqtt.session.deadlines import SLICE, Deadlines
 from protocols.mqtt.session.shared_deliveries import MEMBERSHIPS_PER_SLICE
 from tests.clients import World, mqtt_publish, packet, text
+from tests.core.test_deadlines import Note
 from tests.core.test_turn_steps import steps, turns
 from tests.wire.mqtt.client import connect, puback, publications
 
@@ -143,3 +146,51 @@ def test_shared_subscriptions_lose_nothing_while_clients_come_and_go_between_sli
     assert len(groups) == many and not any(waiting)
     assert seen == {b"%d" % number for number in range(1, sent + 1)}
     world.copies()
+
+
+@pytest.mark.parametrize(("count", "each"), [(5 * int(SLICE), 1), (100, 100)])
+def test_sessions_that_expire_at_one_moment_end_in_slices(count: int, each: int) -> None:
+    world = World()
+    for number in range(count):
+        client = world.raw_mqtt()
+        client.receive_data(
+            packet(
+                0x10, text("MQTT") + b"\5\2\0\x3c\5\x11" + bytes([0, 0, 0, 9]) + text(str(number))
+            )
+        )
+        world.answer(client)
+        names = "".join(f"{number}/{at} " for at in range(each)).split()
+        body = b"".join(text(name) + b"\1" for name in names)
+        client.receive_data(packet(0x82, b"\0\7\0" + body))
+        world.settle(client)
+        client.on_closed()
+        world.settle()
+    sessions = world.mqtt_front.sessions
+    assert len(sessions) == len(sessions.deadlines) == count
+    agenda = world.broker.agenda
+    counts: list[int] = []
+    left = [len(sessions)]
+    while len(sessions) or not agenda.idle:
+        agenda.advance(int(agenda.now) + (9_000 if len(counts) == 0 else 1), agenda.wall)
+        counts.append(steps(agenda.turn))
+        left.append(len(sessions))
+        assert len(counts) < 1_000
+    # The first slice of sessions ends in the first turn.
+    assert count - left[1] == (int(SLICE) if each == 1 else -(-int(SLICE) // (1 + each // 5)))
+    assert len(counts) >= 5 and max(counts) < sum(counts) / 4
+    assert sessions.expired == count and not world.vhost.exchanges["amq.topic"].bindings
+
+
+def test_the_cancellation_of_very_many_deadlines_takes_few_steps_each() -> None:
+    agenda = Agenda()
+    deadlines = Deadlines(agenda)
+    ran: list[int] = []
+    many = 3_000
+    alarms = [deadlines.at(1 + number * 7_919 % many, Note(number, ran)) for number in range(many)]
+    random = Random(1)
+    random.shuffle(alarms)
+    counts = [steps(lambda alarm=alarm: deadlines.cancel(alarm)) for alarm in alarms[1:]]  # type: ignore[misc]
+    assert max(counts) < 4 * many.bit_length() and len(deadlines) == 1
+    agenda.advance(many + 1, 0.0)
+    agenda.turn()
+    assert len(ran) == 1 and not len(deadlines)

@@ -2,9 +2,9 @@
 
     heap   Deadline Deadline Deadline ...   one timer of the agenda, for the first deadline
 
-A cancelled deadline stays in the heap without its task until its time comes, or until most
-deadlines of the heap are cancelled. (heapq would need a tuple and two integers for each deadline:
-140 bytes for each session whose client is away.)
+Each deadline knows its index in the heap, so a cancelled deadline is removed at once. (heapq would
+need a tuple and two integers for each deadline, 140 bytes for each session whose client is away,
+and would have to keep cancelled deadlines.)
 """
 
 from __future__ import annotations
@@ -15,24 +15,23 @@ from mypy_extensions import i64
 
 from broker.agenda import Agenda, Task
 
-#: Largest number of tasks that run in one turn of the event loop.
-SLICE: Final = 200
-#: Cancelled deadlines are removed from the heap once there are more than this many more of them
-#: than other deadlines.
-SLACK: Final = 64
+#: Largest number of tasks that run in one turn of the event loop. A task that does more work than
+#: others counts as several tasks, see `Deadlines.charge`.
+SLICE: Final[i64] = 200
 
 
 class Deadline:
     """A task and the time at which it runs, in ms of the agenda's clock.
 
-    `task` is None once the deadline is cancelled.
+    `at` is the index in the heap. `task` is None once the deadline has passed or is cancelled.
     """
 
-    __slots__ = ("number", "task", "when")
+    __slots__ = ("at", "number", "task", "when")
 
     def __init__(self, when: i64, number: i64, task: Task) -> None:
         self.when: i64 = when
         self.number: i64 = number
+        self.at: i64 = 0
         self.task: Task | None = task
 
 
@@ -43,20 +42,20 @@ class Deadlines(Task):
         self._agenda = agenda
         self._heap: list[Deadline] = []
         self._set_count: i64 = 0
-        self._live = 0
+        #: Number of tasks that may still run in this turn.
+        self._left: i64 = 0
         #: Time of the agenda's timer, in ms; 0 for none.
         self._armed: i64 = 0
 
     def __len__(self) -> int:
-        return self._live
+        return len(self._heap)
 
     def at(self, when: i64, task: Task) -> Deadline:
         """Schedule a task for the time `when`, in ms of the agenda's clock; return its deadline."""
         self._set_count += 1
         deadline = Deadline(when, self._set_count, task)
-        self._live += 1
         self._heap.append(deadline)
-        self._rise(len(self._heap) - 1)
+        self._rise(deadline, len(self._heap) - 1)
         self._arm()
         return deadline
 
@@ -64,56 +63,55 @@ class Deadlines(Task):
         """Cancel a deadline: its task is not run."""
         if deadline.task is not None:
             deadline.task = None
-            self._live -= 1
-            if len(self._heap) > 2 * self._live + SLACK:
-                self._heap = [entry for entry in self._heap if entry.task is not None]
-                at: i64 = len(self._heap) // 2
-                while at > 0:
-                    at -= 1
-                    self._sink(at)
+            self._remove(deadline)
+
+    def charge(self, tasks: i64) -> None:
+        """Count the running task as so many more tasks, because it does much work."""
+        self._left -= tasks
 
     def run(self) -> None:
         if self._armed <= self._agenda.now:
             self._armed = 0  # Otherwise an earlier timer was set after this one.
-        left = SLICE
-        while self._heap and self._heap[0].when <= self._agenda.now:
-            if left == 0:
-                break
-            deadline = self._pop()
-            task, deadline.task = deadline.task, None
-            if task is not None:
-                left -= 1
-                self._live -= 1
-                task.run()
-        self._arm()
+        self._left = SLICE
+        try:
+            while self._left > 0 and self._heap and self._heap[0].when <= self._agenda.now:
+                self._left -= 1
+                deadline = self._heap[0]
+                self._remove(deadline)
+                task, deadline.task = deadline.task, None
+                if task is not None:
+                    task.run()
+        finally:
+            self._arm()  # A failure of one task leaves the others to be run.
 
-    def _pop(self) -> Deadline:
-        """Remove and return the first deadline."""
+    def _remove(self, deadline: Deadline) -> None:
+        """Remove a deadline from the heap."""
         heap = self._heap
         last = heap.pop()
-        if not heap:
-            return last
-        first, heap[0] = heap[0], last
-        self._sink(0)
-        return first
+        if last is not deadline:
+            at = deadline.at
+            if _comes_before(last, deadline):
+                self._rise(last, at)
+            else:
+                self._sink(last, at)
 
-    def _rise(self, at: i64) -> None:
-        """Move the deadline at index `at` up the heap, before all deadlines that are later."""
+    def _rise(self, deadline: Deadline, at: i64) -> None:
+        """Put a deadline at index `at` of the heap, or above, before all later deadlines."""
         heap = self._heap
-        deadline = heap[at]
         while at > 0:
             above: i64 = (at - 1) >> 1
             other = heap[above]
             if _comes_before(other, deadline):
                 break
             heap[at] = other
+            other.at = at
             at = above
         heap[at] = deadline
+        deadline.at = at
 
-    def _sink(self, at: i64) -> None:
-        """Move the deadline at index `at` down the heap, after all deadlines that are earlier."""
+    def _sink(self, deadline: Deadline, at: i64) -> None:
+        """Put a deadline at index `at` of the heap, or below, after all earlier deadlines."""
         heap = self._heap
-        deadline = heap[at]
         size: i64 = len(heap)
         below: i64 = 2 * at + 1
         while below < size:
@@ -123,9 +121,11 @@ class Deadlines(Task):
             if _comes_before(deadline, other):
                 break
             heap[at] = other
+            other.at = at
             at = below
             below = 2 * at + 1
         heap[at] = deadline
+        deadline.at = at
 
     def _arm(self) -> None:
         if self._heap:

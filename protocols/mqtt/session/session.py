@@ -20,9 +20,11 @@ from broker.definitions.restore import Definition
 from broker.messages.message import AT_MOST_ONCE, EXACTLY_ONCE, Message
 from broker.messages.outlet import Outlet
 from broker.queues.consumer import Delivery
+from broker.queues.queue import MESSAGES_PER_SLICE
 from broker.routing.binding import Arguments, Binding
 from broker.routing.subscriber import Subscriber
 from broker.store.contract import PacketIdHeld, PacketIdReleased, PubrecReceived, Ticket
+from broker.vhost.background import BINDINGS_PER_SLICE
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import MQTT
 from protocols.mqtt.codec.packets import DUP, PUBREL, write_answer
@@ -51,7 +53,7 @@ from protocols.mqtt.session.interfaces import (
     SharedSubscription,
 )
 from protocols.mqtt.session.publish_writer import PublishWriter
-from protocols.mqtt.session.shared_deliveries import SharedDeliveries
+from protocols.mqtt.session.shared_deliveries import MEMBERSHIPS_PER_SLICE, SharedDeliveries
 from protocols.mqtt.session.subscriptions import MembershipRemoval, SessionSubscriptions
 from protocols.tally import FrontCounters
 
@@ -336,6 +338,16 @@ class Session(Subscriber):
         self.resume_retained()
         if self.in_flight.idle:
             self.in_flight = EMPTY_WINDOW
+
+    def end_cost(self) -> i64:
+        """Return the number of bindings and messages that `end` removes in this turn."""
+        subscriptions = self.subscriptions
+        messages: i64 = min(self.inbox.depth, MESSAGES_PER_SLICE) + self.in_flight.count
+        return (
+            min(len(subscriptions), BINDINGS_PER_SLICE)
+            + min(len(subscriptions.memberships), MEMBERSHIPS_PER_SLICE)
+            + messages
+        )
 
     def end(self, ticket: Ticket | None) -> None:
         """Remove the session from the virtual host and the store."""

@@ -27,6 +27,9 @@ from protocols.mqtt.session.sys_topics import ROOT, SysTree
 from protocols.mqtt.session.wills import DelayedWill, StoredWill, restored_will
 from protocols.tally import FrontCounters
 
+#: The end of a session without messages and subscriptions takes about as long as this number of
+#: units of `Session.end_cost`.
+UNITS_PER_DEADLINE: Final[i64] = 5
 #: Name of the user that anonymous clients have.
 ANONYMOUS: Final = "anonymous"
 
@@ -200,6 +203,7 @@ class Sessions(SessionRegistry):
         assert isinstance(session, Session)
         session.expiry_deadline = None
         self.expired += 1
+        self.deadlines.charge(session.end_cost() // UNITS_PER_DEADLINE)
         self.end(session, None)
 
     def clear_will(self, session: Subscriber) -> None:
