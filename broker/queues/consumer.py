@@ -61,15 +61,17 @@ class ReturnedMessage:
     """A message that was returned to its queue.
 
     The object has no reference to the consumer that returned the message, so that a requeued
-    message keeps no closed connection in memory.
+    message keeps no closed connection in memory. `counted` is the number of the count of bodies
+    that contains the message's body (LimitedQueue); 0 for none.
     """
 
-    __slots__ = ("attempts", "message", "sequence")
+    __slots__ = ("attempts", "counted", "message", "sequence")
 
     def __init__(self, message: Message, sequence: i64, attempts: i64) -> None:
         self.message = message
         self.sequence: i64 = sequence
         self.attempts: i64 = attempts
+        self.counted: i64 = 0
 
     def delivery_to(self, consumer: Consumer) -> Delivery:
         """Return a delivery of this message to `consumer`."""

@@ -19,7 +19,7 @@ from broker.messages.memory import SAMPLES, estimate
 from broker.messages.message import Message
 from broker.queues.arguments import QueueArguments
 from broker.queues.consumer import Delivery, ReturnedMessage
-from broker.queues.limited import DeadLetterHost, LimitedQueue
+from broker.queues.limited import COUNTED_PER_SLICE, DeadLetterHost, LimitedQueue
 from broker.queues.paged_tail import read_stored
 from broker.queues.queue import MESSAGES_PER_SLICE
 from broker.store.contract import Store
@@ -40,6 +40,8 @@ class HeapQueue(LimitedQueue):
     ) -> None:
         super().__init__(vhost, name, agenda, store, durable, arguments, host)
         self._heap: list[tuple[int, int, ReturnedMessage]] = []
+        #: The bodies of the messages from this index of the heap on are counted.
+        self._counted_from: i64 = 0
 
     @abstractmethod
     def _rank(self, message: Message) -> i64:
@@ -61,10 +63,13 @@ class HeapQueue(LimitedQueue):
 
     def _insert(self, returned: ReturnedMessage) -> None:
         """Add a message to the heap, and schedule the expiry of the first message."""
+        returned.counted = self._count_number  # The caller counts its body.
         heapq.heappush(
             self._heap, (int(self._rank(returned.message)), int(returned.sequence), returned)
         )
         self.depth += 1
+        if self._counted_from > 0:
+            self._count_moved()
         # Only the head of a queue expires, and this message may be the new head.
         self._schedule_expiry(self._head().expires)
 
@@ -75,9 +80,45 @@ class HeapQueue(LimitedQueue):
     def _head(self) -> Message:
         return self._heap[0][2].message
 
+    # -- counting the bodies, from the end of the heap to its head
+
     def count_waiting(self) -> None:
-        for entry in self._heap:
-            self.count_bytes(entry[2].message)
+        self._count_number += 1
+        self._counted_from = len(self._heap)
+        self.count_slice()
+
+    @property
+    def is_counting(self) -> bool:
+        return self._counted_from > 0
+
+    def count_slice(self) -> None:
+        heap = self._heap
+        at: i64 = min(self._counted_from, len(heap))
+        end: i64 = max(0, at - COUNTED_PER_SLICE)
+        while at > end:
+            at -= 1
+            self.count_once(heap[at][2])
+        self._counted_from = at
+        if at > 0:
+            self._schedule_upkeep()
+
+    def _count_moved(self) -> None:
+        """Count the messages that the insertion of a message has moved to higher indexes.
+
+        These are on the path from the end of the heap to its head. A removal moves messages to
+        lower indexes only, where the next slices find them.
+        """
+        at: i64 = len(self._heap) - 1
+        while at >= self._counted_from:
+            self.count_once(self._heap[at][2])
+            at = (at - 1) >> 1
+
+    def _is_counted(self, returned: ReturnedMessage, was_returned: bool) -> bool:
+        return returned.counted == self._count_number
+
+    def _stop_counting(self) -> None:
+        super()._stop_counting()
+        self._counted_from = 0
 
     def memory_bytes(self) -> i64:
         heap = self._heap

@@ -89,6 +89,10 @@ class LimitedQueue(Queue):
         #: `_uncounted` to before `_counted_again`. Both are equal if all bodies are counted.
         self._uncounted: i64 = 0
         self._counted_again: i64 = 0
+        #: The number of times that the bodies were counted anew, and the returned messages that the
+        #: present count has not reached.
+        self._count_number: i64 = 0
+        self._uncounted_returned: list[ReturnedMessage] = []
         #: True while so many dead letters of this queue wait to be published that the publishers to
         #: this queue must wait.
         self.behind = False
@@ -123,8 +127,7 @@ class LimitedQueue(Queue):
         (`x-overflow: reject-publish`).
         """
         self.arguments = arguments
-        self.waiting_bytes = 0
-        self._uncounted = self._counted_again = 0
+        self._stop_counting()
         if arguments.max_bytes != UNLIMITED:
             self.count_waiting()
         self.touch()
@@ -132,27 +135,49 @@ class LimitedQueue(Queue):
             self._trim(0)
 
     def count_waiting(self) -> None:
-        """Begin to count the bodies of the waiting messages, except messages in the tail.
-
-        Returned messages are counted at once.
-        """
-        for returned in self._returned + self._returned_later:
-            self.count_bytes(returned.message)
+        """Begin to count the bodies of the waiting messages, except messages in the tail."""
+        self._count_number += 1
+        self._uncounted_returned = self._returned + self._returned_later
         self._uncounted = self._sequence + 1
         self._counted_again = self._uncounted + self._waiting.size
-        self._count_slice()
+        self.count_slice()
 
-    def _count_slice(self) -> None:
+    @property
+    def is_counting(self) -> bool:
+        """True while bodies of waiting messages are still to be counted."""
+        return self._uncounted < self._counted_again or bool(self._uncounted_returned)
+
+    def count_slice(self) -> None:
         """Count the bodies of the next waiting messages; skip messages that have left the queue."""
+        left: i64 = COUNTED_PER_SLICE
+        uncounted = self._uncounted_returned
+        while left > 0 and uncounted:
+            left -= 1
+            self.count_once(uncounted.pop())
         head: i64 = self._sequence + 1
         start: i64 = max(self._uncounted, head)
-        left: i64 = self._counted_again - start
-        if left > COUNTED_PER_SLICE:
-            left = COUNTED_PER_SLICE
-            self._schedule_upkeep()
-        for message in self._waiting.part(start - head, max(0, left)):
+        waiting: i64 = max(0, min(self._counted_again - start, left))
+        for message in self._waiting.part(start - head, waiting):
             self.count_bytes(message)
-        self._uncounted = min(start + max(0, left), self._counted_again)
+        self._uncounted = min(start + waiting, self._counted_again)
+        if self.is_counting:
+            self._schedule_upkeep()
+
+    def count_once(self, returned: ReturnedMessage) -> None:
+        """Count the body of a returned message, unless the present count contains it already."""
+        if returned.counted != self._count_number:
+            returned.counted = self._count_number
+            self.count_bytes(returned.message)
+
+    def _stop_counting(self) -> None:
+        """Set the size of the waiting messages to 0, and count no further bodies."""
+        self.waiting_bytes = 0
+        self._uncounted = self._counted_again
+        self._uncounted_returned = []
+
+    def _insert_returned(self, returned: ReturnedMessage) -> None:
+        returned.counted = self._count_number  # The caller counts its body.
+        super()._insert_returned(returned)
 
     def accepts(self, message: Message) -> bool:
         """True if the queue takes the message, possibly by dropping the oldest message.
@@ -251,8 +276,8 @@ class LimitedQueue(Queue):
         return 2 if self._upkeep_waits() else MESSAGES_PER_SLICE
 
     def keep_up(self) -> None:
-        if self._uncounted < self._counted_again:
-            self._count_slice()
+        if self.is_counting:
+            self.count_slice()
         if self._host is not None and self._host.is_behind(self):
             self._schedule_upkeep()
             return
@@ -345,13 +370,19 @@ class LimitedQueue(Queue):
     def _pop_head(self) -> ReturnedMessage:
         was_returned = bool(self._returned)
         returned = self._remove_head()
-        if self.arguments.max_bytes != UNLIMITED and (
-            was_returned or not self._uncounted <= returned.sequence < self._counted_again
-        ):
-            self.waiting_bytes = max(
-                0, self.waiting_bytes - returned.message.encoding.size(returned.message.content)
-            )
+        if self.arguments.max_bytes != UNLIMITED:
+            if self._is_counted(returned, was_returned):
+                size: i64 = returned.message.encoding.size(returned.message.content)
+                self.waiting_bytes = max(0, self.waiting_bytes - size)
+            else:
+                returned.counted = self._count_number  # It has left: do not count it later.
         return returned
+
+    def _is_counted(self, returned: ReturnedMessage, was_returned: bool) -> bool:
+        """True if `waiting_bytes` contains the body of the head that was removed."""
+        if was_returned:
+            return returned.counted == self._count_number
+        return not self._uncounted <= returned.sequence < self._counted_again
 
     def _remove_head(self) -> ReturnedMessage:
         """Remove the head of the queue and return it."""
@@ -373,8 +404,7 @@ class LimitedQueue(Queue):
         return returned
 
     def purge(self) -> int:
-        self.waiting_bytes = 0
-        self._uncounted = self._counted_again
+        self._stop_counting()
         return super().purge()
 
     def discard(self, message: Message, fate: i64) -> None:

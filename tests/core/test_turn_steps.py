@@ -15,9 +15,10 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.queues import limited
+from broker.queues import heap, limited
 from broker.queues.limited import LimitedQueue
 from broker.queues.policies import policy_of
+from broker.queues.priority import PriorityQueue
 from broker.queues.queue import CONSUMERS_PER_SLICE
 from broker.vhost.background import BINDINGS_PER_SLICE, QUEUES_PER_SLICE
 from broker.vhost.bindings import DELETION_COST
@@ -305,24 +306,38 @@ def test_a_policy_is_applied_to_very_many_exchanges_in_slices() -> None:
 
 def body_bytes(queue: LimitedQueue) -> int:
     """Return the total size of the bodies of the messages that wait in a queue."""
-    returned = [one.message for one in queue._returned + queue._returned_later]
-    messages = queue._waiting.items() + returned
+    messages = [one.message for one in queue._returned + queue._returned_later]
+    if isinstance(queue, PriorityQueue):
+        messages += [entry[2].message for entry in queue._heap]
+    messages += queue._waiting.items()
     assert len(messages) == queue.depth
     return sum(len(one.body) for one in messages)
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("returned", [False, True])
+@pytest.mark.parametrize("arguments", [{}, {"x_max_priority": 3}])
 def test_a_first_limit_in_bytes_counts_the_waiting_messages_in_slices(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    arguments: dict[str, int], returned: bool, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limited, "COUNTED_PER_SLICE", 500)
+    monkeypatch.setattr(heap, "COUNTED_PER_SLICE", 500)
     world = World()
     client, other = world.amqp(), world.amqp()
-    client.queue("q")
+    client.queue("q", **arguments)
     random = Random(seed)
     for _ in range(200):
-        client.connection.receive_data(publication("", "q", b"x" * random.randrange(99)) * 20)
+        body, priority = b"x" * random.randrange(99), random.randrange(4)
+        client.connection.receive_data(publication("", "q", body, priority=priority) * 20)
         world.settle(client.connection)
+    if returned:
+        reader = world.amqp()
+        begin(reader, spec.Basic.Consume(queue="q"))
+        while world.queue("q").depth:
+            world.settle(reader.connection)
+            reader.connection.data_to_send()
+        reader.connection.on_closed()
+        world.settle()
     client.send(spec.Basic.Qos(prefetch_count=300), spec.Basic.Consume(queue="q"))
     row = {"pattern": "^q$", "definition": {"max-length-bytes": 1 << 30}}
     policy = policy_of("/", "p", row)
@@ -334,7 +349,7 @@ def test_a_first_limit_in_bytes_counts_the_waiting_messages_in_slices(
         # Meanwhile messages are published, taken, acknowledged and returned.
         tag += 20
         begin(client, *random.choices((spec.Basic.Ack(tag, True), spec.Basic.Nack(tag, True)), k=1))
-        other.connection.receive_data(publication("", "q", b"more"))
+        other.connection.receive_data(publication("", "q", b"more", priority=random.randrange(4)))
         counts.append(steps(world.broker.agenda.turn))
         client.connection.data_to_send()
     assert len(counts) > 6 and max(counts) < sum(counts) / 4
