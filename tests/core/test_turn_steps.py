@@ -318,7 +318,7 @@ def body_bytes(queue: LimitedQueue) -> int:
 @pytest.mark.parametrize("returned", [False, True])
 @pytest.mark.parametrize("arguments", [{}, {"x_max_priority": 3}])
 def test_a_first_limit_in_bytes_counts_the_waiting_messages_in_slices(
-    arguments: dict[str, int], returned: bool, seed: int, monkeypatch: pytest.MonkeyPatch
+    arguments: dict[str, Any], returned: bool, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limited, "COUNTED_PER_SLICE", 500)
     monkeypatch.setattr(heap, "COUNTED_PER_SLICE", 500)
