@@ -254,8 +254,10 @@ class Connection(Outlet):
         """Consume a chunk, and keep the bytes that were not consumed."""
         self.need = 0
         self._feeding = True
-        used: i64 = len(data) if self.finished else self.consume(data)
-        self._feeding = False
+        try:
+            used: i64 = len(data) if self.finished else self.consume(data)
+        finally:
+            self._feeding = False
         self._input_size = 0 if self.finished else len(data) - used
         if self._input_size > 0:
             self._input.append(data[used:] if used > 0 else data)

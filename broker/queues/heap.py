@@ -145,8 +145,11 @@ class HeapPurge(BulkTask):
 
     def run(self) -> None:
         left: i64 = MESSAGES_PER_SLICE
-        while left > 0 and self._heap:
-            left -= 1
-            self._queue.release(self._heap.pop()[2].message)
-        if self._heap:
-            self._queue.agenda.add_bulk(self)
+        try:
+            while left > 0 and self._heap:
+                left -= 1
+                self._queue.release(self._heap.pop()[2].message)
+        finally:
+            # A failure for one message leaves the others to be released.
+            if self._heap:
+                self._queue.agenda.add_bulk(self)

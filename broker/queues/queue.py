@@ -700,22 +700,33 @@ class PurgeTask(BulkTask):
         self._tail = tail
 
     def run(self) -> None:
+        try:
+            self._release_slice()
+        finally:
+            # A failure for one message leaves the others to be released.
+            if (
+                any(self._returned)
+                or self._waiting.size > 0
+                or self._tail is not None
+                and not self._tail.empty
+            ):
+                self._queue.agenda.add_bulk(self)
+
+    def _release_slice(self) -> None:
         left: i64 = MESSAGES_PER_SLICE
         for returned in self._returned:
             while left > 0 and returned:
-                self._queue.release(returned.pop().message)
                 left -= 1
+                self._queue.release(returned.pop().message)
         while left > 0 and self._waiting.size > 0:
-            self._queue.release(self._waiting.pop())
             left -= 1
+            self._queue.release(self._waiting.pop())
         tail = self._tail
         while left > 0 and tail is not None and not tail.empty:
             for position in tail.pop_positions():
                 left -= 1
                 if position > 0:
                     self._queue.release_position(position)
-        if left <= 0:
-            self._queue.agenda.add_bulk(self)
 
 
 class ConsumerCancellation(BulkTask):
@@ -731,17 +742,17 @@ class ConsumerCancellation(BulkTask):
 
     def run(self) -> None:
         left = CONSUMERS_PER_SLICE
-        while self._lists:
-            consumers = self._lists[-1]
-            some = consumers[-left:]
-            del consumers[-left:]
-            left -= len(some)
-            for consumer in reversed(some):
-                consumer.cancelled()
-            if left == 0:
+        try:
+            while self._lists and left:
+                if self._lists[-1]:
+                    left -= 1
+                    self._lists[-1].pop().cancelled()
+                else:
+                    self._lists.pop()
+        finally:
+            # A failure for one consumer leaves the others to be cancelled.
+            if any(self._lists):
                 self._agenda.add_bulk(self)
-                return
-            self._lists.pop()
 
 
 class TailRetry(Task):

@@ -189,8 +189,11 @@ class PlanRelease(BulkTask):
     def run(self) -> None:
         plans = self._plans
         left = PLANS_PER_SLICE
-        while plans and left:
-            left -= 1
-            plans.pop().release()
-        if plans:
-            self._agenda.add_bulk(self)
+        try:
+            while plans and left:
+                left -= 1
+                plans.pop().release()
+        finally:
+            # A failure for one plan leaves the others to be released.
+            if plans:
+                self._agenda.add_bulk(self)

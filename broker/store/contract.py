@@ -523,7 +523,10 @@ class Store:
         raise NotImplementedError
 
     def written(self, batch: WriteBatch) -> None:
-        """Settle the tickets of a durable batch, and call each of their waiters once."""
+        """Settle the tickets of a durable batch, and call each of their waiters once.
+
+        If a waiter raises an exception, it is raised again after all waiters were called.
+        """
         self.durable = batch.last
         for share in batch.stream_writes:
             share.settle()
@@ -532,8 +535,14 @@ class Store:
             ticket.outstanding -= 1
             if ticket.outstanding == 0:
                 ready[ticket.waiter] = None
+        failure: Exception | None = None
         for waiter in ready:
-            waiter.settled()
+            try:
+                waiter.settled()
+            except Exception as error:  # noqa: BLE001  the other clients must get their replies
+                failure = error
+        if failure is not None:
+            raise failure
 
     def sync(self) -> None:
         """Take a batch, write it and settle its tickets: for the memory store and for tests."""

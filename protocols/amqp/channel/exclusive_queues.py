@@ -72,14 +72,18 @@ class ExclusiveQueueRemoval(BulkTask):
     def run(self) -> None:
         """Delete the next CLEARED queues."""
         vhost = self._vhost
-        for name in self._names[-CLEARED:]:
-            # A changed policy may have replaced the queue object, so it is looked up by its name.
-            queue = vhost.queues.get(name)
-            if queue is not None and queue.exclusive_to is self._owner:
-                vhost.delete_queue(queue)
-        del self._names[-CLEARED:]
-        if self._names:
-            vhost.agenda.add_bulk(self)
+        left = CLEARED
+        try:
+            while left > 0 and self._names:
+                left -= 1
+                # A policy may have replaced the queue object, so it is looked up by its name.
+                queue = vhost.queues.get(self._names.pop())
+                if queue is not None and queue.exclusive_to is self._owner:
+                    vhost.delete_queue(queue)
+        finally:
+            # A failure for one queue leaves the others to be deleted.
+            if self._names:
+                vhost.agenda.add_bulk(self)
 
 
 class AutoDeletion(BulkTask):
@@ -95,13 +99,18 @@ class AutoDeletion(BulkTask):
     def run(self) -> None:
         """Delete those of the next CLEARED queues that are auto-delete and have no consumers."""
         vhost = self._vhost
-        for queue in self._queues[-CLEARED:]:
-            while isinstance(queue, Queue) and queue.replacement is not None:
-                queue = queue.replacement
-            known = vhost.queues.get(queue.name)
-            if known is queue and known.auto_delete and not known.consumer_count:
-                vhost.delete_queue(known)
-                self._exclusive_queues.discard(known)
-        del self._queues[-CLEARED:]
-        if self._queues:
-            vhost.agenda.add_bulk(self)
+        left = CLEARED
+        try:
+            while left > 0 and self._queues:
+                left -= 1
+                queue = self._queues.pop()
+                while isinstance(queue, Queue) and queue.replacement is not None:
+                    queue = queue.replacement
+                known = vhost.queues.get(queue.name)
+                if known is queue and known.auto_delete and not known.consumer_count:
+                    vhost.delete_queue(known)
+                    self._exclusive_queues.discard(known)
+        finally:
+            # A failure for one queue leaves the others to be deleted.
+            if self._queues:
+                vhost.agenda.add_bulk(self)

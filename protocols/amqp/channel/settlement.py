@@ -89,11 +89,13 @@ class Settlement(BulkTask):
 
     def start(self) -> None:
         """Settle the first slice. If deliveries are left, stall the connection."""
-        self._settle_slice()
-        if not self.finished:
-            self._stalls = True
-            self._connection.stall()
-            self._connection.agenda.add_bulk(self)
+        try:
+            self._settle_slice()
+        finally:
+            if not self.finished:
+                self._stalls = True
+                self._connection.stall()
+                self._connection.agenda.add_bulk(self)
 
     def start_at_close(self) -> None:
         """Settle the first slice now and later slices in later turns, because the channel has
@@ -102,10 +104,12 @@ class Settlement(BulkTask):
         If all channels of a connection close together, they settle about one slice now in total,
         not one slice each.
         """
-        if self._connection.extra_cost < SETTLED_PER_SLICE:
-            self._settle_slice()
-        if not self.finished:
-            self._connection.agenda.add_bulk(self)
+        try:
+            if self._connection.extra_cost < SETTLED_PER_SLICE:
+                self._settle_slice()
+        finally:
+            if not self.finished:
+                self._connection.agenda.add_bulk(self)
 
     def requeue_rest(self) -> None:
         """Requeue the deliveries that are outstanding after this settlement, because the channel
@@ -114,11 +118,14 @@ class Settlement(BulkTask):
         self._requeues_rest = True
 
     def run(self) -> None:
-        self._settle_slice()
-        if not self.finished:
-            self._connection.agenda.add_bulk(self)
-        elif self._stalls and not self._connection.finished:
-            self._connection.resume_input()
+        try:
+            self._settle_slice()
+        finally:
+            # A failure for one delivery leaves the others to be settled.
+            if not self.finished:
+                self._connection.agenda.add_bulk(self)
+            elif self._stalls and not self._connection.finished:
+                self._connection.resume_input()
 
     def _settle_slice(self) -> None:
         """Settle the next deliveries, and set `finished` if there are no more.

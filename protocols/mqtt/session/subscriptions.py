@@ -173,8 +173,12 @@ class MembershipRemoval(BulkTask):
         self._memberships = memberships
 
     def run(self) -> None:
-        for membership in self._memberships[-MEMBERSHIPS_PER_SLICE:]:
-            membership.leave(None)
-        del self._memberships[-MEMBERSHIPS_PER_SLICE:]
-        if self._memberships:
-            self._agenda.add_bulk(self)
+        left = MEMBERSHIPS_PER_SLICE
+        try:
+            while left > 0 and self._memberships:
+                left -= 1
+                self._memberships.pop().leave(None)
+        finally:
+            # A failure for one shared subscription leaves the others to be removed.
+            if self._memberships:
+                self._agenda.add_bulk(self)

@@ -1,0 +1,194 @@
+"""An unexpected exception in one slice of bulk work: the rest of the work is done nevertheless."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pamqp.commands as spec
+import pytest
+
+from broker.queues.queue import CONSUMERS_PER_SLICE, MESSAGES_PER_SLICE
+from broker.store.contract import Ticket, Waiter
+from broker.store.memory import MemoryStore
+from broker.vhost.vhost import VirtualHost
+from protocols.amqp.channel import settlement
+from protocols.amqp.channel.exclusive_queues import CLEARED
+from protocols.amqp.channel.receiver import ChannelReceiver
+from protocols.amqp.connection.connection import AmqpConnection
+from protocols.mqtt.session.shared import SharedMember
+from protocols.mqtt.session.shared_deliveries import MEMBERSHIPS_PER_SLICE
+from tests.clients import World, marshal, publication
+from tests.core.test_session_steps import shared, topics
+from tests.wire.mqtt.client import connect
+
+
+class Failing:
+    """A function that fails at some of its calls; all other calls reach the real function."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *at: int) -> None:
+        real: Callable[..., Any] = getattr(owner, name)
+        self.calls = 0
+        self.failures = 0
+
+        def call(*arguments: Any) -> Any:
+            self.calls += 1
+            if self.calls in at:
+                self.failures += 1
+                raise RuntimeError(f"call {self.calls} fails")
+            return real(*arguments)
+
+        monkeypatch.setattr(owner, name, call)
+
+
+def finish(world: World, *work: Callable[[], object]) -> int:
+    """Do the work, then run turns until the broker has no work left; return how many failed."""
+    failures = 0
+    for step in work:
+        try:
+            step()
+        except RuntimeError:
+            failures += 1
+    for _ in range(1_000):
+        if world.broker.agenda.idle:
+            return failures
+        try:
+            world.turn()
+        except RuntimeError:
+            failures += 1
+    raise AssertionError("no end")
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x_max_priority": 2}])
+def test_a_purge_releases_the_messages_behind_one_that_fails(
+    arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    client = world.amqp()
+    client.queue("q", durable=True, **arguments)
+    many = 2 * int(MESSAGES_PER_SLICE) + 10
+    client.connection.receive_data(publication("", "q", b"x", delivery_mode=2) * many)
+    world.settle(client.connection)
+    assert len(world.store.state.messages) == many
+    failing = Failing(monkeypatch, MemoryStore, "append_settled", 5, MESSAGES_PER_SLICE + 9)
+    assert finish(world, world.queue("q").purge) == failing.failures == 2
+    # Only the messages whose release failed are left in the store.
+    assert len(world.store.state.messages) == 2
+
+
+def test_the_consumers_behind_one_that_fails_are_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    client = world.amqp()
+    client.queue("q")
+    many = 2 * CONSUMERS_PER_SLICE
+    client.send(*[spec.Basic.Consume(queue="q", consumer_tag=f"c{at}") for at in range(many)])
+    client.read_bytes()
+    failing = Failing(monkeypatch, ChannelReceiver, "queue_deleted", 3, CONSUMERS_PER_SLICE + 7)
+    queue = world.queue("q")
+    assert finish(world, lambda: world.vhost.delete_queue(queue)) == failing.failures == 2
+    cancelled = [one.consumer_tag for one in client.read() if isinstance(one, spec.Basic.Cancel)]
+    assert len(cancelled) == many - 2 and len(set(cancelled)) == many - 2
+
+
+def test_the_shared_subscriptions_behind_one_that_fails_are_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    many = 3 * MEMBERSHIPS_PER_SLICE
+    client = shared(world, topics(many))
+    client.on_closed()
+    world.settle()
+    failing = Failing(monkeypatch, SharedMember, "leave", 4, MEMBERSHIPS_PER_SLICE + 5)
+    again = world.raw_mqtt()
+    finish(world, lambda: again.receive_data(connect("c")))
+    assert failing.failures == 2 and len(world.mqtt_front.sessions.groups) == 2
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "auto_delete"])
+def test_the_queues_behind_one_that_fails_are_deleted_with_their_connection(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    client = world.amqp()
+    many = 3 * CLEARED
+    for number in range(many):
+        client.send(spec.Queue.Declare(queue=f"q{number}", **{kind: True}))  # type: ignore[arg-type]
+        client.send(spec.Basic.Consume(queue=f"q{number}"))
+    client.read_bytes()
+    failing = Failing(monkeypatch, VirtualHost, "delete_queue", 2, CLEARED + 3)
+    assert finish(world, client.connection.on_closed) == failing.failures == 2
+    assert len(world.vhost.queues) == 2
+
+
+@pytest.mark.parametrize("method", ["ack", "nack"])
+@pytest.mark.parametrize("later", [False, True])
+def test_the_deliveries_behind_one_that_fails_are_settled_and_the_client_goes_on(
+    method: str, later: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    client = world.amqp()
+    client.queue("q")
+    client.send(spec.Basic.Consume(queue="q", consumer_tag="c"))
+    slice_ = int(settlement.SETTLED_PER_SLICE)
+    many = 3 * slice_
+    client.connection.receive_data(publication("", "q", b"x") * many)
+    world.settle(client.connection)
+    while len(client.bodies()) or world.queue("q").depth:
+        world.settle(client.connection)
+    client.send(spec.Basic.Cancel("c"))
+    assert world.queue("q").unacked == many
+    failing = Failing(monkeypatch, settlement, "carry_out", 3 + slice_ if later else 3)
+    settling = (
+        spec.Basic.Ack(0, True) if method == "ack" else spec.Basic.Nack(0, True, requeue=True)
+    )
+    after = spec.Queue.Declare(queue="q", passive=True)
+    data = marshal(1, settling) + marshal(1, after)
+    assert finish(world, lambda: client.connection.receive_data(data)) == failing.failures == 1
+    assert not client.connection.stalled and not world.queue("q").held
+    assert world.queue("q").unacked == 1
+    assert world.queue("q").depth == (0 if method == "ack" else many - 1)
+    if later:
+        client.connection.resume()
+        assert [one.name for one in client.read()] == ["Queue.DeclareOk"]
+
+
+class Counter(Waiter):
+    """A waiter that counts its calls, and may fail."""
+
+    def __init__(self, fails: bool) -> None:
+        self.fails = fails
+        self.calls = 0
+
+    def settled(self) -> None:
+        self.calls += 1
+        if self.fails:
+            raise RuntimeError("the waiter fails")
+
+
+def test_clients_get_their_replies_although_the_reply_of_another_client_fails() -> None:
+    world = World()
+    waiters = [Counter(number == 1) for number in range(4)]
+    client = world.amqp()
+    for waiter in waiters:
+        client.connection.receive_data(marshal(1, spec.Queue.Declare(queue="q", durable=True)))
+        world.store.wait_for_next_batch(Ticket(waiter))
+    with pytest.raises(RuntimeError):
+        world.store.sync()
+    assert [waiter.calls for waiter in waiters] == [1, 1, 1, 1]
+
+
+def test_a_stall_that_ends_after_an_exception_lets_the_input_be_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    client = world.amqp()
+    Failing(monkeypatch, AmqpConnection, "consume", 1)
+    with pytest.raises(RuntimeError):
+        client.connection.receive_data(marshal(1, spec.Queue.Declare(queue="q")))
+    client.connection.stall()
+    client.connection.receive_data(marshal(1, spec.Queue.Declare(queue="r")))
+    client.connection.resume_input()
+    assert client.connection.behind
+    client.connection.resume()
+    world.settle(client.connection)
+    assert list(world.vhost.queues) == ["r"]
