@@ -6,7 +6,8 @@
     roaring       the counts of all bindings at once, in bitmaps; needs pyroaring
     naive         tests every binding; the reference that the tests compare with
 
-Reading order: `criteria`, `matcher`, `naive`, then the others. `matching` lists the articles.
+Reading order: `criteria`, `matcher`, `naive`, `search`, then the others. `matching` lists the
+articles.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Final, Generic
 
 from matching.bucket import Bucket, PairCounts, holds, members, take, with_added, without
 from matching.fields.criteria import Criteria, Fields
-from matching.matcher import S
+from matching.matcher import S, Search
 
 try:
     from mypy_extensions import mypyc_attr
@@ -47,6 +47,8 @@ class HeadersMatcher(Generic[S]):
         self._rows: dict[Hashable, FieldsRow[S]] = {}
         self._tally: PairCounts[S] = PairCounts()
         self._pairs = 0
+        #: The number of rows and of their criteria: a bound of the comparisons of one lookup.
+        self.weight = 0
         #: The number of rows that the last lookup examined, for callers that limit the work of
         #: lookups. If an algorithm does not count them, this is the number of all rows.
         self.examined = 0
@@ -78,6 +80,7 @@ class HeadersMatcher(Generic[S]):
         if row is None:
             row = self._rows[criteria.identity] = FieldsRow(arguments, criteria)
             self.enter(row)
+            self.weight += 1 + len(criteria.wanted)
         elif holds(row.bucket, subscriber):
             return False
         row.bucket = with_added(row.bucket, subscriber)
@@ -97,6 +100,7 @@ class HeadersMatcher(Generic[S]):
         if row.bucket is None:
             del self._rows[identity]
             self.leave(row)
+            self.weight -= 1 + len(row.criteria.wanted)
         return True
 
     def match(self, headers: Fields) -> list[S]:
@@ -109,6 +113,15 @@ class HeadersMatcher(Generic[S]):
         for row in self.find(headers):
             take(row.bucket, found)
         return self._tally.distinct(found) if self._tally.shared else found
+
+    def searches(self, headers: Fields, found: list[S]) -> list[Search[S]]:
+        """Begin a lookup that can pause.
+
+        Append the subscribers that can be found quickly to `found`, and return searches for all
+        others. By default, all subscribers are found at once.
+        """
+        found += self.match(headers)
+        return []
 
     def bindings(self) -> Iterator[tuple[Fields, S]]:
         """Iterate over all pairs, in no order. The matcher must not be changed during the

@@ -14,14 +14,12 @@ design; article 4 counts hits.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TypeAlias
 
 from matching.fields.criteria import PRESENT, Fields, token
 from matching.fields.matcher import FieldsRow, HeadersMatcher
 from matching.fields.names import FieldNames
-from matching.matcher import S
-
-_Criterion: TypeAlias = tuple[str, Hashable]
+from matching.fields.search import Criterion, FieldsSearch, RowGroup
+from matching.matcher import S, Search
 
 
 class Rarest(HeadersMatcher[S]):
@@ -31,10 +29,10 @@ class Rarest(HeadersMatcher[S]):
         super().__init__()
         self._any: FieldNames[S] = FieldNames()
         #: The ``all`` rows by the criterion that indexes them, each with its other criteria.
-        self._all: dict[_Criterion, dict[FieldsRow[S], list[_Criterion]]] = {}
+        self._all: dict[Criterion, dict[FieldsRow[S], list[Criterion]]] = {}
         self._always: dict[FieldsRow[S], None] = {}
         #: For each criterion, the number of ``all`` rows that have it.
-        self._rarity: dict[_Criterion, int] = {}
+        self._rarity: dict[Criterion, int] = {}
         #: For each name, the number of rows that have a criterion with this name.
         self._names: dict[str, int] = {}
 
@@ -77,8 +75,7 @@ class Rarest(HeadersMatcher[S]):
                 del self._rarity[criterion]
 
     def find(self, headers: Fields) -> list[FieldsRow[S]]:
-        names = self._names
-        tokens = {name: token(value) for name, value in headers.items() if name in names}
+        tokens = self._tokens(headers)
         found = list(self._always)
         examined = len(found) + len(tokens)
         for name, value in tokens.items():
@@ -102,6 +99,25 @@ class Rarest(HeadersMatcher[S]):
         self.examined = examined + len(several)
         return found
 
+    def _tokens(self, headers: Fields) -> dict[str, Hashable]:
+        """Return the comparable values of the headers whose names occur in criteria, by name."""
+        names = self._names
+        return {name: token(value) for name, value in headers.items() if name in names}
+
+    def searches(self, headers: Fields, found: list[S]) -> list[Search[S]]:
+        tokens = self._tokens(headers)
+        groups: list[RowGroup[S]] = [RowGroup(self._always)]
+        for name, value in tokens.items():
+            for candidates in (self._all.get((name, value)), self._all.get((name, PRESENT))):
+                if candidates is not None:
+                    groups.append(RowGroup(self._always, candidates))
+            column = self._any.columns.get(name)
+            if column is not None:
+                for rows in (column.get(value), column.get(PRESENT)):
+                    if rows is not None:
+                        groups.append(RowGroup(rows))
+        return [FieldsSearch(groups, tokens, found)]
+
     def stats(self) -> dict[str, int]:
         """Return the sizes of the index.
 
@@ -114,7 +130,7 @@ class Rarest(HeadersMatcher[S]):
             "largest": max((len(rows) for rows in self._all.values()), default=0),
         }
 
-    def _rarest(self, criteria: list[_Criterion]) -> int:
+    def _rarest(self, criteria: list[Criterion]) -> int:
         """Return the index in `criteria` of the criterion that the fewest ``all`` rows have.
         Criteria that require only presence come last.
         """
@@ -126,7 +142,7 @@ class Rarest(HeadersMatcher[S]):
 
 
 def _verify(
-    candidates: dict[FieldsRow[S], list[_Criterion]],
+    candidates: dict[FieldsRow[S], list[Criterion]],
     tokens: dict[str, Hashable],
     found: list[FieldsRow[S]],
 ) -> None:

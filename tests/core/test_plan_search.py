@@ -564,3 +564,27 @@ def test_a_slot_keeps_no_search_for_another_publication() -> None:
     assert world.vhost.route(context, "amq.topic", LONG_TOPIC.replace("/", "."), slot) is None
     other = world.vhost.route(context, "amq.fanout", "x", slot)
     assert other is not None and other.plan.copies == 0
+
+
+@pytest.mark.parametrize("matching", [True, False])
+@pytest.mark.parametrize("kind", ["all", "any"])
+def test_a_lookup_in_very_many_headers_bindings_is_continued_in_later_turns(
+    kind: str, matching: bool
+) -> None:
+    """All bindings are examined: they differ in an argument that is not a criterion."""
+    world = World()
+    client = world.amqp()
+    client.queue("q")
+    criteria: dict[str, object] = {f"c{number}": 1 for number in range(4)}
+    for number in range(2 * STEPS_PER_TURN):
+        arguments = {**criteria, "x-match": kind, "x-number": number}
+        world.vhost.bind("amq.headers", Binding("", world.queue("q"), 0, arguments))
+    headers = criteria if matching else {"c0": 1, "c1": 1, "c2": 2}
+    client.connection.receive_data(publication("amq.headers", "", b"x", headers=headers))
+    assert client.connection.behind and world.queue("q").depth == 0
+    turns = 0
+    while client.connection.behind:
+        one_turn(world, client.connection)
+        turns += 1
+    assert turns >= 2 and world.vhost.paused_searches >= 1
+    assert world.queue("q").depth == (matching or kind == "any")

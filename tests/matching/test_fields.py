@@ -289,3 +289,47 @@ def test_counts_of_any_size_are_exact(name: str, most: int) -> None:
     assert sorted(map(str, matcher.match({f"k{place}": 1 for place in range(most)}))) == [
         str(needs) for needs in range(1, most + 1)
     ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(deadline=None, max_examples=60)
+@given(
+    bound=st.lists(st.tuples(ARGUMENTS, st.integers(0, 3)), max_size=40),
+    headers=HEADERS,
+    meanwhile=st.lists(st.tuples(st.integers(0, 39), ARGUMENTS), max_size=20),
+    steps=st.integers(1, 9),
+)
+def test_a_lookup_that_pauses_finds_what_was_bound_during_all_of_it(
+    name: str,
+    bound: list[tuple[Fields, int]],
+    headers: Fields,
+    meanwhile: list[tuple[int, Fields]],
+    steps: int,
+) -> None:
+    matcher: HeadersMatcher[object] = create(name)
+    for arguments, person in bound:
+        matcher.bind(arguments, person)
+    before = set(matcher.match(headers))
+    undisturbed: list[object] = []
+    for search in matcher.searches(headers, undisturbed):
+        while not search.done:
+            assert search.advance(steps) <= 0 or search.done
+    assert set(undisturbed) == before
+    found: list[object] = []
+    searches = matcher.searches(headers, found)
+    always, ever = before, set(before)
+    for search in searches:
+        while not search.done:
+            search.advance(steps)
+            if meanwhile:
+                number, arguments = meanwhile.pop()
+                if number < len(bound):
+                    matcher.unbind(*bound[number])
+                else:
+                    matcher.bind(arguments, 9)
+                now = set(matcher.match(headers))
+                always, ever = always & now, ever | now
+    assert always <= set(found) <= ever
+    for arguments, person in [*matcher.bindings()]:
+        matcher.unbind(arguments, person)
+    assert matcher.weight == 0

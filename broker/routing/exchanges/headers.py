@@ -5,7 +5,7 @@ The package `matching.fields` says which arguments there are and how values are 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from mypy_extensions import i64
 
@@ -14,8 +14,13 @@ from broker.messages.message import Properties
 from broker.routing.binding import Binding
 from broker.routing.exchanges.base import Exchange, ExchangeOptions
 from matching.fields import create
-from matching.fields.criteria import Criteria, InvalidCriteria
+from matching.fields.criteria import Criteria, Fields, InvalidCriteria
 from matching.fields.matcher import HeadersMatcher
+from matching.matcher import Search
+
+#: A lookup among bindings with at most this many criteria is done in one turn. Uncompiled, 4,096
+#: comparisons take up to 0.5 ms.
+DIRECT_CRITERIA: Final = 4_096
 
 
 class HeadersExchange(Exchange):
@@ -47,8 +52,22 @@ class HeadersExchange(Exchange):
 
     @property
     def lookup_steps(self) -> i64:
-        return self._matcher.examined
+        return 0 if self.needs_search else self._matcher.examined
+
+    @property
+    def needs_search(self) -> bool:
+        return self._matcher.weight > DIRECT_CRITERIA
+
+    def searches(
+        self, key: str, properties: Properties, found: list[Binding]
+    ) -> list[Search[Binding]]:
+        return self._matcher.searches(_headers(properties), found)
 
     def match(self, key: str, properties: Properties) -> list[Binding]:
-        headers = properties.get("headers")
-        return self._matcher.match(headers if isinstance(headers, dict) else {})
+        return self._matcher.match(_headers(properties))
+
+
+def _headers(properties: Properties) -> Fields:
+    """Return the headers of a message; an empty dict if it has none."""
+    headers = properties.get("headers")
+    return headers if isinstance(headers, dict) else {}

@@ -1,0 +1,101 @@
+"""A lookup among very many rows that can pause: it continues in a later turn of an event loop.
+
+    rows that accept every message     taken without a comparison
+    ``all`` rows                       candidates, compared criterion by criterion
+    ``any`` rows                       taken at their first met criterion
+
+`Rarest.find` answers at once and is faster. A `FieldsSearch` is for a matcher with so many criteria
+that a single call might take too long. The rows may change during a pause: the search finds every
+subscriber that was bound during the whole search, and may also find subscribers that were added
+meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Generic, TypeAlias
+
+from matching.bucket import size, take
+from matching.fields.criteria import PRESENT
+from matching.fields.matcher import FieldsRow
+from matching.matcher import S, Search
+
+#: The name and the comparable value of a criterion; the value may be PRESENT.
+Criterion: TypeAlias = tuple[str, Hashable]
+#: The number of listed rows, of compared criteria or of taken subscribers that cost one step.
+_PER_STEP = 8
+
+
+class RowGroup(Generic[S]):
+    """Rows that one step of a lookup finds: `plain` rows match, `candidates` are to be compared."""
+
+    __slots__ = ("candidates", "plain")
+
+    def __init__(
+        self,
+        plain: dict[FieldsRow[S], None],
+        candidates: dict[FieldsRow[S], list[Criterion]] | None = None,
+    ) -> None:
+        self.plain = plain
+        self.candidates = candidates
+
+
+class FieldsSearch(Search[S]):
+    """A lookup in the index of `Rarest`, which examines one row per step."""
+
+    __slots__ = ("_at", "_candidates", "_groups", "_rows", "_seen", "_tokens")
+
+    def __init__(
+        self, groups: list[RowGroup[S]], tokens: dict[str, Hashable], found: list[S]
+    ) -> None:
+        """Create a search in these groups, for a message whose headers have these values."""
+        super().__init__(found)
+        self._groups = groups
+        self._tokens = tokens
+        #: The rows of the present group, and the index of the next one.
+        self._rows: list[FieldsRow[S]] = []
+        self._at = 0
+        self._candidates: dict[FieldsRow[S], list[Criterion]] | None = None
+        #: The plain rows that were taken; an ``any`` row may be in several groups.
+        self._seen: dict[FieldsRow[S], None] = {}
+
+    def advance(self, steps: int) -> int:
+        while steps > 0 and not self.done:
+            if self._at < len(self._rows):
+                row = self._rows[self._at]
+                self._at += 1
+                steps -= 1 + self._examine(row) // _PER_STEP
+            elif self._groups:
+                group = self._groups.pop()
+                self._candidates = group.candidates
+                self._rows = (
+                    list(group.plain) if group.candidates is None else list(group.candidates)
+                )
+                self._at = 0
+                steps -= 1 + len(self._rows) // (4 * _PER_STEP)
+            else:
+                self.done = True
+        return steps
+
+    def _examine(self, row: FieldsRow[S]) -> int:
+        """Take the subscribers of a row if it matches; return the size of this work."""
+        work = 0
+        candidates = self._candidates
+        if candidates is None:
+            if row in self._seen:
+                return 0
+            self._seen[row] = None
+        else:
+            others = candidates.get(row)
+            if others is None:
+                return 0  # The row was removed during a pause.
+            for name, wanted in others:
+                work += 1
+                if name not in self._tokens:
+                    return work
+                if wanted is not PRESENT and self._tokens[name] != wanted:
+                    return work
+        if row.bucket is not None:
+            work += size(row.bucket)
+            take(row.bucket, self.found)
+        return work
