@@ -22,7 +22,7 @@ class PriorityQueue(HeapQueue):
 
     def enqueue(self, message: Message) -> None:
         self._sequence += 1
-        if self.depth == 0:
+        if self.depth == 0 and self._holds == 0:
             consumer = self.pick()
             if consumer is not None:
                 consumer.deliver(message, self._sequence)

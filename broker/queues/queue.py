@@ -130,9 +130,10 @@ class Queue(MessageSource):
     def put(self, message: Message) -> None:
         """Deliver the message at once if no message waits and a consumer is ready, else enqueue it.
 
-        Hot path.
+        A held queue enqueues the message: it may be empty because the messages that were returned
+        so far have expired, but the other messages to be returned come first. Hot path.
         """
-        if self.depth == 0:
+        if self.depth == 0 and self._holds == 0:
             consumer = self.pick()
             if consumer is not None:
                 self._sequence += 1

@@ -330,6 +330,6 @@ def test_a_lookup_that_pauses_finds_what_was_bound_during_all_of_it(
                 now = set(matcher.match(headers))
                 always, ever = always & now, ever | now
     assert always <= set(found) <= ever
-    for arguments, person in [*matcher.bindings()]:
-        matcher.unbind(arguments, person)
+    for arguments, subscriber in [*matcher.bindings()]:
+        matcher.unbind(arguments, subscriber)
     assert matcher.weight == 0

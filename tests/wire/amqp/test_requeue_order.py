@@ -13,6 +13,7 @@ from pamqp.commands import Basic as B
 
 from broker.messages.memory import MESSAGE_SIZE
 from broker.queues.policies import Policy
+from protocols.amqp.channel.settlement import SETTLED_PER_SLICE
 from tests.clients import Amqp, World, marshal, publication
 from tests.wire.amqp.speech import deliveries
 from tests.wire.amqp.test_bulk_work import fill
@@ -187,3 +188,38 @@ def test_requeued_messages_count_in_the_estimated_memory_of_the_queue(how: str) 
     world.settle()
     assert world.queue("q").depth == HELD + 100
     assert world.queue("q").memory_bytes() >= before + HELD * MESSAGE_SIZE
+
+
+@pytest.mark.parametrize("empties", ["expiry", "purge"])
+@pytest.mark.parametrize("arguments", [{}, {"x_max_length": 100_000}, {"x_max_priority": 2}])
+def test_a_message_that_comes_while_the_returned_ones_leave_follows_the_rest(
+    arguments: dict[str, Any], empties: str
+) -> None:
+    """The first slice of returned messages leaves the queue, while the others are not returned."""
+    world = World()
+    client, other = world.amqp(), world.amqp()
+    client.queue("q", **arguments)
+    client.send(B.Consume(queue="q", consumer_tag="c"))
+    first = int(SETTLED_PER_SLICE)
+    for number in range(3 * first):
+        properties: dict[str, Any] = {"expiration": "1000"} if number < first else {}
+        client.connection.receive_data(publication("", "q", b"%d" % number, **properties))
+        if number % 500 == 0:
+            client.read_bytes()
+    client.read_bytes()
+    client.send(B.Cancel("c"))
+    other.connection.receive_data(marshal(1, B.Consume(queue="q", no_ack=True)))
+    agenda = world.broker.agenda
+    requeued(client, "nack")
+    queue = world.queue("q")
+    assert queue.held and queue.depth == first
+    if empties == "purge":
+        queue.purge()
+    else:
+        agenda.advance(int(agenda.now) + 2_000, agenda.wall)
+        queue.expire(first)
+    assert queue.held and queue.depth == 0
+    other.connection.receive_data(publication("", "q", b"new"))
+    found = delivered(world, other, 2 * first + 1)
+    assert [one.body for one in found] == [b"%d" % at for at in range(first, 3 * first)] + [b"new"]
+    world.fates()
