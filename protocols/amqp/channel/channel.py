@@ -68,15 +68,6 @@ class Channel:
         """Send the reply to the present method, once the changes of this method are durable."""
         self.connection.reply_when_durable(self.ticket, encode(self.number, method))
 
-    def reauthorize(self, context: PublishContext) -> bool:
-        """Use a new publish context, because the permissions of the user have changed.
-
-        Return False if the channel must close. This is so if it has a consumer of a queue that the
-        user may no longer read, and the client does not understand basic.cancel.
-        """
-        self.publisher.context = context
-        return self.receiver.reauthorize(context.identity)
-
     def select_confirms(self) -> None:
         """Enter confirm mode (confirm.select). Raises AmqpError in transaction mode."""
         if self.transactional:

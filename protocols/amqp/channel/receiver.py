@@ -190,23 +190,48 @@ class ChannelReceiver(ConsumerOwner):
                 self._cancelled_most = max(_CANCELLED_LEAST, 2 * len(self._cancelled))
             self._cancelled.append(consumer)
 
-    def reauthorize(self, identity: Identity) -> bool:
-        """Cancel the consumers of queues that `identity` may not read any more.
+    def cancel_unreadable(self, consumers: list[AmqpConsumer], identity: Identity) -> i64:
+        """Cancel those of the consumers whose queues `identity` may not read any more.
 
-        Return False if a consumer must end and the client does not understand basic.cancel. The
-        caller then closes the channel.
+        If a consumer must end and the client does not understand basic.cancel, close the channel.
+        Return the cost as a number of checked consumers.
         """
-        for consumer in list(self.consumers.values()):
-            if consumer.queue is self.replies:
+        cost: i64 = len(consumers)
+        readable: dict[str, bool] = {}
+        ended: list[AmqpConsumer] = []
+        by_queue: dict[MessageSource, list[Consumer]] = {}
+        for consumer in consumers:
+            queue = consumer.queue
+            if queue is self.replies or self.consumers.get(consumer.tag) is not consumer:
                 continue
-            try:
-                identity.may("read", "queue", consumer.queue.name, self._vhost.name)
-            except AccessRefused:
-                if not self._cancel_notify:
-                    return False
-                self.cancel(consumer.tag)
-                self._send_cancel(consumer)
-        return True
+            if queue.name not in readable:
+                readable[queue.name] = _may_read(identity, queue)
+            if readable[queue.name]:
+                continue
+            if not self._cancel_notify:
+                error = AmqpError(
+                    403,
+                    f"user '{identity.name}' may no longer read queue '{queue.name}' in vhost "
+                    f"'{self._vhost.name}', which this channel consumes",
+                )
+                self._connection.close_channel(self._number, error, 0)
+                return cost
+            del self.consumers[consumer.tag]
+            self._leave_pool(consumer)
+            self._keep_cancelled(consumer)
+            ended.append(consumer)
+            leaving = by_queue.get(queue)
+            if leaving is None:
+                cost += queue.consumer_count // CONSUMERS_PER_UNIT
+                leaving = by_queue[queue] = []
+            leaving.append(consumer)
+        for queue, leaving in by_queue.items():
+            queue.unsubscribe_all(leaving)
+        for consumer in ended:
+            self._send_cancel(consumer)
+        if by_queue:
+            AutoDeletion(self._vhost, self._connection.exclusive_queues, list(by_queue)).run()
+        return cost + 4 * len(ended)
 
     def _send_cancel(self, consumer: AmqpConsumer) -> None:
         self._connection.send(self._number, spec.Basic.Cancel(consumer.tag, True))
@@ -460,6 +485,15 @@ def unsubscribe_receivers(receivers: list[ChannelReceiver]) -> None:
         receiver.take_consumers(by_queue)
     for queue, consumers in by_queue.items():
         queue.unsubscribe_all(consumers)
+
+
+def _may_read(identity: Identity, queue: MessageSource) -> bool:
+    """True if the permissions of a user allow reading this queue."""
+    try:
+        identity.may("read", "queue", queue.name, queue.vhost)
+    except AccessRefused:
+        return False
+    return True
 
 
 def _unknown(number: i64) -> AmqpError:

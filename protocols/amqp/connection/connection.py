@@ -36,6 +36,8 @@ from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.channel import Channel
 from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.publisher import MANDATORY, ChannelPublisher
+from protocols.amqp.channel.reauthorization import ConsumerReauthorization
+from protocols.amqp.channel.receiver import ChannelReceiver
 from protocols.amqp.codec.assembly import Assembly
 from protocols.amqp.codec.contents import content_end, property_flags, slow_path_reasons
 from protocols.amqp.codec.frames import (
@@ -105,6 +107,8 @@ class AmqpConnection(ConnectionInterface):
         #: A content that came in several chunks, while the search for its destinations pauses; None
         #: at other times.
         self._searching: tuple[ChannelPublisher, Assembly] | None = None
+        #: The check of the consumers after a change of permissions; None if there was none.
+        self._reauthorization: ConsumerReauthorization | None = None
         #: Position in the input after the frame that is being handled.
         self._cursor: i64 = 0
 
@@ -487,19 +491,23 @@ class AmqpConnection(ConnectionInterface):
     def _reauthorize(
         self, vhost: VirtualHost, old: PublishContext, context: PublishContext
     ) -> None:
-        """Apply changed permissions, and close each channel that consumes from a queue or topic
-        that the user may no longer read.
+        """Apply changed permissions, and end the consumers of queues that the user may no longer
+        read.
         """
         self.context = context
         self.end_search()
         vhost.contexts.leave(old)
-        user = self.handshake.user
-        error = AmqpError(
-            403, f"user '{user}' may no longer read a queue or topic that this channel consumes"
-        )
-        for number, channel in list(self.channels.open.items()):
-            if not channel.reauthorize(context):
-                self.close_channel(number, error, 0)
+        receivers: list[ChannelReceiver] = []
+        for channel in self.channels.open.values():
+            channel.publisher.context = context
+            receivers.append(channel.receiver)
+        if self._reauthorization is not None:
+            self._reauthorization.ended = True
+        task = ConsumerReauthorization(self.agenda, receivers, context.identity)
+        self._reauthorization = task
+        task.start()
+        if task.ended:
+            self._reauthorization = None
 
     # -- alarms, time, listings
 

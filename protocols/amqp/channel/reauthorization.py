@@ -1,0 +1,79 @@
+"""Checks the consumers of a connection after the permissions of its user have changed.
+
+A connection may have very many consumers. So they are checked in slices, as bulk work of the
+agenda, and consumers of one queue that end in the same slice are removed from it in one pass. The
+consumers of a connection that has few are checked at once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.access.identity import Identity
+from broker.agenda import Agenda, BulkTask
+from protocols.amqp.channel.consumer import AmqpConsumer
+from protocols.amqp.channel.receiver import ChannelReceiver
+
+#: Largest number of consumers of one connection that are checked in one slice. This takes up to 1
+#: ms. A consumer that ends counts as several.
+CHECKED_PER_SLICE: Final[i64] = 500
+#: The consumers of a connection that has at most this number of them are checked at once.
+CHECKED_AT_ONCE: Final = 50
+
+
+class ConsumerReauthorization(BulkTask):
+    """A task that cancels the consumers of queues that a user may no longer read, in slices."""
+
+    def __init__(
+        self, agenda: Agenda, receivers: list[ChannelReceiver], identity: Identity
+    ) -> None:
+        #: True once the task has nothing left to do, or a later change of permissions has replaced
+        #: it.
+        self.ended = False
+        self._agenda = agenda
+        self._identity = identity
+        #: The channels that are not checked yet, the next one last.
+        self._receivers = receivers
+        self._receivers.reverse()
+        #: The consumers of the next channel that are not checked yet, the next one last; None if
+        #: the channel was not begun.
+        self._consumers: list[AmqpConsumer] | None = None
+
+    def start(self) -> None:
+        """Check the consumers now if they are few, else in slices."""
+        count = 0
+        for receiver in self._receivers:
+            count += len(receiver.consumers)
+        if count <= CHECKED_AT_ONCE:
+            self.run()
+        else:
+            self._agenda.add_bulk(self)
+
+    def run(self) -> None:
+        left: i64 = CHECKED_PER_SLICE
+        try:
+            while left > 0 and self._receivers and not self.ended:
+                left -= self._check_next(left)
+        finally:
+            # A failure for one channel leaves the others to be checked.
+            if not self._receivers:
+                self.ended = True
+            elif not self.ended:
+                self._agenda.add_bulk(self)
+
+    def _check_next(self, most: i64) -> i64:
+        """Check up to `most` consumers of the next channel, and return the cost."""
+        receiver = self._receivers[-1]
+        consumers = self._consumers
+        if consumers is None:
+            consumers = self._consumers = list(receiver.consumers.values())
+            consumers.reverse()
+        some = consumers[-most:]
+        del consumers[-most:]
+        some.reverse()
+        if not consumers:
+            self._receivers.pop()
+            self._consumers = None
+        return 1 + receiver.cancel_unreadable(some, self._identity)
