@@ -15,6 +15,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
+from broker.access.identity import Identity
 from broker.queues import heap, limited
 from broker.queues.limited import LimitedQueue
 from broker.queues.policies import policy_of
@@ -24,6 +25,7 @@ from broker.vhost.background import BINDINGS_PER_SLICE, QUEUES_PER_SLICE
 from broker.vhost.bindings import DELETION_COST
 from protocols.amqp.channel.commit import PARTS_PER_SLICE
 from protocols.amqp.channel.exclusive_queues import CLEARED
+from protocols.amqp.channel.reauthorization import CHECKED_PER_SLICE
 from protocols.mqtt.connection.subscribing import READ_SLICE, SLICE
 from tests.clients import Amqp, World, marshal, packet, publication, text
 from tests.store.homes import Home
@@ -299,6 +301,58 @@ def test_a_policy_is_applied_to_very_many_exchanges_in_slices() -> None:
     assert max(counts) < sum(counts) / 3
     named = [one for name, one in world.vhost.exchanges.items() if name.startswith("x")]
     assert {one.alternate for one in named} == {"amq.fanout"} and len(named) == many
+
+
+# -- changed permissions
+
+
+@pytest.mark.parametrize("queues", [1, 500])
+@pytest.mark.parametrize("notified", [True, False])
+def test_very_many_consumers_are_checked_in_slices_after_a_change_of_permissions(
+    queues: int, notified: bool
+) -> None:
+    world = World()
+    world.guests.identities["u"] = Identity("u")
+    client = world.amqp(user="u", consumer_cancel_notify=notified)
+    many = 8 * int(CHECKED_PER_SLICE)
+    for number in range(queues):
+        client.send(spec.Queue.Declare(queue=f"q{number}", nowait=True))
+    client.send(spec.Queue.Declare(queue="kept", nowait=True))
+    for number in range(many):
+        name = "kept" if number % 2 else f"q{number % queues}"
+        client.send(spec.Basic.Consume(queue=name, consumer_tag=f"c{number}", nowait=True))
+    world.guests.identities["u"] = Identity("u", ".*", ".*", "^kept$")
+    world.amqp_front.reauthorize()
+    counts = turns(world)
+    cancelled = [
+        str(one.consumer_tag) for one in client.read() if isinstance(one, spec.Basic.Cancel)
+    ]
+    if not notified:
+        assert cancelled == [] and world.queue("kept").consumer_count == 0
+        return
+    assert max(counts) < 40 * CHECKED_PER_SLICE and len(counts) >= 8
+    assert cancelled == [f"c{number}" for number in range(0, many, 2)]
+    assert world.queue("kept").consumer_count == many // 2
+    assert not any(world.queue(f"q{number}").consumer_count for number in range(queues))
+
+
+def test_a_second_change_of_permissions_replaces_the_check_of_the_first() -> None:
+    world = World()
+    world.guests.identities["u"] = Identity("u")
+    client = world.amqp(user="u")
+    client.send(spec.Queue.Declare(queue="q", nowait=True))
+    many = 3 * int(CHECKED_PER_SLICE)
+    for number in range(many):
+        client.send(spec.Basic.Consume(queue="q", consumer_tag=f"c{number}", nowait=True))
+    world.guests.identities["u"] = Identity("u", ".*", ".*", "^none$")
+    world.amqp_front.reauthorize()
+    world.broker.agenda.turn()
+    left = world.queue("q").consumer_count
+    assert 0 < left < many
+    world.guests.identities["u"] = Identity("u", ".*", ".*", ".*")
+    world.amqp_front.reauthorize()
+    turns(world)
+    assert world.queue("q").consumer_count == left
 
 
 # -- policies

@@ -7,6 +7,7 @@ Reading order:
     settlement             settling many deliveries with one method, in slices
     fetching               basic.get
     receiver               consumers of a channel, delivery tags, settlements
+    reauthorization        checks consumers after a change of permissions, in slices
     streaming              consumers of streams
     confirms               publisher confirms, in the order of publishing
     publisher              publications that do not take the fast path
