@@ -100,10 +100,14 @@ class SessionSubscriptions:
         return binding
 
     def clear(self) -> None:
-        """Remove all subscriptions except shared subscriptions."""
+        """Remove all subscriptions except shared subscriptions, because the session has ended.
+
+        The deliveries refer to the session, which would otherwise keep itself in memory.
+        """
         self._few = _NO_SUBSCRIPTIONS
         self._many = None
         self.options = None
+        self.deliveries = None
 
     # -- shared subscriptions
 
