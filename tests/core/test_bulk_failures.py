@@ -112,7 +112,9 @@ def test_the_queues_behind_one_that_fails_are_deleted_with_their_connection(
     client = world.amqp()
     many = 3 * CLEARED
     for number in range(many):
-        client.send(spec.Queue.Declare(queue=f"q{number}", **{kind: True}))  # type: ignore[arg-type]
+        declare = spec.Queue.Declare(queue=f"q{number}")
+        setattr(declare, kind, True)
+        client.send(declare)
         client.send(spec.Basic.Consume(queue=f"q{number}"))
     client.read_bytes()
     failing = Failing(monkeypatch, VirtualHost, "delete_queue", 2, CLEARED + 3)
