@@ -23,6 +23,12 @@ TRIM_BYTES: Final = 64 << 20
 TRIM_INTERVAL: Final = 10.0
 #: Least time between two looks at the heap, as a multiple of the duration of the last look.
 LOOK_FACTOR: Final = 1_000
+#: Parameters of mallopt(), and the value of each: the largest end of the heap that `free` keeps,
+#: and the size from which a block of memory gets pages of its own. With the defaults, one call of
+#: `free` in the event loop can give back the whole memory of a purged queue, 40 ms for 0.9 GB. The
+#: second value is the largest that glibc chooses by itself; without it, glibc would use 128 KiB.
+_TRIM_THRESHOLD: Final = (-1, (1 << 31) - 1)
+_MMAP_THRESHOLD: Final = (-3, 32 << 20)
 
 
 class _MallocInfo(ctypes.Structure):
@@ -56,6 +62,9 @@ class HeapTrimmer:
         if info is not None:  # glibc has it since 2.33.
             info.restype = _MallocInfo
             self._info = info
+        if self._trim is not None:
+            for parameter, value in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
+                library.mallopt(parameter, value)
         self._clock = clock
         #: The least difference seen between resident memory and the allocated part of the heap, in
         #: bytes: memory of other kinds, and free memory that a trim does not give back.
