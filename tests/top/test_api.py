@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -12,6 +13,7 @@ import pamqp.commands as spec
 import pytest
 
 from tests.top.conftest import Start
+from tests.top.disks import HandledDisk
 from tests.top.running import KNOWN, Running
 
 ADMIN: Final = KNOWN | {
@@ -468,6 +470,48 @@ async def test_users_rules_and_permissions_survive_a_restart(start: Start, tmp_p
     assert (session.user, session.named, list(session.subscriptions)) == ("ann", True, ["a/#"])
     await api(running, "DELETE", "users/ann")
     await running.until(lambda: not running.node.mqtt.sessions.all())
+
+
+async def test_the_creator_of_a_vhost_has_its_permissions_before_the_disk_answers(
+    start: Start, tmp_path: Path
+) -> None:
+    disk = HandledDisk()
+    broker = await start(disk=disk, data={"dir": str(tmp_path)}, **users())
+    body = {"password": "known", "tags": "administrator"}
+    assert (await api(broker, "PUT", "users/maker", body))[0] == 201
+    disk.open_for_syncs.clear()
+    created = asyncio.create_task(api(broker, "PUT", "vhosts/made", user="maker"))
+    try:
+        await broker.until(lambda: "made" in broker.node.broker.vhosts)
+        # The call could end here: its only wait is for the disk.
+        assert broker.node.broker.users.by_name["maker"].permissions == {"made": (".*", ".*", ".*")}
+    finally:
+        disk.open_for_syncs.set()
+    assert await created == (201, None)
+
+
+async def test_one_permission_or_rule_is_found_without_the_other_users(broker: Running) -> None:
+    class Lookup(dict[str, Any]):
+        def values(self) -> Any:
+            raise AssertionError("a request for one user visited all users")
+
+    await api(broker, "PUT", "vhosts/a")
+    await api(broker, "PUT", "users/one", {"password": "x", "tags": ""})
+    body = {"configure": "a", "write": "b", "read": "c"}
+    await api(broker, "PUT", "permissions/%2F/one", body)
+    rules = {"rules": ["allow all mine/#"]}
+    await api(broker, "PUT", "topic-rules/%2F/one", rules)
+    stored = broker.node.broker.users
+    by_name, stored.by_name = stored.by_name, Lookup(stored.by_name)
+    try:
+        row = {"user": "one", "vhost": "/"}
+        assert await api(broker, "GET", "permissions/%2F/one") == (200, row | body)
+        assert await api(broker, "GET", "topic-rules/%2F/one") == (200, row | rules)
+        assert (await api(broker, "GET", "permissions/a/one"))[0] == 404
+        assert (await api(broker, "GET", "topic-rules/a/one"))[1]["rules"] == []
+        assert (await api(broker, "GET", "permissions/%2F/plain"))[0] == 200
+    finally:
+        stored.by_name = by_name
 
 
 # -- users of the settings in virtual hosts made at run time

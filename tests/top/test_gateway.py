@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import gzip
 import json
 import os
 import signal
+import socket
 import ssl
 import sys
 from pathlib import Path
@@ -21,11 +23,16 @@ from tests.top.conftest import Start
 from tests.top.running import KNOWN, Running, Socket, parsed, settings
 from tests.top.test_api import ADMIN, api
 from trellis.http import contract
-from trellis.http.gateway.connections import IDLE_SECONDS, GatewayServer, OpenConnections
+from trellis.http.gateway.connections import (
+    IDLE_SECONDS,
+    GatewayAcceptor,
+    GatewayServer,
+    OpenConnections,
+)
 from trellis.http.gateway.link import BrokerLink
 from trellis.http.gateway_process import GatewayProcess
 from trellis.http.management import api as routes
-from trellis.http.management.answers import Call
+from trellis.http.management.answers import Call, Empty
 from trellis.settings import SettingsError
 
 PLAIN: Final = KNOWN | {"name": "plain", "tags": ("management",)}
@@ -424,6 +431,69 @@ async def test_definitions_are_imported_in_slices(broker: Running) -> None:
         "parameters: not supported by this broker",
     ]
     assert server._backend.slices.taken - before > 5
+
+
+async def test_a_slow_change_ends_although_a_slow_reading_request_does_not(
+    start: Start,
+) -> None:
+    broker = await start(users=[ADMIN], limits={"handshake": 0.5})
+    assert (await api(broker, "GET", "whoami"))[0] == 200
+    begun, finish = asyncio.Event(), asyncio.Event()
+
+    async def slow(call: Call) -> Empty:
+        begun.set()
+        await finish.wait()
+        return Empty(created=True)
+
+    kept = list(routes.ROUTES)
+    for at, route in enumerate(kept):
+        if route[:2] in (("GET", "/api/whoami"), ("DELETE", "/api/users/{name}")):
+            routes.ROUTES[at] = (*route[:3], slow)
+    try:
+        change = asyncio.create_task(api(broker, "DELETE", "users/any"))
+        await begun.wait()
+        status, answer = await api(broker, "GET", "whoami")
+        assert (status, answer["error"]) == (503, "timeout")
+        # The change began first, so its time limit would be over too.
+        assert not change.done()
+        finish.set()
+        assert (await change)[0] == 201
+    finally:
+        finish.set()
+        routes.ROUTES[:] = kept
+
+
+async def test_the_description_is_compressed_once(
+    broker: Running,
+) -> None:
+    client = await broker.socket("http")
+    bodies = []
+    for _ in range(2):
+        await client.send(get("/api/openapi.json", "Accept-Encoding: gzip\r\n"))
+        status, headers, body = await response(client)
+        assert (status, headers["content-encoding"]) == (200, "gzip")
+        bodies.append(body)
+    _, plain = await broker.get("http", "/api/openapi.json")
+    assert bodies[0] == bodies[1]
+    assert gzip.decompress(bodies[0]) == plain
+    # Texts that are compressed for one response have the level 1, which favours speed.
+    assert len(bodies[0]) < len(gzip.compress(plain, 1))
+    client.close()
+
+
+async def test_pauses_in_accepting_are_counted_and_name_the_setting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    counted: list[str] = []
+    connections = OpenConnections(16, 16, counted.append)
+    with socket.socket() as listening:
+        listening.setblocking(False)
+        acceptor = GatewayAcceptor(listening, cast(Any, None), connections, None, 1.0)
+        acceptor._pause_accepting(OSError(errno.EMFILE, "Too many open files"))
+        acceptor.close()
+    assert counted == ["descriptors"]
+    assert "lower http.connections" in caplog.text
+    assert "limits.connections" not in caplog.text
 
 
 async def test_the_description_names_every_route(broker: Running) -> None:

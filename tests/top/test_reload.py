@@ -155,6 +155,15 @@ async def test_what_needs_a_restart_is_named(
     assert running.node.broker.limits.message != 5
 
 
+async def test_token_keys_that_are_added_later_need_a_restart(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = await start()
+    await running.reload(settings(jwt={"keys": "keys.json"}))
+    assert "reload_incomplete" in caplog.text
+    assert "keys=jwt.keys " in caplog.text
+
+
 async def test_a_generated_password_outlives_a_reload(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Reasons for which a connection ends without a response.
-CLOSE_REASONS: Final = ("lost", "too_many", "timeout")
+#: Reasons for which a connection ends without a response. "descriptors" counts pauses in accepting
+#: because file descriptors or memory have run out.
+CLOSE_REASONS: Final = ("lost", "too_many", "timeout", "descriptors")
 
 
 class HttpListenerCounters:

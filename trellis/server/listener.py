@@ -77,6 +77,9 @@ class BoundListener:
 class Acceptor:
     """The acceptor of the connections of one socket; `make` makes the protocol of each."""
 
+    #: The setting that limits the number of connections of this acceptor.
+    LIMIT = "limits.connections"
+
     def __init__(
         self, sock: socket.socket, make: ProtocolFactory, count_refusal: Callable[[str], None]
     ) -> None:
@@ -124,7 +127,7 @@ class Acceptor:
                 "accept_paused",
                 seconds=PAUSE,
                 error=error.strerror,
-                note="raise the descriptor limit or lower limits.connections; further pauses of "
+                note=f"raise the descriptor limit or lower {self.LIMIT}; further pauses of "
                 "this socket are counted and logged once a minute",
             )
         self._loop.remove_reader(self._sock)

@@ -137,6 +137,9 @@ class SettingsReload:
             if key not in (*USER_KEYS, *RELOADABLE_KEYS)
             and _value(settings, key) != _value(self._node.settings, key)
         ]
+        if bool(settings.jwt.keys) != bool(self._node.settings.jwt.keys):
+            # The authenticator for tokens is made, or left out, at the start.
+            ignored.append("jwt.keys")
         self._settings = settings
         self._applied(settings)
         logs.info(

@@ -99,6 +99,7 @@ class Gateway:
         for number, route in enumerate(greeting.routes):
             self._router.add(route.method, route.path, number)
         self._description = encode(describe(greeting))
+        self._compressed_description = gzip.compress(self._description)
         self._uploads = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -157,7 +158,7 @@ class Gateway:
         path = incoming.path.rstrip("/") or "/"  # Flower requests /api/queues//.
         method = "GET" if incoming.method == "HEAD" else incoming.method
         if method == "GET" and path == OPENAPI_PATH:
-            return await self._body(incoming, self._description)
+            return self._describe(incoming)
         try:
             found = self._router.find(method, path)
         except UnicodeDecodeError as error:
@@ -229,7 +230,7 @@ class Gateway:
             loop = asyncio.get_running_loop()
             while (part := await loop.run_in_executor(None, next, cut, None)) is not None:
                 self._link.send(contract.Part(exchange.number, *part))
-                await exchange.next(self._greeting.seconds)
+                await exchange.next(None)  # See `_result`.
             self._link.send(contract.Finish(exchange.number))
         finally:
             self._uploads -= 1
@@ -237,14 +238,18 @@ class Gateway:
     # -- results
 
     async def _result(self, incoming: Incoming, exchange: CallExchange) -> Response:
-        """Collect the broker's rows, and return the response."""
+        """Collect the broker's rows, and return the response.
+
+        A call that may change something has no time limit here: it must not stop halfway. The
+        broker limits each of its steps, and says what was done.
+        """
         wanted: PageQuery | None = None
         rows: list[Any] = []
         sections: dict[str, list[Any]] = {}
         if incoming.reads:
             wanted = PageQuery(incoming.query)
         while True:
-            message = await exchange.next(self._greeting.seconds)
+            message = await exchange.next(self._greeting.seconds if incoming.reads else None)
             if isinstance(message, contract.Rows):
                 decoded = [msgspec.msgpack.decode(row) for row in message.rows]
                 if message.section:
@@ -269,6 +274,14 @@ class Gateway:
             document = msgspec.msgpack.decode(message.value)
             data = await loop.run_in_executor(None, _document, document, sections)
         return await self._body(incoming, data, message.status)
+
+    def _describe(self, incoming: Incoming) -> Response:
+        """Return the description of the API, whose compressed text is kept."""
+        headers = {"Vary": "Accept-Encoding"}
+        if not _takes_gzip(incoming.headers.get(b"accept-encoding", b"").lower()):
+            return Response(self._description, 200, headers, JSON)
+        headers["Content-Encoding"] = "gzip"
+        return Response(self._compressed_description, 200, headers, JSON)
 
     async def _body(self, incoming: Incoming, data: bytes, status: int = 200) -> Response:
         """Return a JSON response, compressed if the client allows it."""

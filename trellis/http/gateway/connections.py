@@ -66,7 +66,8 @@ class OpenConnections:
     def __init__(self, most: int, per_address: int, count_closed: Callable[[str], None]) -> None:
         self._most = most
         self._per_address = per_address
-        self._count_closed = count_closed
+        #: Counts a connection that is closed, or a pause in accepting, by reason.
+        self.count_closed = count_closed
         #: The open connections, those that have waited longest first.
         self._slots: dict[Slot, None] = {}
         #: The connections by the client's address and port.
@@ -85,7 +86,7 @@ class OpenConnections:
             else None
         )
         if crowd is not None and not self._replace(crowd):
-            self._count_closed("too_many")
+            self.count_closed("too_many")
             return None
         slot = Slot(address)
         self._slots[slot] = None
@@ -95,7 +96,7 @@ class OpenConnections:
         for state in (IDLE, UNKNOWN):
             for slot in crowd:
                 if slot.state == state:
-                    self._count_closed("too_many")
+                    self.count_closed("too_many")
                     self.remove(slot)
                     slot.replaced = True
                     slot.abort()
@@ -256,6 +257,8 @@ class GatewayProtocol(H11Protocol):
 class GatewayAcceptor(Acceptor):
     """The acceptor of the connections of one socket: limits come first, then TLS."""
 
+    LIMIT = "http.connections"
+
     def __init__(
         self,
         sock: socket.socket,
@@ -268,7 +271,7 @@ class GatewayAcceptor(Acceptor):
         self._open = open_connections
         self._tls = tls
         self._handshake = None if tls is None else seconds
-        super().__init__(sock, asyncio.Protocol, lambda reason: None)
+        super().__init__(sock, asyncio.Protocol, open_connections.count_closed)
 
     async def _connect(self, sock: socket.socket) -> None:
         slot: Slot | None = None

@@ -64,8 +64,8 @@ class CallExchange:
         #: True if the broker's last message has come.
         self.ended = False
 
-    async def next(self, seconds: float) -> Any:
-        """Return the next message, which must arrive within `seconds`.
+    async def next(self, seconds: float | None) -> Any:
+        """Return the next message, which must arrive within `seconds`; None sets no limit.
 
         Raises HttpRefusal if the broker refuses the call, TimeoutError.
         """

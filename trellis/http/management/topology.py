@@ -13,6 +13,7 @@ from broker.queues.queue import Queue
 from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange
 from broker.routing.exchanges.base import ExchangeOptions
+from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
 from trellis.http.management import serializers
 from trellis.http.management.answers import (
@@ -85,14 +86,17 @@ async def put_vhost(call: Call) -> Empty:
     known = call.broker.vhosts.get(name)
     if known is not None and known.closing:
         raise bad_request(f"vhost '{name}' is being deleted")
-    await call.make_durable(lambda ticket: call.broker.create_vhost(name, ticket))
     creator = call.identity.name
-    if known is None and call.broker.users.by_name.get(creator) is call.identity:
-        # As in RabbitMQ, the creator of a virtual host gets all permissions in it. (Users of the
-        # settings get theirs there.)
-        await call.make_durable(
-            lambda ticket: call.broker.users.set_permission(name, creator, ".*", ".*", ".*", ticket)
-        )
+
+    def create(ticket: Ticket) -> None:
+        """Create the virtual host and the permissions of its creator, in one step."""
+        call.broker.create_vhost(name, ticket)
+        if known is None and call.broker.users.by_name.get(creator) is call.identity:
+            # As in RabbitMQ, the creator of a virtual host gets all permissions in it. (Users of
+            # the settings get theirs there.)
+            call.broker.users.set_permission(name, creator, ".*", ".*", ".*", ticket)
+
+    await call.make_durable(create)
     return Empty(known is None)
 
 

@@ -17,6 +17,7 @@ from trellis.auth.authenticate import Account
 from trellis.auth.passwords import HASHER, check_hash, show_hash
 from trellis.auth.settings_users import SettingsIdentity
 from trellis.http.management.answers import (
+    ApiRefusal,
     Call,
     Empty,
     Listing,
@@ -160,8 +161,16 @@ async def bulk_delete(call: Call) -> Empty:
         raise bad_request("'users' is not a list of names")
     for name in names:
         _changeable(call, name)
-    for name in names:
-        await call.make_durable(partial(call.broker.users.remove, name))
+    for done, name in enumerate(names):
+        try:
+            await call.make_durable(partial(call.broker.users.remove, name))
+        except TimeoutError:
+            raise ApiRefusal(
+                503,
+                "timeout",
+                f"{done} of {len(names)} users are deleted; the deletion of user '{name}' is not "
+                "durable yet because the disk is slow; delete the remaining users again",
+            ) from None
     return Empty()
 
 
@@ -171,6 +180,21 @@ async def bulk_delete(call: Call) -> Empty:
 def _permission(user: str, vhost: str, permission: tuple[str, str, str]) -> Row:
     configure, write, read = permission
     return {"user": user, "vhost": vhost, "configure": configure, "write": write, "read": read}
+
+
+def _permission_of(call: Call, name: str, vhost: str) -> tuple[str, str, str] | None:
+    """Return the permission of one user in one virtual host; None if there is none."""
+    account = call.node.accounts.settings_accounts.get(name)
+    stored = call.broker.users.by_name.get(name)
+    if account is not None:
+        if isinstance(account.identity, SettingsIdentity):
+            if vhost in account.identity.rights:
+                return account.identity.rights[vhost].permission
+        elif account.is_fixed(vhost) or stored is None or vhost not in stored.permissions:
+            return (".*", ".*", ".*")
+        if account.is_fixed(vhost):
+            return None
+    return None if stored is None else stored.permissions.get(vhost)
 
 
 def _permissions(call: Call) -> Iterator[Row]:
@@ -247,9 +271,9 @@ def _owned(call: Call) -> tuple[VirtualHost, User]:
 async def permission(call: Call) -> Row:
     """Return the permissions of a user in a virtual host."""
     vhost, name = _both(call)
-    for row in _permissions(call):
-        if row["user"] == name and row["vhost"] == vhost.name:
-            return row
+    found = _permission_of(call, name, vhost.name)
+    if found is not None:
+        return _permission(name, vhost.name, found)
     raise not_found(f"user '{name}' has no permissions in vhost '{vhost.name}'")
 
 
@@ -368,10 +392,13 @@ async def rules(call: Call) -> Listing:
 async def rules_of(call: Call) -> Row:
     """Return the topic rules of a user in a virtual host."""
     vhost, name = _both(call)
-    for row in _rules(call):
-        if row["user"] == name and row["vhost"] == vhost.name:
-            return row
-    return {"user": name, "vhost": vhost.name, "rules": []}
+    account = call.node.accounts.settings_accounts.get(name)
+    if account is not None and isinstance(account.identity, SettingsIdentity):
+        rights = account.identity.rights.get(vhost.name)
+        if rights is not None and rights.rules:
+            return _rule_row(name, vhost.name, rights.rules)
+    stored = call.broker.users.by_name.get(name)
+    return _rule_row(name, vhost.name, () if stored is None else stored.rules.get(vhost.name, ()))
 
 
 async def put_rules(call: Call) -> Empty:
