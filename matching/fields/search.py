@@ -23,7 +23,7 @@ from matching.matcher import S, Search
 #: The name and the comparable value of a criterion; the value may be PRESENT.
 Criterion: TypeAlias = tuple[str, Hashable]
 #: The number of listed rows, of compared criteria or of taken subscribers that cost one step.
-_PER_STEP = 4
+_PER_STEP = 8
 
 
 class RowGroup(Generic[S]):
