@@ -252,7 +252,7 @@ class MessageSource(Destination):
         """
         consumers = self.consumers
         count: i64 = len(consumers)
-        if count > MANY_CONSUMERS and self._search_left <= 0:
+        if self._search_left <= 0:
             self.drain_in_next_turn()
             return None
         turn: i64 = self._turn
@@ -279,9 +279,6 @@ class MessageSource(Destination):
         Called when no consumer of the highest priority is ready.
         """
         if not self.arguments.single_active_consumer:
-            if self._search_left <= 0:
-                self.drain_in_next_turn()
-                return None
             for at, consumer in enumerate(self.standby):
                 pool = consumer.pool
                 if (

@@ -95,6 +95,28 @@ def test_the_search_among_very_many_busy_consumers_is_continued_in_later_turns(
     assert reader.bodies() == bodies
 
 
+def test_a_standby_consumer_gets_messages_behind_any_number_of_busy_consumers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One search passes over more consumers than one turn may search: the search still ends."""
+    world = World()
+    busy, reader, publisher = world.amqp(), world.amqp(), world.amqp()
+    busy.queue("q")
+    busy.send(spec.Basic.Qos(prefetch_count=1))
+    count = 2 * MANY_CONSUMERS
+    consume(busy, [f"busy-{number}" for number in range(count)], 1)
+    publisher.connection.receive_data(publication("", "q", b"busy") * count)
+    world.settle(publisher.connection)
+    for name in ("broker.queues.consumer", "broker.queues.queue"):
+        monkeypatch.setattr(f"{name}.SEARCHED_PER_TURN", count)
+    publisher.connection.receive_data(publication("", "q", b"x") * 5)
+    reader.connection.receive_data(marshal(1, spec.Basic.Consume(queue="q", no_ack=True)))
+    for _ in range(6):
+        world.broker.agenda.turn()
+    assert world.queue("q").depth == 0 and reader.bodies() == [b"x"] * 5
+    assert world.broker.agenda.idle
+
+
 def test_messages_that_no_consumer_can_take_cause_no_search_without_end() -> None:
     world = World()
     busy, publisher = world.amqp(), world.amqp()
