@@ -157,6 +157,15 @@ def open_for_reading(disk: Disk, path: str) -> File:
         raise open_error(path, "open", error) from error
 
 
+def _drop(file: File | None) -> None:
+    """Do nothing: the caller's reference to `file` lives until this call.
+
+    A caller uses this function to set its attribute to None before the file is closed. Compiled
+    code that sets an attribute drops the old value first. If the file were closed then, another
+    thread could run during the system call, and read from the closed file.
+    """
+
+
 class LogFile:
     """A file of the log, with its index and counts of its records.
 
@@ -236,9 +245,12 @@ class LogFile:
 
         The result stays readable after the file is removed.
         """
-        if self._file is None:
-            self._file = open_for_reading(self.disk, self.path)
-        return self._file
+        file = self._file
+        if file is None:
+            file = open_for_reading(self.disk, self.path)
+            if self._file is None:  # No other thread has opened it meanwhile.
+                self._file = file
+        return file
 
     def attach(self, file: File) -> None:
         """Use `file`, which the caller has opened, to read from this file of the log."""
@@ -251,7 +263,9 @@ class LogFile:
 
     def close_scan(self) -> None:
         """Drop the reference to the open file, which is closed with its last reference."""
+        file = self._file
         self._file = None
+        _drop(file)
 
     def readable_ranges(self) -> list[tuple[int, int]]:
         """Return the (start, end) offsets of the undamaged parts of the file."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from zlib import crc32
@@ -12,7 +13,15 @@ from hypothesis import strategies as st
 
 from broker.store.codecs import Codecs
 from broker.store.contract import EntryGroup, MessageSettled, MessageStored, StoreEntry
-from broker.store.disk import DamagedStore, DirectoryLocked, Lock, RealDisk, StoreError, TooNew
+from broker.store.disk import (
+    DamagedStore,
+    DirectoryLocked,
+    File,
+    Lock,
+    RealDisk,
+    StoreError,
+    TooNew,
+)
 from broker.store.files import (
     DATA_START,
     SEGMENT,
@@ -23,6 +32,7 @@ from broker.store.files import (
     total_balance,
 )
 from broker.store.layout import CLOSING_SIZE, SETTLED, STORED
+from broker.store.ram import MemoryDisk
 from broker.store.reading import Decoder
 from broker.store.recovery import Replay
 from broker.store.segments import SegmentLog
@@ -406,3 +416,22 @@ def test_the_balances_of_many_files_add_up_below_64_bits(balances: list[int]) ->
         files.append(file)
     total = total_balance(files)
     assert 0 <= total <= SUM_MASK and (total - sum(balances)) % (SUM_MASK + 1) == 0
+
+
+class NotedFile(File):
+    """A file that calls a function when it is closed, which is when its last reference is gone."""
+
+    def __init__(self, closed: Callable[[], None]) -> None:
+        self.closed = closed
+
+    def __del__(self) -> None:
+        self.closed()
+
+
+def test_a_file_is_forgotten_before_it_is_closed() -> None:
+    # While a file is closed, another thread may read from it: it must find no closed file.
+    file = LogFile(MemoryDisk(), "log", Head(SEGMENT, 1, 1, 0))
+    open_then: list[bool] = []
+    file.attach(NotedFile(lambda: open_then.append(file.is_open)))
+    file.close_scan()
+    assert open_then == [False]
