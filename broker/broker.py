@@ -42,7 +42,7 @@ class Broker:
     ) -> None:
         self.name = name
         self.limits = limits or BrokerLimits()
-        self.agenda = Agenda()
+        self.agenda = store.agenda = Agenda()
         self.store = store
         self.authenticator = authenticator
         self.new_id = new_id

@@ -27,6 +27,7 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
+from broker.agenda import Agenda
 from broker.messages.message import AT_LEAST_ONCE, Message
 from broker.store.disk import Disk
 
@@ -338,6 +339,8 @@ class Store:
     """
 
     def __init__(self) -> None:
+        #: The deferred work of the broker that this store belongs to.
+        self.agenda = Agenda()
         #: The position of the last entry.
         self.position: i64 = 0
         #: All entries up to this position are durable.

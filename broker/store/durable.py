@@ -10,10 +10,12 @@ fetch    a message of a long queue: from the entries not written yet, else from 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from librt.strings import BytesWriter, read_i64_be, write_i64_be
 from mypy_extensions import i64
 
+from broker.agenda import Agenda, BulkTask
 from broker.messages.message import Message
 from broker.store.catalog import Catalog, CatalogUnwritten
 from broker.store.codecs import Codecs
@@ -33,6 +35,47 @@ from broker.store.disk import OutOfDescriptors, StoreError, remove_files
 from broker.store.reading import Decoder
 from broker.store.records import Recorder, Records
 from broker.store.segments import LogReader, SegmentLog
+
+#: Binary logarithm of the number of positions that share a part of `PagedMessages`: to free the
+#: messages of a part takes up to 0.5 ms.
+PART_BITS: Final[i64] = 11
+
+
+class PagedMessages(BulkTask):
+    """Messages in memory that queues paged out before the log had them.
+
+    A batch may page out several hundred thousand messages. To free them at once, or to let one
+    dictionary grow to this size, would hold the event loop for more than 10 ms. So the messages
+    are in parts by position, and once the log has the messages, this task frees a part in a turn.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[i64, dict[i64, Message]] = {}
+        self._agenda: Agenda | None = None
+
+    def add(self, message: Message) -> None:
+        """Keep a message until it is freed."""
+        position = message.position
+        part = self._parts.get(position >> PART_BITS)
+        if part is None:
+            part = self._parts[position >> PART_BITS] = {}
+        part[position] = message
+
+    def find(self, position: i64) -> Message | None:
+        """Return the message at a position; None if no queue paged it out."""
+        part = self._parts.get(position >> PART_BITS)
+        return None if part is None else part.get(position)
+
+    def free(self, agenda: Agenda) -> None:
+        """Free all messages, in the turns of the agenda."""
+        self._agenda = agenda
+        self.run()
+
+    def run(self) -> None:
+        if self._parts:
+            self._parts.popitem()
+        if self._parts and self._agenda is not None:
+            self._agenda.add_bulk(self)
 
 
 class DurableBatch(WriteBatch):
@@ -54,8 +97,7 @@ class DurableBatch(WriteBatch):
         super().__init__(tickets, last)
         self.records = records
         self.changes = changes
-        #: Messages that queues paged out before the messages were durable, by position.
-        self.paged: dict[int, Message] = {}
+        self.paged = PagedMessages()
         self._log = log
         self._catalog = catalog
         self._logged = False
@@ -152,7 +194,7 @@ class DurableStore(Store):
         self._recorder = Recorder(codecs, log.seed)
         self._decoder = Decoder(codecs)
         self._changes: list[tuple[int, StoreEntry]] = []
-        self._paged: dict[int, Message] = {}
+        self._paged = PagedMessages()
         #: The messages of deleted queues that the next batch takes as its `released`.
         self._released = BytesWriter()
         self._writing: DurableBatch | None = None
@@ -224,7 +266,7 @@ class DurableStore(Store):
         batch = self._writing = DurableBatch(
             tickets, self.position, self._recorder.take(), changes, self.log, self.catalog
         )
-        batch.paged, self._paged = self._paged, {}
+        batch.paged, self._paged = self._paged, PagedMessages()
         batch.released = self._released.getvalue()
         self._released = BytesWriter()
         batch.stream_bytes = int(self._stream_bytes())
@@ -244,6 +286,7 @@ class DurableStore(Store):
             if isinstance(entry, Undefined):
                 self.holder_numbers.discard(entry.number)
         super().written(batch)
+        writing.paged.free(self.agenda)
         if not self.unbatched and len(self._released):
             writing.count_released(self._released.getvalue())
             self._released = BytesWriter()
@@ -260,7 +303,7 @@ class DurableStore(Store):
 
     def page_out(self, message: Message) -> None:
         if message.position > self.durable:
-            self._paged[message.position] = message
+            self._paged.add(message)
 
     def fetch(
         self, queue: i64, positions: list[int], expiring: bool = False
@@ -272,9 +315,9 @@ class DurableStore(Store):
         self, reader: LogReader, queue: i64, position: i64, expiring: bool
     ) -> Message | None:
         if position > self.durable:
-            message = self._paged.get(position)
+            message = self._paged.find(position)
             if message is None and self._writing is not None:
-                message = self._writing.paged.get(position)
+                message = self._writing.paged.find(position)
             if message is not None:
                 return message
         stored = self.read_stored(reader, position)
