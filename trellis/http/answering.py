@@ -130,6 +130,8 @@ class CallServer(asyncio.Protocol):
             self._count(message)
         elif isinstance(message, contract.Bye):
             self.said_bye = True
+        elif isinstance(message, contract.Ping):
+            self.send(contract.Pong())
         elif isinstance(message, contract.Cancel):
             cancelled = self._calls.get(message.number)
             if cancelled is not None and cancelled.task is not None:

@@ -7,7 +7,8 @@
     Finish    the document is complete    Rows      some rows of a listing
     Cancel    the client has gone         Answer    the last message of a successful call
     Tally     counts for the metrics      FileRange a range of a file, whose descriptor was passed
-                                          Refused   the last message of a refused call
+    Ping      does the broker run?        Refused   the last message of a refused call
+                                          Pong      the broker runs: the answer to a Ping
 
 A message is a frame: its length in 4 bytes, then the message as MessagePack. The broker
 authenticates the user of each call and checks the user's permissions. The gateway never sends a
@@ -120,6 +121,10 @@ class Bye(Struct, array_like=True, tag=7):
     """The gateway ends because it was idle or asked to; it accepts no connections any more."""
 
 
+class Ping(Struct, array_like=True, tag=8):
+    """The gateway waits for a change, and asks whether the broker still runs."""
+
+
 class Greeting(Struct, array_like=True, tag=20):
     """The settings and routes of the gateway."""
 
@@ -187,8 +192,12 @@ class Drain(Struct, array_like=True, tag=27):
     """A request to end after the present requests: the next gateway reads new certificates."""
 
 
-FromGateway = ApiCall | Body | Part | Finish | Cancel | Tally | Bye
-FromBroker = Greeting | Accepted | Taken | Rows | Answer | Refused | FileRange | Drain
+class Pong(Struct, array_like=True, tag=28):
+    """The answer to a Ping."""
+
+
+FromGateway = ApiCall | Body | Part | Finish | Cancel | Tally | Bye | Ping
+FromBroker = Greeting | Accepted | Taken | Rows | Answer | Refused | FileRange | Drain | Pong
 
 Message = TypeVar("Message")
 

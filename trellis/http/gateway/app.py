@@ -173,6 +173,7 @@ class Gateway:
                 "a web page of another site may not change anything over the HTTP API",
             )
         number, parts = found
+        await self._link.writable(self._greeting.seconds)
         exchange = self._call(incoming, number, path, parts)
         try:
             accepted = await exchange.next(self._greeting.seconds)
@@ -230,7 +231,7 @@ class Gateway:
             loop = asyncio.get_running_loop()
             while (part := await loop.run_in_executor(None, next, cut, None)) is not None:
                 self._link.send(contract.Part(exchange.number, *part))
-                await exchange.next(None)  # See `_result`.
+                await exchange.next_of_change(self._greeting.seconds)
             self._link.send(contract.Finish(exchange.number))
         finally:
             self._uploads -= 1
@@ -240,8 +241,8 @@ class Gateway:
     async def _result(self, incoming: Incoming, exchange: CallExchange) -> Response:
         """Collect the broker's rows, and return the response.
 
-        A call that may change something has no time limit here: it must not stop halfway. The
-        broker limits each of its steps, and says what was done.
+        A call that may change something has no time limit while the broker runs: it must not stop
+        halfway. The broker limits each of its steps, and says what was done.
         """
         wanted: PageQuery | None = None
         rows: list[Any] = []
@@ -249,7 +250,7 @@ class Gateway:
         if incoming.reads:
             wanted = PageQuery(incoming.query)
         while True:
-            message = await exchange.next(self._greeting.seconds if incoming.reads else None)
+            message = await self._next(incoming, exchange)
             if isinstance(message, contract.Rows):
                 decoded = [msgspec.msgpack.decode(row) for row in message.rows]
                 if message.section:
@@ -274,6 +275,16 @@ class Gateway:
             document = msgspec.msgpack.decode(message.value)
             data = await loop.run_in_executor(None, _document, document, sections)
         return await self._body(incoming, data, message.status)
+
+    async def _next(self, incoming: Incoming, exchange: CallExchange) -> Any:
+        """Return the broker's next message about a call. Raises HttpRefusal, TimeoutError."""
+        if incoming.reads:
+            return await exchange.next(self._greeting.seconds)
+        try:
+            return await exchange.next_of_change(self._greeting.seconds)
+        except TimeoutError:
+            exchange.leave()
+            raise
 
     def _describe(self, incoming: Incoming) -> Response:
         """Return the description of the API, whose compressed text is kept."""

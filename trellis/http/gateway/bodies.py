@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Any, Final
 
@@ -19,6 +20,14 @@ PART_BYTES: Final = 32 << 10
 #: response.
 LINGER_SECONDS: Final = 2.0
 LINGER_BYTES: Final = 1 << 20
+
+_SPACE: Final = re.compile(rb"[ \t\r\n]*")
+#: Texts within a JSON value up to the next bracket, or to the next comma, outside of strings.
+_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_TO_BRACKET: Final = re.compile(rb'[^"\[\]{}]*+(?:' + _STRING + rb'[^"\[\]{}]*+)*+', re.DOTALL)
+_TO_COMMA_OR_BRACKET: Final = re.compile(
+    rb'[^",\[\]{}]*+(?:' + _STRING + rb'[^",\[\]{}]*+)*+', re.DOTALL
+)
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 #: A part of a document: section, fault, rows as JSON.
@@ -86,10 +95,14 @@ class BodyReader:
 def cut_document(data: bytes, sections: list[str]) -> Iterator[DocumentPart]:
     """Yield the rows of a definitions document in parts, in the order of `sections`.
 
-    The rows are not decoded. Raises HttpRefusal if the document is no JSON object.
+    The rows are not decoded. Only the rows of one part are in memory at a time, apart from `data`:
+    a document of 64 MiB may have tens of millions of rows. Raises HttpRefusal if the document is no
+    JSON object.
     """
+    # A structure skips unknown names. A dictionary would keep all of them, which may be millions.
+    fields = [(section, Raw, Raw(b"")) for section in sections]
     try:
-        document = msgspec.json.decode(data, type=dict[str, Raw])
+        document = msgspec.json.decode(data, type=msgspec.defstruct("Document", fields))
     except msgspec.ValidationError:
         raise bad_request(
             "definitions must be a JSON object with lists named " + ", ".join(sections)
@@ -97,29 +110,49 @@ def cut_document(data: bytes, sections: list[str]) -> Iterator[DocumentPart]:
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise bad_request(f"not JSON: {error}") from None
     for section in sections:
-        if section in document:
-            yield from _cut_section(section, document[section])
+        text: Raw = getattr(document, section)
+        if text:
+            yield from _cut_section(section, memoryview(text))
 
 
-def _cut_section(section: str, text: Raw) -> Iterator[DocumentPart]:
-    try:
-        rows = msgspec.json.decode(text, type=list[Raw])
-    except msgspec.ValidationError:
+def _cut_section(section: str, text: memoryview) -> Iterator[DocumentPart]:
+    if text[0] != ord("["):
         yield section, "not a list", []
-        return
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        yield section, f"not JSON: {error}", []
         return
     part: list[bytes] = []
     size = 0
-    for at, row in enumerate(rows):
-        if len(row) > contract.ROW_MAX:
-            yield section, f"row {at} has {len(row)} bytes, more than {contract.ROW_MAX}", []
+    for at, (start, end) in enumerate(_row_spans(text)):
+        if end - start > contract.ROW_MAX:
+            yield section, f"row {at} has {end - start} bytes, more than {contract.ROW_MAX}", []
             continue
-        if size + len(row) > PART_BYTES and part:
+        if size + end - start > PART_BYTES and part:
             yield section, "", part
             part, size = [], 0
-        part.append(bytes(row))
-        size += len(row)
+        part.append(bytes(text[start:end]))
+        size += end - start
     if part:
         yield section, "", part
+
+
+def _row_spans(text: memoryview) -> Iterator[tuple[int, int]]:
+    """Yield the start and the end of each row of a JSON list, whose syntax is valid."""
+    depth = 1
+    start = at = _skip(_SPACE, text, 1)
+    while depth:
+        at = _skip(_TO_COMMA_OR_BRACKET if depth == 1 else _TO_BRACKET, text, at)
+        byte = text[at]
+        if byte in b"[{":
+            depth += 1
+        elif byte in b"]}":
+            depth -= 1
+        if byte == ord(",") or (not depth and at > start):
+            yield start, at
+            start = _skip(_SPACE, text, at + 1)
+        at += 1
+
+
+def _skip(pattern: re.Pattern[bytes], text: memoryview, at: int) -> int:
+    """Return the end of the match at an offset; the pattern matches an empty text too."""
+    found = pattern.match(text, at)
+    assert found is not None, "the pattern matches an empty text"
+    return found.end()

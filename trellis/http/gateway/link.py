@@ -12,6 +12,8 @@ from trellis.http import contract
 
 #: Largest frame that the gateway accepts, in bytes: an answer that is a single value.
 ANSWER_MAX: Final = 64 << 20
+#: Bytes of messages that the broker has not read. Above this number, new calls wait for the broker.
+UNREAD_MAX: Final = 64 << 10
 
 
 class HttpRefusal(Exception):
@@ -64,8 +66,23 @@ class CallExchange:
         #: True if the broker's last message has come.
         self.ended = False
 
-    async def next(self, seconds: float | None) -> Any:
-        """Return the next message, which must arrive within `seconds`; None sets no limit.
+    async def next_of_change(self, seconds: float) -> Any:
+        """Return the next message of a change, which may take long while the broker runs.
+
+        Raises TimeoutError if the broker sends nothing at all for `seconds`, not even the answer to
+        a Ping. Raises HttpRefusal if the broker refuses the call.
+        """
+        while True:
+            received = self._link.received
+            self._link.ping()
+            try:
+                return await self.next(seconds)
+            except TimeoutError:
+                if self._link.received == received:
+                    raise
+
+    async def next(self, seconds: float) -> Any:
+        """Return the next message, which must arrive within `seconds`.
 
         Raises HttpRefusal if the broker refuses the call, TimeoutError.
         """
@@ -76,6 +93,10 @@ class CallExchange:
             raise HttpRefusal(message.status, message.error, message.reason, message.challenge)
         self.ended = isinstance(message, contract.Answer | OpenFile)
         return message
+
+    def leave(self) -> None:
+        """Ignore all further messages: the broker completes the change that it has begun."""
+        self.ended = True
 
     def close(self) -> None:
         """End the exchange; the broker is told if its answer is not needed any more."""
@@ -97,6 +118,18 @@ class BrokerLink(asyncio.Protocol):
         self._reader = contract.FrameReader(contract.FromBroker, ANSWER_MAX)
         self._transport: asyncio.Transport | None = None
         self._last = 0
+        #: Set while the broker reads. While it is not, at most UNREAD_MAX bytes of messages wait,
+        #: and one message for each open exchange.
+        self._writable = asyncio.Event()
+        self._writable.set()
+        #: The counts that the broker does not have yet.
+        self._responses: dict[int, int] = {}
+        self._closed: dict[str, int] = {}
+        self._segment_bytes = 0
+        #: True if a Ping was sent after the last data that came.
+        self._pinged = False
+        #: How often data has come from the broker.
+        self.received = 0
         #: The open exchanges by number.
         self.exchanges: dict[int, CallExchange] = {}
         self.greeting: asyncio.Future[contract.Greeting] = (
@@ -106,16 +139,35 @@ class BrokerLink(asyncio.Protocol):
         self.draining = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Store the transport, and limit its buffer to UNREAD_MAX."""
         self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(UNREAD_MAX)
+
+    def pause_writing(self) -> None:
+        """Have new calls wait: the broker does not read."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Have the calls go on, and send the counts that waited."""
+        self._writable.set()
+        self._send_counts()
+
+    async def writable(self, seconds: float) -> None:
+        """Wait until the broker reads. Raises TimeoutError after `seconds`."""
+        async with asyncio.timeout(seconds):
+            await self._writable.wait()
 
     def data_received(self, data: bytes) -> None:
         """Pass each message on to the exchange that it belongs to."""
+        self.received += 1
+        self._pinged = False
         for message in self._reader.feed(data):
             if isinstance(message, contract.Greeting):
                 self.greeting.set_result(message)
             elif isinstance(message, contract.Drain):
                 self.draining.set()
+            elif isinstance(message, contract.Pong):
+                continue
             else:
                 exchange = self.exchanges.get(message.number)
                 if isinstance(message, contract.FileRange):
@@ -152,10 +204,26 @@ class BrokerLink(asyncio.Protocol):
         self.send(make(self._last))
         return exchange
 
+    def ping(self) -> None:
+        """Ask the broker for a sign of life, unless the answer to another Ping is due."""
+        if not self._pinged:
+            self._pinged = True
+            self.send(contract.Ping())
+
     def count_response(self, status: int, segment_bytes: int = 0) -> None:
         """Count a response for the broker's metrics."""
-        self.send(contract.Tally({status: 1} if status else {}, {}, segment_bytes))
+        if status:
+            self._responses[status] = self._responses.get(status, 0) + 1
+        self._segment_bytes += segment_bytes
+        self._send_counts()
 
     def count_closed(self, reason: str) -> None:
         """Count a connection that ended without a response, for the broker's metrics."""
-        self.send(contract.Tally({}, {reason: 1}, 0))
+        self._closed[reason] = self._closed.get(reason, 0) + 1
+        self._send_counts()
+
+    def _send_counts(self) -> None:
+        """Send the counts, unless the broker does not read: then they wait."""
+        if self._writable.is_set() and (self._responses or self._closed or self._segment_bytes):
+            self.send(contract.Tally(self._responses, self._closed, self._segment_bytes))
+            self._responses, self._closed, self._segment_bytes = {}, {}, 0
