@@ -116,6 +116,20 @@ class SettingsReload:
             profile,
         )
 
+    def _ignored(self, settings: Settings) -> list[str]:
+        """Return the keys of the settings that have changed, but need a restart."""
+        applied = {*USER_KEYS, *RELOADABLE_KEYS}
+        if not self._node.certificates.contexts:
+            applied -= {key for key in applied if key.startswith("tls.")}
+        if self._node.tokens is None or not settings.jwt.keys:
+            # The authenticator for tokens is made, or left out, at the start.
+            applied -= {key for key in applied if key.startswith("jwt.")}
+        return [
+            key
+            for key in OPTIONS
+            if key not in applied and _value(settings, key) != _value(self._node.settings, key)
+        ]
+
     def _apply(
         self, settings: Settings, accounts: list[Account] | None, profile: MatchingProfile | None
     ) -> None:
@@ -131,15 +145,7 @@ class SettingsReload:
         logs.set_level(settings.log.level)
         if profile is not None or self._settings.matcher.profile:
             self._node.use_profile(profile, serving=True)
-        ignored = [
-            key
-            for key in OPTIONS
-            if key not in (*USER_KEYS, *RELOADABLE_KEYS)
-            and _value(settings, key) != _value(self._node.settings, key)
-        ]
-        if bool(settings.jwt.keys) != bool(self._node.settings.jwt.keys):
-            # The authenticator for tokens is made, or left out, at the start.
-            ignored.append("jwt.keys")
+        ignored = self._ignored(settings)
         self._settings = settings
         self._applied(settings)
         logs.info(

@@ -17,6 +17,7 @@ from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
 from trellis.http.management import serializers
 from trellis.http.management.answers import (
+    ApiRefusal,
     Call,
     Empty,
     Listing,
@@ -109,7 +110,12 @@ async def delete_vhost(call: Call) -> Empty:
         if call.broker.vhosts.get(vhost.name) is not vhost:
             return Empty()
         await asyncio.sleep(POLL_SECONDS)
-    raise TimeoutError
+    raise ApiRefusal(
+        503,
+        "timeout",
+        f"vhost '{vhost.name}' is still being deleted after {VHOST_DELETION_SECONDS:g} s; the "
+        "deletion goes on: GET the vhost until it is not found",
+    )
 
 
 # -- exchanges
