@@ -118,8 +118,8 @@ class BrokerLink(asyncio.Protocol):
         self._reader = contract.FrameReader(contract.FromBroker, ANSWER_MAX)
         self._transport: asyncio.Transport | None = None
         self._last = 0
-        #: Set while the broker reads. While it is not, at most UNREAD_MAX bytes of messages wait,
-        #: and one message for each open exchange.
+        #: Set while the broker reads. While it is not, at most UNREAD_MAX bytes wait, and the
+        #: messages of the exchanges that were open before.
         self._writable = asyncio.Event()
         self._writable.set()
         #: The counts that the broker does not have yet.
@@ -128,7 +128,7 @@ class BrokerLink(asyncio.Protocol):
         self._segment_bytes = 0
         #: True if a Ping was sent after the last data that came.
         self._pinged = False
-        #: How often data has come from the broker.
+        #: Number of times that data has come from the broker.
         self.received = 0
         #: The open exchanges by number.
         self.exchanges: dict[int, CallExchange] = {}
