@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 import pytest
 
 from tests.broker import BrokerProcess
-from tests.top.running import PATIENCE, Socket, parsed
+from tests.top.running import PATIENCE, Scrape, Socket, parsed
 from tests.top.test_gateway import response
 from trellis.http import contract
 from trellis.http.gateway.link import UNREAD_MAX, BrokerLink
@@ -101,6 +101,34 @@ async def test_requests_to_a_stopped_broker_end_and_later_ones_are_served(
     await is_served(process, "queues/%2F/begun")
     assert (await ask(process, "PUT", "queues/%2F/new"))[0] == 201
     assert (await ask(process, "GET", "queues/%2F/new"))[0] == 200
+
+
+async def refusals(broker: BrokerProcess) -> float:
+    """Return how many responses of the HTTP port with status 503 the metrics count."""
+    client = await Socket.connect(broker.addresses["metrics"].port)
+    await client.send(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    page = Scrape(parsed(await client.read_to_end())[2].decode())
+    return page.value("trellis_http_responses_total", listener="http", status="503")
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_requests_that_fill_the_link_are_refused_and_all_are_counted(
+    process: BrokerProcess,
+) -> None:
+    assert (await ask(process, "GET", "whoami"))[0] == 200
+    rounds, clients, size = 3, 12, 14_000
+    # More than the kernel and the gateway keep together for the broker.
+    assert rounds * clients * size > 212_992 + UNREAD_MAX
+    with stopped(process):
+        for _ in range(rounds):
+            asking = [ask(process, "GET", f"whoami?x={'x' * size}") for _ in range(clients)]
+            for status, answer in await asyncio.gather(*asking):
+                assert (status, answer["error"]) == (503, "timeout")
+    await is_served(process, "whoami")
+    async with asyncio.timeout(PATIENCE):
+        while await refusals(process) < rounds * clients:
+            pass  # The request itself takes time.
+    assert await refusals(process) == rounds * clients
 
 
 class FullTransport:
