@@ -51,13 +51,6 @@ class Task:
         return True
 
 
-class BulkTask(Task):
-    """A piece of bulk work. `run` does one slice of it, and adds the task again if work is left.
-
-    If the task waits for a timer, it joins the bulk work when the timer runs out.
-    """
-
-
 class Agenda:
     """The deferred work of a broker, and its clocks `now` and `wall`, which only `advance` sets.
 
@@ -200,3 +193,45 @@ class Agenda:
             del tasks[:done]
             tasks += self._next_bulk
             self._next_bulk = []
+
+
+class BulkTask(Task):
+    """A piece of bulk work. `run` does one slice of it, and adds the task again if work is left.
+
+    An unexpected exception ends the slice, but not the task. So `do_slice` removes each item from
+    the task before it handles the item: the next slice then skips only the item that failed.
+
+    If the task waits for a timer, it joins the bulk work when the timer runs out.
+    """
+
+    def __init__(self, agenda: Agenda) -> None:
+        self._agenda = agenda
+        #: True while a slice waits on the agenda.
+        self.waits = False
+
+    def do_slice(self) -> None:
+        """Do one slice of the work."""
+        raise NotImplementedError
+
+    def has_work(self) -> bool:
+        """True if the task needs another slice, also after a slice that failed."""
+        raise NotImplementedError
+
+    def on_failure(self) -> None:
+        """React to an unexpected exception in a slice. `has_work` is asked afterwards."""
+
+    def schedule(self) -> None:
+        """Have the next slice run, if work is left and no slice waits already."""
+        if not self.waits and self.has_work():
+            self.waits = True
+            self._agenda.add_bulk(self)
+
+    def run(self) -> None:
+        self.waits = False
+        try:
+            self.do_slice()
+        except Exception:
+            self.on_failure()
+            raise
+        finally:
+            self.schedule()

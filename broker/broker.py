@@ -6,6 +6,8 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
+from mypy_extensions import i64
+
 from broker.access.identity import Authenticator
 from broker.access.users import Users
 from broker.agenda import Agenda, BulkTask
@@ -22,6 +24,8 @@ from broker.vhost.vhost import VirtualHost
 DELETIONS_PER_SLICE: Final = 200
 #: The pause between two slices of such a removal, in ms.
 SLICE_PAUSE_MS: Final = 5
+#: The pause after which such a removal tries again to delete what it failed to delete, in ms.
+RETRY_PAUSE_MS: Final = 1_000
 
 
 class Broker:
@@ -119,22 +123,47 @@ class VirtualHostRemoval(BulkTask):
     """The removal of a virtual host's contents, in slices with a pause of SLICE_PAUSE_MS."""
 
     def __init__(self, broker: Broker, vhost: VirtualHost) -> None:
+        super().__init__(broker.agenda)
         self._broker = broker
         self._vhost = vhost
+        #: The queues, exchanges and policies whose deletion failed. They are tried again at
+        #: `_retry_at`, in ms of Agenda.now, after all others.
+        self._failed: set[object] = set()
+        self._retry_at: i64 = 0
+        self._current: object = None
+        self._removed = False
 
-    def run(self) -> None:
+    def has_work(self) -> bool:
+        return not self._removed
+
+    def schedule(self) -> None:
+        if not self._removed:
+            self._agenda.at(self._agenda.now + SLICE_PAUSE_MS, self)
+
+    def on_failure(self) -> None:
+        self._failed.add(self._current)
+        self._retry_at = self._agenda.now + RETRY_PAUSE_MS
+
+    def do_slice(self) -> None:
         vhost = self._vhost
-        for queue in list(islice(vhost.queues.values(), DELETIONS_PER_SLICE)):
-            vhost.delete_queue(queue)
-        for exchange in [
-            exchange
-            for exchange in islice(vhost.exchanges.values(), DELETIONS_PER_SLICE)
-            if exchange.number >= 0
-        ]:
-            vhost.delete_exchange(exchange.name)
+        failed = self._failed
+        if failed and self._agenda.now >= self._retry_at:
+            failed.clear()
+        for queue in list(islice(vhost.queues.values(), DELETIONS_PER_SLICE + len(failed))):
+            if queue not in failed:
+                self._current = queue
+                vhost.delete_queue(queue)
+        for exchange in list(islice(vhost.exchanges.values(), DELETIONS_PER_SLICE + len(failed))):
+            if exchange.number >= 0 and exchange not in failed:
+                self._current = exchange
+                vhost.delete_exchange(exchange.name)
         if not vhost.queues:  # Each removed policy is applied to the queues that are left.
-            for name in list(islice(vhost.policies.by_name, DELETIONS_PER_SLICE)):
-                vhost.declarations.clear_policy(name)
+            policies = vhost.policies.by_name
+            for name in list(islice(policies, DELETIONS_PER_SLICE + len(failed))):
+                if name not in failed:
+                    self._current = name
+                    vhost.declarations.clear_policy(name)
+        self._current = None
         # The front ends close the sessions and connections when they see `closing`.
         done = (
             not vhost.queues
@@ -145,6 +174,5 @@ class VirtualHostRemoval(BulkTask):
             and vhost.retained.clear(DELETIONS_PER_SLICE)
         )
         if done:
+            self._removed = True
             self._broker.remove_vhost(vhost)
-        else:
-            self._broker.agenda.at(self._broker.agenda.now + SLICE_PAUSE_MS, self)

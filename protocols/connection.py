@@ -64,10 +64,16 @@ SEARCHING: Final[i64] = -1
 
 #: Reasons for which the broker closes a connection, as counted in the metrics. EXPELLED: by an
 #: operator or after a change of permissions; TOO_FAST: a client above its rate limit; SHUTDOWN: the
-#: end of the broker process.
+#: end of the broker process; INTERNAL_ERROR: an unexpected exception in the client's own work.
 EXPELLED: Final = "expelled"
 TOO_FAST: Final = "too_fast"
 SHUTDOWN: Final = "shutdown"
+INTERNAL_ERROR: Final = "internal_error"
+#: The text that the client gets with INTERNAL_ERROR.
+INTERNAL_ERROR_TEXT: Final = (
+    "unexpected error in the broker, whose log has the details: connect again, and check which of "
+    "the last requests took effect"
+)
 
 
 def _no_backlog() -> int:
@@ -403,8 +409,8 @@ class Connection(Outlet):
     def close(self, reason: str, text: str = "") -> None:
         """End the connection on the broker's initiative, and tell the client the reason.
 
-        `reason` is EXPELLED, TOO_FAST or SHUTDOWN, and is counted in the metrics. `text` is sent to
-        the client if its protocol has a field for it.
+        `reason` is EXPELLED, TOO_FAST, SHUTDOWN or INTERNAL_ERROR, and is counted in the metrics.
+        `text` is sent to the client if its protocol has a field for it.
         """
         raise NotImplementedError
 

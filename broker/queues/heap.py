@@ -140,16 +140,15 @@ class HeapPurge(BulkTask):
     """A task that releases the purged messages of a heap in the store, some in each turn."""
 
     def __init__(self, queue: HeapQueue, heap: list[tuple[int, int, ReturnedMessage]]) -> None:
+        super().__init__(queue.agenda)
         self._queue = queue
         self._heap = heap
 
-    def run(self) -> None:
+    def has_work(self) -> bool:
+        return bool(self._heap)
+
+    def do_slice(self) -> None:
         left: i64 = MESSAGES_PER_SLICE
-        try:
-            while left > 0 and self._heap:
-                left -= 1
-                self._queue.release(self._heap.pop()[2].message)
-        finally:
-            # A failure for one message leaves the others to be released.
-            if self._heap:
-                self._queue.agenda.add_bulk(self)
+        while left > 0 and self._heap:
+            left -= 1
+            self._queue.release(self._heap.pop()[2].message)

@@ -572,9 +572,7 @@ class Queue(MessageSource):
         """Have `keep_up` called as bulk work, after the deliveries of a turn."""
         if self._upkeep is None:
             self._upkeep = QueueUpkeep(self)
-        if not self._upkeep.waits:
-            self._upkeep.waits = True
-            self.agenda.add_bulk(self._upkeep)
+        self._upkeep.request()
 
     def _upkeep_waits(self) -> bool:
         """True if `keep_up` is going to be called to discard more messages."""
@@ -695,25 +693,18 @@ class PurgeTask(BulkTask):
         returned: list[list[ReturnedMessage]],
         tail: PagedTail | None,
     ) -> None:
+        super().__init__(queue.agenda)
         self._queue = queue
         self._waiting = waiting
         self._returned = returned
         self._tail = tail
 
-    def run(self) -> None:
-        try:
-            self._release_slice()
-        finally:
-            # A failure for one message leaves the others to be released.
-            if (
-                any(self._returned)
-                or self._waiting.size > 0
-                or self._tail is not None
-                and not self._tail.empty
-            ):
-                self._queue.agenda.add_bulk(self)
+    def has_work(self) -> bool:
+        if any(self._returned) or self._waiting.size > 0:
+            return True
+        return self._tail is not None and not self._tail.empty
 
-    def _release_slice(self) -> None:
+    def do_slice(self) -> None:
         left: i64 = MESSAGES_PER_SLICE
         for returned in self._returned:
             while left > 0 and returned:
@@ -734,26 +725,24 @@ class ConsumerCancellation(BulkTask):
     """A task that cancels the consumers of a deleted queue, some in each turn."""
 
     def __init__(self, agenda: Agenda, standby: list[Consumer], active: list[Consumer]) -> None:
-        self._agenda = agenda
+        super().__init__(agenda)
         standby.reverse()
         active.reverse()
         #: The consumers, in two lists that only this task uses now. The last consumer of the last
         #: list is cancelled next.
         self._lists = [standby, active]
 
-    def run(self) -> None:
+    def has_work(self) -> bool:
+        return any(self._lists)
+
+    def do_slice(self) -> None:
         left = CONSUMERS_PER_SLICE
-        try:
-            while self._lists and left:
-                if self._lists[-1]:
-                    left -= 1
-                    self._lists[-1].pop().cancelled()
-                else:
-                    self._lists.pop()
-        finally:
-            # A failure for one consumer leaves the others to be cancelled.
-            if any(self._lists):
-                self._agenda.add_bulk(self)
+        while self._lists and left:
+            if self._lists[-1]:
+                left -= 1
+                self._lists[-1].pop().cancelled()
+            else:
+                self._lists.pop()
 
 
 class TailRetry(Task):
@@ -773,14 +762,25 @@ class QueueUpkeep(BulkTask):
     """
 
     def __init__(self, queue: Queue) -> None:
+        super().__init__(queue.agenda)
         self.queue: Queue | None = queue
-        #: True if messages are left for the next slice.
-        self.waits = False
+        self._requested = False
 
-    def run(self) -> None:
-        self.waits = False
+    def request(self) -> None:
+        """Have `keep_up` called in the next slice."""
+        self._requested = True
+        self.schedule()
+
+    def has_work(self) -> bool:
+        return self._requested
+
+    def do_slice(self) -> None:
+        self._requested = False
         if self.queue is not None:
             self.queue.keep_up()
+
+    def on_failure(self) -> None:
+        self._requested = True
 
     def needs_timer(self, when: i64) -> bool:
         return self.queue is not None and self.queue.needs_expiry(when)

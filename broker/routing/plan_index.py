@@ -183,17 +183,15 @@ class PlanRelease(BulkTask):
     """The release of retired plans, some in each turn: there may be as many plans as topics."""
 
     def __init__(self, agenda: Agenda, plans: list[Plan]) -> None:
-        self._agenda = agenda
+        super().__init__(agenda)
         self._plans = plans
 
-    def run(self) -> None:
+    def has_work(self) -> bool:
+        return bool(self._plans)
+
+    def do_slice(self) -> None:
         plans = self._plans
         left = PLANS_PER_SLICE
-        try:
-            while plans and left:
-                left -= 1
-                plans.pop().release()
-        finally:
-            # A failure for one plan leaves the others to be released.
-            if plans:
-                self._agenda.add_bulk(self)
+        while plans and left:
+            left -= 1
+            plans.pop().release()

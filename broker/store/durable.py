@@ -41,17 +41,16 @@ from broker.store.segments import LogReader, SegmentLog
 PART_BITS: Final[i64] = 11
 
 
-class PagedMessages(BulkTask):
+class PagedMessages:
     """Messages in memory that queues paged out before the log had them.
 
     A batch may page out several hundred thousand messages. To free them at once, or to let one
     dictionary grow to this size, would hold the event loop for more than 10 ms. So the messages
-    are in parts by position, and once the log has the messages, this task frees a part in a turn.
+    are in parts by position, and once the log has the messages, a task frees a part in a turn.
     """
 
     def __init__(self) -> None:
         self._parts: dict[i64, dict[i64, Message]] = {}
-        self._agenda: Agenda | None = None
 
     def add(self, message: Message) -> None:
         """Keep a message until it is freed."""
@@ -68,14 +67,22 @@ class PagedMessages(BulkTask):
 
     def free(self, agenda: Agenda) -> None:
         """Free all messages, in the turns of the agenda."""
-        self._agenda = agenda
-        self.run()
+        PagedRelease(agenda, self._parts).run()
 
-    def run(self) -> None:
+
+class PagedRelease(BulkTask):
+    """A task that frees the parts of a PagedMessages, one in each slice."""
+
+    def __init__(self, agenda: Agenda, parts: dict[i64, dict[i64, Message]]) -> None:
+        super().__init__(agenda)
+        self._parts = parts
+
+    def has_work(self) -> bool:
+        return bool(self._parts)
+
+    def do_slice(self) -> None:
         if self._parts:
             self._parts.popitem()
-        if self._parts and self._agenda is not None:
-            self._agenda.add_bulk(self)
 
 
 class DurableBatch(WriteBatch):

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final, Protocol
 
 from broker.agenda import Agenda, BulkTask
@@ -33,8 +34,8 @@ SNAPSHOT_ROWS_PER_SLICE: Final = 500
 class PolicyTarget(Protocol):
     """The part of the class Declarations that a PolicyUpdate calls."""
 
-    def apply_alternates(self, exchanges: list[Exchange]) -> None:
-        """Give exchanges the alternate exchanges of their policies."""
+    def apply_alternate(self, exchange: Exchange) -> None:
+        """Give an exchange the alternate exchange of its policy."""
 
     def apply_policies(self, queue: Queue) -> None:
         """Give a queue the arguments of its policy, if the queue still exists."""
@@ -67,8 +68,8 @@ class PolicyUpdate(BulkTask):
         queues: list[Queue],
         exchanges: list[Exchange],
     ) -> None:
+        super().__init__(agenda)
         self._declarations = declarations
-        self._agenda = agenda
         self._queues = queues
         self._exchanges = exchanges
 
@@ -82,22 +83,21 @@ class PolicyUpdate(BulkTask):
         self._queues, self._exchanges = queues, exchanges
         return True
 
-    def run(self) -> None:
+    def has_work(self) -> bool:
+        return bool(self._queues or self._exchanges)
+
+    def do_slice(self) -> None:
         declarations = self._declarations
         left = QUEUES_PER_SLICE
         try:
-            exchanges = self._exchanges[-left:]
-            del self._exchanges[-left:]
-            left -= len(exchanges)
-            declarations.apply_alternates(exchanges)
+            while self._exchanges and left:
+                left -= 1
+                declarations.apply_alternate(self._exchanges.pop())
             while self._queues and left:
                 left -= 1
                 declarations.apply_policies(self._queues.pop())
         finally:
-            # A failure for one object leaves the others to be updated.
             declarations.retire_plans()
-            if self._queues or self._exchanges:
-                self._agenda.add_bulk(self)
 
 
 class BindingRemoval(BulkTask):
@@ -113,24 +113,44 @@ class BindingRemoval(BulkTask):
         exchanges: list[Exchange],
         destinations: list[Destination],
     ) -> None:
+        super().__init__(agenda)
         self._bindings = bindings
-        self._agenda = agenda
         self._exchanges = exchanges
         self._destinations = destinations
+        #: Number of bindings that the present exchange and destination had left when a slice last
+        #: failed for them; 0 if none did.
+        self._left_at_failure = 0
 
-    def run(self) -> None:
+    def has_work(self) -> bool:
+        return bool(self._exchanges and self._destinations)
+
+    def do_slice(self) -> None:
         left = BINDINGS_PER_SLICE
         while left > 0 and self._exchanges and self._destinations:
             exchange, destination = self._exchanges[-1], self._destinations[-1]
             removed = self._bindings.remove_slice(exchange, destination, left)
             if not removed:
-                if len(self._exchanges) > 1:
-                    self._exchanges.pop()
-                else:
-                    self._destinations.pop()
+                self._end_pair()
             left -= max(1, removed)
-        if self._exchanges and self._destinations:
-            self._agenda.add_bulk(self)
+
+    def on_failure(self) -> None:
+        """Skip the present exchange and destination if a second failure follows the first one, and
+        no binding between them was removed meanwhile.
+        """
+        exchange, destination = self._exchanges[-1], self._destinations[-1]
+        left = len(exchange.bindings.get(destination, ()))
+        if left == 0 or left == self._left_at_failure:
+            self._end_pair()
+        else:
+            self._left_at_failure = left
+
+    def _end_pair(self) -> None:
+        """Go on with the next exchange or destination."""
+        self._left_at_failure = 0
+        if len(self._exchanges) > 1:
+            self._exchanges.pop()
+        else:
+            self._destinations.pop()
 
 
 class ExchangeRemoval(BulkTask):
@@ -141,26 +161,23 @@ class ExchangeRemoval(BulkTask):
     """
 
     def __init__(self, bindings: BindingRemover, agenda: Agenda) -> None:
+        super().__init__(agenda)
         self._bindings = bindings
-        self._agenda = agenda
-        self._exchanges: list[Exchange] = []
+        self._exchanges: deque[Exchange] = deque()
 
     def add(self, exchange: Exchange) -> None:
         """Delete an exchange in a later slice, after the exchanges that wait already."""
-        if not self._exchanges:
-            self._agenda.add_bulk(self)
         self._exchanges.append(exchange)
+        self.schedule()
 
-    def run(self) -> None:
-        done = 0
-        try:
-            for exchange in self._exchanges[:EXCHANGES_PER_SLICE]:
-                done += 1
-                self._bindings.delete_unused(exchange)
-        finally:
-            del self._exchanges[:done]
-            if self._exchanges:
-                self._agenda.add_bulk(self)
+    def has_work(self) -> bool:
+        return bool(self._exchanges)
+
+    def do_slice(self) -> None:
+        left = EXCHANGES_PER_SLICE
+        while left and self._exchanges:
+            left -= 1
+            self._bindings.delete_unused(self._exchanges.popleft())
 
 
 class TopologySnapshot(BulkTask):
@@ -178,7 +195,7 @@ class TopologySnapshot(BulkTask):
         queues: dict[str, Queue],
         restarted: bool,
     ) -> None:
-        self._agenda = agenda
+        super().__init__(agenda)
         self._topology = topology
         self._queues = queues
         self._queue_names = list(queues)
@@ -186,9 +203,14 @@ class TopologySnapshot(BulkTask):
         self._sources: list[Exchange] = list(self._exchanges)
         self._source: Exchange | None = None
         self._bindings: list[Binding] = []
+        #: True once the end of the snapshot is written.
+        self._completed = False
         topology.snapshot(restarted)
 
-    def run(self) -> None:
+    def has_work(self) -> bool:
+        return not self._completed and not self._topology.queue.dead
+
+    def do_slice(self) -> None:
         topology = self._topology
         if topology.queue.dead:
             return
@@ -216,9 +238,8 @@ class TopologySnapshot(BulkTask):
                 and source.bindings.get(binding.destination, {}).get(binding.identity) is binding
             ):
                 topology.bound(source.name, binding, isinstance(binding.destination, Subscriber))
-        if self._exchanges or self._queue_names or self._bindings or self._sources:
-            self._agenda.add_bulk(self)
-        else:
+        if not (self._exchanges or self._queue_names or self._bindings or self._sources):
+            self._completed = True
             topology.complete()
 
 

@@ -181,11 +181,19 @@ class Bindings:
         bindings with the deleted exchange or destination.
         """
         removed = exchange.unbind_some(destination, most)
+        failure: Exception | None = None
         for binding in removed:
-            self._record(exchange, binding, False)
+            try:
+                self._record(exchange, binding, False)
+            except Exception as error:  # noqa: BLE001  the other bindings must be recorded
+                failure = error
         key_bytes = sum(len(binding.key) for binding in removed)
         cost = max(len(removed), key_bytes // KEY_BYTES_PER_BINDING)
-        return cost + DELETION_COST if self._auto_delete(exchange) else cost
+        if self._auto_delete(exchange):
+            cost += DELETION_COST
+        if failure is not None:
+            raise failure
+        return cost
 
     def _record(self, exchange: Exchange, binding: Binding, added: bool) -> None:
         """Record the binding as added or removed in the topology stream, if there is one."""

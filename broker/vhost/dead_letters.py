@@ -173,6 +173,7 @@ class QueueMoves(BulkTask):
     """
 
     def __init__(self, publisher: MessagePublisher, queue: LimitedQueue) -> None:
+        super().__init__(publisher.agenda)
         self._publisher = publisher
         self._queue = queue
         self._messages: Fifo[Message] = Fifo()
@@ -194,19 +195,20 @@ class QueueMoves(BulkTask):
         """Publish the message in a later slice, after the messages that wait already."""
         if self._messages.size == 0:
             self._publisher.moves[self._queue] = self
-            self._publisher.agenda.add_bulk(self)
         self._messages.push(message)
+        self.schedule()
 
-    def run(self) -> None:
+    def has_work(self) -> bool:
+        return self._messages.size > 0
+
+    def do_slice(self) -> None:
         left: i64 = STEPS_PER_SLICE
         try:
             while left > 0 and self._messages.size > 0:
                 left -= self._move_first()
         finally:
             queue = self._queue
-            if self._messages.size > 0:
-                self._publisher.agenda.add_bulk(self)
-            else:
+            if self._messages.size == 0:
                 del self._publisher.moves[queue]
             if self.overflowed >= MOVES_MAX and not queue.behind:
                 self._publisher.set_behind(queue, True)

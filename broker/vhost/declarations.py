@@ -423,14 +423,13 @@ class Declarations:
             self._policy_update = PolicyUpdate(self, self._agenda, queues, exchanges)
             self._policy_update.run()
 
-    def apply_alternates(self, exchanges: list[Exchange]) -> None:
-        """Give exchanges the alternate exchanges of their policies."""
-        for exchange in exchanges:
-            before = exchange.alternate
-            if exchange.options.alternate is None:
-                exchange.alternate = self.policies.alternate(exchange.name)
-            if self.topology is not None and exchange.alternate != before:
-                self.topology.declared_exchange(exchange.name, exchange.kind, exchange.alternate)
+    def apply_alternate(self, exchange: Exchange) -> None:
+        """Give an exchange the alternate exchange of its policy."""
+        before = exchange.alternate
+        if exchange.options.alternate is None:
+            exchange.alternate = self.policies.alternate(exchange.name)
+        if self.topology is not None and exchange.alternate != before:
+            self.topology.declared_exchange(exchange.name, exchange.kind, exchange.alternate)
 
     def apply_policies(self, queue: Queue) -> None:
         """Give a queue the arguments of its policy, if the queue still exists.

@@ -12,8 +12,10 @@ import pamqp.commands as spec
 import pytest
 
 import trellis
+from broker.agenda import Task
 from broker.messages.outlet import TURN_BYTES
 from protocols.amqp.codec.frames import HEARTBEAT_FRAME
+from protocols.amqp.connection.connection import AmqpConnection
 from protocols.amqp.connection.handshake import GREETING
 from protocols.connection import LOGIN_INPUT_MAX
 from tests.clients import connect_packet, marshal, publication, start_ok, unmarshal
@@ -304,3 +306,60 @@ async def test_what_a_turn_has_no_time_for_is_heard_in_order_in_the_next_ones(
         client.socket.close()
     await running.until(lambda: not running.node.amqp.connections)
     assert not running.node.turn.links
+
+
+# -- unexpected exceptions
+
+
+@pytest.mark.parametrize("method", ["resume", "receive_data"])
+async def test_an_exception_in_the_work_of_one_client_closes_only_its_connection(
+    running: Running, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported: list[object] = []
+    loop = asyncio.get_running_loop()
+    handler = loop.get_exception_handler()
+    loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+    failing, other = await running.amqp(), await running.amqp()
+    for number in range(300):
+        await other.queue(f"q{number}", "amq.fanout", auto_delete=True)
+    (connection,) = (
+        one for one in running.node.amqp.connections if one.bytes_in < 1_000 and one.admitted
+    )
+    real = getattr(AmqpConnection, method)
+    error = RuntimeError("the work fails")
+
+    def fail(self: AmqpConnection, *arguments: bytes) -> None:
+        if self is connection and not reported:
+            raise error
+        real(self, *arguments)
+
+    monkeypatch.setattr(AmqpConnection, method, fail)
+    # A thousand publications to 300 queues are the work of several turns, so they need `resume`.
+    await failing.socket.send(publication("amq.fanout", "", b"x") * 1_000)
+    close = await failing.expect(spec.Connection.Close)
+    assert close.reply_code == 541 and reported == [error]
+    await other.queue("after", "amq.fanout", auto_delete=True)
+    await failing.socket.send(marshal(0, spec.Connection.CloseOk()))
+    await running.until(lambda: len(running.node.turn.links) == 1)
+    assert running.node.amqp.closed == {"internal_error": 1}
+    loop.set_exception_handler(handler)
+
+
+async def test_the_output_of_other_clients_is_sent_in_a_turn_in_which_a_task_fails(
+    running: Running,
+) -> None:
+    class FailingTask(Task):
+        def run(self) -> None:
+            raise error
+
+    reported: list[object] = []
+    error = RuntimeError("the task fails")
+    loop = asyncio.get_running_loop()
+    handler = loop.get_exception_handler()
+    loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+    client = await running.amqp()
+    await client.socket.send(marshal(1, spec.Queue.Declare(queue="q")))
+    running.node.broker.agenda.add(FailingTask())
+    await client.expect(spec.Queue.DeclareOk)
+    assert reported == [error]
+    loop.set_exception_handler(handler)

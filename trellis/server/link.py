@@ -31,7 +31,14 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from protocols.connection import LOGIN_INPUT_MAX, SHUTDOWN, Connection, Peer
+from protocols.connection import (
+    INTERNAL_ERROR,
+    INTERNAL_ERROR_TEXT,
+    LOGIN_INPUT_MAX,
+    SHUTDOWN,
+    Connection,
+    Peer,
+)
 from trellis.server.listener_context import ListenerContext
 from trellis.server.turn import TurnLink
 
@@ -110,7 +117,10 @@ class Link(TurnLink):
                     self._in_leftover = True
                     self._turn.add_leftover(self)
             else:
-                self._receive(connection, data)
+                try:
+                    self._receive(connection, data)
+                except Exception as error:  # noqa: BLE001  the client must get a reason
+                    self._fail(connection, error)
         else:
             # One chunk waits for its turn; the next one is read after this one was handled.
             self._unread_input = data if self._unread_input is None else self._unread_input + data
@@ -123,7 +133,10 @@ class Link(TurnLink):
         connection, transport = self._connection, self._transport
         if connection is None or transport is None or data is None:
             return
-        self._receive(connection, data)
+        try:
+            self._receive(connection, data)
+        except Exception as error:  # noqa: BLE001  the other links must get their turn
+            self._fail(connection, error)
         if not connection.behind and not connection.stalled:
             self._resume_reading(transport)
 
@@ -140,6 +153,22 @@ class Link(TurnLink):
             self._pause_reading()
             self._in_leftover = True
             self._turn.add_backlogged(self)
+
+    def _fail(self, connection: Connection, error: Exception) -> None:
+        """Close a connection because of an unexpected exception in its work, and log the error."""
+        message = (
+            f"{connection.front.name} connection of {connection.peer} is closed: "
+            "unexpected exception while its input was handled"
+        )
+        loop = asyncio.get_running_loop()
+        loop.call_exception_handler({"message": message, "exception": error})
+        try:
+            connection.close(INTERNAL_ERROR, INTERNAL_ERROR_TEXT)
+        except Exception as failure:  # noqa: BLE001  the transport must close in any case
+            loop.call_exception_handler({"message": message, "exception": failure})
+            self.abort()
+        if connection.finished:
+            self._close_after_flush(connection)
 
     def _close_after_flush(self, connection: Connection) -> None:
         """Have a finished connection flushed, even without output; the flush then closes it."""
@@ -231,7 +260,10 @@ class Link(TurnLink):
         if self._unread_input is not None:
             self.handle_unread_input()
             return
-        connection.resume()
+        try:
+            connection.resume()
+        except Exception as error:  # noqa: BLE001  the other links must get their turn
+            self._fail(connection, error)
         if connection.finished:
             self._close_after_flush(connection)
         elif connection.behind:

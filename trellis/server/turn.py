@@ -247,7 +247,10 @@ class LoopTurn:
             self._handle_leftover()
         if self._login_queue:
             self._read_login_queue()
-        agenda.turn()
+        try:
+            agenda.turn()
+        except Exception as error:  # noqa: BLE001  the output of other tasks must be sent
+            self._log_failure("a deferred task", error)
         if self._sync_due:
             self._sync_due = False
             self._store_writer.sync()
@@ -302,7 +305,10 @@ class LoopTurn:
         done = 0
         while done < len(closed) + len(leftover):
             if done < len(closed):
-                closed[done].on_closed()
+                try:
+                    closed[done].on_closed()
+                except Exception as error:  # noqa: BLE001  the other links must get their turn
+                    self._log_failure("the end of a connection", error)
             else:
                 leftover[done - len(closed)].resume()
             done += 1
@@ -312,6 +318,12 @@ class LoopTurn:
         self._leftover[:0] = leftover[max(0, done - len(closed)) :]
         if self._closed or self._leftover:
             self.schedule()
+
+    def _log_failure(self, work: str, error: Exception) -> None:
+        """Log an unexpected exception, after which the turn goes on."""
+        self._loop.call_exception_handler(
+            {"message": f"unexpected exception in {work}; other work goes on", "exception": error}
+        )
 
     def _read_login_queue(self) -> None:
         """Handle input of the login queue in order of arrival, for LOGIN_SECONDS."""

@@ -34,6 +34,7 @@ from protocols.amqp.channel.receiver import ChannelReceiver
 from protocols.amqp.channel.settlement import HeldQueues
 from protocols.amqp.channel.transaction import REQUEUED, TransactedPublication
 from protocols.amqp.codec.frames import encode
+from protocols.connection import INTERNAL_ERROR, INTERNAL_ERROR_TEXT
 
 #: Work of one slice: the number of publications plus copies that it prepares, or of publications
 #: that it frees, or of deliveries that it requeues. A slice takes up to 2 ms.
@@ -58,6 +59,7 @@ class Commit(BulkTask):
         `settlements` maps delivery tags to ACKED, REJECTED or REQUEUED. `ticket` counts the records
         that the commit appends to the store; tx.commit-ok is sent once all of them are durable.
         """
+        super().__init__(connection.agenda)
         self._connection = connection
         self._publisher = publisher
         self._receiver = receiver
@@ -78,6 +80,8 @@ class Commit(BulkTask):
         self._held = HeldQueues()
         #: True if the channel has closed: no reply is sent.
         self._abandoned = False
+        #: True once nothing of the commit is left to be done.
+        self._finished = False
 
     def start(self) -> None:
         """Carry out the commit; if it takes more than one slice, stall the connection."""
@@ -85,7 +89,7 @@ class Commit(BulkTask):
             self._reply()
         else:
             self._connection.stall()
-            self._connection.agenda.add_bulk(self)
+            self.schedule()
 
     def abandon(self) -> None:
         """Cancel the parts of the commit that have had no effect yet, and send no reply, because
@@ -95,13 +99,24 @@ class Commit(BulkTask):
         self._requeued = []
         self._held.free()
 
-    def run(self) -> None:
+    def has_work(self) -> bool:
+        return not self._finished
+
+    def on_failure(self) -> None:
+        """Close the connection: its client cannot know which part of the commit took effect.
+
+        The channel then abandons the commit, and requeues the deliveries that are not settled.
+        """
+        self._connection.close(INTERNAL_ERROR, INTERNAL_ERROR_TEXT)
+
+    def do_slice(self) -> None:
         if self._abandoned and not self._applied:
             self._applied = True
             self._settlements = {}
         if not self._advance():
-            self._connection.agenda.add_bulk(self)
-        elif not self._connection.finished:
+            return
+        self._finished = True
+        if not self._connection.finished:
             if self._abandoned or not self._ticket.outstanding:
                 self._connection.resume_input()
             if not self._abandoned:

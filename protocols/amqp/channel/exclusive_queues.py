@@ -65,25 +65,24 @@ class ExclusiveQueueRemoval(BulkTask):
     """A task that deletes the exclusive queues of an ended connection, CLEARED queues in a turn."""
 
     def __init__(self, vhost: VirtualHost, owner: object, names: list[str]) -> None:
+        super().__init__(vhost.agenda)
         self._vhost = vhost
         self._owner = owner
         self._names = names
 
-    def run(self) -> None:
+    def has_work(self) -> bool:
+        return bool(self._names)
+
+    def do_slice(self) -> None:
         """Delete the next CLEARED queues."""
         vhost = self._vhost
         left = CLEARED
-        try:
-            while left > 0 and self._names:
-                left -= 1
-                # A policy may have replaced the queue object, so it is looked up by its name.
-                queue = vhost.queues.get(self._names.pop())
-                if queue is not None and queue.exclusive_to is self._owner:
-                    vhost.delete_queue(queue)
-        finally:
-            # A failure for one queue leaves the others to be deleted.
-            if self._names:
-                vhost.agenda.add_bulk(self)
+        while left > 0 and self._names:
+            left -= 1
+            # A policy may have replaced the queue object, so it is looked up by its name.
+            queue = vhost.queues.get(self._names.pop())
+            if queue is not None and queue.exclusive_to is self._owner:
+                vhost.delete_queue(queue)
 
 
 class AutoDeletion(BulkTask):
@@ -92,25 +91,24 @@ class AutoDeletion(BulkTask):
     def __init__(
         self, vhost: VirtualHost, exclusive_queues: ExclusiveQueues, queues: list[MessageSource]
     ) -> None:
+        super().__init__(vhost.agenda)
         self._vhost = vhost
         self._exclusive_queues = exclusive_queues
         self._queues = queues
 
-    def run(self) -> None:
+    def has_work(self) -> bool:
+        return bool(self._queues)
+
+    def do_slice(self) -> None:
         """Delete those of the next CLEARED queues that are auto-delete and have no consumers."""
         vhost = self._vhost
         left = CLEARED
-        try:
-            while left > 0 and self._queues:
-                left -= 1
-                queue = self._queues.pop()
-                while isinstance(queue, Queue) and queue.replacement is not None:
-                    queue = queue.replacement
-                known = vhost.queues.get(queue.name)
-                if known is queue and known.auto_delete and not known.consumer_count:
-                    vhost.delete_queue(known)
-                    self._exclusive_queues.discard(known)
-        finally:
-            # A failure for one queue leaves the others to be deleted.
-            if self._queues:
-                vhost.agenda.add_bulk(self)
+        while left > 0 and self._queues:
+            left -= 1
+            queue = self._queues.pop()
+            while isinstance(queue, Queue) and queue.replacement is not None:
+                queue = queue.replacement
+            known = vhost.queues.get(queue.name)
+            if known is queue and known.auto_delete and not known.consumer_count:
+                vhost.delete_queue(known)
+                self._exclusive_queues.discard(known)

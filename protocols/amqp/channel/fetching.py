@@ -19,6 +19,7 @@ from protocols.amqp.channel.consumer import AmqpConsumer, ConsumerOwner
 from protocols.amqp.codec.contents import Frames, content_for
 from protocols.amqp.codec.frames import got
 from protocols.amqp.errors import AmqpError
+from protocols.connection import INTERNAL_ERROR, INTERNAL_ERROR_TEXT
 from protocols.window import Window
 
 #: Largest number of messages whose properties do not fit that one basic.get passes over.
@@ -47,6 +48,7 @@ class Fetch(BulkTask):
         frames: Frames,
         number: i64,
     ) -> None:
+        super().__init__(connection.agenda)
         self._connection = connection
         self._owner = owner
         self._consumer = consumer
@@ -55,23 +57,31 @@ class Fetch(BulkTask):
         self._frames = frames
         #: Channel number.
         self._number: i64 = number
+        self._answered = False
 
     def start(self) -> None:
         """Answer at once, or stall the connection until the answer. Raises AmqpError."""
         if not self._answer():
             self._connection.stall()
-            self._connection.agenda.add_bulk(self)
+            self.schedule()
 
-    def run(self) -> None:
+    def has_work(self) -> bool:
+        return not self._answered and not self._connection.finished
+
+    def on_failure(self) -> None:
+        self._answered = True
+        self._connection.close(INTERNAL_ERROR, INTERNAL_ERROR_TEXT)
+
+    def do_slice(self) -> None:
         connection = self._connection
         if connection.finished:
             return
         try:
             if not self._owner.closed and not self._answer():
-                connection.agenda.add_bulk(self)
                 return
         except AmqpError as error:
             connection.close_channel(self._number, error, _GET)
+        self._answered = True
         connection.resume_input()
 
     def _answer(self) -> bool:

@@ -29,10 +29,10 @@ class ConsumerReauthorization(BulkTask):
     def __init__(
         self, agenda: Agenda, receivers: list[ChannelReceiver], identity: Identity
     ) -> None:
+        super().__init__(agenda)
         #: True once the task has nothing left to do, or a later change of permissions has replaced
         #: it.
         self.ended = False
-        self._agenda = agenda
         self._identity = identity
         #: The channels that are not checked yet, the next one last.
         self._receivers = receivers
@@ -49,19 +49,19 @@ class ConsumerReauthorization(BulkTask):
         if count <= CHECKED_AT_ONCE:
             self.run()
         else:
-            self._agenda.add_bulk(self)
+            self.schedule()
 
-    def run(self) -> None:
+    def has_work(self) -> bool:
+        return not self.ended
+
+    def do_slice(self) -> None:
         left: i64 = CHECKED_PER_SLICE
         try:
             while left > 0 and self._receivers and not self.ended:
                 left -= self._check_next(left)
         finally:
-            # A failure for one channel leaves the others to be checked.
             if not self._receivers:
                 self.ended = True
-            elif not self.ended:
-                self._agenda.add_bulk(self)
 
     def _check_next(self, most: i64) -> i64:
         """Check up to `most` consumers of the next channel, and return the cost."""

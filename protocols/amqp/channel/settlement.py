@@ -72,6 +72,7 @@ class Settlement(BulkTask):
         how: int,
         kept: dict[int, int] | None = None,
     ) -> None:
+        super().__init__(connection.agenda)
         #: True once all deliveries are settled.
         self.finished = False
         self._connection = connection
@@ -95,7 +96,7 @@ class Settlement(BulkTask):
             if not self.finished:
                 self._stalls = True
                 self._connection.stall()
-                self._connection.agenda.add_bulk(self)
+                self.schedule()
 
     def start_at_close(self) -> None:
         """Settle the first slice now and later slices in later turns, because the channel has
@@ -108,8 +109,7 @@ class Settlement(BulkTask):
             if self._connection.extra_cost < SETTLED_PER_SLICE:
                 self._settle_slice()
         finally:
-            if not self.finished:
-                self._connection.agenda.add_bulk(self)
+            self.schedule()
 
     def requeue_rest(self) -> None:
         """Requeue the deliveries that are outstanding after this settlement, because the channel
@@ -117,14 +117,14 @@ class Settlement(BulkTask):
         """
         self._requeues_rest = True
 
-    def run(self) -> None:
+    def has_work(self) -> bool:
+        return not self.finished
+
+    def do_slice(self) -> None:
         try:
             self._settle_slice()
         finally:
-            # A failure for one delivery leaves the others to be settled.
-            if not self.finished:
-                self._connection.agenda.add_bulk(self)
-            elif self._stalls and not self._connection.finished:
+            if self.finished and self._stalls and not self._connection.finished:
                 self._connection.resume_input()
 
     def _settle_slice(self) -> None:

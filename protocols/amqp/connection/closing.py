@@ -27,7 +27,7 @@ A connection ends through one of four verbs, which are methods of AmqpConnection
 
 Every end is counted once, with the reason that the first verb gave:
 
-    close       protocol_error, expelled, too_fast, shutdown
+    close       protocol_error, expelled, too_fast, shutdown, internal_error
     reject      protocol_error (unknown protocol header), login_refused
     abort       handshake_timeout, heartbeat_timeout, too_much_before_login, reads_nothing
     on_closed   client, lost, or a reason of the layers below (TLS, WebSocket)

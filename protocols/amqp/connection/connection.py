@@ -66,12 +66,16 @@ from protocols.connection import (
     BUDGET,
     COLD,
     EXPELLED,
+    INTERNAL_ERROR,
     SEARCHING,
+    SHUTDOWN,
     TOO_FAST,
     ConnectionRegistry,
     Peer,
 )
 
+#: Reply codes for the reasons with which `Connection.close` is called.
+_CLOSE_CODES: Final = {EXPELLED: 320, SHUTDOWN: 320, TOO_FAST: 506, INTERNAL_ERROR: 541}
 _PUBLISH: Final[i64] = 60 << 16 | 40
 _ACK: Final[i64] = 60 << 16 | 80
 _CHANNEL_CLOSE: Final[i64] = 20 << 16 | 40
@@ -454,7 +458,7 @@ class AmqpConnection(ConnectionInterface):
 
     def close(self, reason: str, text: str = "") -> None:
         text = text or f"broker forced connection closure with reason '{reason}'"
-        error = AmqpError(506 if reason == TOO_FAST else 320, text)
+        error = AmqpError(_CLOSE_CODES[reason], text)
         self.closing.close(self, reason, error, 0)
 
     def reject(self, reason: str) -> None:

@@ -20,13 +20,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocols.connection import EXPELLED, SHUTDOWN, TOO_FAST
+from protocols.connection import EXPELLED, INTERNAL_ERROR, SHUTDOWN, TOO_FAST
 from protocols.mqtt.codec.connect import LEVEL_5
 from protocols.mqtt.codec.packets import connack
 from protocols.mqtt.codec.packets5 import connack5, disconnect5
 from protocols.mqtt.codec.properties import Properties5, reason_string
 from protocols.mqtt.codec.reasons import (
     ADMINISTRATIVE_ACTION,
+    IMPLEMENTATION_SPECIFIC,
     MESSAGE_RATE_TOO_HIGH,
     SERVER_SHUTTING_DOWN,
 )
@@ -79,6 +80,7 @@ CLOSE_CODES: Final = {
     EXPELLED: ADMINISTRATIVE_ACTION,
     TOO_FAST: MESSAGE_RATE_TOO_HIGH,
     SHUTDOWN: SERVER_SHUTTING_DOWN,
+    INTERNAL_ERROR: IMPLEMENTATION_SPECIFIC,
 }
 
 

@@ -34,7 +34,7 @@ class SharedDeliveries(BulkTask):
     """
 
     def __init__(self, agenda: Agenda, has_room: Callable[[], bool]) -> None:
-        self._agenda = agenda
+        super().__init__(agenda)
         self._has_room = has_room
         self._outlet: Outlet | None = None
         self._gate = CreditPool(0)
@@ -49,8 +49,6 @@ class SharedDeliveries(BulkTask):
         self._woken: list[SharedSubscription] = []
         #: True if the session had no room for the message of a shared subscription.
         self.has_refused = False
-        #: True while a slice waits on the agenda.
-        self._waits = False
 
     def attach(self, outlet: Outlet, memberships: list[SharedSubscription]) -> None:
         """Begin to deliver over a new connection of the client."""
@@ -87,31 +85,26 @@ class SharedDeliveries(BulkTask):
 
     def drain_refused(self) -> None:
         """Drain the subscriptions for whose messages the session had no room before."""
-        if not self._waits:
+        if not self.waits:
             self._wake_slice()
-            self._schedule()
+            self.schedule()
 
-    def run(self) -> None:
-        self._waits = False
-        try:
-            self._visit_slice()
-            if self.has_refused and self._has_room():
-                self._wake_slice()
-        finally:
-            self._schedule()
+    def has_work(self) -> bool:
+        return bool(self._unvisited) or self.has_refused and self._has_room()
+
+    def do_slice(self) -> None:
+        self._visit_slice()
+        if self.has_refused and self._has_room():
+            self._wake_slice()
 
     def _start_pass(self, memberships: list[SharedSubscription]) -> None:
         memberships.reverse()
         self._unvisited = memberships
         self._next_pass = None
-        self._visit_slice()
-        self._schedule()
-
-    def _schedule(self) -> None:
-        """Have the next slice run if this is necessary."""
-        if not self._waits and (self._unvisited or self.has_refused and self._has_room()):
-            self._waits = True
-            self._agenda.add_bulk(self)
+        try:
+            self._visit_slice()
+        finally:
+            self.schedule()
 
     def _visit_slice(self) -> None:
         """Attach, drain or detach the next subscriptions of the pass."""

@@ -173,16 +173,14 @@ class MembershipRemoval(BulkTask):
     """A task that removes the shared subscriptions of an ended session, in slices."""
 
     def __init__(self, agenda: Agenda, memberships: list[SharedSubscription]) -> None:
-        self._agenda = agenda
+        super().__init__(agenda)
         self._memberships = memberships
 
-    def run(self) -> None:
+    def has_work(self) -> bool:
+        return bool(self._memberships)
+
+    def do_slice(self) -> None:
         left = MEMBERSHIPS_PER_SLICE
-        try:
-            while left > 0 and self._memberships:
-                left -= 1
-                self._memberships.pop().leave(None)
-        finally:
-            # A failure for one shared subscription leaves the others to be removed.
-            if self._memberships:
-                self._agenda.add_bulk(self)
+        while left > 0 and self._memberships:
+            left -= 1
+            self._memberships.pop().leave(None)
