@@ -4,14 +4,64 @@ permissions.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
 
-from broker.agenda import Task
+from broker.agenda import Agenda, Task
 from broker.broker import Broker
 from protocols.connection import Connection, ConnectionRegistry, Peer
 
 #: Number of connections whose permissions are renewed in one turn of the event loop.
 REVIEWED: Final = 100
+
+T = TypeVar("T")
+
+
+class Reauthorization(Task, Generic[T]):
+    """A task that renews the permissions of all connections, or of all sessions, in slices.
+
+    What begins while the task runs has the new permissions already. One task is enough for several
+    changes of permissions in a row.
+    """
+
+    def __init__(
+        self,
+        agenda: Agenda,
+        per_turn: int,
+        holders: Callable[[], list[T]],
+        renew: Callable[[T], None],
+    ) -> None:
+        """`holders` returns all holders of permissions; `renew` renews the permissions of one.
+
+        `per_turn` is the number of holders whose permissions are renewed in one turn.
+        """
+        self._agenda = agenda
+        self._per_turn = per_turn
+        self._holders = holders
+        self._renew = renew
+        #: The holders whose permissions are not renewed yet. The last one in the list is next.
+        self._left: list[T] = []
+        self._running = False
+
+    def start(self) -> None:
+        """Renew the permissions of all holders, and of those again that have been renewed."""
+        self._left = self._holders()
+        if not self._running:
+            self._running = True
+            self._agenda.add(self)
+
+    def run(self) -> None:
+        """Renew the permissions of the next holders."""
+        left = self._per_turn
+        try:
+            while self._left and left:
+                left -= 1
+                self._renew(self._left.pop())
+        finally:
+            # If the renewal fails for one holder, the task continues with the next one.
+            self._running = bool(self._left)
+            if self._left:
+                self._agenda.later(self)
 
 
 class Front(ConnectionRegistry):
@@ -22,7 +72,9 @@ class Front(ConnectionRegistry):
         #: Names of the front end's publish contexts, one for each version of the protocol that has
         #: a context of its own.
         self.context_names: tuple[str, ...] = (name,)
-        self._reviewing: Reauthorization | None = None
+        self._reauthorization = Reauthorization(
+            broker.agenda, REVIEWED, lambda: list(self.connections), _reauthorize
+        )
 
     def connect(self, peer: Peer) -> Connection:
         """Return a new connection for a client whose transport has just connected."""
@@ -30,43 +82,10 @@ class Front(ConnectionRegistry):
 
     def reauthorize(self) -> None:
         """Renew the permissions of all connections, of REVIEWED connections in each turn."""
-        if self._reviewing is None or not self._reviewing.again():
-            self._reviewing = Reauthorization(self)
-            self.broker.agenda.add(self._reviewing)
+        self._reauthorization.start()
 
 
-class Reauthorization(Task):
-    """A task that renews the permissions of all connections of a front end, in slices.
-
-    Connections that open while the task runs have the new permissions already.
-    """
-
-    def __init__(self, front: Front) -> None:
-        self._front = front
-        #: The connections whose permissions are not renewed yet. The last one in the list is next.
-        self._left = list(front.connections)
-        self._agenda = front.broker.agenda
-        self._done = False
-
-    def again(self) -> bool:
-        """Start again with all connections and return True. Return False if the task is done.
-
-        So one task is enough for several changes of permissions in a row.
-        """
-        self._left = [] if self._done else list(self._front.connections)
-        return not self._done
-
-    def run(self) -> None:
-        """Renew the permissions of the next REVIEWED connections."""
-        left = REVIEWED
-        try:
-            while self._left and left:
-                left -= 1
-                connection = self._left.pop()
-                if not connection.finished:
-                    connection.reauthorize()
-        finally:
-            # If the renewal fails for one connection, the task continues with the next one.
-            self._done = not self._left
-            if self._left:
-                self._agenda.later(self)
+def _reauthorize(connection: Connection) -> None:
+    """Renew the permissions of a connection."""
+    if not connection.finished:
+        connection.reauthorize()

@@ -81,6 +81,14 @@ class Identity:
                 f"refused for user '{self.name}'"
             )
 
+    def allows(self, operation: str, kind: str, name: str, vhost: str) -> bool:
+        """True if `may` raises no AccessRefused."""
+        try:
+            self.may(operation, kind, name, vhost)
+        except AccessRefused:
+            return False
+        return True
+
     def may_publish(self, topic: bytes) -> bool:
         """True if the user's topic rules permit a message with this topic."""
         return True

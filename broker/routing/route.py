@@ -40,11 +40,12 @@ class Route(Address):
         self.count: i64 = 0
 
 
-class CcRoute(Route):
-    """The route of one message with several routing keys (headers CC and BCC).
+class MessageRoute(Route):
+    """The route of one message, which no other message follows.
 
-    Consumers see the first key as the routing key. `blind` are the keys of BCC, which no consumer
-    sees.
+    A message has one if it has several routing keys (headers CC and BCC), or if a transaction
+    publishes it. Consumers see the first key as the routing key. `blind` are the keys of BCC,
+    which no consumer sees.
     """
 
     def __init__(self, exchange: str, keys: list[str], blind: list[str], plan: Plan) -> None:

@@ -13,6 +13,7 @@ Modules, in reading order:
     reading      decodes records into entries
     files        the files of the log: heads, indexes, scanning
     segments     the log: append, sync, read by position
+    poison       stops the writers of a log or a stream after a failed sync
     liveness     counts the live entries of each file
     recovery     reads the log when it is opened, and deals with damage
     findings     damage that was found, and the quarantine directory

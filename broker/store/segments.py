@@ -23,7 +23,6 @@ from broker.store.disk import (
     DamagedStore,
     Disk,
     File,
-    Poisoned,
     StoreError,
     WriteFailed,
 )
@@ -41,6 +40,7 @@ from broker.store.files import (
 )
 from broker.store.layout import GROUP, HEADER_SIZE
 from broker.store.liveness import Liveness
+from broker.store.poison import PoisonableWriter
 from broker.store.reading import BAD, RecordReader, group_members
 from broker.store.records import Records, closing_record
 from broker.store.recovery import Recoverer, Recovery, Replay, ignore_progress
@@ -54,7 +54,7 @@ _FIRST_READ_SIZE: Final[i64] = 8_192
 _NEXT_READ_SIZE: Final[i64] = 65_536
 
 
-class SegmentLog:
+class SegmentLog(PoisonableWriter):
     """A log in a directory of segments.
 
     `salt` is a random number below 2**32, used for a new log. An existing log keeps its salt.
@@ -63,15 +63,13 @@ class SegmentLog:
     def __init__(
         self, disk: Disk, directory: str, segment_size: int = SEGMENT_SIZE, salt: int = 0
     ) -> None:
-        self.disk = disk
+        super().__init__(disk)
         self.directory = directory
         self.segment_size: i64 = segment_size
         #: Files in the order of their positions: at most one checkpoint, then segments.
         self.files: list[LogFile] = []
         #: The last position in the log.
         self.last: i64 = 0
-        #: The reason for which the log is stopped; empty if it is not stopped.
-        self.poisoned = ""
         #: The reason for which checkpoints are disabled; empty if they are enabled. They are
         #: disabled once damage is found that is not in the quarantine, because a checkpoint would
         #: remove the damaged file.
@@ -189,7 +187,7 @@ class SegmentLog:
 
         Raise WriteFailed if the batch can be appended again later, Poisoned if it cannot.
         """
-        self._check()
+        self.check_poisoned()
         assert not self._unsynced, "the batch before is not synced"
         if records.count == 0:
             return
@@ -228,7 +226,7 @@ class SegmentLog:
         Only now are the appended entries counted as live or settled. These counts decide which
         files are dropped.
         """
-        self._check()
+        self.check_poisoned()
         file, handle = self._active, self._handle
         if not self._unsynced or file is None or handle is None:
             return
@@ -259,11 +257,6 @@ class SegmentLog:
         """
         self.liveness.settle(self.files, queue, position)
 
-    def poison(self, reason: str) -> None:
-        """Stop the log, so that all later writes fail with this reason. Always raise Poisoned."""
-        self.poisoned = reason
-        self._check()
-
     def sync_directory(self) -> None:
         """Make creations, renames and removals of files durable. Raise Poisoned if this fails."""
         directory = self._directory
@@ -272,12 +265,6 @@ class SegmentLog:
             directory.sync()
         except OSError as error:
             self.poison(os_error_text(self.directory, "sync", error))
-
-    def _check(self) -> None:
-        if self.poisoned:
-            raise Poisoned(
-                f"{self.poisoned}. The store is stopped: repair the disk, then restart the broker"
-            )
 
     def _cut_back(self, file: LogFile, handle: File, error: OSError) -> None:
         """Remove the bytes that a failed write left, and raise WriteFailed."""
@@ -302,7 +289,7 @@ class SegmentLog:
         try:
             handle.write(0, head.encode())
         except OSError as error:
-            self._discard(file.path, os_error_text(file.path, "write", error), error)
+            self.discard(file.path, os_error_text(file.path, "write", error), error)
         try:
             handle.sync()
         except OSError as error:
@@ -317,14 +304,6 @@ class SegmentLog:
         self.synced_size = DATA_START
         self._active, self._handle = file, handle
         return file, handle
-
-    def _discard(self, path: str, reason: str, error: OSError) -> None:
-        """Remove a new segment that could not be made, and raise WriteFailed."""
-        try:
-            self.disk.remove(path)
-        except OSError as failure:
-            self.poison(f"{reason}, and cannot remove it: {failure.strerror or failure}")
-        raise WriteFailed(reason, error.errno or 0) from error
 
     # -- reading
 

@@ -20,8 +20,9 @@ from zlib import crc32
 from mypy_extensions import i64
 
 from broker.store.contract import StreamWrite
-from broker.store.disk import NO_DESCRIPTORS, TRANSIENT, Disk, File, Poisoned, WriteFailed
+from broker.store.disk import NO_DESCRIPTORS, TRANSIENT, Disk, File, WriteFailed
 from broker.store.files import os_error_text
+from broker.store.poison import PoisonableWriter
 from broker.stream.arrow import END_OF_STREAM, SCHEMA_SIZE, encode_schema
 from broker.stream.open_files import FileUser, OpenFiles
 from broker.stream.rows import BatchSink, CapturedRows, EncodedBatch, RowCodecs, RowWriter
@@ -81,7 +82,7 @@ class ActiveFile(FileUser):
         return True
 
 
-class SegmentWriter:
+class SegmentWriter(PoisonableWriter):
     """The appender of one stream: writes batches to the active segment, and begins new segments.
 
     Used by the store's writer thread only.
@@ -90,7 +91,7 @@ class SegmentWriter:
     def __init__(
         self, disk: Disk, root: str, vhost: str, name: str, number: int, writing: OpenFiles
     ) -> None:
-        self.disk = disk
+        super().__init__(disk)
         self.directory = f"{root}/{directory_name(vhost)}/{directory_name(name)}"
         self.number = number
         #: Size at which a segment is full, in bytes.
@@ -99,7 +100,6 @@ class SegmentWriter:
         #: True if the stream is new: files in its directory belong to a deleted stream with
         #: its name.
         self.is_new = False
-        self.poisoned = ""
         self._root = root
         #: The active segment with its durable batches, which the archive adds, and the same segment
         #: with all batches that were written.
@@ -128,7 +128,7 @@ class SegmentWriter:
 
         Raise WriteFailed if the batch can be appended again later, Poisoned if it cannot.
         """
-        self._check()
+        self.check_poisoned()
         segment, written, file = self._segment, self._written, self._open_file()
         if (
             segment is None
@@ -147,7 +147,7 @@ class SegmentWriter:
             try:
                 file.truncate(place)
             except OSError as failure:
-                self._poison(f"{reason}, and cannot truncate it: {failure.strerror or failure}")
+                self.poison(f"{reason}, and cannot truncate it: {failure.strerror or failure}")
             raise WriteFailed(reason, error.errno or 0) from error
         placed = WrittenBatch(segment, place, encoded)
         placed.add_to(written)
@@ -155,14 +155,14 @@ class SegmentWriter:
 
     def sync(self) -> None:
         """Make all appended batches durable. Raise Poisoned if this fails, or has failed before."""
-        self._check()
+        self.check_poisoned()
         file, segment = self._active.file, self._segment
         if not self._active.unsynced or file is None or segment is None:
             return
         try:
             file.sync()
         except OSError as error:
-            self._poison(os_error_text(segment.path, "sync", error))
+            self.poison(os_error_text(segment.path, "sync", error))
         self._active.unsynced = False
 
     def forget(self) -> None:
@@ -184,27 +184,17 @@ class SegmentWriter:
             file.write(written.size, END_OF_STREAM)
         except OSError as error:
             if error.errno not in TRANSIENT:
-                self._poison(os_error_text(segment.path, "finish", error))
+                self.poison(os_error_text(segment.path, "finish", error))
             return
         try:
             file.sync()
         except OSError as error:
-            self._poison(os_error_text(segment.path, "sync", error))
+            self.poison(os_error_text(segment.path, "sync", error))
         try:
             write_index(self.disk, written)
         except OSError as error:
             if error.errno not in TRANSIENT:
-                self._poison(os_error_text(segment.path, "write the index of", error))
-
-    def _poison(self, reason: str) -> None:
-        self.poisoned = reason
-        self._check()
-
-    def _check(self) -> None:
-        if self.poisoned:
-            raise Poisoned(
-                f"{self.poisoned}. The store is stopped: repair the disk, then restart the broker"
-            )
+                self.poison(os_error_text(segment.path, "write the index of", error))
 
     def _roll(self, base: i64) -> tuple[Segment, Segment, File]:
         """Create the next segment and make it durable, before any batch is written to it.
@@ -224,28 +214,20 @@ class SegmentWriter:
         try:
             file.write(0, encode_schema(self.number, self.epoch, int(base)))
         except OSError as error:
-            self._discard(path, os_error_text(path, "write", error), error)
+            self.discard(path, os_error_text(path, "write", error), error)
         try:
             file.sync()
             self.disk.sync_directory(self.directory)
         except OSError as error:
             reason = os_error_text(path, "sync", error)
             if error.errno in NO_DESCRIPTORS:  # The directory could not be opened to sync it.
-                self._discard(path, reason, error)
-            self._poison(reason)
+                self.discard(path, reason, error)
+            self.poison(reason)
         self._segment, self._written = (
             Segment(self.disk, path, self.epoch, int(base)) for _ in range(2)
         )
         self._active.file = file
         return self._segment, self._written, file
-
-    def _discard(self, path: str, reason: str, error: OSError) -> None:
-        """Remove a new segment that could not be made, and raise WriteFailed."""
-        try:
-            self.disk.remove(path)
-        except OSError as failure:
-            self._poison(f"{reason}, and cannot remove it: {failure.strerror or failure}")
-        raise WriteFailed(reason, error.errno or 0) from error
 
     def _begin_epoch(self) -> None:
         """Make the directory, and choose an epoch above all epochs in it.

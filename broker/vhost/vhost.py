@@ -53,7 +53,7 @@ from broker.routing.plan_index import first_word
 from broker.routing.plan_search import SearchSlot
 from broker.routing.publish_context import PublishContext
 from broker.routing.resolved_targets import ResolvedTargets
-from broker.routing.route import CcRoute, Route
+from broker.routing.route import MessageRoute, Route
 from broker.routing.subscriber import Subscriber
 from broker.store.contract import MessageStored, Store, Ticket, Undefined
 from broker.stream.streams import Streams
@@ -366,7 +366,7 @@ class VirtualHost(DeadLetterHost):
         plan = self._planner.plan_keys(context.identity, exchange, keys, properties, None, slot)
         if plan is None:
             return None
-        route = CcRoute(exchange, keys, blind, plan)
+        route = MessageRoute(exchange, keys, blind, plan)
         route.origin = context.origin
         return route
 
@@ -428,7 +428,7 @@ class VirtualHost(DeadLetterHost):
         for full in refusing:
             full.refuse(message)
         if message.qos > AT_MOST_ONCE and plan.durable:
-            entry = route.entry if isinstance(route, CcRoute) and not refusing else None
+            entry = route.entry if isinstance(route, MessageRoute) and not refusing else None
             if entry is None:
                 self._store_message(message, plan, refusing, ticket)
             else:
@@ -443,7 +443,9 @@ class VirtualHost(DeadLetterHost):
         if plan.streams and ticket is not None:
             self.store.wait_for_next_batch(ticket)
         for waiting in plan.delays:
-            self._delay(waiting, message, route.blind if isinstance(route, CcRoute) else [], ticket)
+            self._delay(
+                waiting, message, route.blind if isinstance(route, MessageRoute) else [], ticket
+            )
         (plan.relay if message.qos == AT_MOST_ONCE else plan.reliable_relay).offer(message)
         if refusing:
             context.count_fate(REFUSED)
@@ -521,7 +523,7 @@ class VirtualHost(DeadLetterHost):
             )
         waiting.put(copy)
 
-    def prepare(self, route: CcRoute, message: Message) -> None:
+    def prepare(self, route: MessageRoute, message: Message) -> None:
         """Encode the store's entry for a persistent message before the message is published.
 
         Do nothing if a queue of the plan stores an annotation with the message: `Queue.annotate`

@@ -6,10 +6,11 @@ from broker.broker import Broker
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
 from protocols.connection import EXPELLED, Connection, Peer
+from protocols.front import Reauthorization
 from protocols.mqtt.codec.journal_codec import MqttPacketParser
 from protocols.mqtt.connection.connection import MqttConnection
 from protocols.mqtt.connection.login import Login
-from protocols.mqtt.connection.reauthorization import AllSessionsReauthorization
+from protocols.mqtt.connection.reauthorization import SLICE, review_session
 from protocols.mqtt.connection.service import MqttService
 from protocols.mqtt.options import MqttOptions
 
@@ -19,7 +20,12 @@ class MqttFront(MqttService):
 
     def __init__(self, broker: Broker, options: MqttOptions | None = None) -> None:
         super().__init__(broker, options or MqttOptions())
-        self._all_sessions: AllSessionsReauthorization | None = None
+        self._sessions_reauthorization = Reauthorization(
+            broker.agenda,
+            SLICE,
+            self.sessions.all,
+            lambda session: review_session(self, session),
+        )
         broker.streams.codecs.packet_parser = MqttPacketParser()
 
     def connect(self, peer: Peer) -> Connection:
@@ -32,9 +38,7 @@ class MqttFront(MqttService):
         are away.
         """
         super().reauthorize()
-        if self._all_sessions is None or not self._all_sessions.again():
-            self._all_sessions = AllSessionsReauthorization(self, self.broker.agenda)
-            self.broker.agenda.add(self._all_sessions)
+        self._sessions_reauthorization.start()
 
     def delete_session(self, vhost: VirtualHost, client_id: str, ticket: Ticket | None) -> bool:
         """End the session of a client identifier, and return True if there was one.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import shutil
-from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -12,54 +10,24 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pamqp.commands as spec
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.limits import BrokerLimits
-from broker.routing.exchanges import TopicExchange
-from broker.store.contract import Defined
 from broker.vhost.background import BINDINGS_PER_SLICE
 from protocols.amqp.codec.tables import write_table
-from tests.clients import World, marshal, mqtt_publish, publication
-from tests.store.homes import Home, bindings, listing, numbers, options
+from tests.clients import World, marshal, publication
+from tests.store.homes import Home, bindings, listing, numbers
+from tests.store.redeclared import Step, amqp, bind, exchange, queue, visit
 from tests.wire.amqp.speech import header, long, method, names, read, short, split
 from tests.wire.mqtt.client import (
-    ACCEPTED,
     DISCONNECT,
     RESUMED,
     Client,
     connect,
     publications,
-    suback,
     subscribe,
     unsubscribe,
 )
-
-Step = Callable[[World], object]
-
-
-def amqp(*methods: Any) -> Step:
-    """Send a method over a new connection on channel 1, and return the reply, which may be a
-    refusal.
-    """
-    return lambda world: world.amqp().send(*methods)
-
-
-def exchange(name: str, kind: str = "topic", **more: Any) -> Any:
-    return spec.Exchange.Declare(exchange=name, exchange_type=kind, durable=True, **more)
-
-
-def queue(name: str, **arguments: Any) -> Any:
-    return spec.Queue.Declare(
-        queue=name,
-        durable=True,
-        arguments={name.replace("_", "-"): value for name, value in arguments.items()},
-    )
-
-
-def bind(source: str, name: str, key: str = "", **more: Any) -> Any:
-    return spec.Queue.Bind(exchange=source, queue=name, routing_key=key, **more)
 
 
 def deliveries(world: World) -> dict[str, list[bytes]]:
@@ -91,6 +59,7 @@ def deliveries(world: World) -> dict[str, list[bytes]]:
 
 
 KEYS = ["", "a", "a.b", "b", "a.b.c", "q0", "q1", "$x.a"]
+
 HEADERS: dict[str, dict[str, Any]] = {
     "plain": {},
     "red": {"colour": "red"},
@@ -102,11 +71,17 @@ HEADERS: dict[str, dict[str, Any]] = {
 
 
 EXCHANGES = ["e0", "e1", "e2"]
+
 SOURCES = [*EXCHANGES, *EXCHANGES, "amq.topic", "amq.fanout", "amq.headers", "amq.direct", "gone"]
+
 QUEUES = ["q0", "q1", "q2"]
+
 SESSIONS = ["s0", "s1"]
+
 PATTERNS = ["", "a", "a.*", "#", "a.#", "*.b", "b", "q0"]
+
 FILTERS = ["a", "a/#", "+", "#", "+/b", "b", "a/b"]
+
 ARGUMENTS: list[dict[str, Any]] = [
     {},
     {},
@@ -114,6 +89,7 @@ ARGUMENTS: list[dict[str, Any]] = [
     {"x_message_ttl": 60_000, "x_overflow": "reject-publish"},
     {"x_dead_letter_exchange": "e0", "x_dead_letter_routing_key": "a"},
 ]
+
 OPTIONS: list[dict[str, Any]] = [
     {},
     {},
@@ -123,6 +99,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"arguments": {"alternate-exchange": "e2"}},
     {"arguments": {"alternate-exchange": "amq.fanout", "x-matcher": "bitmap"}},
 ]
+
 BINDING_ARGUMENTS: list[dict[str, Any]] = [
     {},
     {},
@@ -131,6 +108,7 @@ BINDING_ARGUMENTS: list[dict[str, Any]] = [
 ]
 
 some = st.sampled_from
+
 declarations: st.SearchStrategy[Step] = st.one_of(
     st.builds(
         lambda name, kind, more: amqp(exchange(name, kind, **more)),
@@ -214,10 +192,6 @@ declarations: st.SearchStrategy[Step] = st.one_of(
         some(FILTERS),
     ),
 )
-
-
-def visit(world: World, name: str, packet: bytes) -> None:
-    Client(world, connect(name, clean=False)).send(packet, DISCONNECT)
 
 
 def go(world: World) -> None:
@@ -458,269 +432,3 @@ def test_a_queue_declared_anew_has_a_number_of_its_own(tmp_path: Path) -> None:
         assert int(world.queue("q").number) not in seen
         seen.add(int(world.queue("q").number))
         world.crash()
-
-
-# -- definitions that are invalid now
-
-
-#: A valid binding.
-WAY: dict[str, object] = {
-    "source": -4,
-    "destination": 1,
-    "key": "",
-    "grammar": "amqp",
-    "assurance": 0,
-    "arguments": {},
-}
-
-
-def test_a_matcher_that_is_not_allowed_now_is_reported_and_is_back_when_it_is(
-    tmp_path: Path,
-) -> None:
-    world = Home(tmp_path)
-    amqp(
-        exchange("e", arguments={"x-matcher": "bitmap"}),
-        queue("q"),
-        bind("e", "q", "a.#"),
-        bind("amq.topic", "q", "b"),
-    )(world)
-    before, known = listing(world), numbers(world)
-    world.crash()
-    strict = BrokerLimits()
-    strict.matcher, strict.matchers = "trie", ["trie"]
-    for _ in range(2):
-        world = Home(tmp_path, strict)
-        assert [(one.kind, one.vhost, one.name) for one in world.report.refused[:1]] == [
-            ("exchange", "/", "e")
-        ]
-        assert "x-matcher" in world.report.refused[0].reason
-        assert [one.kind for one in world.report.refused] == ["exchange", "binding"]
-        assert world.report.restored == {"vhost": 1, "queue": 1, "binding": 1}
-        assert {row[0] for row in bindings(world)} == {"amq.topic"}
-        world.crash()
-    world = Home(tmp_path)
-    assert (listing(world), numbers(world)) == (before, known)
-    found = world.vhost.exchanges["e"]
-    assert isinstance(found, TopicExchange) and found.algorithm == "bitmap"
-    world.crash()
-
-
-def test_what_is_declared_in_the_place_of_something_refused_has_none_of_its_bindings(
-    tmp_path: Path,
-) -> None:
-    world = Home(tmp_path)
-    amqp(exchange("e", arguments={"x-matcher": "bitmap"}), queue("q"), bind("e", "q", "a.#"))(world)
-    world.crash()
-    strict = BrokerLimits()
-    strict.matcher, strict.matchers = "trie", ["trie"]
-    world = Home(tmp_path, strict)
-    amqp(exchange("e"), bind("e", "q", "new"))(world)
-    world.crash()
-    world = Home(tmp_path)
-    assert world.report.refused == []
-    assert [row[4] for row in bindings(world)] == ["new"]
-    world.crash()
-
-
-@pytest.mark.parametrize(
-    ("entry", "says"),
-    [
-        (
-            Defined(
-                "/", "queue", "q", {"auto_delete": False, "arguments": {"x-overflow": "backwards"}}
-            ),
-            "x-overflow",
-        ),
-        (Defined("/", "queue", "q", {"auto_delete": False}), "arguments is None"),
-        (Defined("/", "queue", "q", {"auto_delete": 1, "arguments": {}}), "auto_delete is 1"),
-        (
-            Defined(
-                "/",
-                "exchange",
-                "e",
-                {"type": "x-new", "auto_delete": False, "internal": False, "arguments": {}},
-            ),
-            "exchange type",
-        ),
-        (
-            Defined(
-                "/",
-                "exchange",
-                "amq.topic",
-                {"type": "topic", "auto_delete": False, "internal": False, "arguments": {}},
-            ),
-            "already",
-        ),
-        (Defined("/", "session", "s", {}), "away_since"),
-        (
-            Defined("/", "binding", "b", {"source": -4, "destination": 99, "key": ""}),
-            "destination, number 99",
-        ),
-        (
-            Defined("/", "binding", "b", {"source": 98, "destination": -4, "key": ""}),
-            "source, number 98",
-        ),
-        (
-            Defined("/", "binding", "b", {"source": 1, "destination": 1, "key": ""}),
-            "not an exchange",
-        ),
-        (Defined("/", "binding", "b", WAY | {"grammar": "stomp"}), "grammar"),
-        (
-            Defined("/", "binding", "b", WAY | {"source": -5, "arguments": {"x-match": "some"}}),
-            "x-match",
-        ),
-        (Defined("/", "binding", "b", WAY | {"key": None}), "key is None"),
-    ],
-)
-def test_what_does_not_fit_is_reported_and_the_rest_is_there(
-    tmp_path: Path, entry: Defined, says: str
-) -> None:
-    world = Home(tmp_path)
-    amqp(queue("other"), bind("amq.topic", "other", "a"))(world)
-    before = listing(world)
-    position = int(world.store.position) + 1
-    world.catalog.write([(position, entry)], position)
-    world.crash()
-    world = Home(tmp_path)
-    [refused] = [one for one in world.report.refused if one.kind != "vhost"]
-    assert says in refused.reason
-    assert (refused.number, refused.vhost, refused.kind, refused.name) == (
-        position,
-        entry.vhost,
-        entry.kind,
-        entry.name,
-    )
-    assert listing(world) == before
-    assert world.store.position == position
-    world.crash()
-
-
-def test_a_bound_that_is_smaller_now_loses_nothing(tmp_path: Path) -> None:
-    world = Home(tmp_path)
-    amqp(queue("a"), queue("b"), exchange("e"), exchange("f"))(world)
-    visit(world, "s", subscribe(1, ("a", 1)))
-    visit(world, "t", subscribe(1, ("a", 1)))
-    before = listing(world)
-    world.crash()
-    small, one = BrokerLimits(), options(100)
-    small.queues = small.exchanges = one.sessions = 1
-    world = Home(tmp_path, small, one)
-    assert listing(world) == before
-    assert names(world.amqp().send(queue("c"))) == ["Connection.Close"]
-    assert Client(world, connect("new", clean=False)).greeting == b"\x20\x02\x00\x03"
-    assert Client(world, connect("s", clean=False)).greeting == RESUMED
-    world.crash()
-
-
-# -- sessions
-
-
-def test_a_session_is_there_with_its_subscriptions_and_hears_what_it_asked_for(
-    tmp_path: Path,
-) -> None:
-    world = Home(tmp_path)
-    client = Client(world, connect("c", clean=False))
-    client.send(
-        subscribe(1, ("a", 0), ("b", 1), ("c/#", 2), ("d", 1)),
-        unsubscribe(2, "d"),
-        subscribe(3, ("b", 2)),
-    )
-    Client(world, connect("fleeting")).send(subscribe(1, ("a", 1)))
-    world.crash()
-    world = Home(tmp_path)
-    assert [session.name for session in world.mqtt_front.sessions.all()] == ["c"]
-    assert len(world.vhost.subscribers) == len(world.vhost.inboxes) == 1
-    assert not world.mqtt_front.sessions.all()[0].describe()["connected"]
-    writer = Client(world, connect("w"))
-    for serial, topic in enumerate(["a", "b", "c/x", "d"], start=1):
-        writer.send(mqtt_publish(topic, topic.encode(), 2, serial))
-    client = Client(world, connect("c", clean=False))
-    # The numbers of an inbox that was empty do not begin again at 1.
-    first = publications(client.greeting)[0].packet_id
-    assert first > 1
-    assert client.greeting == RESUMED + mqtt_publish("b", b"b", 2, first) + mqtt_publish(
-        "c/x", b"c/x", 2, first + 1
-    )
-    writer.send(mqtt_publish("a", b"live"))
-    assert client.read() == mqtt_publish("a", b"live")
-    assert client.send(unsubscribe(4, "b"), subscribe(5, ("a", 1)))[-5:] == suback(5, 1)
-    assert {row[4]: row[5] for row in bindings(world)} == {"a": 1, "c/#": 2}
-    assert Client(world, connect("c")).greeting == ACCEPTED
-    world.settle()
-    world.crash()
-    world = Home(tmp_path)
-    assert world.report.restored == {"vhost": 1}
-    world.crash()
-
-
-def left(directory: Path, seconds: int = 100) -> None:
-    """Return the data directory of a session whose client disconnected 10 s before the crash."""
-    world = Home(directory, mqtt=options(seconds))
-    Client(world, connect("c", clean=False)).send(DISCONNECT)
-    world.sleep(10_000)
-    world.crash()
-
-
-def alive(world: World) -> list[str]:
-    return sorted(session.name for session in world.mqtt_front.sessions.all())
-
-
-@pytest.mark.parametrize(
-    ("down", "expected"),
-    [(0, 90_000), (50, 40_000), (89, 1_000), (90, 0), (5_000, 0), (-9, 99_000), (-500, 100_000)],
-)
-@pytest.mark.parametrize("now", [1, 90_000, 10_000_000])
-def test_time_away_goes_on_while_the_broker_is_down(
-    tmp_path: Path, down: int, expected: int, now: int
-) -> None:
-    """Time is taken from the wall clock. If the clock was set back, sessions do not age."""
-    left(tmp_path)
-    world = Home(tmp_path, mqtt=options(100), now=now, wall=1_700_000_010.0 + down)
-    if expected:
-        assert world.broker.agenda.deadline == now + expected
-        world.sleep(expected - 1)
-        assert alive(world) == ["c"]
-    world.sleep(1)
-    assert alive(world) == []
-    assert world.mqtt_front.sessions.expired == 1
-    world.crash()
-    world = Home(tmp_path)
-    assert world.report.restored == {"vhost": 1}
-    world.crash()
-
-
-def test_a_session_in_use_at_a_crash_is_away_from_the_first_start_on(tmp_path: Path) -> None:
-    world = Home(tmp_path, mqtt=options(100))
-    Client(world, connect("c", clean=False)).send(DISCONNECT)
-    world.sleep(99_000)
-    Client(world, connect("c", clean=False))
-    world.sleep(1_000_000)
-    world.crash()
-    wall = 1_700_002_000.0
-    for start in range(3):  # The client does not come back, and the broker crashes again and again.
-        world = Home(tmp_path, mqtt=options(100), wall=wall + 30 * start)
-        world.turn()
-        assert alive(world) == ["c"]
-        world.crash()
-    world = Home(tmp_path, mqtt=options(100), wall=wall + 99)
-    world.sleep(999)
-    assert alive(world) == ["c"]
-    world.sleep(1)
-    assert alive(world) == []
-    world.crash()
-
-
-def test_each_restored_session_has_its_own_time(tmp_path: Path) -> None:
-    world, chance, order = Home(tmp_path, mqtt=options(100)), random.Random(3), list(range(20))
-    clients = {number: Client(world, connect(f"c{number}", clean=False)) for number in order}
-    chance.shuffle(order)
-    for number in order:
-        clients[number].send(DISCONNECT)
-        world.sleep(1_000)
-    world.crash()
-    world = Home(tmp_path, mqtt=options(100), wall=1_700_000_030.0)
-    world.sleep(69_500)
-    for gone in range(21):
-        assert alive(world) == sorted(f"c{number}" for number in order[gone:])
-        world.sleep(1_000)
-    world.crash()

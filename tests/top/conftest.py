@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 import uvloop
 
 from broker.store.disk import Disk
+from tests.authority import Authority
 from trellis.settings import Settings
 
 pytest.register_assert_rewrite("tests.top.running")
@@ -23,6 +25,12 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    """Make a certificate authority in a new directory."""
+    return Authority(tmp_path / "certificates")
 
 
 @pytest_asyncio.fixture

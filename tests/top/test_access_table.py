@@ -55,11 +55,6 @@ PARTS: Final = {
 }
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path / "certificates")
-
-
 class Framed(Socket):
     """A WebSocket client as a stream of bytes."""
 

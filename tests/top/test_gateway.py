@@ -12,6 +12,7 @@ import signal
 import socket
 import ssl
 import sys
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -23,6 +24,7 @@ from tests.top.conftest import Start
 from tests.top.running import KNOWN, Running, Socket, parsed, settings
 from tests.top.test_api import ADMIN, api
 from trellis.http import contract
+from trellis.http.gateway.app import Gateway
 from trellis.http.gateway.connections import (
     IDLE_SECONDS,
     GatewayAcceptor,
@@ -33,7 +35,7 @@ from trellis.http.gateway.link import BrokerLink
 from trellis.http.gateway_process import GatewayProcess
 from trellis.http.management import api as routes
 from trellis.http.management.answers import Call, Empty
-from trellis.settings import SettingsError
+from trellis.settings import Http, SettingsError, Tls
 
 PLAIN: Final = KNOWN | {"name": "plain", "tags": ("management",)}
 LOOPBACK: Final = ADMIN | {"name": "here", "loopback_only": True}
@@ -463,22 +465,50 @@ async def test_a_slow_change_ends_although_a_slow_reading_request_does_not(
         routes.ROUTES[:] = kept
 
 
-async def test_the_description_is_compressed_once(
-    broker: Running,
-) -> None:
-    client = await broker.socket("http")
-    bodies = []
-    for _ in range(2):
-        await client.send(get("/api/openapi.json", "Accept-Encoding: gzip\r\n"))
-        status, headers, body = await response(client)
-        assert (status, headers["content-encoding"]) == (200, "gzip")
-        bodies.append(body)
-    _, plain = await broker.get("http", "/api/openapi.json")
-    assert bodies[0] == bodies[1]
-    assert gzip.decompress(bodies[0]) == plain
-    # Texts that are compressed for one response have the level 1, which favours speed.
-    assert len(bodies[0]) < len(gzip.compress(plain, 1))
-    client.close()
+def _uncounted(reason: str) -> None:
+    raise AssertionError(f"a connection was closed: {reason}")
+
+
+async def test_the_description_is_compressed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def compress(data: bytes, level: int = 9) -> bytes:
+        calls.append(level)
+        return real(data, level)
+
+    real = gzip.compress
+    monkeypatch.setattr(gzip, "compress", compress)
+    greeting = contract.Greeting("info", 1.0, "1", Http(), Tls(), [], [])
+    ours, theirs = socket.socketpair()
+    link = BrokerLink(theirs, lambda: None)
+    transport, _ = await asyncio.get_running_loop().create_connection(lambda: link, sock=ours)
+    gateway = Gateway(link, greeting, OpenConnections(16, 16, _uncounted))
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": "GET",
+        "raw_path": b"/api/openapi.json",
+        "query_string": b"",
+        "headers": [(b"accept-encoding", b"gzip")],
+        "client": ("127.0.0.1", 1),
+    }
+
+    async def receive() -> dict[str, Any]:
+        raise AssertionError("the request has no body")
+
+    async def send(event: MutableMapping[str, Any]) -> None:
+        events.append(event)
+
+    events: list[MutableMapping[str, Any]] = []
+    for _ in range(3):
+        await gateway(scope, receive, send)
+    heads = [event for event in events if event["type"] == "http.response.start"]
+    assert [head["status"] for head in heads] == [200] * 3
+    bodies = {event["body"] for event in events if event.get("body")}
+    assert len(bodies) == 1 and b"openapi" in gzip.decompress(bodies.pop())
+    # A text that is kept has the level 9, which favours size.
+    assert calls == [9]
+    transport.close()
+    theirs.close()
 
 
 async def test_pauses_in_accepting_are_counted_and_name_the_setting(

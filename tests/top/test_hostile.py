@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -35,11 +34,6 @@ BEGINNINGS: Final = {
     "ws": b"GET /ws HTTP/1.1\r\nX: ",
     **dict.fromkeys(("amqps", "mqtts", "wss"), b"\x16\x03\x01\x3f\x00\x01\x00\x3e\x00"),
 }
-
-
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path / "certificates")
 
 
 def every_door(authority: Authority, **more: Any) -> dict[str, Any]:

@@ -23,11 +23,6 @@ from tests.top.running import KNOWN, PATIENCE, Mqtt0, Running, settings
 from trellis.settings import Settings
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path / "certificates")
-
-
 def secure(authority: Authority, file: Path, **more: Any) -> dict[str, Any]:
     listener = {"enabled": True, "port": 0, "host": "127.0.0.1"}
     return {"mqtts": listener, "tls": {"certificate": str(file), "ca": str(authority.file)}} | more

@@ -52,7 +52,11 @@ def list_streams(broker: Broker, identity: Identity) -> Iterator[Row | None]:
     for vhost in list(broker.vhosts.values()):
         within = identity.for_vhost(vhost.name)
         for queue in list(vhost.queues.values()):
-            if within is not None and isinstance(queue, StreamQueue) and _may_read(within, queue):
+            if (
+                within is not None
+                and isinstance(queue, StreamQueue)
+                and within.allows("read", "queue", queue.name, vhost.name)
+            ):
                 archive = queue.archive
                 yield {
                     "vhost": vhost.name,
@@ -171,14 +175,6 @@ def _find_archive(broker: Broker, identity: Identity, query: Mapping[str, str]) 
             + ("" if queue is None else ": this queue is of another type"),
         )
     return queue.archive
-
-
-def _may_read(identity: Identity, queue: StreamQueue) -> bool:
-    try:
-        identity.may("read", "queue", queue.name, queue.vhost)
-    except BrokerError:
-        return False
-    return True
 
 
 def _check_parameters(query: Mapping[str, str], *known: str) -> None:

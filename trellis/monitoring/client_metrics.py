@@ -43,24 +43,22 @@ def add_connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> 
             len(front.connections),
             protocol=front.name,
         )
-        for reason, count in sorted(front.closed.items()):
-            page.counter(
-                "trellis_connections_closed",
-                "Total number of connections closed, by protocol and reason.",
-                count,
-                protocol=front.name,
-                reason=reason,
-            )
+        page.counter_by(
+            "reason",
+            "trellis_connections_closed",
+            "Total number of connections closed, by protocol and reason.",
+            front.closed,
+            protocol=front.name,
+        )
     for name, counted in [*node.logins.items(), ("http", http.logins)]:
         logins = {outcome: counted.get(outcome, 0) for outcome in ("accepted", "refused", "busy")}
-        for outcome, count in logins.items():
-            page.counter(
-                "trellis_logins",
-                "Total number of logins, by protocol and outcome.",
-                count,
-                protocol=name,
-                outcome=outcome,
-            )
+        page.counter_by(
+            "outcome",
+            "trellis_logins",
+            "Total number of logins, by protocol and outcome.",
+            logins,
+            protocol=name,
+        )
         page.counter(
             "rabbitmq_auth_attempts",
             "Total number of authentication attempts.",
@@ -79,14 +77,13 @@ def add_connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> 
             logins["refused"] + logins["busy"],
             protocol=name,
         )
-    for reason, count in node.admission.refused.items():
-        page.counter(
-            "trellis_connections_refused",
-            "Total number of connections refused before their login, by reason. "
-            "With reason descriptors, number of pauses in accepting connections.",
-            count,
-            reason=reason,
-        )
+    page.counter_by(
+        "reason",
+        "trellis_connections_refused",
+        "Total number of connections refused before their login, by reason. "
+        "With reason descriptors, number of pauses in accepting connections.",
+        node.admission.refused,
+    )
     for limit in node.rates.limits:
         page.counter(
             "trellis_rate_waits",
@@ -111,22 +108,20 @@ def add_listeners(page: MetricsPage, node: BrokerNode) -> None:
     """Add the metrics of TLS and WebSockets by listener, and of certificates."""
     for listener, context in node.listener_contexts.items():
         if context.tls_context is not None:
-            for version, count in sorted(context.tls.handshakes.items()):
-                page.counter(
-                    "trellis_tls_handshakes",
-                    "Total number of TLS handshakes completed, by TLS version.",
-                    count,
-                    listener=listener,
-                    version=version,
-                )
-            for reason, count in sorted(context.tls.failures.items()):
-                page.counter(
-                    "trellis_tls_failures",
-                    "Total number of failed TLS connections, by reason.",
-                    count,
-                    listener=listener,
-                    reason=reason,
-                )
+            page.counter_by(
+                "version",
+                "trellis_tls_handshakes",
+                "Total number of TLS handshakes completed, by TLS version.",
+                context.tls.handshakes,
+                listener=listener,
+            )
+            page.counter_by(
+                "reason",
+                "trellis_tls_failures",
+                "Total number of failed TLS connections, by reason.",
+                context.tls.failures,
+                listener=listener,
+            )
             page.counter(
                 "trellis_tls_resumed",
                 "Total number of TLS handshakes that resumed an earlier TLS session.",
@@ -140,14 +135,13 @@ def add_listeners(page: MetricsPage, node: BrokerNode) -> None:
                 context.websocket.upgrades,
                 listener=listener,
             )
-            for reason, count in sorted(context.websocket.refused.items()):
-                page.counter(
-                    "trellis_websocket_refused",
-                    "Total number of WebSocket requests refused, by reason.",
-                    count,
-                    listener=listener,
-                    reason=reason,
-                )
+            page.counter_by(
+                "reason",
+                "trellis_websocket_refused",
+                "Total number of WebSocket requests refused, by reason.",
+                context.websocket.refused,
+                listener=listener,
+            )
     for file, ends in node.certificates.expirations.items():
         page.gauge(
             "trellis_tls_certificate_end_seconds",
@@ -160,22 +154,20 @@ def add_listeners(page: MetricsPage, node: BrokerNode) -> None:
 def add_http(page: MetricsPage, http: HttpCounters) -> None:
     """Add the metrics of HTTP responses, and of the process that serves the API."""
     for listener, counters in http.listeners.items():
-        for status, count in sorted(counters.responses.items()):
-            page.counter(
-                "trellis_http_responses",
-                "Total number of HTTP responses, by status.",
-                count,
-                listener=listener,
-                status=str(status),
-            )
-        for reason, count in counters.closed.items():
-            page.counter(
-                "trellis_http_closed",
-                "Total number of HTTP connections closed without a response, by reason.",
-                count,
-                listener=listener,
-                reason=reason,
-            )
+        page.counter_by(
+            "status",
+            "trellis_http_responses",
+            "Total number of HTTP responses, by status.",
+            counters.responses,
+            listener=listener,
+        )
+        page.counter_by(
+            "reason",
+            "trellis_http_closed",
+            "Total number of HTTP connections closed without a response, by reason.",
+            counters.closed,
+            listener=listener,
+        )
     gateway = http.listeners.get("http")
     if gateway is not None:
         page.counter(

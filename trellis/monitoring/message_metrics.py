@@ -12,6 +12,28 @@ from trellis.monitoring.page import MetricsPage
 from trellis.server.node import BrokerNode
 
 
+def add_depth(page: MetricsPage, ready: int, unacked: int, **labels: str) -> None:
+    """Add the number of ready messages, of unacknowledged messages, and of both."""
+    page.gauge(
+        "rabbitmq_queue_messages_ready",
+        "Number of messages ready to be delivered, in queues and MQTT sessions.",
+        ready,
+        **labels,
+    )
+    page.gauge(
+        "rabbitmq_queue_messages_unacked",
+        "Number of messages delivered and not acknowledged yet.",
+        unacked,
+        **labels,
+    )
+    page.gauge(
+        "rabbitmq_queue_messages",
+        "Number of ready and unacknowledged messages.",
+        ready + unacked,
+        **labels,
+    )
+
+
 def add_queues(page: MetricsPage, node: BrokerNode, totals: list[VirtualHostTotals]) -> None:
     """Add the metrics of queues, exchanges, consumers and dead letters."""
     vhosts = node.broker.vhosts.values()
@@ -24,19 +46,7 @@ def add_queues(page: MetricsPage, node: BrokerNode, totals: list[VirtualHostTota
     page.gauge(
         "rabbitmq_consumers", "Number of consumers.", sum(int(each.consumers) for each in totals)
     )
-    page.gauge(
-        "rabbitmq_queue_messages_ready",
-        "Number of messages ready to be delivered, in queues and MQTT sessions.",
-        ready,
-    )
-    page.gauge(
-        "rabbitmq_queue_messages_unacked",
-        "Number of messages delivered and not acknowledged yet.",
-        unacked,
-    )
-    page.gauge(
-        "rabbitmq_queue_messages", "Number of ready and unacknowledged messages.", ready + unacked
-    )
+    add_depth(page, ready, unacked)
     page.counter(
         "rabbitmq_queues_declared",
         "Total number of queue declarations, of new and existing queues.",
@@ -173,25 +183,23 @@ def add_fates(
 ) -> None:
     """Add the number of messages and of copies by fate."""
     every = [ingress for vhost in vhosts for ingress in vhost.values()]
-    for at, fate in enumerate(MESSAGE_FATES):
-        page.counter(
-            "trellis_messages",
-            "Total number of messages published, by fate.",
-            sum(ingress.fates[at] for ingress in every),
-            fate=fate,
-        )
+    page.counter_by(
+        "fate",
+        "trellis_messages",
+        "Total number of messages published, by fate.",
+        {fate: sum(one.fates[at] for one in every) for at, fate in enumerate(MESSAGE_FATES)},
+    )
     page.counter(
         "trellis_copies_made",
         "Total number of message copies made for queues and MQTT sessions.",
         sum(ingress.copies for ingress in every),
     )
-    for at, fate in enumerate(COPY_FATES):
-        page.counter(
-            "trellis_copies",
-            "Total number of message copies removed, by fate.",
-            sum(each.fates[at] for each in totals),
-            fate=fate,
-        )
+    page.counter_by(
+        "fate",
+        "trellis_copies",
+        "Total number of message copies removed, by fate.",
+        {fate: sum(each.fates[at] for each in totals) for at, fate in enumerate(COPY_FATES)},
+    )
 
 
 def add_routes(

@@ -87,25 +87,7 @@ async def per_object_metrics(node: BrokerNode) -> MetricsPage:
     for vhost in list(node.broker.vhosts.values()):
         for queue in [*vhost.queues.values(), *vhost.inboxes.values()]:
             labels = {"vhost": vhost.name, "queue": queue.name}
-            ready, unacked = int(queue.depth), int(queue.unacked)
-            page.gauge(
-                "rabbitmq_queue_messages_ready",
-                "Number of messages ready to be delivered.",
-                ready,
-                **labels,
-            )
-            page.gauge(
-                "rabbitmq_queue_messages_unacked",
-                "Number of messages delivered and not acknowledged yet.",
-                unacked,
-                **labels,
-            )
-            page.gauge(
-                "rabbitmq_queue_messages",
-                "Number of ready and unacknowledged messages.",
-                ready + unacked,
-                **labels,
-            )
+            message_metrics.add_depth(page, int(queue.depth), int(queue.unacked), **labels)
             page.gauge(
                 "rabbitmq_queue_consumers",
                 "Number of consumers of the queue.",

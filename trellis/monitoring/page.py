@@ -6,6 +6,7 @@ Rendering takes 3 us for each series.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, Final
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -51,6 +52,13 @@ class MetricsPage:
     def counter(self, name: str, text: str, value: float, **labels: str) -> None:
         """Add a sample to a counter."""
         self.add(name, "counter", text, value, **labels)
+
+    def counter_by(
+        self, label: str, name: str, text: str, counts: Mapping[Any, float], **labels: str
+    ) -> None:
+        """Add a sample to a counter for each item of `counts`; its key is the value of `label`."""
+        for key in sorted(counts):
+            self.counter(name, text, counts[key], **labels, **{label: str(key)})
 
     async def render(self) -> bytes:
         """Return the text that Prometheus scrapes, and empty the page.

@@ -36,7 +36,7 @@ from broker.routing.plan_search import SearchSlot
 from broker.routing.planner import TOPICS
 from broker.routing.publish_context import PublishContext
 from broker.routing.resolved_targets import TargetPlans
-from broker.routing.route import CcRoute, Route
+from broker.routing.route import MessageRoute, Route
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.confirms import Confirms
@@ -141,7 +141,7 @@ class ChannelPublisher:
                 self._set_reply_queue(message)
         publication = self._numbered(message, present)
         if self.transaction is not None and route.plan.refusal is None:
-            keys = [route.key] if not isinstance(route, CcRoute) else route.keys
+            keys = [route.key] if not isinstance(route, MessageRoute) else route.keys
             targets = self._vhost.resolve_now(
                 self.context, route.exchange, keys, message.properties, slot
             )

@@ -17,7 +17,6 @@ import pamqp.commands as spec
 from mypy_extensions import i64
 
 from broker.access.identity import Identity
-from broker.errors import AccessRefused
 from broker.queues.consumer import Consumer, CreditPool, Delivery, MessageSource
 from broker.queues.queue import Queue
 from broker.vhost.vhost import VirtualHost
@@ -205,7 +204,7 @@ class ChannelReceiver(ConsumerOwner):
             if queue is self.replies or self.consumers.get(consumer.tag) is not consumer:
                 continue
             if queue.name not in readable:
-                readable[queue.name] = _may_read(identity, queue)
+                readable[queue.name] = identity.allows("read", "queue", queue.name, queue.vhost)
             if readable[queue.name]:
                 continue
             if not self._cancel_notify:
@@ -485,15 +484,6 @@ def unsubscribe_receivers(receivers: list[ChannelReceiver]) -> None:
         receiver.take_consumers(by_queue)
     for queue, consumers in by_queue.items():
         queue.unsubscribe_all(consumers)
-
-
-def _may_read(identity: Identity, queue: MessageSource) -> bool:
-    """True if the permissions of a user allow reading this queue."""
-    try:
-        identity.may("read", "queue", queue.name, queue.vhost)
-    except AccessRefused:
-        return False
-    return True
 
 
 def _unknown(number: i64) -> AmqpError:

@@ -14,7 +14,7 @@ from mypy_extensions import i64
 from broker.messages.message import Message
 from broker.routing.deduplication import NumberedPublication
 from broker.routing.resolved_targets import ResolvedTargets, TargetPlans
-from broker.routing.route import CcRoute, Route
+from broker.routing.route import MessageRoute, Route
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.errors import AmqpError
 
@@ -47,8 +47,8 @@ class TransactedPublication:
     def prepare(self, plans: TargetPlans, vhost: VirtualHost) -> None:
         """Replace the route by a route to the targets that still exist, and prepare the message."""
         old = self.route
-        blind = old.blind if isinstance(old, CcRoute) else []
-        route = CcRoute(old.exchange, [old.key], blind, plans.plan_of(self.targets))
+        blind = old.blind if isinstance(old, MessageRoute) else []
+        route = MessageRoute(old.exchange, [old.key], blind, plans.plan_of(self.targets))
         vhost.prepare(route, self.message)
         self.route = route
 

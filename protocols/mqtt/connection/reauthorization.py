@@ -12,8 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.access.identity import READ_ALL, READ_NONE, READ_SOME, Identity
-from broker.agenda import Agenda, Task
-from broker.errors import AccessRefused
+from broker.agenda import Task
 from broker.routing.binding import PARTLY
 from matching.grammar import swap
 from protocols.connection import EXPELLED
@@ -39,9 +38,7 @@ def read_scope(identity: Identity, topic_filter: str, vhost: str) -> int:
     whole = topic_filter.startswith((SHARE, ROOT))
     if topic_filter.startswith(SHARE):
         topic_filter = topic_filter[len(SHARE) :].partition("/")[2]
-    try:
-        identity.may("read", "exchange", EXCHANGE, vhost)
-    except AccessRefused:
+    if not identity.allows("read", "exchange", EXCHANGE, vhost):
         return READ_NONE
     key = ".".join(["*" if word == "+" else swap(word) for word in topic_filter.split("/")])
     verdict = identity.read_scope(EXCHANGE, key, topic_filter, True)
@@ -50,6 +47,8 @@ def read_scope(identity: Identity, topic_filter: str, vhost: str) -> int:
 
 def review_session(service: MqttService, session: Session) -> None:
     """Renew the permissions of a session. End the session if its user may not use it any more."""
+    if session.dead:
+        return
     if session.connection is not None:
         session.connection.reauthorize()
     elif session.vhost.closing:
@@ -139,36 +138,3 @@ class SessionReauthorization(Task):
                 arguments[PARTLY] = True
             session.subscribe(name, binding.qos, None, arguments)
         return before or scope == READ_SOME
-
-
-class AllSessionsReauthorization(Task):
-    """A task that renews the permissions of all sessions of the broker, in slices."""
-
-    def __init__(self, service: MqttService, agenda: Agenda) -> None:
-        self._service = service
-        self._agenda = agenda
-        self._left = service.sessions.all()
-        self._done = False
-
-    def again(self) -> bool:
-        """Start again at the first session and return True. Return False if the task is done.
-
-        So one task is enough for several changes of permissions in a row.
-        """
-        self._left = [] if self._done else self._service.sessions.all()
-        return not self._done
-
-    def run(self) -> None:
-        """Renew the permissions of the next SLICE sessions."""
-        left = SLICE
-        try:
-            while self._left and left:
-                left -= 1
-                session = self._left.pop()
-                if not session.dead:
-                    review_session(self._service, session)
-        finally:
-            # If the renewal fails for one session, the task continues with the next one.
-            self._done = not self._left
-            if self._left:
-                self._agenda.later(self)

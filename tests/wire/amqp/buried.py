@@ -1,0 +1,37 @@
+"""Queues with dead letters, for the tests of limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pamqp.commands as spec
+
+from tests.clients import Amqp, World, marshal, publication
+from tests.wire.amqp.speech import Frame, split
+
+Q, B, X = spec.Queue, spec.Basic, spec.Exchange
+
+
+def got(client: Amqp, queue: str, no_ack: bool = True) -> list[Frame]:
+    """Return the replies to basic.get, after a turn that delivers dead letters."""
+    client.world.turn()
+    client.connection.receive_data(marshal(1, B.Get(queue=queue, no_ack=no_ack)))
+    return split(client.read_bytes())
+
+
+def numbered(client: Amqp, queue: str, count: int, first: int = 0, **given: Any) -> None:
+    client.connection.receive_data(
+        b"".join(
+            publication("", queue, b"%d" % number, **given)
+            for number in range(first, first + count)
+        )
+    )
+    client.read()
+
+
+def buried(**arguments: Any) -> Amqp:
+    """Return a client with a queue `q` whose dead letters go to `graves`."""
+    client = World().amqp()
+    client.queue("graves", "amq.fanout")
+    client.queue("q", x_dead_letter_exchange="amq.fanout", **arguments)
+    return client

@@ -1,0 +1,53 @@
+"""A client that is prepared to cause errors, for the tests of errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pamqp.commands as spec
+
+from broker.limits import BrokerLimits
+from tests.clients import Amqp, World, marshal
+from tests.wire.amqp.speech import open_channel
+
+Q, X = spec.Queue, spec.Exchange
+
+
+def exclusive(world: World) -> None:
+    world.amqp().send(Q.Declare(queue="theirs", exclusive=True))
+
+
+def prepared(limit: int = 0) -> Amqp:
+    """Return a client with channels 1 and 2, and queues and exchanges to cause errors with.
+
+    Queue `q` has one message, `full` is full, `taken` has an exclusive consumer; there is an
+    exchange `x`, and an exclusive queue of another connection.
+    """
+    limits = BrokerLimits()
+    if limit:
+        limits.message = limit
+    world = World(limits)
+    exclusive(world)
+    client = world.amqp()
+    client.queue("q")
+    client.queue("full")
+    client.queue("taken")
+    client.send(spec.Basic.Consume(queue="taken", exclusive=True))
+    client.publish("", "full", b"waits")
+    client.send(
+        X.Declare(exchange="x", exchange_type="direct"),
+        X.Declare(exchange="inside", exchange_type="fanout", internal=True),
+        Q.Bind(queue="q", exchange="x", routing_key="k"),
+    )
+    client.publish("", "q", b"waits")
+    client.queue("single", x_single_active_consumer=True)
+    client.send(X.Declare(exchange="hash", exchange_type="x-consistent-hash"))
+    open_channel(client, 2)
+    return client
+
+
+NO_LAST = "NOT_FOUND - no previously declared queue"
+
+
+def data(provocation: Any, channel: int) -> bytes:
+    return provocation if isinstance(provocation, bytes) else marshal(channel, provocation)
