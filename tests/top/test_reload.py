@@ -9,10 +9,12 @@ import socket
 import ssl
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import pamqp.commands as spec
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from broker.messages.fates import DENIED
 from tests.authority import Authority
@@ -21,6 +23,13 @@ from tests.clients import connect_packet
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, PATIENCE, Mqtt0, Running, settings
 from trellis.settings import Settings
+
+#: A public key, in PEM.
+PUBLIC: Final = (
+    ec.generate_private_key(ec.SECP256R1())
+    .public_key()
+    .public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+)
 
 
 @pytest.fixture
@@ -117,6 +126,26 @@ async def test_what_is_wrong_changes_nothing_and_is_told(
     assert await code(running, "known/known") == 0
     client = Mqtt0(await running.tls("mqtts", authority.client()))
     assert await client.connect("still") == 0
+    await client.leave()
+
+
+async def test_wrong_token_keys_leave_the_certificate_as_it_was(
+    start: Start, authority: Authority, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    file = authority.sign("localhost", file="server.pem")
+    keys = tmp_path / "keys.pem"
+    keys.write_bytes(PUBLIC)
+    jwt = {"jwt": {"keys": str(keys)}}
+    running = await start(**secure(authority, file), **jwt)
+    other = Authority(tmp_path / "other")
+    file.write_bytes(other.sign("localhost").read_bytes())
+    keys.write_text("no key")
+    await running.reload(settings(users=[], **secure(authority, file), **jwt))
+    (said,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert said.getMessage().startswith('reload_refused error="jwt.keys: ')
+    caplog.clear()
+    client = Mqtt0(await running.tls("mqtts", authority.client()))
+    assert await client.connect("still", user="known/known") == 0
     await client.leave()
 
 
