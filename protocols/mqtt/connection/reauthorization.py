@@ -74,7 +74,7 @@ def apply_identity(session: Session, identity: Identity) -> None:
     """Use changed permissions for a session and all its subscriptions."""
     if session.identity is identity:
         return
-    session.identity = identity
+    session.change_identity(identity)
     if len(session.subscriptions) or session.subscriptions.memberships:
         SessionReauthorization(session, identity).run()
 
