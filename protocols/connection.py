@@ -23,8 +23,9 @@ which the broker does not read from a client:
     stall       The connection waits for an answer from inside the broker: a check of credentials,
                 or a write of the store before a reply (`reply_when_durable`). `stall` stops all
                 handling of input, so that replies keep their order; `resume_input` ends it.
-    block       An alarm for memory or disk is on, and this client publishes. `block` stalls the
-                connection until the alarm is over; broker/alarms.py then calls `unblock`.
+    block       An alarm for memory or disk is on, and this client publishes, or has sent a large
+                part of a message (IncompleteMessage). `block` stalls the connection until
+                the alarm is over; broker/alarms.py then calls `unblock`.
     throttled   The client is above its rate limit. The link does not read for a while, and
                 `throttled` names the limit (trellis/server/rate_limited_link.py).
     backlog     The disk is slower than the publishers: too many bytes wait to be written
@@ -43,6 +44,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.access.identity import Identity
+from broker.agenda import Task
 from broker.broker import Broker
 from broker.messages.outlet import Outlet
 from broker.routing.plan_search import STEP_COST, SearchSlot
@@ -57,6 +59,11 @@ BUDGET: Final[i64] = 20_000
 COLD: Final[i64] = 10
 #: Largest size of the input that is kept for a client while its credentials are checked, in bytes.
 LOGIN_INPUT_MAX: Final[i64] = 64 << 10
+#: Size of the incomplete messages of a client above which an alarm blocks the client, in bytes.
+INCOMPLETE_MAX: Final[i64] = 64 << 10
+#: Time for which the memory alarm may block a client with incomplete messages, in ms. Then the
+#: broker closes the connection, to free the memory.
+INCOMPLETE_PATIENCE: Final[i64] = 30_000
 
 #: Returned in place of a cost if the search for a publication's destinations pauses. The
 #: publication has had no effect, and is handled again in the next turn; the input after it waits.
@@ -202,6 +209,8 @@ class Connection(Outlet):
         #: The searches for the destinations of the publication that is being handled. None until a
         #: publication needs a search; later publications use the same slot.
         self.slot: SearchSlot | None = None
+        #: Number of times that an alarm has blocked the connection.
+        self.times_blocked = 0
         #: The virtual host in `wait_for_dead_letters`; None if the connection does not wait for it.
         self._held_in: VirtualHost | None = None
         #: Name of the rate limit because of which the link does not read now; "" while it reads.
@@ -242,7 +251,10 @@ class Connection(Outlet):
             if self.stalled:
                 self._check_login_input()
                 return
-            if self._input_size < self.need or self.behind:
+            if self.behind:
+                return
+            if self._input_size < self.need:
+                self.limit_incomplete(self._input_size)
                 return
             data = b"".join(self._input)
             self._input.clear()
@@ -269,6 +281,8 @@ class Connection(Outlet):
             self._input.append(data[used:] if used > 0 else data)
             if self.stalled:
                 self._check_login_input()
+            elif not self.behind:
+                self.limit_incomplete(self._input_size)
         if (len(self.out) > 0 or self._parts_size > 0) and not self.dirty:
             self.touch()
 
@@ -329,7 +343,18 @@ class Connection(Outlet):
         """
         if not self.stalled:
             self.stall()
+            self.times_blocked += 1
             self.front.broker.alarms.wait(self)
+
+    def limit_incomplete(self, held: i64) -> None:
+        """Block a client that has sent `held` bytes of incomplete messages, if an alarm is on.
+
+        Such a client has not published yet, so it would not be blocked otherwise, and the memory of
+        incomplete messages could grow during the alarm.
+        """
+        if held > INCOMPLETE_MAX and self.front.broker.alarms.on and not self.stalled:
+            self.block()
+            self.agenda.at(self.agenda.now + INCOMPLETE_PATIENCE, IncompleteMessage(self))
 
     def unblock(self) -> None:
         """End the stall that `block` began, because the alarm has ended."""
@@ -437,6 +462,7 @@ class Connection(Outlet):
             self.reason = self.reason or reason
             self.transport_backlog = _no_backlog
             self._input.clear()
+            self._input_size = 0
             self.front.leave(self)
             self._release()
 
@@ -484,3 +510,29 @@ class DeferredReply(Waiter):
         if connection.stalled and self.reply and not connection.finished:
             connection.out.write(self.reply)
             connection.resume_input()
+
+
+class IncompleteMessage(Task):
+    """The time limit of a client that an alarm has blocked within a message.
+
+    Clients that never complete their messages would otherwise keep the memory alarm on for ever.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._times_blocked = connection.times_blocked
+
+    def run(self) -> None:
+        """Close the connection if the memory alarm has blocked it all the time.
+
+        The disk alarm does not depend on incomplete messages, so the connection stays open then.
+        """
+        connection = self._connection
+        alarms = connection.front.broker.alarms
+        if connection.times_blocked != self._times_blocked or connection not in alarms.waiting:
+            return
+        if "memory" in alarms.on:
+            connection.abort("incomplete_message")
+            connection.touch()
+        else:
+            connection.agenda.at(connection.agenda.now + INCOMPLETE_PATIENCE, self)

@@ -58,7 +58,8 @@ OFFLINE: Final[i64] = 5
 #: The protocol of the consumer cannot represent the message or its topic. Exported as
 #: `not_representable`.
 UNREPRESENTABLE: Final[i64] = 6
-#: The queue was purged or deleted.
+#: The queue was purged or deleted, or the user of an MQTT session may not read the message any
+#: more.
 PURGED: Final[i64] = 7
 #: The message was published to the dead letter exchange of its queue.
 DEAD_LETTERED: Final[i64] = 8

@@ -226,3 +226,42 @@ def test_a_session_that_watched_sys_goes_on_watching(tmp_path: Path) -> None:
     world.turn()
     assert [one.topic for one in reader.publications()] == ["$SYS/broker/uptime"]
     world.crash()
+
+
+@pytest.mark.parametrize("delay", [0, 100])
+@pytest.mark.parametrize("rights", ["some", "none", "deleted"])
+def test_the_will_has_the_permissions_of_its_user_when_it_is_published(
+    tmp_path: Path, rights: str, delay: int
+) -> None:
+    """The user may have lost the permission while the client was connected, or during the stop."""
+    world = Home(tmp_path)
+    world.guests.identities["u"] = Identity("u")
+    mortal(world, delay, username="u", password=b"guest")
+    world.turn()
+    wall = world.broker.agenda.wall
+    world.crash()
+    back = Home(tmp_path, wall=wall + 1)
+    if rights != "deleted":
+        back.guests.identities["u"] = Identity("u", write=".*" if rights == "some" else "^$")
+    back.sleep(delay * 1_000 + 1)
+    assert told(back) == [b"gone"] * (rights == "some")
+    back.review()
+    back.crash()
+
+
+def test_wills_after_a_restart_do_not_wait_for_the_review_of_other_sessions(tmp_path: Path) -> None:
+    """The review of sessions goes on in slices, while a will is due at once."""
+    world = Home(tmp_path)
+    world.guests.identities["u"] = Identity("u")
+    mortal(world, 0, username="u", password=b"guest")
+    for number in range(1_200):
+        world.mqtt(f"c{number}", clean=False)
+    world.turn()
+    world.crash()
+    back = Home(tmp_path)
+    back.guests.identities["u"] = Identity("u", write="^$")
+    back.mqtt_front.reauthorize()
+    back.sleep(1)
+    assert told(back) == []
+    assert back.fates() == {"denied": 1}
+    back.crash()

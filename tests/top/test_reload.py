@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
 import socket
 import ssl
 import time
+from collections import Counter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import pamqp.commands as spec
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from broker.messages.fates import DENIED
 from tests.authority import Authority
 from tests.broker import BrokerProcess
-from tests.clients import connect_packet
+from tests.clients import connect_packet, packet, text
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, PATIENCE, Mqtt0, Running, settings
 from trellis.settings import Settings
+
+#: A public key, in PEM.
+PUBLIC: Final = (
+    ec.generate_private_key(ec.SECP256R1())
+    .public_key()
+    .public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+)
 
 
 def secure(authority: Authority, file: Path, **more: Any) -> dict[str, Any]:
@@ -112,6 +123,26 @@ async def test_what_is_wrong_changes_nothing_and_is_told(
     assert await code(running, "known/known") == 0
     client = Mqtt0(await running.tls("mqtts", authority.client()))
     assert await client.connect("still") == 0
+    await client.leave()
+
+
+async def test_wrong_token_keys_leave_the_certificate_as_it_was(
+    start: Start, authority: Authority, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    file = authority.sign("localhost", file="server.pem")
+    keys = tmp_path / "keys.pem"
+    keys.write_bytes(PUBLIC)
+    jwt = {"jwt": {"keys": str(keys)}}
+    running = await start(**secure(authority, file), **jwt)
+    other = Authority(tmp_path / "other")
+    file.write_bytes(other.sign("localhost").read_bytes())
+    keys.write_text("no key")
+    await running.reload(settings(users=[], **secure(authority, file), **jwt))
+    (said,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert said.getMessage().startswith('reload_refused error="jwt.keys: ')
+    caplog.clear()
+    client = Mqtt0(await running.tls("mqtts", authority.client()))
+    assert await client.connect("still", user="known/known") == 0
     await client.leave()
 
 
@@ -211,3 +242,48 @@ def _connect(broker: BrokerProcess) -> bytes:
     with socket.create_connection(broker.mqtt, PATIENCE) as client:
         client.sendall(connect_packet("goes-on"))
         return client.recv(4)
+
+
+async def test_clients_lose_nothing_while_right_and_wrong_settings_are_reloaded(
+    start: Start, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = authority.sign("localhost", file="server.pem")
+    valid = file.read_bytes()
+    running = await start(**secure(authority, file))
+    over = asyncio.Event()
+
+    async def work(client: Mqtt0, topic: str) -> int:
+        """Publish with QoS 1, and wait for each message and its PUBACK; return their number."""
+        count = 0
+        while not over.is_set():
+            count += 1
+            body = text(topic) + b"%d" % count
+            await client.socket.send(packet(0x32, text(topic) + b"\0\1" + b"%d" % count))
+            answers = [await client.packet(), await client.packet()]
+            assert sorted(answers) == [(0x30, body), (0x40, b"\0\1")]
+        return count
+
+    clients = [await running.mqtt(f"c{number}", user="known/known") for number in range(20)]
+    for number, client in enumerate(clients):
+        await client.subscribe(f"t{number}")
+    tasks = [
+        asyncio.create_task(work(client, f"t{number}")) for number, client in enumerate(clients)
+    ]
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for number in range(50):
+        file.write_bytes(b"no certificate" if number % 5 == 4 else valid)
+        rules = [f"deny all other{number}", "allow all #"]
+        await running.reload(settings(users=[KNOWN | {"rules": rules}], **secure(authority, file)))
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    over.set()
+    assert min(await asyncio.gather(*tasks)) > 0
+    events = Counter(
+        record.getMessage().split()[0]
+        for record in caplog.records
+        if record.getMessage().startswith("reload")
+    )
+    assert events == {"reloaded": 40, "reload_refused": 10}
+    assert not [record for record in caplog.records if "Traceback" in record.getMessage()]
+    caplog.clear()
+    for client in clients:
+        await client.leave()

@@ -334,5 +334,5 @@ async def test_keys_are_read_again(start: Start, keys: Path) -> None:
         await running.amqp("ann", token())
     write(keys, "nonsense")
     with pytest.raises(SettingsError):
-        running.node.tokens.reload(running.chosen.jwt)  # type: ignore[union-attr]
+        running.node.tokens.use(Tokens(running.chosen.jwt))  # type: ignore[union-attr]
     await running.amqp("ann", token(OTHER, kid="two"))

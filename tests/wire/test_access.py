@@ -11,7 +11,7 @@ import pytest
 
 from broker.access.identity import Identity
 from broker.access.rules import UserPermissions
-from tests.clients import Guests, World, mqtt_publish
+from tests.clients import Guests, World, mqtt_publish, packet
 from tests.wire.amqp.speech import names
 from tests.wire.mqtt.client import RETAIN, connect, publications, suback, subscribe
 from tests.wire.mqtt5.client import Client5, wish
@@ -362,3 +362,58 @@ def test_a_failure_for_one_session_does_not_end_the_review_of_the_others() -> No
     # The next change of permissions reviews all sessions.
     world.review()
     assert [len(session.subscriptions) for session in sessions] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("rules", [["allow all b/#"], ["deny all #"]])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_messages_that_wait_are_delivered_only_if_the_user_may_still_read_them(
+    rules: list[str], qos: int
+) -> None:
+    world = world_of()
+    client = client_of(world, session_expiry_interval=100)
+    subscribed(client, "#")
+    client.connection.on_closed()
+    writer = world.mqtt("w")
+    for number, topic in enumerate(("a/1", "b/1", "a/2", "b/2"), 1):
+        writer.send(mqtt_publish(topic, topic.encode(), qos, number))
+        if qos == 2:
+            writer.send(packet(0x62, number.to_bytes(2, "big")))
+    world.guests.identities["u"] = rights(*rules)
+    world.review()
+    again = client_of(world, clean=False, session_expiry_interval=100)
+    assert again.connack.session_present
+    readable = [b"b/1", b"b/2"] if rules == ["allow all b/#"] else []
+    assert bodies(again.greeting) == readable
+    assert world.copies() == {"purged": 4 - len(readable)}
+    subscribed(again, "b/#")
+    writer.send(mqtt_publish("b/3", b"b/3", 0))
+    assert bodies(again.read())[-1:] == ([b"b/3"] if readable else [])
+
+
+def test_waiting_messages_are_delivered_if_the_user_has_regained_the_permission() -> None:
+    world = world_of()
+    client = client_of(world, session_expiry_interval=100)
+    subscribed(client, "#")
+    client.connection.on_closed()
+    for number in (1, 2):
+        world.mqtt("w").send(mqtt_publish("a", b"%d" % number, 1, number))
+    for identity in (rights(read="^$"), rights()):
+        world.guests.identities["u"] = identity
+        world.review()
+    again = client_of(world, clean=False, session_expiry_interval=100)
+    assert bodies(again.greeting) == [b"1", b"2"]
+    assert world.copies() == {}
+
+
+def test_a_login_with_fewer_permissions_gets_fewer_of_the_waiting_messages() -> None:
+    """A token has its own permissions, so its user's session is not reviewed before the login."""
+    world = world_of()
+    client = client_of(world, session_expiry_interval=100)
+    subscribed(client, "#")
+    client.connection.on_closed()
+    for topic in ("a", "b"):
+        world.mqtt("w").send(mqtt_publish(topic, topic.encode(), 1, 1))
+    world.guests.identities["u"] = rights("allow all b")
+    again = client_of(world, clean=False, session_expiry_interval=100)
+    assert bodies(again.greeting) == [b"b"]
+    assert world.copies() == {"purged": 1}

@@ -315,12 +315,9 @@ class TokenAuthenticator(Authenticator):
         #: Number of tokens refused.
         self.refused = 0
 
-    def reload(self, settings: Jwt) -> None:
-        """Read the keys and required claims again.
-
-        Raises SettingsError, and then changes nothing.
-        """
-        self._tokens = Tokens(settings)
+    def use(self, tokens: Tokens) -> None:
+        """Verify tokens with keys and required claims that were read again."""
+        self._tokens = tokens
 
     def authenticate(self, credentials: Credentials, answer: Answer) -> None:
         token = token_of(credentials)

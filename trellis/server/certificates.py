@@ -54,43 +54,35 @@ class TlsContext:
         self.context = context
 
 
-class Certificates:
-    """The TLS contexts of all listeners that use TLS, and the expirations of their certificates."""
+class CertificateFiles:
+    """The certificates that the settings name, as read from their files. Raises SettingsError.
+
+    `contexts` are new TLS contexts by listener name. `times` are the times at which each
+    certificate begins to be valid and expires, by file name, in seconds since 1970.
+    """
 
     def __init__(self, settings: Settings) -> None:
-        #: Contexts by listener name.
-        self.contexts = {name: TlsContext(context) for name, context in contexts(settings).items()}
-        #: Expiration of each certificate by file name, in seconds since 1970.
-        self.expirations: dict[str, float] = {}
+        self.contexts = contexts(settings)
+        self.times: dict[str, tuple[float, float]] = {}
+        self._crl = settings.tls.crl
+        self._revocations: list[float] = []
         if self.contexts:
-            self._look(settings)
+            names = settings.tls.names
+            for where, file in [
+                ("tls", settings.tls.certificate),
+                *((f'tls.names."{name}"', files["certificate"]) for name, files in names.items()),
+            ]:
+                self.times[file] = _checked_times(file, where)
+            self._revocations = _revocations(self._crl) if self._crl else []
 
-    def reload(self, settings: Settings) -> None:
-        """Read the files again; new connections use the new contexts.
-
-        Raises SettingsError, and then changes nothing.
-        """
-        if not self.contexts:
-            return
-        for name, context in contexts(settings).items():
-            if name in self.contexts:
-                self.contexts[name].context = context
-        self._look(settings)
-
-    def _look(self, settings: Settings) -> None:
-        """Read the expiry times of the certificates. Log a warning for each problem.
+    def log_problems(self) -> None:
+        """Log a warning for each problem.
 
         A certificate has a problem if it has expired, expires soon or is not valid yet. A
         revocation list has a problem if it has expired.
         """
-        self.expirations = {}
         now = time.time()
-        for file in [
-            settings.tls.certificate,
-            *(names["certificate"] for names in settings.tls.names.values()),
-        ]:
-            begins, ends = _times(file)
-            self.expirations[file] = ends
+        for file, (begins, ends) in self.times.items():
             day = time.strftime("%Y-%m-%d", time.gmtime(begins if begins > now else ends))
             if begins > now:
                 logs.warning(
@@ -113,15 +105,39 @@ class Certificates:
                     ends=day,
                     note="renew the certificate, then send SIGHUP",
                 )
-        for ends in _revocations(settings.tls.crl) if settings.tls.crl else ():
+        for ends in self._revocations:
             if ends <= now:
                 logs.warning(
                     "revocation_list_expired",
-                    file=settings.tls.crl,
+                    file=self._crl,
                     ended=time.strftime("%Y-%m-%d", time.gmtime(ends)),
                     note="all client certificates of the authority that signed this list are "
                     "refused; renew the list, then send SIGHUP",
                 )
+
+
+class Certificates:
+    """The TLS contexts of all listeners that use TLS, and the expirations of their certificates."""
+
+    def __init__(self, settings: Settings) -> None:
+        files = CertificateFiles(settings)
+        #: Contexts by listener name.
+        self.contexts = {name: TlsContext(context) for name, context in files.contexts.items()}
+        #: Expiration of each certificate by file name, in seconds since 1970.
+        self.expirations: dict[str, float] = {}
+        self._apply(files)
+
+    def use(self, files: CertificateFiles) -> None:
+        """Use certificates that were read again for new connections."""
+        for name, context in files.contexts.items():
+            if name in self.contexts:
+                self.contexts[name].context = context
+        if self.contexts:
+            self._apply(files)
+
+    def _apply(self, files: CertificateFiles) -> None:
+        self.expirations = {file: ends for file, (_, ends) in files.times.items()}
+        files.log_problems()
 
 
 def contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
@@ -235,14 +251,7 @@ def _load(context: ssl.SSLContext, certificate: str, key: str, where: str) -> No
     _readable(certificate, f"{where}.certificate")
     if key:
         _readable(key, f"{where}.key")
-    try:
-        _times(certificate)
-    except ValueError as error:
-        raise SettingsError(
-            f"{where}.certificate",
-            f"{certificate} holds no certificate that can be read ({error}); give a PEM "
-            "file, beginning -----BEGIN CERTIFICATE-----",
-        ) from None
+    _checked_times(certificate, where)
 
     def password() -> str:
         raise _Encrypted  # OpenSSL would ask at the terminal.
@@ -277,6 +286,22 @@ def _readable(file: str, key: str) -> None:
         raise SettingsError(
             key,
             f"{file} cannot be read ({error.strerror}); give a PEM file that this user may read",
+        ) from None
+
+
+def _checked_times(file: str, where: str) -> tuple[float, float]:
+    """Return the result of `_times`. Raise SettingsError if the file has no certificate.
+
+    `where` is the settings key of the certificate.
+    """
+    _readable(file, f"{where}.certificate")
+    try:
+        return _times(file)
+    except ValueError as error:
+        raise SettingsError(
+            f"{where}.certificate",
+            f"{file} holds no certificate that can be read ({error}); give a PEM "
+            "file, beginning -----BEGIN CERTIFICATE-----",
         ) from None
 
 

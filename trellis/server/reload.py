@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from trellis import logs
 from trellis.auth.authenticate import Account
+from trellis.auth.jwt import Tokens
 from trellis.auth.settings_users import accounts_from_settings, anonymous_identity
+from trellis.server.certificates import CertificateFiles
 from trellis.server.matching_profile import MatchingProfile
 from trellis.server.matching_profile import read as read_profile
 from trellis.server.node import BrokerNode
@@ -52,6 +54,20 @@ RELOADABLE_KEYS: Final = (
 )
 
 
+class PreparedSettings(NamedTuple):
+    """Settings that were read again, and what was read from the files that they name.
+
+    `accounts` is None if the users have not changed. `certificates` is None if no listener uses
+    TLS; `tokens` is None if the broker accepts no tokens.
+    """
+
+    settings: Settings
+    accounts: list[Account] | None
+    profile: MatchingProfile | None
+    certificates: CertificateFiles | None
+    tokens: Tokens | None
+
+
 class SettingsReload:
     """Reloads of the settings, one at a time, however often they are requested.
 
@@ -85,10 +101,7 @@ class SettingsReload:
             self._again = False
             try:
                 # Files are read and passwords hashed in a thread, so the event loop is not blocked.
-                settings, accounts, profile = await asyncio.get_running_loop().run_in_executor(
-                    None, self._prepare
-                )
-                self._apply(settings, accounts, profile)
+                self._apply(await asyncio.get_running_loop().run_in_executor(None, self._prepare))
             except SettingsError as error:
                 logs.error(
                     "reload_refused",
@@ -102,18 +115,21 @@ class SettingsReload:
                     note="some settings may be applied; correct them, and send SIGHUP again",
                 )
 
-    def _prepare(self) -> tuple[Settings, list[Account] | None, MatchingProfile | None]:
-        """Read the settings, the users if they have changed (else None), and the profile.
+    def _prepare(self) -> PreparedSettings:
+        """Read the settings, and everything that they name. Change nothing.
 
         Runs in a thread. Raises SettingsError.
         """
         settings = self._read()
-        profile = read_profile(settings.matcher.profile, self._node.settings.matcher.allowed)
+        node = self._node
+        profile = read_profile(settings.matcher.profile, node.settings.matcher.allowed)
         changed = any(_value(settings, key) != _value(self._settings, key) for key in USER_KEYS)
-        return (
+        return PreparedSettings(
             settings,
-            accounts_from_settings(settings, self._node.directory) if changed else None,
+            accounts_from_settings(settings, node.directory) if changed else None,
             profile,
+            CertificateFiles(settings) if node.certificates.contexts else None,
+            Tokens(settings.jwt) if node.tokens is not None and settings.jwt.keys else None,
         )
 
     def _ignored(self, settings: Settings) -> list[str]:
@@ -130,13 +146,13 @@ class SettingsReload:
             if key not in applied and _value(settings, key) != _value(self._node.settings, key)
         ]
 
-    def _apply(
-        self, settings: Settings, accounts: list[Account] | None, profile: MatchingProfile | None
-    ) -> None:
-        """Apply new settings, users and profile. Raises SettingsError, and then changes nothing."""
-        self._node.certificates.reload(settings)
-        if self._node.tokens is not None and settings.jwt.keys:
-            self._node.tokens.reload(settings.jwt)
+    def _apply(self, prepared: PreparedSettings) -> None:
+        """Apply new settings. Nothing that they name can be wrong any more."""
+        settings, accounts, profile, certificates, tokens = prepared
+        if certificates is not None:
+            self._node.certificates.use(certificates)
+        if self._node.tokens is not None and tokens is not None:
+            self._node.tokens.use(tokens)
         if accounts is not None:
             self._node.accounts.replace(
                 accounts, anonymous_identity(settings), settings.mqtt.anonymous == "true"

@@ -37,7 +37,7 @@ class ChannelTable:
         self.closing: set[int] = set()
         self._message_max: i64 = message_max
         #: Size of the incomplete contents on all channels, in bytes, frames included.
-        self._unfinished: i64 = 0
+        self.unfinished: i64 = 0
 
     def open_channel(
         self, connection: ConnectionInterface, handshake: Handshake, number: i64
@@ -108,17 +108,17 @@ class ChannelTable:
             raise AmqpError(505, "a content frame must follow a basic.publish")
         before: i64 = assembly.held
         complete = assembly.add(kind, frame)
-        self._unfinished += assembly.held - before
+        self.unfinished += assembly.held - before
         if assembly.size > self._message_max:
             self._drop_assembly(publisher)
             raise publisher.too_large(assembly.size)
         if complete:
             self._drop_assembly(publisher)
             return assembly
-        if self._unfinished > UNFINISHED * self._message_max + UNFINISHED_LEAST:
+        if self.unfinished > UNFINISHED * self._message_max + UNFINISHED_LEAST:
             raise AmqpError(
                 506,
-                f"incomplete messages take {self._unfinished} bytes of memory on this connection; "
+                f"incomplete messages take {self.unfinished} bytes of memory on this connection; "
                 "complete a message before the next one is begun on another channel",
             )
         return None
@@ -126,7 +126,7 @@ class ChannelTable:
     def _drop_assembly(self, publisher: ChannelPublisher) -> None:
         """Remove the incomplete content of a channel, if there is one."""
         if publisher.assembly is not None:
-            self._unfinished -= publisher.assembly.held
+            self.unfinished -= publisher.assembly.held
             publisher.assembly = None
 
 

@@ -29,7 +29,8 @@ Every end is counted once, with the reason that the first verb gave:
 
     close       protocol_error, expelled, too_fast, shutdown, internal_error
     reject      protocol_error (unknown protocol header), login_refused
-    abort       handshake_timeout, heartbeat_timeout, too_much_before_login, reads_nothing
+    abort       handshake_timeout, heartbeat_timeout, too_much_before_login, reads_nothing,
+                incomplete_message
     on_closed   client, lost, or a reason of the layers below (TLS, WebSocket)
 
 A channel has three states: open (it is in ChannelTable.open), closing (its number is in

@@ -125,7 +125,7 @@ class AmqpConnection(ConnectionInterface):
         size = super().memory_bytes()
         for channel in self.channels.open.values():
             size += int(channel.receiver.unacked.memory_bytes())
-        return size
+        return size + int(self.channels.unfinished)
 
     # -- frames
 
@@ -324,6 +324,8 @@ class AmqpConnection(ConnectionInterface):
         content = self.channels.add_frame(publisher, kind, frame)
         if content is not None:
             self._publish_content(publisher, content)
+        else:
+            self.limit_incomplete(self.channels.unfinished)
 
     def _publish_content(self, publisher: ChannelPublisher, content: Assembly) -> None:
         """Publish a content that came in several chunks, or keep it while the search for its

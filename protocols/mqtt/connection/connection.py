@@ -322,6 +322,7 @@ class MqttConnection(SessionConnection):
             session.delayed_will = DelayedWill(
                 self.vhost,
                 context,
+                self.service.broker.authenticator,
                 will,
                 session,
                 self.service.sessions.deadlines,

@@ -70,12 +70,10 @@ def _end(service: MqttService, session: Session) -> None:
 
 
 def apply_identity(session: Session, identity: Identity) -> None:
-    """Use changed permissions for a session: for its delayed will and all its subscriptions."""
+    """Use changed permissions for a session and all its subscriptions."""
     if session.identity is identity:
         return
-    session.identity = identity
-    if session.delayed_will is not None:
-        session.delayed_will.review(identity)
+    session.change_identity(identity)
     if len(session.subscriptions) or session.subscriptions.memberships:
         SessionReauthorization(session, identity).run()
 

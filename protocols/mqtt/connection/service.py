@@ -26,7 +26,7 @@ class MqttService(Front):
         super().__init__("mqtt", broker)
         self.context_names = tuple(sorted(set(NAMES.values())))
         self.options = options
-        self.sessions = Sessions(broker.agenda, options, self.tally)
+        self.sessions = Sessions(broker.agenda, options, self.tally, broker.authenticator)
         self.sys = SysTree(
             broker.agenda,
             options.sys_interval_s,

@@ -14,12 +14,16 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from broker.access.identity import Identity
+from broker.errors import AccessRefused
+from broker.messages.fates import PURGED
 from broker.messages.message import EXACTLY_ONCE, Message
 from broker.messages.outlet import Outlet
 from broker.queues.consumer import Consumer, Delivery
 from broker.queues.queue import Queue
 from broker.store.contract import Ticket, Waiter
 from protocols.mqtt.codec.packets import DUP
+from protocols.mqtt.codec.topics import EXCHANGE
 from protocols.mqtt.session.inflight import InflightWindow, packet_identifier
 from protocols.mqtt.session.publish_writer import Level4Writer, PublishWriter
 from protocols.mqtt.session.subscription_options import Addressed
@@ -181,6 +185,44 @@ class InboxConsumer(Consumer):
         """
         self.outlet = NOWHERE
         self._writer = NO_WRITER
+
+
+class ScreeningConsumer(InboxConsumer):
+    """The consumer of a session whose permissions have changed while messages waited in its inbox.
+
+    A message with a sequence number below `below` was routed under earlier permissions. It is
+    purged instead of sent if the user may not read its topic any more.
+    """
+
+    below: i64 = 0
+    identity: Identity | None = None
+
+    def deliver(self, message: Message, sequence: i64) -> None:
+        if self._may_send(message, sequence):
+            super().deliver(message, sequence)
+
+    def redeliver(self, delivery: Delivery) -> None:
+        if self._may_send(delivery.message, delivery.sequence):
+            super().redeliver(delivery)
+
+    def _may_send(self, message: Message, sequence: i64) -> bool:
+        """Return True if the user may read the message; otherwise purge it."""
+        identity = self.identity
+        if sequence >= self.below or identity is None:
+            return True
+        if may_read(identity, message, self._inbox.vhost):
+            return True
+        self._inbox.discard(message, PURGED)
+        return False
+
+
+def may_read(identity: Identity, message: Message, vhost: str) -> bool:
+    """True if an identity may read a message of an MQTT topic at present."""
+    try:
+        identity.may("read", "exchange", EXCHANGE, vhost)
+    except AccessRefused:
+        return False
+    return identity.may_read(message.address.topic)
 
 
 class DurableWaiter(Waiter):

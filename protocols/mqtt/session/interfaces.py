@@ -4,7 +4,6 @@ connection, its shared subscriptions, its client's delayed will and the registry
 
 from __future__ import annotations
 
-from broker.access.identity import Identity
 from broker.agenda import Task
 from broker.definitions.restore import SessionRestorer
 from broker.messages.outlet import Outlet
@@ -65,10 +64,6 @@ class DelayedWillTask(Task):
 
     The task is cancelled if the client connects again before the delay has passed.
     """
-
-    def review(self, identity: Identity) -> None:
-        """Replace the identity with whose permissions the will is going to be published."""
-        raise NotImplementedError
 
     def cancel(self) -> None:
         """Drop the will, because the client has connected again."""

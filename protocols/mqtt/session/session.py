@@ -37,6 +37,7 @@ from protocols.mqtt.session.inbox_consumer import (
     NOWHERE,
     DurableWaiter,
     InboxConsumer,
+    ScreeningConsumer,
     requeue_shared,
     skip,
 )
@@ -102,6 +103,9 @@ class Session(Subscriber):
         #: which differs from a user who logs in by name, even if the names are equal.
         self.anonymous = False
         self.identity: Identity | None = None
+        #: True if the permissions have changed while messages waited in the inbox. Each connection
+        #: then checks the messages that wait at its beginning.
+        self.screened = False
         #: The client's connection; None while the client is away. `outlet` is an EarlyOutlet until
         #: the CONNACK is sent, then the connection.
         self.connection: SessionConnection | None = None
@@ -302,7 +306,8 @@ class Session(Subscriber):
         return self._new_consumer(NOWHERE, 0, NO_WRITER)
 
     def _new_consumer(self, outlet: Outlet, credit: i64, writer: PublishWriter) -> InboxConsumer:
-        return InboxConsumer(
+        kind = ScreeningConsumer if self.screened else InboxConsumer
+        consumer = kind(
             self.inbox,
             outlet,
             credit,
@@ -312,6 +317,18 @@ class Session(Subscriber):
             self.tally,
             self._span_max,
         )
+        if isinstance(consumer, ScreeningConsumer):
+            consumer.identity = self.identity
+            consumer.below = self.inbox.next_sequence()
+        return consumer
+
+    def change_identity(self, identity: Identity) -> None:
+        """Use other permissions, also for the messages that wait for the next connection."""
+        self.identity = identity
+        if identity.may_read_everything():
+            self.screened = False
+        elif self.inbox.depth > 0:
+            self.screened = True
 
     def resume_deliveries(self) -> None:
         """Resume deliveries, because the connection accepts output again."""

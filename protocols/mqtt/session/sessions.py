@@ -7,6 +7,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from broker.access.identity import Authenticator
 from broker.agenda import Agenda
 from broker.definitions.restore import Definition
 from broker.errors import PreconditionFailed
@@ -43,12 +44,19 @@ class Sessions(SessionRegistry):
     is connected.
     """
 
-    def __init__(self, agenda: Agenda, options: MqttOptions, tally: FrontCounters) -> None:
+    def __init__(
+        self,
+        agenda: Agenda,
+        options: MqttOptions,
+        tally: FrontCounters,
+        authenticator: Authenticator,
+    ) -> None:
         self.created = 0
         self.expired = 0
         self._agenda = agenda
         self._options = options
         self._tally = tally
+        self._authenticator = authenticator
         #: Virtual host name -> client identifier -> session. A virtual host without sessions has no
         #: entry.
         self._sessions: dict[str, dict[str, Session]] = {}
@@ -318,11 +326,18 @@ class Sessions(SessionRegistry):
         """Schedule the publication of a restored will at the end of its delay.
 
         The client of the session has been away for `away` ms of the delay. The permission to
-        publish the will was checked before the will was stored.
+        publish the will was checked before the will was stored. It is checked again when the will
+        is published, unless the permissions came with the login, as with a token.
         """
         when: i64 = self._agenda.now + max(will.delay - away, 0)
         session.delayed_will = DelayedWill(
-            session.vhost, session.vhost.internal, will, session, self.deadlines, when
+            session.vhost,
+            session.vhost.internal,
+            self._authenticator,
+            will,
+            session,
+            self.deadlines,
+            when,
         )
 
 

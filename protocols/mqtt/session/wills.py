@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from mypy_extensions import i64
 
-from broker.access.identity import Identity
+from broker.access.identity import Authenticator
 from broker.definitions.restore import Definition
 from broker.errors import PreconditionFailed
 from broker.messages.message import Address, Message
@@ -118,12 +118,16 @@ def restored_will(definition: Definition) -> StoredWill:
 class DelayedWill(DelayedWillTask):
     """A will that waits until its delay has passed. `run` publishes the will in the publish context
     `context`.
+
+    If the user's name alone determines its permissions, the will is published with the permissions
+    that the user has then.
     """
 
     def __init__(
         self,
         vhost: VirtualHost,
         context: PublishContext,
+        authenticator: Authenticator,
         will: StoredWill,
         session: Session,
         deadlines: Deadlines,
@@ -134,6 +138,7 @@ class DelayedWill(DelayedWillTask):
         self._deadline = deadlines.at(when, self)
         self._vhost = vhost
         self._context = context
+        self._authenticator = authenticator
         self._will = will
         self._session: Session | None = session
 
@@ -141,20 +146,28 @@ class DelayedWill(DelayedWillTask):
         """Publish the will, because its delay has passed or the session has ended."""
         session = self._finish()
         if session is not None:
-            self._vhost.publish_will(
-                self._context, self._will.message, self._will.lifetime, session
-            )
+            if not session.named or self._renew_permissions(session):
+                self._vhost.publish_will(
+                    self._context, self._will.message, self._will.lifetime, session
+                )
             self._vhost.leave(self._context)
             if session.registry is not None:
                 session.registry.clear_will(session)
 
-    def review(self, identity: Identity) -> None:
-        if self._session is not None and identity is not self._context.identity:
-            old, self._context = (
-                self._context,
-                self._vhost.contexts.enter(identity, self._context.front),
-            )
+    def _renew_permissions(self, session: Session) -> bool:
+        """Use the present permissions of the user.
+
+        Return False if the user is deleted, or may not enter the virtual host any more.
+        """
+        user = self._authenticator.identity_of(session.user)
+        identity = None if user is None else user.for_vhost(self._vhost.name, session.name)
+        if identity is None:
+            return False
+        old = self._context
+        if identity is not old.identity:
+            self._context = self._vhost.contexts.enter(identity, old.front)
             self._vhost.leave(old)
+        return True
 
     def cancel(self) -> None:
         """Drop the will, because the client has connected again [MQTT-3.1.3-9]."""
