@@ -12,7 +12,7 @@ from protocols.connection import Peer
 from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish, publication
 from tests.top.conftest import Start
-from tests.wire.mqtt.client import suback, subscribe
+from tests.wire.mqtt.client import suback, subscribe, unsuback, unsubscribe
 from trellis.auth.rates import MAX_SHARED_BUCKETS, PublishRates, TokenBucket
 from trellis.server.admission import Admission
 from trellis.settings.schema import RatesSettings as RateSettings
@@ -76,6 +76,19 @@ def test_a_client_may_have_so_many_subscriptions() -> None:
     assert client.send(subscribe(1, ("a", 0), ("$share/g/b", 0), ("c", 0), ("a", 1))) == suback(
         1, 0, 0, 0x80, 1
     )
+
+
+def test_a_client_may_have_so_many_shared_subscriptions() -> None:
+    options = MqttOptions()
+    options.shared_subscriptions = 2
+    world = World(BrokerLimits(), mqtt=options)
+    client = world.mqtt("c")
+    wanted = ("a", 0), ("$share/g/a", 0), ("$share/g/b", 0), ("$share/g/c", 0), ("$share/g/a", 1)
+    assert client.send(subscribe(1, *wanted)) == suback(1, 0, 0, 0, 0x80, 1)
+    assert world.mqtt_front.sessions.refused_subscriptions == 1
+    # A place that becomes free is given to the next subscription.
+    assert client.send(unsubscribe(2, "$share/g/b")) == unsuback(2)
+    assert client.send(subscribe(3, ("$share/g/c", 0))) == suback(3, 0)
 
 
 async def test_without_rates_links_are_not_metered(start: Start) -> None:

@@ -246,6 +246,12 @@ def add_sessions(page: MetricsPage, node: BrokerNode, connected: int) -> None:
         "trellis_mqtt_sessions_created", "Total number of MQTT sessions created.", sessions.created
     )
     page.counter(
+        "trellis_mqtt_subscriptions_refused",
+        "Total number of MQTT subscriptions refused because of mqtt.subscriptions or "
+        "mqtt.shared_subscriptions.",
+        sessions.refused_subscriptions,
+    )
+    page.counter(
         "trellis_mqtt_sessions_expired",
         "Total number of MQTT sessions expired.",
         sessions.expired,

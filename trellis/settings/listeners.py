@@ -221,6 +221,9 @@ class Mqtt(PlainListener, frozen=True, kw_only=True):
     subscriptions: Annotated[
         int, option("subscriptions of one session; 0 is no limit", ge=0, fills=MqttOptions)
     ] = MQTT.subscriptions
+    shared_subscriptions: Annotated[
+        int, option("shared subscriptions of one session; 0 is no limit", ge=0, fills=MqttOptions)
+    ] = MQTT.shared_subscriptions
     session_backlog: Annotated[
         int, option("messages that wait for one session", ge=1, fills=MqttOptions)
     ] = MQTT.session_backlog

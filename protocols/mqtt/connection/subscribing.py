@@ -284,6 +284,7 @@ class SubscribeTask(SubscriptionChange):
             self._codes[at] = NOT_AUTHORISED
         elif self._exceeds_quota(request.topic_filter):
             self._codes[at] = QUOTA_EXCEEDED
+            self._service.sessions.refused_subscriptions += 1
         else:
             try:
                 self._subscribe(request, verdict == READ_SOME)
@@ -294,8 +295,11 @@ class SubscribeTask(SubscriptionChange):
         """True if a subscription to this filter would be new, and the session has as many as it may
         have.
         """
-        subscriptions, most = self.session.subscriptions, self._service.options.subscriptions
-        if most == 0 or len(subscriptions) + len(subscriptions.memberships) < most:
+        subscriptions, options = self.session.subscriptions, self._service.options
+        shared = len(subscriptions.memberships)
+        if not 0 < options.subscriptions <= len(subscriptions) + shared and not (
+            topic_filter.startswith(SHARE) and 0 < options.shared_subscriptions <= shared
+        ):
             return False
         return (
             subscriptions.get(topic_filter) is None

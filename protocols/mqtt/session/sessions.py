@@ -52,6 +52,8 @@ class Sessions(SessionRegistry):
         authenticator: Authenticator,
     ) -> None:
         self.created = 0
+        #: Number of subscriptions that were refused, because their session had too many.
+        self.refused_subscriptions = 0
         self.expired = 0
         self._agenda = agenda
         self._options = options
