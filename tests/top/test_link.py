@@ -24,6 +24,7 @@ from tests.top.running import Amqp0, Running, Socket
 from trellis.process import resident_bytes
 from trellis.server.link import LINGER_MS, Link
 from trellis.server.listener_context import AMQP_BACKPRESSURE_BYTES, peer_of
+from trellis.server.turn import TurnLink
 
 MIB: Final = 1 << 20
 
@@ -362,4 +363,30 @@ async def test_the_output_of_other_clients_is_sent_in_a_turn_in_which_a_task_fai
     running.node.broker.agenda.add(FailingTask())
     await client.expect(spec.Queue.DeclareOk)
     assert reported == [error]
+    loop.set_exception_handler(handler)
+
+
+async def test_the_output_of_other_clients_is_sent_in_a_turn_in_which_a_send_fails(
+    running: Running,
+) -> None:
+    class FailingLink(TurnLink):
+        aborted = False
+        label = "the failing client"
+
+        def flush(self) -> None:
+            raise error
+
+        def abort(self) -> None:
+            self.aborted = True
+
+    reported: list[object] = []
+    error = RuntimeError("sending fails")
+    loop = asyncio.get_running_loop()
+    handler = loop.get_exception_handler()
+    loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+    client, failing = await running.amqp(), FailingLink()
+    await client.socket.send(marshal(1, spec.Queue.Declare(queue="q")))
+    running.node.turn.add_dirty(failing)
+    await client.expect(spec.Queue.DeclareOk)
+    assert reported == [error] and failing.aborted
     loop.set_exception_handler(handler)

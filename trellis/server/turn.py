@@ -262,7 +262,11 @@ class LoopTurn:
             dirty = dirty[:MAX_FLUSHES]
             self.schedule()
         for link in dirty:
-            link.flush()
+            try:
+                link.flush()
+            except Exception as error:  # noqa: BLE001  the output of other links must be sent
+                self._log_failure(f"sending to {link.label}", error)
+                link.abort()
         if agenda.deadline and (self._alarm is None or agenda.deadline < self._alarm_at):
             self._set_alarm(agenda.deadline)
         seconds = time.perf_counter() - requested_at
