@@ -202,6 +202,8 @@ class QueueMoves(BulkTask):
         return self._messages.size > 0
 
     def do_slice(self) -> None:
+        if self._messages.size == 0:
+            return  # The last slice moved the message whose arrival scheduled this slice.
         left: i64 = STEPS_PER_SLICE
         try:
             while left > 0 and self._messages.size > 0:

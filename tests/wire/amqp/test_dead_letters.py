@@ -275,3 +275,17 @@ def test_two_readers_on_different_channels_get_the_same_letter() -> None:
             for number in (1, 2)
         )
         assert len(one) == 3 and one == two
+
+
+def test_a_dead_letter_may_push_another_one_out_of_its_own_queue() -> None:
+    client = World().amqp()
+    client.queue("q", x_max_length=1, x_dead_letter_exchange="", x_dead_letter_routing_key="q")
+    client.publish("", "q", b"rejected")
+    client.send(B.Get(queue="q"))
+    client.publish("", "q", b"pushed out")
+    client.send(B.Reject(1, requeue=False))
+    for _ in range(3):
+        client.world.turn()
+    assert not client.world.broker.vhosts["/"].moves
+    assert got(client, "q")[-1].payload == b"rejected"
+    assert client.world.queue("q").depth == 0
