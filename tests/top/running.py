@@ -390,7 +390,13 @@ class Leaks:
         await running.until(lambda: metrics is None or not metrics._serving)
         for _ in range(5):
             await asyncio.sleep(0)  # uvloop closes its end a turn of the event loop later.
-        return cls(running)
+        leaks = cls(running)
+        for _ in range(500):  # On a busy machine, what the request used may still be going.
+            await asyncio.sleep(0.02)
+            before, leaks._before = leaks._before, leaks._things()
+            if before == leaks._before:
+                break
+        return leaks
 
     def _things(self) -> tuple[int, int, dict[str, int], int, int]:
         # gc.get_objects() omits the objects that the broker's collector has frozen.
