@@ -340,7 +340,7 @@ class Stamped:
         self._places = [(at + place, place, width) for place in range(width)]
 
     def stamp(self, numbers: bytes) -> bytes:
-        """Return the frames with other numbers, given as big-endian bytes, one after the other."""
+        """Return the frames with new numbers. `numbers` holds them as big-endian bytes, joined."""
         for at, place, width in self._places:
             self._frames[at :: self._stride] = numbers[place::width]
         return bytes(self._frames)

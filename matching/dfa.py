@@ -250,8 +250,8 @@ class Dfa(Trie[S]):
     def _state(self, some: list[_Stamped[S]]) -> _DfaState[S] | None:
         """Return the state of these nodes and the ``#`` nodes directly below them.
 
-        Return None if creating the state would exceed the nodes per lookup (_EFFORT) or the memory
-        budget.
+        Return None if the lookup would visit more than _EFFORT nodes, or if a new state would
+        exceed the memory budget.
         """
         nodes = _closure(some)
         nodes.sort(key=_number)

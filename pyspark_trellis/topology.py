@@ -132,8 +132,8 @@ def replay(stream: JournalStream, until: datetime | None = None) -> TopologyStat
         )
     if not known:
         raise PipelineError(
-            f"{stream.name} was being rewritten at {state.at:{_WHEN}}, after a broker start: "
-            "ask for a later time"
+            f"{stream.name} has no complete snapshot at {state.at:{_WHEN}}: the broker was writing "
+            "one after its start; ask for a later time"
         )
     return state
 

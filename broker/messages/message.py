@@ -195,8 +195,9 @@ SWAP_SEPARATORS: Final = bytes.maketrans(b"./", b"/.")
 class Message:
     """One published message.
 
-    All queues that hold the message share this object. So it never changes once it is in a queue: a
-    queue with a time to live puts a copy that expires earlier.
+    All queues that hold the message share this object. So it does not change once it is in a queue,
+    except for the cache of `cache_recoded`. A queue with a time to live holds a copy, whose expiry
+    time is the earlier of the message's and the queue's.
 
     `expires` is a time of the agenda's clock in ms (0: never). `position` is the message's position
     in the store (0: not stored).

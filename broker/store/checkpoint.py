@@ -564,10 +564,14 @@ class Checkpointing:
         self._file_at = 0
 
     def _carry_over(self) -> None:
-        """Add the changes of the replaced files' counts since `_begin_late` to the checkpoint.
+        """Bring the checkpoint's counts up to date with what happened since `_begin_late`.
 
-        These counts are `live` and `balance`. Later files that needed the replaced files now need
-        the checkpoint.
+        Meanwhile, entries of the replaced files were settled: `live` and `balance` of these files
+        have changed. Add the differences to the checkpoint, and adjust its `settled`. In the later
+        files, replace the needs of the replaced files by needs of the checkpoint. The entries that
+        the stage LATE has read are not counted, except a PUBREC of a copy that is still held.
+
+        Do nothing while the writer counts a batch; the next step tries again.
         """
         log, checkpoint = self._log, self._checkpoint
         if log.liveness.changes % 2:

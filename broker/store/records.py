@@ -117,7 +117,10 @@ class Records:
 
 
 def _joined(parts: list[bytes], first: int, end: int) -> list[bytes]:
-    """Return the bytes of parts[first:end] in parts of about SUMMED_SIZE, or one longer part."""
+    """Return parts[first:end], joined into longer parts of at least SUMMED_SIZE bytes each.
+
+    The last one may be shorter. Each joined part ends with the part that brings it to SUMMED_SIZE.
+    """
     joined: list[bytes] = []
     size: i64 = 0
     for at in range(first, end):

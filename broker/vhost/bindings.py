@@ -141,7 +141,10 @@ class Bindings:
             self._store.wait_for_all(ticket)
 
     def remove_to(self, destination: Destination) -> None:
-        """Remove all bindings to a deleted destination, in slices, and retire its plans at once."""
+        """Remove all bindings to a deleted destination, in slices.
+
+        The plans that may contain the destination are retired at once.
+        """
         self.retire_to(destination)
         exchanges = [one for one in members(destination.bound_to) if isinstance(one, Exchange)]
         if exchanges:

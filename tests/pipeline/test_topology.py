@@ -156,7 +156,7 @@ def test_a_stream_that_cannot_be_replayed_is_a_one_line_error(tmp_path: Path) ->
                 *snapshot(definitions(random.Random(1), 2), [], START),
                 change("snapshot", minute(3), {"restarted": True}),
             ],
-            "was being rewritten at 2026-03-01 12:03:00 UTC",
+            "has no complete snapshot at 2026-03-01 12:03:00 UTC",
         ),
     ):
         with pytest.raises(PipelineError, match=re.escape(line)) as caught:

@@ -108,7 +108,10 @@ class BenchEncoding:
         self._frame_max = frame_max
 
     def lap(self, publisher: int) -> bytes:
-        """Return one encoded message of a publisher for each number; all have the same size."""
+        """Return the encoded messages of a publisher with the numbers 0 to `ring` - 1, joined.
+
+        All messages have the same size.
+        """
         workload = self._workload
         return self._encode(workload.publish, workload.qos, publisher, 0, 1)
 

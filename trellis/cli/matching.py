@@ -97,7 +97,11 @@ def add_bench(tools: Any) -> None:
         metavar="FILE",
         help="write all figures of all rounds to FILE; - is standard output, without tables",
     )
-    tool.add_argument("--list", action="store_true", help="list parts, algorithms and peers")
+    tool.add_argument(
+        "--list",
+        action="store_true",
+        help="list the parts of the benchmark (PART), the algorithms and the peers",
+    )
 
 
 def matchers(arguments: argparse.Namespace) -> int:

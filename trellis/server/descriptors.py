@@ -27,7 +27,10 @@ def _part(limit: int, divisor: int, least: int, most: int) -> int:
 
 
 class DescriptorShares:
-    """The shares of a limit of file descriptors."""
+    """The division of the file descriptor limit: for the store, for HTTP, the rest for clients.
+
+    Each share is a number of descriptors. `limit` is the limit of the process.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -43,7 +46,7 @@ class DescriptorShares:
         self.open = 0
 
     def reserve_open(self) -> None:
-        """Count the descriptors that are open now, at the end of a start."""
+        """Reserve the descriptors that are open now. Called at the end of the broker's start."""
         self.open = process.open_descriptors()
 
     @property

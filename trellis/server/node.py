@@ -198,7 +198,7 @@ class BrokerNode:
 
 
 def _log(event: str, fields: dict[str, object]) -> None:
-    """Log an event of a protocol."""
+    """Log an event that a front end reports, such as a refused login."""
     logs.info(event, **fields)
 
 

@@ -41,8 +41,9 @@ LAZY_BYTES: Final = 1 << 20
 #: and after every LOOK_BYTES written. So the log of an idle broker shrinks too.
 LOOK_SECONDS: Final = 1.0
 LOOK_BYTES: Final = 16 << 20
-#: While a checkpoint is made, publishers are throttled if the log is larger than LOG_FACTOR times
-#: its live records plus LOG_SLACK bytes. So the log is bounded at every speed of publishers.
+#: While a checkpoint is made or dead files are dropped, publishers are throttled if the log is
+#: larger than LOG_FACTOR times its live records plus LOG_SLACK bytes. So the log is bounded at
+#: every speed of publishers.
 LOG_FACTOR: Final = 3
 LOG_SLACK: Final = 256 << 20
 #: Seconds between two steps of a checkpoint, in which the event loop runs.
@@ -58,7 +59,7 @@ def _do_nothing() -> None:
 
 
 class StoreWriter:
-    """The writer of a store whose entries need no writing, such as one in memory."""
+    """The writer of a store without files (`:memory:`); the base class of DurableStoreWriter."""
 
     def __init__(self, store: Store) -> None:
         self.store = store

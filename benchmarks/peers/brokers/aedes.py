@@ -1,4 +1,4 @@
-"""Runs aedes, an MQTT library for Node, as the broker that node/aedes.js makes of it."""
+"""Runs ../node/aedes.js, a broker built with aedes, an MQTT library for Node."""
 
 from __future__ import annotations
 

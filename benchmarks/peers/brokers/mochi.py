@@ -1,4 +1,4 @@
-"""Runs mochi-mqtt, an MQTT library for Go, as the broker that go/main.go makes of it."""
+"""Runs ../go/main.go, a broker built with mochi-mqtt, an MQTT library for Go."""
 
 from __future__ import annotations
 

@@ -418,8 +418,11 @@ class ChannelReceiver(ConsumerOwner):
     ) -> None:
         """Add settlements to the transaction; its commit carries them out.
 
-        `how` is ACKED, REJECTED or REQUEUED. Raises AmqpError if no delivery with this tag is
-        outstanding, or if the transaction settles it already.
+        `number` is a delivery tag. With `multiple`, settle all deliveries up to this tag (0: all)
+        that the transaction does not settle already. `how` is ACKED, REJECTED or REQUEUED.
+
+        Raises AmqpError if the tag is unknown, if no delivery is left to settle (unless `number` is
+        0 and `multiple` is True), or if the transaction would have too many parts.
         """
         settlements = transaction.settlements
         if not multiple:

@@ -17,10 +17,10 @@ TAG: Final = 16
 
 
 class MqttCodec(Codec):
-    """The codec in the store for MQTT contents.
+    """Converts MQTT contents to their form in the store's log, and back.
 
-    The parameters are one byte, a bit mask. Bit 0: the content begins with properties; bit 1: the
-    message was published with RETAIN; bit 2: the message was published with QoS 2.
+    `parameters`, the number of the encoding, is one byte, a bit mask. Bit 0: the content begins
+    with properties; bit 1: the message was published with RETAIN; bit 2: with QoS 2.
     """
 
     def dump(self, encoding: Encoding, content: bytes) -> tuple[int, bytes, bytes]:

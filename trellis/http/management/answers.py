@@ -155,7 +155,10 @@ class Call:
             raise not_found(f"there is no vhost '{name}'")
         if not self.sees(vhost):
             raise ApiRefusal(
-                403, "not_authorised", f"user '{self.identity.name}' may not enter vhost '{name}'"
+                403,
+                "not_authorised",
+                f"access to vhost '{name}' refused for user '{self.identity.name}': grant "
+                "permissions with `trellis permissions set`",
             )
         return vhost
 
