@@ -15,12 +15,15 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from broker.messages.memory import MESSAGE_SIZE
 from broker.messages.message import Message
 from broker.queues.fifo import Fifo
 from broker.store.contract import Store
 
 #: Number of messages that are read at once, which takes some tenths of a millisecond.
 CHUNK_MESSAGES: Final[i64] = 256
+#: Memory of a message's position, expiry and flags in bytes.
+POSITION_SIZE: Final[i64] = 17
 #: Added to the QoS in a message's flags if it was published as retained.
 _RETAINED: Final = 4
 #: Flags of a restored message: it has the QoS and the retained flag that the store returns.
@@ -39,6 +42,8 @@ class Chunk:
         self.flags: array[int] = array("b")
         #: Messages that the store does not keep (position 0), in order.
         self.transient: list[Message] = []
+        #: Total size of the contents of these messages in bytes.
+        self.transient_bytes: i64 = 0
 
     def push(self, message: Message) -> None:
         """Append a message."""
@@ -48,6 +53,7 @@ class Chunk:
         self.flags.append(message.qos + (_RETAINED if message.retained else 0))
         if position == 0:
             self.transient.append(message)
+            self.transient_bytes += len(message.content)
 
 
 class PagedTail:
@@ -62,6 +68,9 @@ class PagedTail:
         self._read_ahead: list[Message | None] = []
         self._chunks: Fifo[Chunk] = Fifo()
         self._last = Chunk()
+        #: Number of messages in `Chunk.transient` of all chunks, and total size of their contents.
+        self._transient: i64 = 0
+        self._transient_bytes: i64 = 0
         #: True while no file descriptor is left to read the next messages, and a retry is due.
         self.waits = False
 
@@ -69,6 +78,9 @@ class PagedTail:
         """Append a message, and drop its content from memory if the store keeps it."""
         if message.position > 0:
             self._store.page_out(message)
+        else:
+            self._transient += 1
+            self._transient_bytes += len(message.content)
         self._open_chunk().push(message)
 
     def restore(self, positions: array[int], latest: i64) -> None:
@@ -97,7 +109,19 @@ class PagedTail:
         if self._read_ahead:
             ahead, self._read_ahead = self._read_ahead, []
             return array("q", [message.position for message in ahead if message is not None])
-        return self._chunks.pop().positions
+        return self._pop_chunk().positions
+
+    def _pop_chunk(self) -> Chunk:
+        """Remove and return the next chunk."""
+        chunk = self._chunks.pop()
+        self._transient -= len(chunk.transient)
+        self._transient_bytes -= chunk.transient_bytes
+        return chunk
+
+    def memory_bytes(self) -> i64:
+        """Return the estimated memory of the tail in bytes: positions, and transient messages."""
+        positions: i64 = self._chunks.size * CHUNK_MESSAGES * POSITION_SIZE
+        return positions + self._transient_bytes + self._transient * MESSAGE_SIZE
 
     @property
     def empty(self) -> bool:
@@ -125,7 +149,7 @@ class PagedTail:
         assert chunk is not None
         wanted = [position for position in chunk.positions if position > 0]
         found = self._store.fetch(self._queue, wanted, self._expiring)
-        self._chunks.pop()
+        self._pop_chunk()
         messages: list[Message | None] = []
         fetched: i64 = 0
         held: i64 = 0

@@ -629,8 +629,13 @@ class Queue(MessageSource):
         self.schedule_drain()
 
     def memory_bytes(self) -> i64:
-        """Return the estimated memory of the waiting messages in bytes, without the tail."""
+        """Return the estimated memory of the waiting messages in bytes.
+
+        Messages of the tail that are on disk only count with the memory of their positions.
+        """
         total = estimate(self._waiting.sample(SAMPLES), self._waiting.size)
+        if self._tail is not None:
+            total += self._tail.memory_bytes()
         for returned in (self._returned, self._returned_later):
             stride = max(1, len(returned) // int(SAMPLES))
             total += estimate([one.message for one in returned[::stride]], len(returned))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from broker.agenda import Agenda
+from broker.messages.memory import MESSAGE_SIZE
 from broker.messages.message import PLAIN, Address, Message
 from broker.messages.outlet import Outlet
 from broker.queues.arguments import QueueArguments
@@ -187,6 +188,14 @@ class Model(RuleBasedStateMachine):
     def purge(self) -> None:
         assert self.queue.purge() == len(self.waiting)
         self.waiting.clear()
+
+    @invariant()
+    def memory(self) -> None:
+        transient = sum(not kept for *_, kept in self.waiting) if hasattr(self, "queue") else 0
+        if transient:
+            assert self.queue.memory_bytes() >= transient * MESSAGE_SIZE
+        elif hasattr(self, "queue") and self.queue.depth == 0:
+            assert self.queue.memory_bytes() == 0
 
     @invariant()
     def holds(self) -> None:
