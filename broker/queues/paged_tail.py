@@ -20,8 +20,10 @@ from broker.messages.message import Message
 from broker.queues.fifo import Fifo
 from broker.store.contract import Store
 
-#: Number of messages that are read at once, which takes some tenths of a millisecond.
+#: Number of messages that are read at once, and the size of their contents in bytes at which no
+#: more messages join them. To read them takes up to about a millisecond.
 CHUNK_MESSAGES: Final[i64] = 256
+CHUNK_BYTES: Final[i64] = 256 << 10
 #: Memory of a message's position, expiry and flags in bytes.
 POSITION_SIZE: Final[i64] = 17
 #: Added to the QoS in a message's flags if it was published as retained.
@@ -42,12 +44,15 @@ class Chunk:
         self.flags: array[int] = array("b")
         #: Messages that the store does not keep (position 0), in order.
         self.transient: list[Message] = []
-        #: Total size of the contents of these messages in bytes.
+        #: Total size of the contents of these messages, and of all messages, in bytes. The second
+        #: number is 0 in the chunks of a restored tail, which do not know it.
         self.transient_bytes: i64 = 0
+        self.content_bytes: i64 = 0
 
     def push(self, message: Message) -> None:
         """Append a message."""
         position: i64 = message.position
+        self.content_bytes += len(message.content)
         self.positions.append(position)
         self.expires.append(message.expires)
         self.flags.append(message.qos + (_RETAINED if message.retained else 0))
@@ -99,7 +104,12 @@ class PagedTail:
 
     def _open_chunk(self) -> Chunk:
         """Return the last chunk, or a new one if the last is full."""
-        if len(self._last.positions) >= CHUNK_MESSAGES or self._chunks.size == 0:
+        last = self._last
+        if (
+            len(last.positions) >= CHUNK_MESSAGES
+            or last.content_bytes >= CHUNK_BYTES
+            or self._chunks.size == 0
+        ):
             self._last = Chunk()
             self._chunks.push(self._last)
         return self._last

@@ -37,8 +37,8 @@ from broker.store.records import Recorder, Records
 from broker.store.segments import LogReader, SegmentLog
 
 #: Binary logarithm of the number of positions that share a part of `PagedMessages`: to free the
-#: messages of a part takes up to 0.5 ms.
-PART_BITS: Final[i64] = 11
+#: messages of a part takes up to 3 ms, because their memory is in no cache any more.
+PART_BITS: Final[i64] = 8
 
 
 class PagedMessages:

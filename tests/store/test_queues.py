@@ -20,6 +20,7 @@ from broker.messages.outlet import Outlet
 from broker.queues.arguments import QueueArguments
 from broker.queues.consumer import Consumer, Delivery
 from broker.queues.limited import DeadLetterHost, LimitedQueue
+from broker.queues.paged_tail import CHUNK_BYTES, CHUNK_MESSAGES, POSITION_SIZE
 from broker.queues.queue import Queue
 from broker.store.contract import MessageStored
 from broker.store.memory import MemoryStore
@@ -260,3 +261,21 @@ def test_a_message_that_cannot_be_read_leaves_no_other_message_out() -> None:
         for _, delivery in client.connection.channels.open[1].receiver.unacked.outstanding()
     ] == [1, 2, 3, 4, 6]
     assert world.queue("q").next_sequence() == 7 and world.copies() == {"unreadable": 1}
+
+
+def test_large_messages_of_a_long_queue_are_read_a_few_at_a_time() -> None:
+    world = World()
+    world.store.window = 1
+    client = world.amqp()
+    client.queue("q", durable=True)
+    body = bytes(CHUNK_BYTES // 2)
+    for number in range(9):
+        client.publish("", "q", b"%d" % number + body, delivery_mode=2)
+    queue = world.queue("q")
+    most = 0
+    for number in range(9):
+        parts = client.bodies(client.send(spec.Basic.Get(queue="q", no_ack=True)))
+        assert b"".join(parts) == b"%d" % number + body
+        most = max(most, int(queue.memory_bytes()))
+    # The messages in memory: the first one, then two read from the store at a time.
+    assert most <= 2 * (len(body) + 1 + MESSAGE_SIZE) + 9 * CHUNK_MESSAGES * POSITION_SIZE
