@@ -49,7 +49,7 @@ from broker.store.recovery import Recoverer, Recovery, Replay, ignore_progress
 SEGMENT_SIZE: Final = 64 << 20
 #: Default for the number of sealed files that stay open for reading.
 OPEN_MAX: Final = 64
-#: Number of bytes that a read by position loads: first, and each time that it needs more.
+#: Number of bytes that a read by position loads: first, and each time that it reads on.
 _FIRST_READ_SIZE: Final[i64] = 8_192
 _NEXT_READ_SIZE: Final[i64] = 65_536
 
@@ -447,10 +447,12 @@ class LogReader:
     def _read(self, file: LogFile, position: i64) -> bool:
         reader = self._reader
         start: i64 = file.offset_of(position)
+        size: i64 = _NEXT_READ_SIZE
         if file is not self._file or start < reader.base or start > reader.base + len(reader.data):
             self._file = file
             self._reader = reader = RecordReader(file.seed, 0)
             reader.base = start
+            size = _FIRST_READ_SIZE
         elif position <= self._reached or start > reader.base + reader.at:
             reader.at = start - reader.base
         self._reached = position
@@ -461,7 +463,7 @@ class LogReader:
                 return self._absent(file, start, position)
         began: i64 = reader.base + reader.at
         while not reader.advance():
-            if reader.stop == BAD or not self._more(file, max(reader.needed, _FIRST_READ_SIZE)):
+            if reader.stop == BAD or not self._more(file, max(reader.needed, size)):
                 raise self._damaged(file, position, began, reader.reason or "it is cut off")
         self.data, self.kind = reader.data, reader.kind
         self.start, self.end = reader.start, reader.end

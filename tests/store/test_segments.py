@@ -435,3 +435,23 @@ def test_a_file_is_forgotten_before_it_is_closed() -> None:
     file.attach(NotedFile(lambda: open_then.append(file.is_open)))
     file.close_scan()
     assert open_then == [False]
+
+
+class CountingDisk(SimulatedDisk):
+    """A simulated disk that counts its reads."""
+
+    reads = 0
+
+    def ask(self, operation: str, path: str) -> None:
+        self.reads += operation == "read"
+        super().ask(operation, path)
+
+
+def test_messages_read_one_after_the_other_share_reads_of_the_disk() -> None:
+    disk = CountingDisk()
+    log = Log(disk, 1 << 30)
+    log.put(*(MessageStored("/", message(bytes(4_000)), [3]) for _ in range(160)))
+    reader, before = log.log.reader(), disk.reads
+    assert all(reader.read(position) for position in range(1, 161))
+    # 160 records of 4 KB, and 64 KiB in a read.
+    assert disk.reads - before <= 12
