@@ -161,7 +161,11 @@ def _find_archive(broker: Broker, identity: Identity, query: Mapping[str, str]) 
     known = broker.vhosts.get(vhost)
     queue = None if known is None else known.queues.get(name)
     if within is None:
-        raise StreamRefusal(403, f"access to vhost '{vhost}' refused for user '{identity.name}'")
+        raise StreamRefusal(
+            403,
+            f"access to vhost '{vhost}' refused for user '{identity.name}': grant permissions with "
+            "`trellis permissions set`",
+        )
     try:
         within.may("read", "queue", name, vhost)
     except BrokerError as error:

@@ -135,7 +135,8 @@ class DurableStoreWriter(StoreWriter):
         self._work: Checkpointing | SegmentLog | None = None
         #: True if dropping dead files frees more than the checkpoint in progress would.
         self._superseded = False
-        #: True while publishers wait for a checkpoint, because the log is too large.
+        #: True while publishers wait for a checkpoint, or for the drop of dead files, because the
+        #: log is too large.
         self.log_throttled = False
         #: Why the last attempt to free space failed; "" after a success. An attempt that fails for
         #: the same reason as the last one is not logged.

@@ -178,7 +178,8 @@ class Call:
         within = self.identity.for_vhost(vhost.name)
         if within is None:
             raise AccessRefused(
-                f"access to vhost '{vhost.name}' refused for user '{self.identity.name}'"
+                f"access to vhost '{vhost.name}' refused for user '{self.identity.name}': grant "
+                "permissions with `trellis permissions set`"
             )
         return within
 
