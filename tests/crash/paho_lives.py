@@ -29,6 +29,9 @@ from tests.crash.wire import PATIENCE, until
 PUBLISHER, SUBSCRIBER, TOPIC = "publisher", "subscriber", "crash/two"
 #: Messages that the publisher may have unacknowledged.
 OUTSTANDING: Final = 40
+#: The broker is killed more often than was asked for until more messages than this are published:
+#: it may die at the first packet of each life.
+MESSAGES: Final = 100
 #: Packets at which the broker is killed: True if the client sends the packet, the client, the kind.
 MOMENTS: Final = [
     *((True, PUBLISHER, kind) for kind in (PUBLISH, PUBREL)),
@@ -108,7 +111,9 @@ class Lives:
             clients.append(self._client(PUBLISHER, self._kind))
             clients[1].on_publish = self._on_publish
             clients[1].loop_start()
-            for _ in range(lives):
+            lived = 0
+            while lived < lives or len(self.bodies) <= MESSAGES:
+                lived += 1
                 await self._start_broker()
                 await self._live(clients[1])
             await self._start_broker()

@@ -12,7 +12,7 @@ import paho.mqtt.client as paho
 import pytest
 
 from tests.crash.exchanges import Exchanges
-from tests.crash.paho_lives import PUBLISHER, SUBSCRIBER, CarefulClient, Lives
+from tests.crash.paho_lives import MESSAGES, PUBLISHER, SUBSCRIBER, CarefulClient, Lives
 from tests.crash.relay import PUBCOMP, PUBLISH, PUBREC, PUBREL, Recorded
 
 #: The number of times that a broker is killed; TRELLIS_CRASH_LIVES changes it.
@@ -50,7 +50,7 @@ def test_each_message_arrives_once_however_often_the_broker_is_killed(
 ) -> None:
     lives = run(tmp_path, level, False, CarefulClient)
     assert lives.exchanges.publisher_faults == []
-    assert len(lives.bodies) > 100 and set(lives.received.values()) == {1}
+    assert len(lives.bodies) > MESSAGES and set(lives.received.values()) == {1}
 
 
 @pytest.mark.long
