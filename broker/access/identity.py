@@ -57,7 +57,7 @@ class Identity:
         self._read = pattern_of(read)
 
     def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
-        """Return the user's identity in a virtual host, or None if the user may not enter it.
+        """Return the user's identity in a virtual host, or None without a permission on it.
 
         Calls for the same client return the same object, because routes are cached by identity.
         """

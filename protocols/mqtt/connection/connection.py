@@ -203,7 +203,10 @@ class MqttConnection(SessionConnection):
         )
         if identity is None:
             self.will = None
-            why = f"user '{self.user}' is deleted, or may not enter vhost '{vhost.name}' any more"
+            why = (
+                f"user '{self.user}' is deleted, or has no permission on virtual host "
+                f"'{vhost.name}' any more"
+            )
             self.close_with(
                 NOT_AUTHORISED,
                 EXPELLED,

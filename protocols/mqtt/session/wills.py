@@ -157,7 +157,7 @@ class DelayedWill(DelayedWillTask):
     def _renew_permissions(self, session: Session) -> bool:
         """Use the present permissions of the user.
 
-        Return False if the user is deleted, or may not enter the virtual host any more.
+        Return False if the user is deleted, or has no permission on the virtual host.
         """
         user = self._authenticator.identity_of(session.user)
         identity = None if user is None else user.for_vhost(self._vhost.name, session.name)
