@@ -20,6 +20,7 @@ from protocols.amqp.connection.handshake import GREETING
 from protocols.connection import Connection
 from protocols.mqtt.options import MqttOptions
 from tests.clients import World, marshal, mqtt_publish, publication
+from tests.garbage import living_objects
 from tests.wire.mqtt.client import Will, connect, pubcomp, pubrec, pubrel, subscribe, unsubscribe
 
 #: Number of clients of each kind.
@@ -122,11 +123,7 @@ def ours() -> Counter[str]:
     Objects of earlier tests, which pytest may have kept, are cleared first.
     """
     gc.collect()
-    return Counter(
-        type(one).__name__
-        for one in gc.get_objects()
-        if str(type(one).__module__).split(".")[0] in ("broker", "protocols", "matching")
-    )
+    return living_objects("broker", "protocols", "matching")
 
 
 def live(connection: Connection, world: World, *chunks: bytes) -> None:
