@@ -73,6 +73,42 @@ async def test_a_long_head_is_refused_however_it_arrives(start: Start) -> None:
     assert gateway_of(broker).pid == pid
 
 
+def refused_upload() -> bytes:
+    """Return an upload of 32 MiB with a wrong password."""
+    head = f"POST /api/definitions HTTP/1.1\r\nHost: x\r\n{login('admin', 'wrong')}"
+    return f"{head}Content-Length: {32 << 20}\r\n\r\n".encode() + bytes(32 << 20)
+
+
+async def test_a_client_that_reads_after_its_whole_upload_reads_why_it_was_refused(
+    start: Start,
+) -> None:
+    broker = await start(users=[ADMIN])
+    client = await broker.socket("http")
+    await client.send(refused_upload())
+    client.shut_down()
+    status, headers, _ = await response(client)
+    assert (status, headers["connection"]) == (401, "close")
+    assert await client.read() == b""
+
+
+async def test_a_refused_client_that_never_closes_is_cut_off_after_the_time_limit(
+    start: Start,
+) -> None:
+    broker = await start(users=[ADMIN], limits={"handshake": 1.0})
+    client = await broker.socket("http")
+    await client.send(refused_upload()[:1_000])
+    assert (await response(client))[0] == 401
+    closed = False
+    while not closed:
+        await asyncio.sleep(0.05)
+        try:
+            await client.send(bytes(1_000))
+        except ConnectionError:
+            closed = True
+    client.close()
+    assert (await api(broker, "GET", "whoami"))[0] == 200
+
+
 async def reset(broker: Running, request: bytes) -> None:
     """Send a request, and reset the connection."""
     with socket.create_connection(("127.0.0.1", broker.port("http"))) as sock:

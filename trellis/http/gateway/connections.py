@@ -142,6 +142,25 @@ class OpenConnections:
         return None if busy else self.active_at
 
 
+class GatewayTransport:
+    """The transport as uvicorn sees it: its `close` is the protocol's `end`."""
+
+    def __init__(self, transport: asyncio.Transport, protocol: GatewayProtocol) -> None:
+        self._transport = transport
+        self._protocol = protocol
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def close(self) -> None:
+        """Close the connection; see `GatewayProtocol.end`."""
+        self._protocol.end()
+
+    def is_closing(self) -> bool:
+        """True if no response can be sent any more."""
+        return self._protocol.ending or self._transport.is_closing()
+
+
 class GatewayProtocol(H11Protocol):
     """One HTTP/1.1 connection: uvicorn's protocol, with time limits and answers to bad requests."""
 
@@ -160,10 +179,15 @@ class GatewayProtocol(H11Protocol):
         self._slot = slot
         self._seconds = seconds
         self._head_timer: asyncio.TimerHandle | None = None
+        self._socket_transport: asyncio.Transport
+        #: True after the last response, while the rest of the client's input is discarded.
+        self.ending = False
+        self._end_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""
-        super().connection_made(transport)
+        self._socket_transport = transport
+        super().connection_made(GatewayTransport(transport, self))  # type: ignore[arg-type]
         self._slot.protocol = self
         if self.client is not None:
             self._open.by_client[self.client] = self._slot
@@ -175,6 +199,8 @@ class GatewayProtocol(H11Protocol):
         Its request is stopped if the request has changed nothing yet.
         """
         self._stop_timer()
+        if self._end_timer is not None:
+            self._end_timer.cancel()
         self._open.remove(self._slot)
         if self.client is not None:
             self._open.by_client.pop(self.client, None)
@@ -190,6 +216,8 @@ class GatewayProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read a request; its head must be complete within the time limit."""
+        if self.ending:
+            return
         before = self.cycle
         if self._head_timer is None and (before is None or before.response_complete):
             self._await_head()
@@ -199,6 +227,8 @@ class GatewayProtocol(H11Protocol):
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """Answer the last request of a client that sends nothing more; refuse an incomplete one."""
+        if self.ending:
+            return None
         if self.conn.trailing_data[0] and self.conn.their_state is h11.IDLE:
             self._refuse(400, "the connection was closed within a request")
             return None
@@ -210,6 +240,26 @@ class GatewayProtocol(H11Protocol):
             self.cycle.keep_alive = False
             return True
         return None
+
+    def end(self) -> None:
+        """Close the connection after the last response.
+
+        If the client may still be sending, its input is discarded until the client closes its side,
+        for at most the time limit. If the gateway closed the socket with unread input, TCP would
+        send a reset, and the client could lose the response.
+        """
+        transport = self._socket_transport
+        if self.ending or transport.is_closing():
+            return
+        received = self.conn.their_state in (h11.DONE, h11.MUST_CLOSE, h11.CLOSED)
+        if received and not self.conn.trailing_data[0]:
+            transport.close()
+            return
+        self.ending = True
+        if transport.can_write_eof():
+            transport.write_eof()
+        transport.resume_reading()
+        self._end_timer = self.loop.call_later(self._seconds, transport.close)
 
     def _await_head(self) -> None:
         self._head_timer = self.loop.call_later(self._seconds, self._refuse_slow)
