@@ -167,6 +167,10 @@ def test_the_deliveries_behind_one_that_fails_are_settled_and_the_client_goes_on
     if later:
         client.connection.resume()
         assert [one.name for one in client.read()] == ["Queue.DeclareOk"]
+    # The delivery that failed is requeued with its channel.
+    finish(world, client.connection.on_closed)
+    assert world.queue("q").unacked == 0
+    assert world.queue("q").depth == (1 if method == "ack" else many)
 
 
 class Counter(Waiter):
