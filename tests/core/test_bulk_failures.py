@@ -173,6 +173,31 @@ def test_the_deliveries_behind_one_that_fails_are_settled_and_the_client_goes_on
     assert world.queue("q").depth == (1 if method == "ack" else many)
 
 
+@pytest.mark.parametrize("method", ["ack", "nack"])
+def test_the_deliveries_of_a_small_settlement_behind_one_that_fails_are_settled(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    client = world.amqp()
+    client.queue("q", durable=True)
+    client.send(spec.Basic.Consume(queue="q", consumer_tag="c"))
+    many = 10
+    client.connection.receive_data(publication("", "q", b"x", delivery_mode=2) * many)
+    world.settle(client.connection)
+    client.send(spec.Basic.Cancel("c"))
+    assert world.queue("q").unacked == len(world.store.state.messages) == many
+    failing = Failing(monkeypatch, MemoryStore, "append_settled", 3, 4)
+    settling = (
+        spec.Basic.Ack(0, True) if method == "ack" else spec.Basic.Nack(0, True, requeue=False)
+    )
+    data = marshal(1, settling)
+    finish(world, lambda: client.connection.receive_data(data))
+    assert failing.failures == 2 and failing.calls == many
+    assert world.queue("q").unacked == world.queue("q").depth == 0
+    # Only the messages whose release failed are left in the store.
+    assert len(world.store.state.messages) == 2
+
+
 class Counter(Waiter):
     """A waiter that counts its calls, and may fail."""
 

@@ -61,8 +61,8 @@ class HeldQueues:
 class Settlement(BulkTask):
     """The settlement of all outstanding deliveries of a channel up to a delivery tag.
 
-    `how` is ACKED, REJECTED or REQUEUED. Deliveries with a tag in `kept` stay outstanding. So does a
-    delivery whose settlement fails unexpectedly: it is requeued when the channel closes.
+    `how` is ACKED, REJECTED or REQUEUED. Deliveries with a tag in `kept` stay outstanding. So
+    does a delivery whose settlement fails unexpectedly: it is requeued when the channel closes.
     """
 
     def __init__(
