@@ -31,11 +31,12 @@ from protocols.amqp.channel.receiver import ChannelReceiver
 from protocols.amqp.connection import states
 from protocols.amqp.connection.connection import AmqpConnection
 from protocols.connection import INTERNAL_ERROR
+from protocols.mqtt.options import MqttOptions
 from protocols.mqtt.session.shared import SharedMember
 from protocols.mqtt.session.shared_deliveries import MEMBERSHIPS_PER_SLICE
-from tests.clients import World, marshal, publication
+from tests.clients import World, marshal, mqtt_publish, publication
 from tests.core.test_session_steps import shared, topics
-from tests.wire.mqtt.client import connect
+from tests.wire.mqtt.client import connect, puback, publications
 
 
 class Failing:
@@ -91,6 +92,21 @@ def test_a_purge_releases_the_messages_behind_one_that_fails(
     assert len(world.store.state.messages) == 2
 
 
+def test_a_purge_releases_the_messages_on_disk_behind_one_that_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.store.window = 1
+    client = world.amqp()
+    client.queue("q", durable=True)
+    many = 2 * int(MESSAGES_PER_SLICE) + 10
+    client.connection.receive_data(publication("", "q", b"x", delivery_mode=2) * many)
+    world.settle(client.connection)
+    failing = Failing(monkeypatch, MemoryStore, "append_settled", 5, MESSAGES_PER_SLICE + 9)
+    assert finish(world, world.queue("q").purge) == failing.failures == 2
+    assert failing.calls == many and len(world.store.state.messages) == 2
+
+
 def test_the_consumers_behind_one_that_fails_are_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     client = world.amqp()
@@ -117,6 +133,61 @@ def test_the_shared_subscriptions_behind_one_that_fails_are_removed(
     again = world.raw_mqtt()
     finish(world, lambda: again.receive_data(connect("c")))
     assert failing.failures == 2 and len(world.mqtt_front.sessions.groups) == 2
+
+
+def test_the_shared_subscriptions_behind_one_that_fails_are_attached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    many = 3 * MEMBERSHIPS_PER_SLICE
+    client = shared(world, topics(many))
+    client.on_closed()
+    world.settle()
+    failing = Failing(monkeypatch, SharedMember, "attach", 4, MEMBERSHIPS_PER_SLICE + 5)
+    again = world.raw_mqtt()
+    finish(world, lambda: again.receive_data(connect("c", clean=False)))
+    finish(world, world.store.sync)
+    assert failing.failures == 2 and failing.calls == many
+
+
+def test_a_pass_over_shared_subscriptions_follows_one_whose_last_subscription_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    many = 2 * MEMBERSHIPS_PER_SLICE
+    client = shared(world, topics(many))
+    client.on_closed()
+    world.settle()
+    failing = Failing(monkeypatch, SharedMember, "attach", many)
+    again = world.raw_mqtt()
+    again.receive_data(connect("c", clean=False))
+    world.store.sync()
+    session = world.mqtt_front.sessions.all()[0]
+    assert 0 < failing.calls < many
+    # The client accepts messages again while the first pass is not over.
+    session.resume_deliveries()
+    finish(world)
+    assert failing.failures == 1 and failing.calls == 2 * many
+
+
+def test_shared_subscriptions_that_had_no_room_are_drained_behind_one_that_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = MqttOptions()
+    options.receive_maximum = 1
+    world = World(mqtt=options)
+    many = 3
+    client = shared(world, topics(many))
+    writer = world.mqtt("w")
+    for number in range(many):
+        writer.send(mqtt_publish(f"f/{number}", b"%d" % number, qos=1, packet_id=1))
+    world.settle(client)
+    (first,) = publications(client.data_to_send())
+    failing = Failing(monkeypatch, SharedMember, "schedule_drain", 1)
+    finish(world, lambda: client.receive_data(puback(first.packet_id)))
+    assert failing.failures == 1
+    (second,) = publications(client.data_to_send())
+    assert second.body != first.body
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "auto_delete"])
