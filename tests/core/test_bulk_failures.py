@@ -8,6 +8,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
+from broker.access.identity import Identity
 from broker.broker import DELETIONS_PER_SLICE, RETRY_PAUSE_MS, SLICE_PAUSE_MS
 from broker.queues.policies import Policy
 from broker.queues.queue import CONSUMERS_PER_SLICE, MESSAGES_PER_SLICE, Queue
@@ -27,6 +28,7 @@ from protocols.amqp.channel import settlement
 from protocols.amqp.channel.exclusive_queues import CLEARED
 from protocols.amqp.channel.fetching import Fetch
 from protocols.amqp.channel.publisher import ChannelPublisher
+from protocols.amqp.channel.reauthorization import CHECKED_PER_SLICE
 from protocols.amqp.channel.receiver import ChannelReceiver
 from protocols.amqp.connection import states
 from protocols.amqp.connection.connection import AmqpConnection
@@ -461,6 +463,33 @@ def test_a_commit_that_fails_closes_its_connection_with_an_internal_error(
     world.settle(client.connection)
     assert client.connection.finished and not world.amqp_front.connections
     assert world.queue("q").depth == (0 if method == "prepare" else at - 1)
+
+
+@pytest.mark.parametrize("many", [3, 3 * int(CHECKED_PER_SLICE)])
+@pytest.mark.parametrize("method", ["cancel_unreadable", "_send_cancel"])
+def test_a_check_of_consumers_that_fails_closes_their_connection(
+    many: int, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    world.guests.identities["u"] = Identity("u")
+    client, other = world.amqp(user="u"), world.amqp(user="u")
+    client.queue("q")
+    for number in range(many):
+        client.send(spec.Basic.Consume(queue="q", consumer_tag=f"c{number}", nowait=True))
+    other.send(spec.Queue.Declare(queue="r"), spec.Basic.Consume(queue="r", nowait=True))
+    client.read_bytes()
+    world.guests.identities["u"] = Identity("u", ".*", ".*", "^none$")
+    # One of the first calls is for `other`, or for the last consumer of the first slice.
+    failing = Failing(monkeypatch, ChannelReceiver, method, 2 if many == 3 else 3)
+    assert finish(world, world.amqp_front.reauthorize) == failing.failures == 1
+    closed = [
+        one.reply_code
+        for one in [*client.read(), *other.read()]
+        if isinstance(one, spec.Connection.Close)
+    ]
+    assert closed == [541]
+    # No consumer is left, whether its connection was checked or closed.
+    assert all(world.queue(name).consumer_count == 0 for name in ("q", "r"))
 
 
 def test_a_basic_get_that_waits_and_fails_closes_its_connection_with_an_internal_error(

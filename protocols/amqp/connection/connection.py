@@ -509,7 +509,7 @@ class AmqpConnection(ConnectionInterface):
             receivers.append(channel.receiver)
         if self._reauthorization is not None:
             self._reauthorization.ended = True
-        task = ConsumerReauthorization(self.agenda, receivers, context.identity)
+        task = ConsumerReauthorization(self, receivers, context.identity)
         self._reauthorization = task
         task.start()
         if task.ended:
