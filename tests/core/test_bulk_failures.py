@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pamqp.commands as spec
@@ -12,8 +13,11 @@ from broker.access.identity import Identity
 from broker.broker import DELETIONS_PER_SLICE, RETRY_PAUSE_MS, SLICE_PAUSE_MS
 from broker.queues.policies import Policy
 from broker.queues.queue import CONSUMERS_PER_SLICE, MESSAGES_PER_SLICE, Queue
+from broker.routing.plan import Plan
+from broker.routing.plan_index import PLANS_PER_SLICE, PlanRelease
 from broker.routing.topology_stream import TopologyStream
 from broker.store.contract import Ticket, Waiter
+from broker.store.durable import PART_BITS, DurableBatch, PagedRelease
 from broker.store.memory import MemoryStore
 from broker.vhost.background import (
     BINDINGS_PER_SLICE,
@@ -38,6 +42,7 @@ from protocols.mqtt.session.shared import SharedMember
 from protocols.mqtt.session.shared_deliveries import MEMBERSHIPS_PER_SLICE
 from tests.clients import World, marshal, mqtt_publish, publication
 from tests.core.test_session_steps import shared, topics
+from tests.store.homes import Home
 from tests.wire.mqtt.client import connect, puback, publications
 
 
@@ -75,6 +80,41 @@ def finish(world: World, *work: Callable[[], object]) -> int:
         except RuntimeError:
             failures += 1
     raise AssertionError("no end")
+
+
+def test_plans_behind_one_that_fails_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    many = 2 * PLANS_PER_SLICE + 10
+    plans = [Plan([], number, False) for number in range(many)]
+    for plan in plans:
+        plan.numbers = [1]
+    failing = Failing(monkeypatch, Plan, "release", 3, PLANS_PER_SLICE + 4)
+    release = PlanRelease(world.broker.agenda, list(plans))
+    assert finish(world, release.run) == failing.failures == 2
+    assert sum(1 for plan in plans if plan.numbers) == 2
+
+
+def test_paged_messages_are_freed_although_a_client_cannot_get_its_reply(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Home(tmp_path / "data")
+    world.store.window = 1
+    client = world.amqp()
+    client.queue("q", durable=True)
+    many = 3 << int(PART_BITS)
+    client.connection.receive_data(publication("", "q", b"x", delivery_mode=2) * many)
+    batch = world.store.take()
+    assert isinstance(batch, DurableBatch)
+    waiter = Counter(True)
+    batch.tickets.append(Ticket(waiter))
+    batch.tickets[-1].outstanding = 1
+    message = batch.paged.find(batch.last)
+    assert message is not None and batch.paged.find(batch.last - many + 2) is not None
+    batch.write()
+    failing = Failing(monkeypatch, PagedRelease, "do_slice", 2)
+    finish(world, lambda: world.store.written(batch))
+    assert waiter.calls == failing.failures == 1
+    assert batch.paged.find(batch.last) is batch.paged.find(batch.last - many + 2) is None
 
 
 @pytest.mark.parametrize("arguments", [{}, {"x_max_priority": 2}])
