@@ -473,6 +473,39 @@ def test_auto_delete_exchanges_behind_one_that_fails_are_deleted(
     assert not [name for name in world.vhost.exchanges if name == "hub" or name[0:1] == "e"]
 
 
+def test_an_auto_delete_exchange_is_deleted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    client = world.amqp()
+    client.queue("q")
+    for name in ("hub", "e0", "e1", "e2"):
+        client.send(spec.Exchange.Declare(exchange=name, auto_delete=True))
+        if name != "hub":
+            client.send(spec.Exchange.Bind(destination="hub", source=name, routing_key="k"))
+    client.send(spec.Queue.Bind(queue="q", exchange="hub", routing_key="k"))
+    counted = Failing(monkeypatch, Bindings, "delete_unused")
+    finish(world, lambda: world.vhost.delete_queue(world.queue("q")))
+    assert counted.calls == 4
+    assert not {"hub", "e0", "e1", "e2"} & set(world.vhost.exchanges)
+
+
+def test_an_auto_delete_exchange_that_cannot_be_deleted_is_tried_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    client = world.amqp()
+    client.queue("q")
+    for name in ("hub", "e0", "e1", "e2"):
+        client.send(spec.Exchange.Declare(exchange=name, auto_delete=True))
+        if name != "hub":
+            client.send(spec.Exchange.Bind(destination="hub", source=name, routing_key="k"))
+    client.send(spec.Queue.Bind(queue="q", exchange="hub", routing_key="k"))
+    failing = Failing(monkeypatch, Bindings, "delete_unused", 2, 5)
+    queue = world.queue("q")
+    assert finish(world, lambda: world.vhost.delete_queue(queue)) == failing.failures == 2
+    assert failing.calls == 5
+    assert {"hub", "e0", "e1", "e2"} & set(world.vhost.exchanges) == {"e0"}
+
+
 # -- work of one client: it gets the internal error
 
 
