@@ -209,8 +209,10 @@ class Connection(Outlet):
         #: The searches for the destinations of the publication that is being handled. None until a
         #: publication needs a search; later publications use the same slot.
         self.slot: SearchSlot | None = None
-        #: Number of times that an alarm has blocked the connection.
+        #: Number of times that an alarm has blocked the connection, and the last of these
+        #: times that has a time limit (IncompleteMessage).
         self.times_blocked = 0
+        self._limited = 0
         #: The virtual host in `wait_for_dead_letters`; None if the connection does not wait for it.
         self._held_in: VirtualHost | None = None
         #: Name of the rate limit because of which the link does not read now; "" while it reads.
@@ -354,7 +356,21 @@ class Connection(Outlet):
         """
         if held > INCOMPLETE_MAX and self.front.broker.alarms.on and not self.stalled:
             self.block()
+            self.limit_block()
+
+    def limit_block(self) -> None:
+        """Begin the time limit of a client that an alarm has blocked within a message."""
+        if self._limited != self.times_blocked:
+            self._limited = self.times_blocked
             self.agenda.at(self.agenda.now + INCOMPLETE_PATIENCE, IncompleteMessage(self))
+
+    def review_incomplete(self) -> None:
+        """Block the client if it holds a large part of a message at the start of an alarm.
+
+        Such a client may send nothing more, so its memory would keep the alarm on for ever.
+        """
+        if not self.behind:
+            self.limit_incomplete(self._input_size)
 
     def unblock(self) -> None:
         """End the stall that `block` began, because the alarm has ended."""

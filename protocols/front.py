@@ -11,17 +11,18 @@ from broker.agenda import Agenda, Task
 from broker.broker import Broker
 from protocols.connection import Connection, ConnectionRegistry, Peer
 
-#: Number of connections whose permissions are renewed in one turn of the event loop.
+#: Number of connections that are reviewed in one turn of the event loop.
 REVIEWED: Final = 100
 
 T = TypeVar("T")
 
 
-class Reauthorization(Task, Generic[T]):
-    """A task that renews the permissions of all connections, or of all sessions, in slices.
+class Review(Task, Generic[T]):
+    """A task that reviews all connections, or all sessions, in slices: it renews their permissions,
+    or blocks those that hold much memory when an alarm begins.
 
     What begins while the task runs has the new permissions already. One task is enough for several
-    changes of permissions in a row.
+    changes in a row.
     """
 
     def __init__(
@@ -29,36 +30,36 @@ class Reauthorization(Task, Generic[T]):
         agenda: Agenda,
         per_turn: int,
         holders: Callable[[], list[T]],
-        renew: Callable[[T], None],
+        review: Callable[[T], None],
     ) -> None:
-        """`holders` returns all holders of permissions; `renew` renews the permissions of one.
+        """`holders` returns all connections or sessions; `review` reviews one of them.
 
-        `per_turn` is the number of holders whose permissions are renewed in one turn.
+        `per_turn` is the number of holders that are reviewed in one turn.
         """
         self._agenda = agenda
         self._per_turn = per_turn
         self._holders = holders
-        self._renew = renew
-        #: The holders whose permissions are not renewed yet. The last one in the list is next.
+        self._review = review
+        #: The holders that are not reviewed yet. The last one in the list is next.
         self._left: list[T] = []
         self._running = False
 
     def start(self) -> None:
-        """Renew the permissions of all holders, and of those again that have been renewed."""
+        """Review all holders, and those again that have been reviewed."""
         self._left = self._holders()
         if not self._running:
             self._running = True
             self._agenda.add(self)
 
     def run(self) -> None:
-        """Renew the permissions of the next holders."""
+        """Review the next holders."""
         left = self._per_turn
         try:
             while self._left and left:
                 left -= 1
-                self._renew(self._left.pop())
+                self._review(self._left.pop())
         finally:
-            # If the renewal fails for one holder, the task continues with the next one.
+            # If the review fails for one holder, the task continues with the next one.
             self._running = bool(self._left)
             if self._left:
                 self._agenda.later(self)
@@ -72,9 +73,18 @@ class Front(ConnectionRegistry):
         #: Names of the front end's publish contexts, one for each version of the protocol that has
         #: a context of its own.
         self.context_names: tuple[str, ...] = (name,)
-        self._reauthorization = Reauthorization(
+        self._reauthorization = Review(
             broker.agenda, REVIEWED, lambda: list(self.connections), _reauthorize
         )
+        self._incomplete_messages = Review(
+            broker.agenda, REVIEWED, lambda: list(self.connections), _review_incomplete
+        )
+        broker.alarms.changed.append(self._alarm_changed)
+
+    def _alarm_changed(self, on: bool) -> None:
+        """Block the clients that hold large parts of messages, because an alarm has begun."""
+        if on:
+            self._incomplete_messages.start()
 
     def connect(self, peer: Peer) -> Connection:
         """Return a new connection for a client whose transport has just connected."""
@@ -89,3 +99,9 @@ def _reauthorize(connection: Connection) -> None:
     """Renew the permissions of a connection."""
     if not connection.finished:
         connection.reauthorize()
+
+
+def _review_incomplete(connection: Connection) -> None:
+    """Block a connection that holds a large part of a message while an alarm is on."""
+    if not connection.finished:
+        connection.review_incomplete()

@@ -20,10 +20,9 @@ from broker.messages.message import Message
 from broker.queues.fifo import Fifo
 from broker.store.contract import Store
 
-#: Number of messages that are read at once, and the size of their contents in bytes at which no
-#: more messages join them. To read them takes up to about a millisecond.
+#: Largest number of messages that are read at once. `Store.fetch` also limits the size of their
+#: contents. To read them takes up to about a millisecond.
 CHUNK_MESSAGES: Final[i64] = 256
-CHUNK_BYTES: Final[i64] = 256 << 10
 #: Memory of a message's position, expiry and flags in bytes.
 POSITION_SIZE: Final[i64] = 17
 #: Added to the QoS in a message's flags if it was published as retained.
@@ -44,21 +43,30 @@ class Chunk:
         self.flags: array[int] = array("b")
         #: Messages that the store does not keep (position 0), in order.
         self.transient: list[Message] = []
-        #: Total size of the contents of these messages, and of all messages, in bytes. The second
-        #: number is 0 in the chunks of a restored tail, which do not know it.
+        #: Total size of the contents of these messages, in bytes.
         self.transient_bytes: i64 = 0
-        self.content_bytes: i64 = 0
 
     def push(self, message: Message) -> None:
         """Append a message."""
         position: i64 = message.position
-        self.content_bytes += len(message.content)
         self.positions.append(position)
         self.expires.append(message.expires)
         self.flags.append(message.qos + (_RETAINED if message.retained else 0))
         if position == 0:
             self.transient.append(message)
             self.transient_bytes += len(message.content)
+
+    def split(self, count: i64, transient: i64) -> Chunk:
+        """Remove and return the first `count` messages; `transient` of them are transient."""
+        first = Chunk()
+        first.positions, self.positions = self.positions[:count], self.positions[count:]
+        first.expires, self.expires = self.expires[:count], self.expires[count:]
+        first.flags, self.flags = self.flags[:count], self.flags[count:]
+        first.transient, self.transient = self.transient[:transient], self.transient[transient:]
+        for message in first.transient:
+            first.transient_bytes += len(message.content)
+        self.transient_bytes -= first.transient_bytes
+        return first
 
 
 class PagedTail:
@@ -104,12 +112,7 @@ class PagedTail:
 
     def _open_chunk(self) -> Chunk:
         """Return the last chunk, or a new one if the last is full."""
-        last = self._last
-        if (
-            len(last.positions) >= CHUNK_MESSAGES
-            or last.content_bytes >= CHUNK_BYTES
-            or self._chunks.size == 0
-        ):
+        if len(self._last.positions) >= CHUNK_MESSAGES or self._chunks.size == 0:
             self._last = Chunk()
             self._chunks.push(self._last)
         return self._last
@@ -124,9 +127,13 @@ class PagedTail:
     def _pop_chunk(self) -> Chunk:
         """Remove and return the next chunk."""
         chunk = self._chunks.pop()
+        self._drop(chunk)
+        return chunk
+
+    def _drop(self, chunk: Chunk) -> None:
+        """Count the messages of a removed chunk no more."""
         self._transient -= len(chunk.transient)
         self._transient_bytes -= chunk.transient_bytes
-        return chunk
 
     def memory_bytes(self) -> i64:
         """Return the estimated memory of the tail in bytes: positions, and transient messages."""
@@ -154,12 +161,14 @@ class PagedTail:
         return messages
 
     def _read(self) -> list[Message | None]:
-        """Remove the next chunk and return its messages, with None for each unreadable message."""
+        """Remove the next messages, up to one chunk, and return them.
+
+        The result has None for each unreadable message.
+        """
         chunk = self._chunks.peek()
         assert chunk is not None
         wanted = [position for position in chunk.positions if position > 0]
         found = self._store.fetch(self._queue, wanted, self._expiring)
-        self._pop_chunk()
         messages: list[Message | None] = []
         fetched: i64 = 0
         held: i64 = 0
@@ -168,11 +177,17 @@ class PagedTail:
                 messages.append(chunk.transient[held])
                 held += 1
                 continue
+            if fetched == len(found):
+                break
             message = found[fetched]
             fetched += 1
             if message is not None:
                 message = _for_queue(message, chunk.expires[at], chunk.flags[at])
             messages.append(message)
+        if len(messages) < len(chunk.positions):
+            self._drop(chunk.split(len(messages), held))
+        else:
+            self._pop_chunk()
         return messages
 
 
@@ -183,8 +198,11 @@ def read_stored(
 
     `expiring` is True if the queue's annotations in the store are expiry times.
     """
-    for at in range(0, len(positions), CHUNK_MESSAGES):
-        yield from store.fetch(queue, list(positions[at : at + CHUNK_MESSAGES]), expiring)
+    at: i64 = 0
+    while at < len(positions):
+        found = store.fetch(queue, list(positions[at : at + CHUNK_MESSAGES]), expiring)
+        at += len(found)
+        yield from found
 
 
 def _for_queue(message: Message, expires: i64, kind: i64) -> Message:

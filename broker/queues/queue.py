@@ -703,9 +703,12 @@ class PurgeTask(BulkTask):
         self._waiting = waiting
         self._returned = returned
         self._tail = tail
+        #: Positions in the store of the messages that were taken from the tail last, and are not
+        #: released yet. The next one is last.
+        self._positions: array[int] = array("q")
 
     def has_work(self) -> bool:
-        if any(self._returned) or self._waiting.size > 0:
+        if any(self._returned) or self._waiting.size > 0 or self._positions:
             return True
         return self._tail is not None and not self._tail.empty
 
@@ -719,11 +722,14 @@ class PurgeTask(BulkTask):
             left -= 1
             self._queue.release(self._waiting.pop())
         tail = self._tail
-        while left > 0 and tail is not None and not tail.empty:
-            for position in tail.pop_positions():
-                left -= 1
-                if position > 0:
-                    self._queue.release_position(position)
+        while left > 0 and (self._positions or tail is not None and not tail.empty):
+            if not self._positions and tail is not None:
+                self._positions = tail.pop_positions()
+                self._positions.reverse()
+            left -= 1
+            position = self._positions.pop()
+            if position > 0:
+                self._queue.release_position(position)
 
 
 class ConsumerCancellation(BulkTask):

@@ -22,7 +22,7 @@ DurableStore (durable.py) writes to disk. MemoryStore (memory.py) keeps the stat
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
@@ -35,6 +35,21 @@ from broker.store.disk import Disk
 HOLDERS: Final = ("queue", "session", "exchange")
 #: Default number of messages that a durable queue keeps in memory.
 WINDOW: Final = 4_096
+#: Size of the contents in bytes at which `Store.fetch` stops to read further messages.
+FETCH_BYTES: Final[i64] = 256 << 10
+
+
+def bounded(messages: Iterator[Message | None]) -> list[Message | None]:
+    """Return the messages up to the one with which their contents reach FETCH_BYTES."""
+    found: list[Message | None] = []
+    size: i64 = 0
+    for message in messages:
+        found.append(message)
+        if message is not None:
+            size += len(message.content)
+            if size >= FETCH_BYTES:
+                return found
+    return found
 
 
 class Waiter:
@@ -567,8 +582,9 @@ class Store:
     ) -> list[Message | None]:
         """Return the stored messages at these positions, as this queue holds them.
 
-        A message that cannot be read is reported, and is None in the result. `expiring` is True if
-        the annotations of the queue are expiry times.
+        The result is shorter than `positions` if it is `bounded`. A message that cannot be read is
+        reported, and is None in the result. `expiring` is True if the annotations of the queue are
+        expiry times.
         """
         raise NotImplementedError
 

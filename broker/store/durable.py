@@ -30,6 +30,7 @@ from broker.store.contract import (
     Ticket,
     Undefined,
     WriteBatch,
+    bounded,
 )
 from broker.store.disk import OutOfDescriptors, StoreError, remove_files
 from broker.store.reading import Decoder
@@ -292,11 +293,13 @@ class DurableStore(Store):
         for _, entry in writing.changes:
             if isinstance(entry, Undefined):
                 self.holder_numbers.discard(entry.number)
-        super().written(batch)
         writing.paged.free(self.agenda)
-        if not self.unbatched and len(self._released):
-            writing.count_released(self._released.getvalue())
-            self._released = BytesWriter()
+        try:
+            super().written(batch)
+        finally:
+            if not self.unbatched and len(self._released):
+                writing.count_released(self._released.getvalue())
+                self._released = BytesWriter()
 
     def close(self) -> None:
         """Close the catalog and the log. All batches must be written.
@@ -316,7 +319,7 @@ class DurableStore(Store):
         self, queue: i64, positions: list[int], expiring: bool = False
     ) -> list[Message | None]:
         reader = self.log.reader()
-        return [self._fetch(reader, queue, position, expiring) for position in positions]
+        return bounded(self._fetch(reader, queue, position, expiring) for position in positions)
 
     def _fetch(
         self, reader: LogReader, queue: i64, position: i64, expiring: bool

@@ -9,7 +9,14 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from broker.messages.message import Message
-from broker.store.contract import MessageSettled, Store, StoreEntry, Ticket, WriteBatch
+from broker.store.contract import (
+    MessageSettled,
+    Store,
+    StoreEntry,
+    Ticket,
+    WriteBatch,
+    bounded,
+)
 from broker.store.disk import Disk, remove_files
 from broker.store.ram import MemoryDisk
 from broker.store.state import State
@@ -55,9 +62,9 @@ class MemoryStore(Store):
         self, queue: i64, positions: list[int], expiring: bool = False
     ) -> list[Message | None]:
         messages = self.state.messages
-        return [
+        return bounded(
             messages[position].message if position in messages else None for position in positions
-        ]
+        )
 
     def release(self, queue: i64, position: i64) -> None:
         self.state.apply(0, MessageSettled(queue, position))

@@ -157,13 +157,17 @@ class ExchangeRemoval(BulkTask):
     """A task that deletes auto-delete exchanges which lost their last bindings, in slices.
 
     The deletion of one exchange may remove the last binding of another exchange. A client may bind
-    thousands of exchanges in such a chain.
+    thousands of exchanges in such a chain. An exchange whose deletion fails is tried once more,
+    after the others: nothing else would delete it.
     """
 
     def __init__(self, bindings: BindingRemover, agenda: Agenda) -> None:
         super().__init__(agenda)
         self._bindings = bindings
         self._exchanges: deque[Exchange] = deque()
+        self._present: Exchange | None = None
+        #: The exchanges whose deletion failed once, and that are tried again.
+        self._failed: set[Exchange] = set()
 
     def add(self, exchange: Exchange) -> None:
         """Delete an exchange in a later slice, after the exchanges that wait already."""
@@ -177,7 +181,18 @@ class ExchangeRemoval(BulkTask):
         left = EXCHANGES_PER_SLICE
         while left and self._exchanges:
             left -= 1
-            self._bindings.delete_unused(self._exchanges.popleft())
+            self._present = self._exchanges.popleft()
+            self._bindings.delete_unused(self._present)
+            self._failed.discard(self._present)
+        self._present = None
+
+    def on_failure(self) -> None:
+        exchange, self._present = self._present, None
+        if exchange in self._failed:
+            self._failed.discard(exchange)
+        elif exchange is not None:
+            self._failed.add(exchange)
+            self._exchanges.append(exchange)
 
 
 class TopologySnapshot(BulkTask):

@@ -184,6 +184,8 @@ class Bindings:
         bindings with the deleted exchange or destination.
         """
         removed = exchange.unbind_some(destination, most)
+        if not removed:
+            return 0
         failure: Exception | None = None
         for binding in removed:
             try:

@@ -6,7 +6,7 @@ from broker.broker import Broker
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
 from protocols.connection import EXPELLED, Connection, Peer
-from protocols.front import Reauthorization
+from protocols.front import Review
 from protocols.mqtt.codec.journal_codec import MqttPacketParser
 from protocols.mqtt.connection.connection import MqttConnection
 from protocols.mqtt.connection.login import Login
@@ -20,7 +20,7 @@ class MqttFront(MqttService):
 
     def __init__(self, broker: Broker, options: MqttOptions | None = None) -> None:
         super().__init__(broker, options or MqttOptions())
-        self._sessions_reauthorization = Reauthorization(
+        self._sessions_reauthorization = Review(
             broker.agenda,
             SLICE,
             self.sessions.all,

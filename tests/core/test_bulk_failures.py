@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pamqp.commands as spec
 import pytest
 
+from broker.access.identity import Identity
 from broker.broker import DELETIONS_PER_SLICE, RETRY_PAUSE_MS, SLICE_PAUSE_MS
 from broker.queues.policies import Policy
 from broker.queues.queue import CONSUMERS_PER_SLICE, MESSAGES_PER_SLICE, Queue
+from broker.routing.plan import Plan
+from broker.routing.plan_index import PLANS_PER_SLICE, PlanRelease
 from broker.routing.topology_stream import TopologyStream
 from broker.store.contract import Ticket, Waiter
+from broker.store.durable import PART_BITS, DurableBatch, PagedRelease
 from broker.store.memory import MemoryStore
 from broker.vhost.background import (
     BINDINGS_PER_SLICE,
@@ -27,15 +32,18 @@ from protocols.amqp.channel import settlement
 from protocols.amqp.channel.exclusive_queues import CLEARED
 from protocols.amqp.channel.fetching import Fetch
 from protocols.amqp.channel.publisher import ChannelPublisher
+from protocols.amqp.channel.reauthorization import CHECKED_PER_SLICE
 from protocols.amqp.channel.receiver import ChannelReceiver
 from protocols.amqp.connection import states
 from protocols.amqp.connection.connection import AmqpConnection
 from protocols.connection import INTERNAL_ERROR
+from protocols.mqtt.options import MqttOptions
 from protocols.mqtt.session.shared import SharedMember
 from protocols.mqtt.session.shared_deliveries import MEMBERSHIPS_PER_SLICE
-from tests.clients import World, marshal, publication
+from tests.clients import World, marshal, mqtt_publish, publication
 from tests.core.test_session_steps import shared, topics
-from tests.wire.mqtt.client import connect
+from tests.store.homes import Home
+from tests.wire.mqtt.client import connect, puback, publications
 
 
 class Failing:
@@ -74,6 +82,41 @@ def finish(world: World, *work: Callable[[], object]) -> int:
     raise AssertionError("no end")
 
 
+def test_plans_behind_one_that_fails_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    many = 2 * PLANS_PER_SLICE + 10
+    plans = [Plan([], number, False) for number in range(many)]
+    for plan in plans:
+        plan.numbers = [1]
+    failing = Failing(monkeypatch, Plan, "release", 3, PLANS_PER_SLICE + 4)
+    release = PlanRelease(world.broker.agenda, list(plans))
+    assert finish(world, release.run) == failing.failures == 2
+    assert sum(1 for plan in plans if plan.numbers) == 2
+
+
+def test_paged_messages_are_freed_although_a_client_cannot_get_its_reply(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Home(tmp_path / "data")
+    world.store.window = 1
+    client = world.amqp()
+    client.queue("q", durable=True)
+    many = 3 << int(PART_BITS)
+    client.connection.receive_data(publication("", "q", b"x", delivery_mode=2) * many)
+    batch = world.store.take()
+    assert isinstance(batch, DurableBatch)
+    waiter = Counter(True)
+    batch.tickets.append(Ticket(waiter))
+    batch.tickets[-1].outstanding = 1
+    message = batch.paged.find(batch.last)
+    assert message is not None and batch.paged.find(batch.last - many + 2) is not None
+    batch.write()
+    failing = Failing(monkeypatch, PagedRelease, "do_slice", 2)
+    finish(world, lambda: world.store.written(batch))
+    assert waiter.calls == failing.failures == 1
+    assert batch.paged.find(batch.last) is batch.paged.find(batch.last - many + 2) is None
+
+
 @pytest.mark.parametrize("arguments", [{}, {"x_max_priority": 2}])
 def test_a_purge_releases_the_messages_behind_one_that_fails(
     arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -89,6 +132,21 @@ def test_a_purge_releases_the_messages_behind_one_that_fails(
     assert finish(world, world.queue("q").purge) == failing.failures == 2
     # Only the messages whose release failed are left in the store.
     assert len(world.store.state.messages) == 2
+
+
+def test_a_purge_releases_the_messages_on_disk_behind_one_that_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.store.window = 1
+    client = world.amqp()
+    client.queue("q", durable=True)
+    many = 2 * int(MESSAGES_PER_SLICE) + 10
+    client.connection.receive_data(publication("", "q", b"x", delivery_mode=2) * many)
+    world.settle(client.connection)
+    failing = Failing(monkeypatch, MemoryStore, "append_settled", 5, MESSAGES_PER_SLICE + 9)
+    assert finish(world, world.queue("q").purge) == failing.failures == 2
+    assert failing.calls == many and len(world.store.state.messages) == 2
 
 
 def test_the_consumers_behind_one_that_fails_are_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,6 +175,61 @@ def test_the_shared_subscriptions_behind_one_that_fails_are_removed(
     again = world.raw_mqtt()
     finish(world, lambda: again.receive_data(connect("c")))
     assert failing.failures == 2 and len(world.mqtt_front.sessions.groups) == 2
+
+
+def test_the_shared_subscriptions_behind_one_that_fails_are_attached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    many = 3 * MEMBERSHIPS_PER_SLICE
+    client = shared(world, topics(many))
+    client.on_closed()
+    world.settle()
+    failing = Failing(monkeypatch, SharedMember, "attach", 4, MEMBERSHIPS_PER_SLICE + 5)
+    again = world.raw_mqtt()
+    finish(world, lambda: again.receive_data(connect("c", clean=False)))
+    finish(world, world.store.sync)
+    assert failing.failures == 2 and failing.calls == many
+
+
+def test_a_pass_over_shared_subscriptions_follows_one_whose_last_subscription_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    many = 2 * MEMBERSHIPS_PER_SLICE
+    client = shared(world, topics(many))
+    client.on_closed()
+    world.settle()
+    failing = Failing(monkeypatch, SharedMember, "attach", many)
+    again = world.raw_mqtt()
+    again.receive_data(connect("c", clean=False))
+    world.store.sync()
+    session = world.mqtt_front.sessions.all()[0]
+    assert 0 < failing.calls < many
+    # The client accepts messages again while the first pass is not over.
+    session.resume_deliveries()
+    finish(world)
+    assert failing.failures == 1 and failing.calls == 2 * many
+
+
+def test_shared_subscriptions_that_had_no_room_are_drained_behind_one_that_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = MqttOptions()
+    options.receive_maximum = 1
+    world = World(mqtt=options)
+    many = 3
+    client = shared(world, topics(many))
+    writer = world.mqtt("w")
+    for number in range(many):
+        writer.send(mqtt_publish(f"f/{number}", b"%d" % number, qos=1, packet_id=1))
+    world.settle(client)
+    (first,) = publications(client.data_to_send())
+    failing = Failing(monkeypatch, SharedMember, "schedule_drain", 1)
+    finish(world, lambda: client.receive_data(puback(first.packet_id)))
+    assert failing.failures == 1
+    (second,) = publications(client.data_to_send())
+    assert second.body != first.body
 
 
 @pytest.mark.parametrize("kind", ["exclusive", "auto_delete"])
@@ -167,6 +280,35 @@ def test_the_deliveries_behind_one_that_fails_are_settled_and_the_client_goes_on
     if later:
         client.connection.resume()
         assert [one.name for one in client.read()] == ["Queue.DeclareOk"]
+    # The delivery that failed is requeued with its channel.
+    finish(world, client.connection.on_closed)
+    assert world.queue("q").unacked == 0
+    assert world.queue("q").depth == (1 if method == "ack" else many)
+
+
+@pytest.mark.parametrize("method", ["ack", "nack"])
+def test_the_deliveries_of_a_small_settlement_behind_one_that_fails_are_settled(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    client = world.amqp()
+    client.queue("q", durable=True)
+    client.send(spec.Basic.Consume(queue="q", consumer_tag="c"))
+    many = 10
+    client.connection.receive_data(publication("", "q", b"x", delivery_mode=2) * many)
+    world.settle(client.connection)
+    client.send(spec.Basic.Cancel("c"))
+    assert world.queue("q").unacked == len(world.store.state.messages) == many
+    failing = Failing(monkeypatch, MemoryStore, "append_settled", 3, 4)
+    settling = (
+        spec.Basic.Ack(0, True) if method == "ack" else spec.Basic.Nack(0, True, requeue=False)
+    )
+    data = marshal(1, settling)
+    finish(world, lambda: client.connection.receive_data(data))
+    assert failing.failures == 2 and failing.calls == many
+    assert world.queue("q").unacked == world.queue("q").depth == 0
+    # Only the messages whose release failed are left in the store.
+    assert len(world.store.state.messages) == 2
 
 
 class Counter(Waiter):
@@ -331,6 +473,39 @@ def test_auto_delete_exchanges_behind_one_that_fails_are_deleted(
     assert not [name for name in world.vhost.exchanges if name == "hub" or name[0:1] == "e"]
 
 
+def test_an_auto_delete_exchange_is_deleted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    client = world.amqp()
+    client.queue("q")
+    for name in ("hub", "e0", "e1", "e2"):
+        client.send(spec.Exchange.Declare(exchange=name, auto_delete=True))
+        if name != "hub":
+            client.send(spec.Exchange.Bind(destination="hub", source=name, routing_key="k"))
+    client.send(spec.Queue.Bind(queue="q", exchange="hub", routing_key="k"))
+    counted = Failing(monkeypatch, Bindings, "delete_unused")
+    finish(world, lambda: world.vhost.delete_queue(world.queue("q")))
+    assert counted.calls == 4
+    assert not {"hub", "e0", "e1", "e2"} & set(world.vhost.exchanges)
+
+
+def test_an_auto_delete_exchange_that_cannot_be_deleted_is_tried_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    client = world.amqp()
+    client.queue("q")
+    for name in ("hub", "e0", "e1", "e2"):
+        client.send(spec.Exchange.Declare(exchange=name, auto_delete=True))
+        if name != "hub":
+            client.send(spec.Exchange.Bind(destination="hub", source=name, routing_key="k"))
+    client.send(spec.Queue.Bind(queue="q", exchange="hub", routing_key="k"))
+    failing = Failing(monkeypatch, Bindings, "delete_unused", 2, 5)
+    queue = world.queue("q")
+    assert finish(world, lambda: world.vhost.delete_queue(queue)) == failing.failures == 2
+    assert failing.calls == 5
+    assert {"hub", "e0", "e1", "e2"} & set(world.vhost.exchanges) == {"e0"}
+
+
 # -- work of one client: it gets the internal error
 
 
@@ -361,6 +536,33 @@ def test_a_commit_that_fails_closes_its_connection_with_an_internal_error(
     world.settle(client.connection)
     assert client.connection.finished and not world.amqp_front.connections
     assert world.queue("q").depth == (0 if method == "prepare" else at - 1)
+
+
+@pytest.mark.parametrize("many", [3, 3 * int(CHECKED_PER_SLICE)])
+@pytest.mark.parametrize("method", ["cancel_unreadable", "_send_cancel"])
+def test_a_check_of_consumers_that_fails_closes_their_connection(
+    many: int, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    world.guests.identities["u"] = Identity("u")
+    client, other = world.amqp(user="u"), world.amqp(user="u")
+    client.queue("q")
+    for number in range(many):
+        client.send(spec.Basic.Consume(queue="q", consumer_tag=f"c{number}", nowait=True))
+    other.send(spec.Queue.Declare(queue="r"), spec.Basic.Consume(queue="r", nowait=True))
+    client.read_bytes()
+    world.guests.identities["u"] = Identity("u", ".*", ".*", "^none$")
+    # One of the first calls is for `other`, or for the last consumer of the first slice.
+    failing = Failing(monkeypatch, ChannelReceiver, method, 2 if many == 3 else 3)
+    assert finish(world, world.amqp_front.reauthorize) == failing.failures == 1
+    closed = [
+        one.reply_code
+        for one in [*client.read(), *other.read()]
+        if isinstance(one, spec.Connection.Close)
+    ]
+    assert closed == [541]
+    # No consumer is left, whether its connection was checked or closed.
+    assert all(world.queue(name).consumer_count == 0 for name in ("q", "r"))
 
 
 def test_a_basic_get_that_waits_and_fails_closes_its_connection_with_an_internal_error(

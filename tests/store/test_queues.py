@@ -6,9 +6,11 @@ disk. Each must be where it should, in order, and the store must keep exactly th
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pamqp.commands as spec
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -20,11 +22,12 @@ from broker.messages.outlet import Outlet
 from broker.queues.arguments import QueueArguments
 from broker.queues.consumer import Consumer, Delivery
 from broker.queues.limited import DeadLetterHost, LimitedQueue
-from broker.queues.paged_tail import CHUNK_BYTES, CHUNK_MESSAGES, POSITION_SIZE
+from broker.queues.paged_tail import CHUNK_MESSAGES, POSITION_SIZE
 from broker.queues.queue import Queue
-from broker.store.contract import MessageStored
+from broker.store.contract import FETCH_BYTES, MessageStored
 from broker.store.memory import MemoryStore
 from tests.clients import World
+from tests.store.homes import Home
 
 NUMBER = 3
 
@@ -263,16 +266,25 @@ def test_a_message_that_cannot_be_read_leaves_no_other_message_out() -> None:
     assert world.queue("q").next_sequence() == 7 and world.copies() == {"unreadable": 1}
 
 
-def test_large_messages_of_a_long_queue_are_read_a_few_at_a_time() -> None:
-    world = World()
+@pytest.mark.parametrize("restored", [False, True])
+def test_large_messages_of_a_long_queue_are_read_a_few_at_a_time(
+    restored: bool, tmp_path: Path
+) -> None:
+    world = Home(tmp_path / "data")
     world.store.window = 1
     client = world.amqp()
     client.queue("q", durable=True)
-    body = bytes(CHUNK_BYTES // 2)
+    body = bytes(FETCH_BYTES // 2)
     for number in range(9):
         client.publish("", "q", b"%d" % number + body, delivery_mode=2)
+    if restored:
+        world.settle()
+        world.crash()
+        world = Home(tmp_path / "data")
+        world.store.window = 1
+        client = world.amqp()
     queue = world.queue("q")
-    most = 0
+    most = int(queue.memory_bytes()) if restored else 0
     for number in range(9):
         parts = client.bodies(client.send(spec.Basic.Get(queue="q", no_ack=True)))
         assert b"".join(parts) == b"%d" % number + body

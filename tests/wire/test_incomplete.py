@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pamqp.commands as spec
 import pytest
 
 from protocols.connection import INCOMPLETE_MAX, INCOMPLETE_PATIENCE
@@ -69,6 +70,35 @@ def test_an_alarm_that_begins_within_a_message_blocks_its_client_too(case: Case)
     world.broker.alarms.set("memory", True)
     client.connection.receive_data(case[1][PART : 2 * PART])
     assert client.connection.stalled
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_client_that_sends_nothing_more_after_the_start_of_an_alarm_is_closed(
+    case: Case,
+) -> None:
+    world = World()
+    client = case[0](world)
+    client.connection.receive_data(case[1][:PART])
+    world.broker.alarms.set("memory", True)
+    world.settle(client.connection)
+    assert client.connection.stalled
+    world.sleep(int(INCOMPLETE_PATIENCE))
+    assert client.connection.finished and client.connection.memory_bytes() == 0
+
+
+def test_a_client_that_is_blocked_as_a_publisher_with_an_incomplete_message_is_closed() -> None:
+    world = World()
+    client = world.amqp()
+    client.send(spec.Channel.Open(), channel=2)
+    # The message without its last two frames.
+    frame = 131_072
+    last = len(BODY) - 2 * (frame - 8) + 8
+    client.connection.receive_data(amqp_message()[: -frame - last])
+    world.broker.alarms.set("memory", True)
+    client.connection.receive_data(publication("amq.topic", "a", b"x", channel=2))
+    assert client.connection.stalled
+    world.sleep(int(INCOMPLETE_PATIENCE))
+    assert client.connection.finished and client.connection.reason == "incomplete_message"
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -3,6 +3,9 @@
 A connection may have very many consumers. So they are checked in slices, as bulk work of the
 agenda, and consumers of one queue that end in the same slice are removed from it in one pass. The
 consumers of a connection that has few are checked at once.
+
+After an unexpected exception the connection is closed, because some of its consumers may be
+unchecked.
 """
 
 from __future__ import annotations
@@ -12,9 +15,11 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.access.identity import Identity
-from broker.agenda import Agenda, BulkTask
+from broker.agenda import BulkTask
+from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.consumer import AmqpConsumer
 from protocols.amqp.channel.receiver import ChannelReceiver
+from protocols.connection import INTERNAL_ERROR, INTERNAL_ERROR_TEXT
 
 #: Largest number of consumers of one connection that are checked in one slice. This takes up to 1
 #: ms. A consumer that ends counts as several.
@@ -27,12 +32,16 @@ class ConsumerReauthorization(BulkTask):
     """A task that cancels the consumers of queues that a user may no longer read, in slices."""
 
     def __init__(
-        self, agenda: Agenda, receivers: list[ChannelReceiver], identity: Identity
+        self,
+        connection: ConnectionInterface,
+        receivers: list[ChannelReceiver],
+        identity: Identity,
     ) -> None:
-        super().__init__(agenda)
+        super().__init__(connection.agenda)
         #: True once the task has nothing left to do, or a later change of permissions has replaced
         #: it.
         self.ended = False
+        self._connection = connection
         self._identity = identity
         #: The channels that are not checked yet, the next one last.
         self._receivers = receivers
@@ -54,14 +63,16 @@ class ConsumerReauthorization(BulkTask):
     def has_work(self) -> bool:
         return not self.ended
 
+    def on_failure(self) -> None:
+        self.ended = True
+        self._connection.close(INTERNAL_ERROR, INTERNAL_ERROR_TEXT)
+
     def do_slice(self) -> None:
         left: i64 = CHECKED_PER_SLICE
-        try:
-            while left > 0 and self._receivers and not self.ended:
-                left -= self._check_next(left)
-        finally:
-            if not self._receivers:
-                self.ended = True
+        while left > 0 and self._receivers and not self.ended:
+            left -= self._check_next(left)
+        if not self._receivers:
+            self.ended = True
 
     def _check_next(self, most: i64) -> i64:
         """Check up to `most` consumers of the next channel, and return the cost."""

@@ -338,16 +338,30 @@ class ChannelReceiver(ConsumerOwner):
             self._connection.extra_cost += len(taken)
             if how == ACKED:
                 self._tally.acknowledged += len(taken)
-                for delivery in taken:
-                    settle(delivery)
-                return
-            for delivery in taken:
-                carry_out(delivery, how, self._tally)
+            self._carry_out_all(taken, how)
             return
         if number and not unacked.numbers(0, number, 1):
             raise _unknown(number)
         self._settlement = Settlement(self._connection, self.unacked, last, how)
         self._settlement.start()
+
+    def _carry_out_all(self, taken: list[Delivery], how: int) -> None:
+        """Settle deliveries that are no longer outstanding. The caller counts acknowledgements.
+
+        If one fails unexpectedly, the deliveries behind it are settled before the exception is
+        raised again.
+        """
+        done: i64 = 0
+        try:
+            while done < len(taken):
+                done += 1
+                if how == ACKED:
+                    settle(taken[done - 1])
+                else:
+                    carry_out(taken[done - 1], how, self._tally)
+        except Exception:
+            self._carry_out_all(taken[done:], how)
+            raise
 
     def nack(self, number: i64, multiple: bool, requeued: bool) -> None:
         """Handle basic.nack and basic.reject: requeue or reject deliveries.

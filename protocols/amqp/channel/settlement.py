@@ -61,7 +61,8 @@ class HeldQueues:
 class Settlement(BulkTask):
     """The settlement of all outstanding deliveries of a channel up to a delivery tag.
 
-    `how` is ACKED, REJECTED or REQUEUED. Deliveries with a tag in `kept` stay outstanding.
+    `how` is ACKED, REJECTED or REQUEUED. Deliveries with a tag in `kept` stay outstanding. So
+    does a delivery whose settlement fails unexpectedly: it is requeued when the channel closes.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Settlement(BulkTask):
         self._last: i64 = last
         self._how = how
         self._kept = kept
-        #: All deliveries up to this tag are settled, or are in `kept`.
+        #: All deliveries up to this tag are settled, are in `kept`, or could not be settled.
         self._done: i64 = 0
         #: True if the channel's other deliveries are requeued after this settlement.
         self._requeues_rest = False
@@ -145,17 +146,26 @@ class Settlement(BulkTask):
         numbers = self._unacked.numbers(self._done, self._last, SETTLED_PER_SLICE)
         more = len(numbers) >= SETTLED_PER_SLICE
         for number in numbers:
+            self._done = number
             if kept is not None and number in kept:
                 continue
-            delivery = self._unacked.take(number)
+            delivery = self._unacked.get(number)
             assert delivery is not None
+            queue = delivery.consumer.queue
             if more and how == REQUEUED:
-                self._held.hold(delivery.consumer.queue)
-            carry_out(delivery, how, tally)
+                self._held.hold(queue)
+            unsettled: i64 = queue.unacked
+            try:
+                carry_out(delivery, how, tally)
+            except Exception:
+                if queue.unacked < unsettled:
+                    self._unacked.take(number)  # The queue does not count it any more.
+                raise
+            self._unacked.take(number)
         self._connection.extra_cost += len(numbers)
         if more:
-            self._done = numbers[-1]
-        elif self._requeues_rest:
+            return
+        if self._requeues_rest:
             self._requeues_rest = False
             self._how, self._kept = REQUEUED, None
             self._done, self._last = 0, self._unacked.next - 1

@@ -66,6 +66,7 @@ from protocols.connection import (
     BUDGET,
     COLD,
     EXPELLED,
+    INCOMPLETE_MAX,
     INTERNAL_ERROR,
     SEARCHING,
     SHUTDOWN,
@@ -509,7 +510,7 @@ class AmqpConnection(ConnectionInterface):
             receivers.append(channel.receiver)
         if self._reauthorization is not None:
             self._reauthorization.ended = True
-        task = ConsumerReauthorization(self.agenda, receivers, context.identity)
+        task = ConsumerReauthorization(self, receivers, context.identity)
         self._reauthorization = task
         task.start()
         if task.ended:
@@ -518,9 +519,17 @@ class AmqpConnection(ConnectionInterface):
     # -- alarms, time, listings
 
     def block(self) -> None:
-        if not self.stalled and self.handshake.client.can("connection.blocked"):
+        if self.stalled:
+            return
+        if self.handshake.client.can("connection.blocked"):
             self.send(0, spec.Connection.Blocked(self.front.broker.alarms.reason))
         super().block()
+        if self.channels.unfinished > INCOMPLETE_MAX:
+            self.limit_block()
+
+    def review_incomplete(self) -> None:
+        super().review_incomplete()
+        self.limit_incomplete(self.channels.unfinished)
 
     def unblock(self) -> None:
         if not self.finished and self.handshake.client.can("connection.blocked"):

@@ -86,11 +86,15 @@ class SharedDeliveries(BulkTask):
     def drain_refused(self) -> None:
         """Drain the subscriptions for whose messages the session had no room before."""
         if not self.waits:
-            self._wake_slice()
-            self.schedule()
+            try:
+                self._wake_slice()
+            finally:
+                self.schedule()
 
     def has_work(self) -> bool:
-        return bool(self._unvisited) or self.has_refused and self._has_room()
+        if self._unvisited or self._next_pass is not None:
+            return True
+        return self.has_refused and self._has_room()
 
     def do_slice(self) -> None:
         self._visit_slice()
