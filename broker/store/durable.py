@@ -47,43 +47,56 @@ class PagedMessages:
 
     A batch may page out several hundred thousand messages. To free them at once, or to let one
     dictionary grow to this size, would hold the event loop for more than 10 ms. So the messages
-    are in parts by position, and once the log has the messages, a task frees a part in a turn.
+    are in parts by position. Once the log has the messages, PagedRelease frees the parts.
     """
 
     def __init__(self) -> None:
         self._parts: dict[i64, dict[i64, Message]] = {}
 
-    def add(self, message: Message) -> None:
-        """Keep a message until it is freed."""
+    def add(self, message: Message) -> bool:
+        """Keep a message until it is freed. Return True if a part begins with this message."""
         position = message.position
         part = self._parts.get(position >> PART_BITS)
+        begun = part is None
         if part is None:
             part = self._parts[position >> PART_BITS] = {}
         part[position] = message
+        return begun
 
     def find(self, position: i64) -> Message | None:
         """Return the message at a position; None if no queue paged it out."""
         part = self._parts.get(position >> PART_BITS)
         return None if part is None else part.get(position)
 
-    def free(self, agenda: Agenda) -> None:
-        """Free all messages, in the turns of the agenda."""
-        PagedRelease(agenda, self._parts).run()
+    def take(self) -> list[dict[i64, Message]]:
+        """Remove and return all parts."""
+        parts, self._parts = self._parts, {}
+        return list(parts.values())
 
 
 class PagedRelease(BulkTask):
-    """A task that frees the parts of a PagedMessages, one in each slice."""
+    """A task that frees the parts of PagedMessages which the log has, one in each slice.
 
-    def __init__(self, agenda: Agenda, parts: dict[i64, dict[i64, Message]]) -> None:
+    The store also frees a part whenever a new part begins. So the parts that wait never outnumber
+    those of one batch by more than the parts of the batch after it.
+    """
+
+    def __init__(self, agenda: Agenda) -> None:
         super().__init__(agenda)
-        self._parts = parts
+        self.parts: list[dict[i64, Message]] = []
+
+    def add(self, paged: PagedMessages, agenda: Agenda) -> None:
+        """Free all parts of a PagedMessages, as bulk work of the broker's agenda."""
+        self._agenda = agenda
+        self.parts += paged.take()
+        self.schedule()
 
     def has_work(self) -> bool:
-        return bool(self._parts)
+        return bool(self.parts)
 
     def do_slice(self) -> None:
-        if self._parts:
-            self._parts.popitem()
+        if self.parts:
+            self.parts.pop()
 
 
 class DurableBatch(WriteBatch):
@@ -203,6 +216,7 @@ class DurableStore(Store):
         self._decoder = Decoder(codecs)
         self._changes: list[tuple[int, StoreEntry]] = []
         self._paged = PagedMessages()
+        self._paged_release = PagedRelease(self.agenda)
         #: The messages of deleted queues that the next batch takes as its `released`.
         self._released = BytesWriter()
         self._writing: DurableBatch | None = None
@@ -213,6 +227,11 @@ class DurableStore(Store):
         `now` is the broker's clock in ms, `wall` Unix time in seconds.
         """
         self._recorder.clock = self._decoder.clock = i64(wall * 1000) - now
+
+    @property
+    def unreleased_parts(self) -> int:
+        """Number of parts of paged-out messages that the log has, and that are still in memory."""
+        return len(self._paged_release.parts)
 
     @property
     def unwritten_bytes(self) -> int:
@@ -293,7 +312,7 @@ class DurableStore(Store):
         for _, entry in writing.changes:
             if isinstance(entry, Undefined):
                 self.holder_numbers.discard(entry.number)
-        writing.paged.free(self.agenda)
+        self._paged_release.add(writing.paged, self.agenda)
         try:
             super().written(batch)
         finally:
@@ -312,8 +331,8 @@ class DurableStore(Store):
     # -- long queues
 
     def page_out(self, message: Message) -> None:
-        if message.position > self.durable:
-            self._paged.add(message)
+        if message.position > self.durable and self._paged.add(message):
+            self._paged_release.do_slice()
 
     def fetch(
         self, queue: i64, positions: list[int], expiring: bool = False

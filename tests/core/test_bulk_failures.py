@@ -10,6 +10,7 @@ import pamqp.commands as spec
 import pytest
 
 from broker.access.identity import Identity
+from broker.agenda import TURN_SLICES
 from broker.broker import DELETIONS_PER_SLICE, RETRY_PAUSE_MS, SLICE_PAUSE_MS
 from broker.queues.policies import Policy
 from broker.queues.queue import CONSUMERS_PER_SLICE, MESSAGES_PER_SLICE, Queue
@@ -17,7 +18,7 @@ from broker.routing.plan import Plan
 from broker.routing.plan_index import PLANS_PER_SLICE, PlanRelease
 from broker.routing.topology_stream import TopologyStream
 from broker.store.contract import Ticket, Waiter
-from broker.store.durable import PART_BITS, DurableBatch, PagedRelease
+from broker.store.durable import PART_BITS, DurableBatch, DurableStore, PagedRelease
 from broker.store.memory import MemoryStore
 from broker.vhost.background import (
     BINDINGS_PER_SLICE,
@@ -114,7 +115,27 @@ def test_paged_messages_are_freed_although_a_client_cannot_get_its_reply(
     failing = Failing(monkeypatch, PagedRelease, "do_slice", 2)
     finish(world, lambda: world.store.written(batch))
     assert waiter.calls == failing.failures == 1
-    assert batch.paged.find(batch.last) is batch.paged.find(batch.last - many + 2) is None
+    assert isinstance(world.store, DurableStore) and world.store.unreleased_parts == 0
+
+
+def test_messages_are_freed_as_fast_as_a_fast_publisher_sends_them(tmp_path: Path) -> None:
+    """One batch pages out more messages than the slices of a turn free."""
+    world = Home(tmp_path / "data")
+    store = world.store
+    assert isinstance(store, DurableStore)
+    store.window = 1
+    client = world.amqp()
+    client.queue("q", durable=True)
+    parts = int(TURN_SLICES) + 2
+    chunk = publication("", "q", b"x", delivery_mode=2) * (parts << int(PART_BITS))
+    for _ in range(5):
+        client.connection.receive_data(chunk)
+        while client.connection.behind:
+            client.connection.resume()
+        store.sync()
+        assert parts - 1 <= store.unreleased_parts <= parts + 1
+    world.settle(client.connection)
+    assert store.unreleased_parts == 0
 
 
 @pytest.mark.parametrize("arguments", [{}, {"x_max_priority": 2}])

@@ -348,20 +348,19 @@ class ChannelReceiver(ConsumerOwner):
     def _carry_out_all(self, taken: list[Delivery], how: int) -> None:
         """Settle deliveries that are no longer outstanding. The caller counts acknowledgements.
 
-        If one fails unexpectedly, the deliveries behind it are settled before the exception is
-        raised again.
+        If one fails unexpectedly, the others are settled before its exception is raised again.
         """
-        done: i64 = 0
-        try:
-            while done < len(taken):
-                done += 1
+        failure: Exception | None = None
+        for delivery in taken:
+            try:
                 if how == ACKED:
-                    settle(taken[done - 1])
+                    settle(delivery)
                 else:
-                    carry_out(taken[done - 1], how, self._tally)
-        except Exception:
-            self._carry_out_all(taken[done:], how)
-            raise
+                    carry_out(delivery, how, self._tally)
+            except Exception as error:  # noqa: BLE001  the other deliveries must be settled
+                failure = error
+        if failure is not None:
+            raise failure
 
     def nack(self, number: i64, multiple: bool, requeued: bool) -> None:
         """Handle basic.nack and basic.reject: requeue or reject deliveries.
