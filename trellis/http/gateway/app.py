@@ -177,6 +177,7 @@ class Gateway:
         exchange = self._call(incoming, number, path, parts)
         try:
             accepted = await exchange.next(self._greeting.seconds)
+            incoming.body.linger_for(self._greeting.seconds)
             if incoming.slot is not None and not incoming.reads:
                 # From here on the request may change something, so it is completed.
                 incoming.slot.cancellable = None
@@ -348,11 +349,13 @@ class Gateway:
 
         async def timed(message: MutableMapping[str, Any]) -> None:
             last = message["type"] == "http.response.body" and not message.get("more_body", False)
-            async with asyncio.timeout(FILE_SECONDS if streams else self._greeting.seconds):
-                if unread and last:
+            seconds = FILE_SECONDS if streams else self._greeting.seconds
+            if unread and last:
+                async with asyncio.timeout(seconds):
                     await send({**message, "more_body": True})
-                    await incoming.body.discard()
-                    message = {"type": "http.response.body", "body": b"", "more_body": False}
+                await incoming.body.discard()
+                message = {"type": "http.response.body", "body": b"", "more_body": False}
+            async with asyncio.timeout(seconds):
                 await send(message)
 
         await response(scope, receive, timed)

@@ -17,7 +17,7 @@ from trellis.http.gateway.link import HttpRefusal, bad_request
 PART_BYTES: Final = 32 << 10
 #: After a response, the unread rest of the request's body is read and discarded, for at most so
 #: many seconds and bytes. If a connection is closed with input unread, the client loses the
-#: response.
+#: response. The limits of a known user are larger: see `BodyReader.linger_for`.
 LINGER_SECONDS: Final = 2.0
 LINGER_BYTES: Final = 1 << 20
 
@@ -50,6 +50,17 @@ class BodyReader:
         self.finished = not self.present
         #: True if the client sends the body only after the answer 100 Continue.
         self.expected = headers.get(b"expect", b"").lower() == b"100-continue"
+        self._linger_bytes = LINGER_BYTES
+        self._linger_until = 0.0
+
+    def linger_for(self, seconds: float) -> None:
+        """Raise the limits of `discard` for a known user: the largest document, within `seconds`.
+
+        Many clients send all of a body before they read the response. A pause of LINGER_SECONDS
+        ends the wait.
+        """
+        self._linger_bytes = contract.DOCUMENT_MAX
+        self._linger_until = asyncio.get_running_loop().time() + seconds
 
     async def read(self, most: int, seconds: float) -> bytes:
         """Return the body, of at most `most` bytes, received within `seconds`.
@@ -75,9 +86,11 @@ class BodyReader:
         if self.finished or self.expected:
             return
         size = 0
+        clock = asyncio.get_running_loop().time
+        end = max(clock() + LINGER_SECONDS, self._linger_until)
         try:
-            async with asyncio.timeout(LINGER_SECONDS):
-                while not self.finished and size <= LINGER_BYTES:
+            while not self.finished and size <= self._linger_bytes:
+                async with asyncio.timeout_at(min(clock() + LINGER_SECONDS, end)):
                     size += len(await self._next())
         except (TimeoutError, Disconnected):
             return
