@@ -37,6 +37,37 @@ class Authority:
         made.private_key_and_cert_chain_pem.write_to_path(path)
         return path
 
+    def sign_names(self, names: bytes, common_name: str) -> Path:
+        """Sign a certificate whose extension subjectAltName holds these bytes; return the file."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        issuer = x509.load_pem_x509_certificate(self._ca.cert_pem.bytes())
+        now = datetime.now(UTC)
+        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common_name)])
+        made = x509.CertificateBuilder(issuer.subject, subject, key.public_key())
+        made = made.serial_number(x509.random_serial_number())
+        made = made.not_valid_before(now - timedelta(days=1)).not_valid_after(
+            now + timedelta(days=1)
+        )
+        extension = x509.UnrecognizedExtension(
+            x509.oid.ExtensionOID.SUBJECT_ALTERNATIVE_NAME, names
+        )
+        signed = made.add_extension(extension, False).sign(self._key(), hashes.SHA256())
+        path = self._directory / f"{common_name}-names.pem"
+        path.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+            + signed.public_bytes(serialization.Encoding.PEM)
+        )
+        return path
+
+    def _key(self) -> ec.EllipticCurvePrivateKey:
+        key = serialization.load_pem_private_key(self._ca.private_key_pem.bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        return key
+
     def client(
         self, certificate: Path | None = None, newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
     ) -> ssl.SSLContext:
@@ -49,8 +80,6 @@ class Authority:
 
     def revoke(self, *certificates: Path, days: int = 1) -> Path:
         """Return the file of a revocation list that names certificates, valid for some days."""
-        key = serialization.load_pem_private_key(self._ca.private_key_pem.bytes(), None)
-        assert isinstance(key, ec.EllipticCurvePrivateKey)
         issuer = x509.load_pem_x509_certificate(self._ca.cert_pem.bytes())
         now = datetime.now(UTC)
         revoked = x509.CertificateRevocationListBuilder().issuer_name(issuer.subject)
@@ -63,6 +92,6 @@ class Authority:
             entry = entry.revocation_date(now - timedelta(days=2))
             revoked = revoked.add_revoked_certificate(entry.build())
         path = self._directory / "revoked.pem"
-        made = revoked.sign(key, hashes.SHA256())
+        made = revoked.sign(self._key(), hashes.SHA256())
         path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
         return path

@@ -5,8 +5,10 @@
 
 These rules are in the list of a user's topic rules for a virtual host. Only users with a matching
 rule may connect with such an identifier, so no other user can take the identifier before its device
-connects. A login looks its identifier up once, in a time that does not grow with the number of
-users.
+connects. If several rules match, the most specific rule decides: the identifier itself, or else the
+longest prefix. So the user `dev` with the second rule cannot take the identifier `dev-a-1` from the
+user `dev-a` with the same rule. A login looks its identifier up once, in a time that does not grow
+with the number of users.
 """
 
 from __future__ import annotations
@@ -88,10 +90,22 @@ class Reservations:
         if not lengths:
             del self._lengths[vhost]
 
+    def find(self, vhost: str, client_id: str) -> tuple[int, list[str]]:
+        """Return the rank of the most specific rules that match an identifier, and their users.
+
+        The rank of a rule with a prefix is the length of the prefix. The rank of a rule that names
+        the identifier itself is higher. If no rule matches, the rank is 0 and the list is empty.
+        """
+        exact = self._users.get((vhost, client_id, False))
+        if exact is not None:
+            return len(client_id) + 1, list(exact)
+        for length in sorted(self._lengths.get(vhost, ()), reverse=True):
+            if length <= len(client_id):
+                users = self._users.get((vhost, client_id[:length], True))
+                if users is not None:
+                    return length, list(users)
+        return 0, []
+
     def users(self, vhost: str, client_id: str) -> list[str]:
         """Return the users for whom an identifier is reserved; an empty list if it is free."""
-        found = list(self._users.get((vhost, client_id, False), ()))
-        for length in self._lengths.get(vhost, ()):
-            if length <= len(client_id):
-                found += self._users.get((vhost, client_id[:length], True), ())
-        return found
+        return self.find(vhost, client_id)[1]

@@ -203,24 +203,38 @@ class Users:
         vhost: str,
         name: str,
         exchange: str,
-        patterns: tuple[str, str] | None,
+        patterns: tuple[str, str],
         ticket: Ticket | None = None,
     ) -> bool:
-        """Set a user's topic permission for an exchange, or remove it if `patterns` is None.
+        """Set a user's topic permission for an exchange.
 
         `patterns` are the patterns for write and read. Return True if there was no topic permission
         before. Raise PreconditionFailed if there is no such user or a pattern is invalid.
         """
         user = self._user(vhost, name)
         topics = dict(user.topics.get(vhost, {}))
-        known = topics.pop(exchange, None)
-        if patterns is not None:
-            checked_name("exchange", exchange)
-            topics[exchange] = patterns
+        fresh = exchange not in topics
+        checked_name("exchange", exchange)
+        topics[exchange] = patterns
         self._grant(
             user, vhost, user.permissions.get(vhost), user.rules.get(vhost, ()), topics, ticket
         )
-        return known is None
+        return fresh
+
+    def remove_topic_permissions(
+        self, vhost: str, name: str, exchanges: Sequence[str], ticket: Ticket | None = None
+    ) -> None:
+        """Remove a user's topic permissions for exchanges, all in one change of the store.
+
+        An empty list stands for all exchanges. Raise PreconditionFailed if there is no such user.
+        """
+        user = self._user(vhost, name)
+        known = user.topics.get(vhost, {})
+        removed = set(exchanges or known)
+        topics = {exchange: pair for exchange, pair in known.items() if exchange not in removed}
+        self._grant(
+            user, vhost, user.permissions.get(vhost), user.rules.get(vhost, ()), topics, ticket
+        )
 
     def remove_vhost(self, vhost: str, ticket: Ticket | None = None) -> None:
         """Delete all permissions and rules of a virtual host, because it was deleted."""

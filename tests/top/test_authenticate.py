@@ -19,6 +19,7 @@ import pytest
 import pytest_asyncio
 
 from broker.access.identity import Credentials, Identity, Verdict
+from broker.access.users import Users
 from broker.broker import Broker
 from broker.store.memory import MemoryStore
 from tests.top.conftest import Start
@@ -514,3 +515,26 @@ async def test_an_unknown_name_is_as_much_work_as_a_wrong_password(
     assert (verdict.identity, verdict.reason) == (None, "unknown user or wrong password")
     assert sum(one.startswith("$argon2") for one in hashed) == 1
     assert them.passwords_hashed == 1
+
+
+@pytest.mark.parametrize(
+    ("of_settings", "stored", "owners"),
+    [
+        ("dev-*", "dev-a-*", ["stored"]),
+        ("dev-a-*", "dev-*", ["settings"]),
+        ("dev-a-1", "dev-a-1*", ["settings"]),
+        ("dev-a-*", "dev-a-*", ["settings", "stored"]),
+        ("x", "y", []),
+    ],
+)
+def test_reservations_of_the_settings_and_stored_ones_are_compared(
+    of_settings: str, stored: str, owners: list[str]
+) -> None:
+    rules = {"/": [f"reserve client {of_settings}"]}
+    account = Account(Identity("settings"), QUICK, False, rules)
+    accounts = Accounts([account], None, False, 1, 1024, 300.0)
+    accounts.users = Users(MemoryStore())
+    accounts.users.define("stored", "", [])
+    accounts.users.set_permission("/", "stored", ".*", ".*", ".*")
+    accounts.users.set_rules("/", "stored", [f"reserve client {stored}"])
+    assert accounts.reserved_for("/", "dev-a-1") == owners

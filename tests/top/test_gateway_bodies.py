@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
 import tracemalloc
 from typing import Any, Final
 
@@ -14,7 +16,9 @@ from hypothesis import strategies as st
 from tests.top.conftest import Start
 from tests.top.running import Running
 from tests.top.test_api import ADMIN, api
-from tests.top.test_gateway import login
+from tests.top.test_gateway import login, response
+from trellis.http import contract
+from trellis.http.gateway.app import UPLOADS_MAX
 from trellis.http.gateway.bodies import PART_BYTES, cut_document
 
 #: Memory in bytes that two parts of rows of two bytes take, with 64 bytes for each row: the part
@@ -81,3 +85,42 @@ async def test_the_next_request_is_served_after_a_document_of_very_many_rows(sta
     status, _, body = await broker.ask("http", f"{head}\r\n".encode() + data)
     assert (status, json.loads(body)["taken"]) == (200, {"queues": 1})
     assert (await api(broker, "GET", "queues/%2F/last"))[0] == 200
+
+
+def send_all_and_read(port: int, data: bytes) -> bytes:
+    """Return a response that is read after all of a request was sent, up to the end of input."""
+    received = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+        client.sendall(data)
+        while more := client.recv(1 << 16):
+            received += more
+    return received
+
+
+@pytest.mark.parametrize(
+    ("request_line", "size", "status", "reason"),
+    [
+        ("POST /api/definitions", contract.DOCUMENT_MAX, 503, "2 definitions documents"),
+        ("POST /api/definitions", contract.DOCUMENT_MAX + 1, 503, "2 definitions documents"),
+        ("PUT /api/vhosts/new", 8 << 20, 413, "more than 65536 bytes"),
+    ],
+)
+async def test_a_refusal_arrives_although_the_whole_body_was_sent(
+    start: Start, request_line: str, size: int, status: int, reason: str
+) -> None:
+    broker = await start(users=[ADMIN])
+    uploads = []
+    for _ in range(UPLOADS_MAX):
+        uploads.append(client := await broker.socket("http"))
+        head = f"POST /api/definitions HTTP/1.1\r\nHost: x\r\n{login()}Content-Length: 2\r\n"
+        await client.send(f"{head}Expect: 100-continue\r\n\r\n".encode())
+        assert (await response(client))[0] == 100, "the upload has begun"
+    head = f"{request_line} HTTP/1.1\r\nHost: x\r\n{login()}Content-Length: {size}\r\n\r\n"
+    received = await asyncio.to_thread(
+        send_all_and_read, broker.port("http"), head.encode() + b" " * size
+    )
+    assert received.startswith(f"HTTP/1.1 {status} ".encode())
+    assert reason in json.loads(received.partition(b"\r\n\r\n")[2])["reason"]
+    for client in uploads:
+        await client.send(b"{}")
+        assert (await response(client))[0] == 200

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,31 @@ import pytest
 from broker.store.durable import DurableStore
 from tests.store.homes import Home
 from tests.top.conftest import Start
+from tests.top.running import Running
 from tests.top.test_api import ADMIN, api
 
 #: All permissions in a virtual host, which its creator gets.
 ALL = (".*", ".*", ".*")
+
+
+@asynccontextmanager
+async def crashes(broker: Running, directory: Path) -> AsyncIterator[list[Path]]:
+    """Copy the data directory as a crash before each SQL statement of the body leaves it.
+
+    The last copy is the state after the body.
+    """
+    store = broker.node.broker.store
+    assert isinstance(store, DurableStore)
+    copies: list[Path] = []
+
+    def copy(statement: str) -> None:
+        copies.append(directory.with_name(f"crash{len(copies)}"))
+        shutil.copytree(directory, copies[-1])
+
+    store.catalog._db.set_trace_callback(copy)
+    yield copies
+    copy("")
+    store.catalog._db.set_trace_callback(None)
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
@@ -24,19 +47,8 @@ async def test_a_crash_leaves_no_vhost_without_the_permissions_of_its_creator(
     broker = await start(users=[ADMIN], data={"dir": str(directory)})
     maker = {"password": "known", "tags": "administrator"}
     assert (await api(broker, "PUT", "users/maker", maker))[0] == 201
-    store = broker.node.broker.store
-    assert isinstance(store, DurableStore)
-    copies: list[Path] = []
-
-    def copy(statement: str) -> None:
-        """Keep the files as a crash before this SQL statement leaves them."""
-        copies.append(tmp_path / f"crash{len(copies)}")
-        shutil.copytree(directory, copies[-1])
-
-    store.catalog._db.set_trace_callback(copy)
-    assert (await api(broker, "PUT", "vhosts/made", user="maker"))[0] == 201
-    copy("")
-    store.catalog._db.set_trace_callback(None)
+    async with crashes(broker, directory) as copies:
+        assert (await api(broker, "PUT", "vhosts/made", user="maker"))[0] == 201
     found = set()
     for path in copies:
         home = Home(path)
@@ -45,3 +57,28 @@ async def test_a_crash_leaves_no_vhost_without_the_permissions_of_its_creator(
         home.crash()
     assert len(copies) > 5
     assert found == {(False, None), (True, ALL)}
+
+
+@pytest.mark.asyncio(loop_factories=["asyncio"])
+async def test_a_crash_leaves_all_topic_permissions_or_none_while_all_are_deleted(
+    start: Start, tmp_path: Path
+) -> None:
+    directory = tmp_path / "data"
+    broker = await start(users=[ADMIN], data={"dir": str(directory)})
+    assert (await api(broker, "PUT", "users/ann", {"password": "x", "tags": ""}))[0] == 201
+    exchanges = ("amq.topic", "amq.direct", "amq.fanout")
+    path = "topic-permissions/%2F/ann"
+    for exchange in exchanges:
+        patterns = {"exchange": exchange, "write": "^y", "read": ".*"}
+        assert (await api(broker, "PUT", path, patterns))[0] == 201
+    async with crashes(broker, directory) as copies:
+        assert (await api(broker, "DELETE", path))[0] == 204
+    found = set()
+    for copy in copies:
+        home = Home(copy)
+        found.add(frozenset(home.broker.users.by_name["ann"].topics.get("/", {})))
+        home.crash()
+    assert found == {frozenset(exchanges), frozenset()}
+    assert (await api(broker, "PUT", path, patterns))[0] == 201
+    assert (await api(broker, "DELETE", f"{path}/amq.topic"))[0] == 204
+    assert [row["exchange"] for row in (await api(broker, "GET", path))[1]] == [exchange]

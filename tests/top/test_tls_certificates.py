@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -121,6 +124,23 @@ async def test_the_user_name_is_taken_from_where_it_is_said_to_be(
     (connection,) = running.node.mqtt.connections
     assert connection.describe()["user"] == name
     await client.leave()
+
+
+@pytest.mark.parametrize("tag", [b"\x81", b"\x82", b"\x86"], ids=["email", "dns", "uri"])
+@pytest.mark.parametrize("name_from", ["common_name", "dns"])
+async def test_a_certificate_with_a_name_that_is_not_utf8_is_refused(
+    start: Start, authority: Authority, tag: bytes, name_from: str
+) -> None:
+    chosen = mutual(authority, "required", certificate_user=True)
+    chosen["tls"]["user_from"] = name_from
+    running = await start(**chosen)
+    certificate = authority.sign_names(b"\x30\x05" + tag + b"\x03a\xffb", "known")
+    for listener in ("amqps", "mqtts"):
+        client = await running.tls(listener, authority.client(certificate))
+        assert await client.read() == b""
+        assert failures(running, listener) == {"bad_certificate": 1}
+    other = authority.client(authority.sign("known", common_name="known"))
+    assert await Mqtt0(await running.tls("mqtts", other)).connect("c") == 0
 
 
 # -- files
@@ -266,6 +286,39 @@ async def test_a_revoked_certificate_is_refused_after_a_reload(
     authority.revoke()
     await running.reload(running.chosen)
     assert await _try(running, authority, bad)
+
+
+@pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_tls_session_is_not_resumed_with_a_revoked_certificate(
+    start: Start, authority: Authority, newest: ssl.TLSVersion
+) -> None:
+    bad = authority.sign("bad@x", common_name="bad")
+    chosen = mutual(authority, "required")
+    chosen["tls"]["crl"] = str(authority.revoke())
+    running = await start(**chosen)
+    context = authority.client(bad, newest)
+
+    def connect(session: ssl.SSLSession | None) -> tuple[ssl.SSLSession | None, bool | None]:
+        with context.wrap_socket(
+            socket.create_connection(("127.0.0.1", running.port("mqtts"))),
+            server_hostname="localhost",
+            session=session,
+        ) as client:
+            client.sendall(connect_packet("c", user="known/known"))
+            assert client.recv(4) == b"\x20\x02\x00\x00"
+            return client.session, client.session_reused
+
+    session, _ = await asyncio.to_thread(connect, None)
+    assert (await asyncio.to_thread(connect, session))[1]
+    authority.revoke(bad)
+    await running.reload(running.chosen)
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        await asyncio.to_thread(connect, session)
+    assert failures(running, "mqtts") == {"bad_certificate": 1}
+    # The session goes on with a full handshake when the certificate is not revoked any more.
+    authority.revoke()
+    await running.reload(running.chosen)
+    assert (await asyncio.to_thread(connect, session))[1] is False
 
 
 def test_an_expired_revocation_list_is_a_warning(

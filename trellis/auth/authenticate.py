@@ -317,8 +317,13 @@ class Accounts(Authenticator):
         return None if self.users is None else self.users.by_name.get(user)
 
     def reserved_for(self, vhost: str, client_id: str) -> list[str]:
-        stored = [] if self.users is None else self.users.reservations.users(vhost, client_id)
-        return [*self._reservations.users(vhost, client_id), *stored]
+        rank, users = self._reservations.find(vhost, client_id)
+        if self.users is None:
+            return users
+        stored_rank, stored = self.users.reservations.find(vhost, client_id)
+        if rank == stored_rank:
+            return users + stored
+        return users if rank > stored_rank else stored
 
     def _accept(self) -> None:
         """Prepare the accounts for logins.

@@ -95,7 +95,10 @@ class TlsLayer(Layer):
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
-            self._fail(error)
+            self._fail(error, reason_of(error))
+        except UnicodeDecodeError as unreadable:
+            # A name in the client's certificate is not UTF-8, as the standard library reads it.
+            self._fail(unreadable, "bad_certificate")
         if self._out.pending > 0:
             self.speaks = True
         return plain
@@ -130,18 +133,18 @@ class TlsLayer(Layer):
         except ssl.SSLZeroReturnError:
             self.over = "lost"  # The client sent close_notify.
         except ssl.SSLError as error:
-            self._fail(error)
+            self._fail(error, reason_of(error))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _fail(self, error: ssl.SSLError) -> None:
+    def _fail(self, error: Exception, reason: str) -> None:
         if not self.over:
             self.over = "tls"
-            self._counters.failures[reason_of(error)] += 1
+            self._counters.failures[reason] += 1
             logs.debug(
                 "tls_failed",
                 listener=self._peer.listener,
                 peer=self._peer,
-                reason=reason_of(error),
+                reason=reason,
                 error=error,
             )
 

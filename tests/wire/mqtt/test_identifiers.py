@@ -149,6 +149,23 @@ def test_a_device_gets_its_identifier_from_a_squatter(world: AccountsWorld) -> N
     assert connect(world, "dev7", "bob").greeting == REJECTED
 
 
+@pytest.mark.parametrize("squats", [False, True])
+def test_the_most_specific_rule_about_an_identifier_decides(
+    world: AccountsWorld, squats: bool
+) -> None:
+    world.accounts.add("dev", "reserve client {username}-*")
+    if squats:
+        assert connect(world, "dev-a-1", "dev").greeting == ACCEPTED
+    world.accounts.add("dev-a", "reserve client {username}-*")
+    assert connect(world, "dev-a-1", "dev").greeting == REJECTED
+    assert connect(world, "dev-a-1", "dev-a").greeting == ACCEPTED
+    assert connect(world, "dev-b", "dev").greeting == ACCEPTED
+    assert connect(world, "dev-b", "dev-a").greeting == REJECTED
+    world.accounts.add("ann", "reserve client dev-a-1")
+    assert connect(world, "dev-a-1", "dev-a").greeting == REJECTED
+    assert connect(world, "dev-a-1", "ann").greeting == ACCEPTED
+
+
 def test_rules_about_identifiers_restrict_no_topics(world: AccountsWorld) -> None:
     world.accounts.add("ann", "reserve client dev7")
     client = connect(world, "dev7", "ann")

@@ -335,24 +335,17 @@ class Gateway:
     ) -> None:
         """Send a response. Raises TimeoutError if the client reads too slowly.
 
-        A connection with an unread body is closed, after a wait for the client to read the
-        response.
+        A connection with an unread body is closed, see `GatewayProtocol.end`.
         """
         response.headers["Cache-Control"] = "no-store"
         response.headers["X-Content-Type-Options"] = "nosniff"
-        unread = not incoming.body.finished
-        if unread:
+        if not incoming.body.finished:
             response.headers["Connection"] = "close"
         streams = isinstance(response, StreamingResponse)
         self._link.count_response(response.status_code)
 
         async def timed(message: MutableMapping[str, Any]) -> None:
-            last = message["type"] == "http.response.body" and not message.get("more_body", False)
             async with asyncio.timeout(FILE_SECONDS if streams else self._greeting.seconds):
-                if unread and last:
-                    await send({**message, "more_body": True})
-                    await incoming.body.discard()
-                    message = {"type": "http.response.body", "body": b"", "more_body": False}
                 await send(message)
 
         await response(scope, receive, timed)

@@ -15,11 +15,6 @@ from trellis.http.gateway.link import HttpRefusal, bad_request
 
 #: Size of the rows in bytes at which a part of a document is full.
 PART_BYTES: Final = 32 << 10
-#: After a response, the unread rest of the request's body is read and discarded, for at most so
-#: many seconds and bytes. If a connection is closed with input unread, the client loses the
-#: response.
-LINGER_SECONDS: Final = 2.0
-LINGER_BYTES: Final = 1 << 20
 
 _SPACE: Final = re.compile(rb"[ \t\r\n]*")
 #: Texts within a JSON value up to the next bracket, or to the next comma, outside of strings.
@@ -66,21 +61,6 @@ class BodyReader:
                 if len(data) > most:
                     raise too_large
         return bytes(data)
-
-    async def discard(self) -> None:
-        """Read the rest of the body and discard it, within the limits for lingering.
-
-        If the client waits for 100 Continue before it sends the body, there is nothing to discard.
-        """
-        if self.finished or self.expected:
-            return
-        size = 0
-        try:
-            async with asyncio.timeout(LINGER_SECONDS):
-                while not self.finished and size <= LINGER_BYTES:
-                    size += len(await self._next())
-        except (TimeoutError, Disconnected):
-            return
 
     async def _next(self) -> bytes:
         self.expected = False

@@ -358,11 +358,12 @@ async def put_topic_permission(call: Call) -> Empty:
 async def delete_topic_permission(call: Call) -> Empty:
     """Delete the topic permission for the exchange in the path, or for all exchanges."""
     vhost, user = _owned(call)
-    exchanges = call.path_parameters[2:] or list(user.topics.get(vhost.name, {}))
-    for exchange in exchanges:
-        await call.make_durable(
-            partial(call.broker.users.set_topic_permission, vhost.name, user.name, exchange, None)
+    exchanges = call.path_parameters[2:]
+    await call.make_durable(
+        lambda ticket: call.broker.users.remove_topic_permissions(
+            vhost.name, user.name, exchanges, ticket
         )
+    )
     return Empty()
 
 
