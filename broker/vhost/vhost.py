@@ -451,7 +451,7 @@ class VirtualHost(DeadLetterHost):
             context.count_fate(REFUSED)
             context.count_copies(plan.copies, plan.unrepresentable)
             return REFUSED
-        context.count(plan, 1)
+        context.count_published(route, plan)
         return plan.fate
 
     def publish_persistent(self, route: Route, message: Message, ticket: Ticket | None) -> None:

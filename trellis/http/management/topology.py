@@ -1,4 +1,4 @@
-"""Virtual hosts, exchanges, queues, bindings and policies: list, create and delete them."""
+"""Virtual hosts, exchanges, queues and bindings: list, create and delete them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from broker.errors import NotFound
 from broker.queues.destination import Destination
-from broker.queues.policies import policy_of
 from broker.queues.queue import Queue
 from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange
@@ -29,6 +28,7 @@ from trellis.http.management.answers import (
     table,
     text,
 )
+from trellis.http.management.rates import delivery_counts
 
 #: Objects counted in one turn of the event loop.
 COUNT_SLICE: Final = 1_000
@@ -42,11 +42,6 @@ DEFAULT: Final = "amq.default"
 
 def _exchange_name(name: str) -> str:
     return "" if name == DEFAULT else name
-
-
-def _vhosts(call: Call) -> list[VirtualHost]:
-    """Return the virtual host of the path, or all that the user may see. Raises ApiRefusal."""
-    return [call.vhost(call.path_parameters[0])] if call.path_parameters else call.vhosts
 
 
 # -- virtual hosts
@@ -123,12 +118,13 @@ async def delete_vhost(call: Call) -> Empty:
 
 async def exchanges(call: Call) -> Listing:
     """List the exchanges of the virtual host in the path, or of all that the user may see."""
-    vhosts = _vhosts(call)
+    vhosts = call.path_vhosts
 
     async def rows() -> AsyncIterator[Row]:
         for vhost in vhosts:
+            vhost.contexts.collect()
             for exchange in list(vhost.exchanges.values()):
-                yield serializers.exchange_row(vhost, exchange)
+                yield _exchange_row(call, vhost, exchange)
 
     return Listing(rows())
 
@@ -136,7 +132,16 @@ async def exchanges(call: Call) -> Listing:
 async def exchange(call: Call) -> Row:
     """Return the exchange that the path names."""
     vhost = call.vhost(call.path_parameters[0])
-    return serializers.exchange_row(vhost, vhost.exchange(_exchange_name(call.path_parameters[1])))
+    vhost.contexts.collect()
+    return _exchange_row(call, vhost, vhost.exchange(_exchange_name(call.path_parameters[1])))
+
+
+def _exchange_row(call: Call, vhost: VirtualHost, exchange: Exchange) -> Row:
+    """Return an exchange with its message statistics, which the caller has collected."""
+    row = serializers.exchange_row(vhost, exchange)
+    counts = {"publish_in": int(exchange.published), "publish_out": int(exchange.copies)}
+    statistics = call.rated(("exchange", vhost.name, exchange.name), counts)
+    return row | {"message_stats": statistics} if statistics else row
 
 
 async def put_exchange(call: Call) -> Empty:
@@ -177,12 +182,12 @@ async def delete_exchange(call: Call) -> Empty:
 
 async def queues(call: Call) -> Listing:
     """List the queues and inboxes of the virtual host in the path, or of all the user may see."""
-    vhosts = _vhosts(call)
+    vhosts = call.path_vhosts
 
     async def rows() -> AsyncIterator[Row]:
         for vhost in vhosts:
             for queue in [*vhost.queues.values(), *vhost.inboxes.values()]:
-                yield serializers.queue_row(vhost, queue, call.broker.name)
+                yield _queue_row(call, vhost, queue)
 
     return Listing(rows())
 
@@ -197,12 +202,16 @@ def _queue(call: Call) -> tuple[VirtualHost, Queue]:
 
 
 async def queue(call: Call) -> Row:
-    """Return the queue that the path names, with its numbers of deliveries and acknowledgements."""
-    vhost, queue = _queue(call)
+    """Return the queue that the path names."""
+    return _queue_row(call, *_queue(call))
+
+
+def _queue_row(call: Call, vhost: VirtualHost, queue: Queue) -> Row:
+    """Return a queue with its message statistics."""
     row = serializers.queue_row(vhost, queue, call.broker.name)
-    fates = queue.fates()
-    row["message_stats"] = {"deliver_get": fates[0] + fates[1], "ack": fates[0]}
-    return row
+    counts = delivery_counts(queue.statistics())
+    statistics = call.rated(("queue", vhost.name, queue.name), counts)
+    return row | {"message_stats": statistics} if statistics else row
 
 
 async def put_queue(call: Call) -> Empty:
@@ -258,7 +267,7 @@ def _bindings_from(vhost: VirtualHost, exchange: Exchange) -> Iterable[Row]:
 
 async def bindings(call: Call) -> Listing:
     """List the bindings of the virtual host in the path, or of all that the user may see."""
-    vhosts = _vhosts(call)
+    vhosts = call.path_vhosts
 
     async def rows() -> AsyncIterator[Row]:
         for vhost in vhosts:
@@ -396,50 +405,4 @@ async def delete_binding(call: Call) -> Empty:
     call.may("write", kind, existing.destination.name, vhost)
     call.may("read", "exchange", source.name, vhost)
     await call.make_durable(lambda ticket: vhost.unbind(source.name, existing, ticket))
-    return Empty()
-
-
-# -- policies
-
-
-async def policies(call: Call) -> Listing:
-    """List the policies of the virtual host in the path, or of all that the user may see."""
-    vhosts = _vhosts(call)
-    return Listing(
-        iterate(
-            [
-                serializers.policy_row(vhost, policy)
-                for vhost in vhosts
-                for policy in list(vhost.policies.by_name.values())
-            ]
-        )
-    )
-
-
-async def policy(call: Call) -> Row:
-    """Return the policy that the path names."""
-    vhost = call.vhost(call.path_parameters[0])
-    known = vhost.policies.by_name.get(call.path_parameters[1])
-    if known is None:
-        raise not_found(f"no policy '{call.path_parameters[1]}' in vhost '{vhost.name}'")
-    return serializers.policy_row(vhost, known)
-
-
-async def put_policy(call: Call) -> Empty:
-    """Create or replace a policy."""
-    vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
-    known = name in vhost.policies.by_name
-    policy = policy_of(vhost.name, name, call.body())
-    if not call.identity.administrator:
-        call.rights(vhost).check_policy(policy)
-    await call.make_durable(lambda ticket: vhost.declarations.set_policy(policy, ticket))
-    return Empty(not known)
-
-
-async def delete_policy(call: Call) -> Empty:
-    """Delete a policy."""
-    vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
-    if name not in vhost.policies.by_name:
-        raise not_found(f"no policy '{name}' in vhost '{vhost.name}'")
-    await call.make_durable(lambda ticket: vhost.declarations.clear_policy(name, ticket))
     return Empty()
