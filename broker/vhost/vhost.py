@@ -66,6 +66,7 @@ from broker.vhost.dead_letters import (
     SharedAddresses,
 )
 from broker.vhost.declarations import Declarations
+from broker.vhost.options import VirtualHostOptions
 from broker.vhost.retained import RetainedMessages
 from broker.vhost.totals import VirtualHostTotals
 
@@ -126,7 +127,17 @@ class VirtualHost(DeadLetterHost):
         self.delays = declarations.delays
         self.inboxes = declarations.inboxes
         self.policies = declarations.policies
+        self.parameters = declarations.parameters
         self._planner = declarations.planner
+
+    @property
+    def options(self) -> VirtualHostOptions:
+        """Description, tags, default queue type and limits."""
+        return self.declarations.options
+
+    @options.setter
+    def options(self, options: VirtualHostOptions) -> None:
+        self.declarations.options = options
 
     # -- counts
 

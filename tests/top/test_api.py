@@ -438,6 +438,7 @@ async def test_definitions_of_one_vhost_go_to_another(broker: Running) -> None:
     assert (await api(broker, "POST", "definitions/b", document))[1] == {
         "taken": {"queues": 1, "bindings": 1},
         "refused": [],
+        "notes": [],
     }
     assert (await api(broker, "GET", "bindings/b/e/amq.topic/q/q"))[1][0]["routing_key"] == "k"
 
