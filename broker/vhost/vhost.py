@@ -215,6 +215,29 @@ class VirtualHost(DeadLetterHost):
             name, durable, arguments, owner, exclusive, auto_delete, ticket
         )
 
+    def with_default_type(
+        self,
+        name: str,
+        arguments: Mapping[str, object],
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+    ) -> Mapping[str, object]:
+        """Return queue arguments with the default queue type of the virtual host.
+
+        As in RabbitMQ, the type is added if the arguments have none and the queue can have it. An
+        existing queue of another type keeps its type.
+        """
+        default = self.options.default_queue_type
+        if default in ("", "classic") or "x-queue-type" in arguments:
+            return arguments
+        if not durable or exclusive or auto_delete:
+            return arguments
+        known = self.queues.get(name)
+        if known is not None and known.arguments.arguments.get("x-queue-type") != default:
+            return arguments
+        return {**arguments, "x-queue-type": default}
+
     def delete_queue(
         self,
         queue: Queue,

@@ -13,6 +13,7 @@ from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.store.contract import Ticket
+from broker.vhost.options import options_of
 from broker.vhost.vhost import VirtualHost
 from trellis.http.management import serializers
 from trellis.http.management.answers import (
@@ -77,16 +78,20 @@ async def vhost(call: Call) -> Row:
 
 
 async def put_vhost(call: Call) -> Empty:
-    """Create a virtual host, unless it exists."""
-    name = call.path_parameters[0]
+    """Create a virtual host, or change its description, tags and default queue type."""
+    name, row = call.path_parameters[0], call.body()
     known = call.broker.vhosts.get(name)
     if known is not None and known.closing:
         raise bad_request(f"vhost '{name}' is being deleted")
     creator = call.identity.name
+    options = None
+    if row.keys() & {"description", "tags", "default_queue_type", "metadata"} or known is None:
+        before = {} if known is None else known.options.row
+        options = options_of(name, {**before, **row, "limits": before.get("limits", {})})
 
     def create(ticket: Ticket) -> None:
         """Create the virtual host and the permissions of its creator, in one step."""
-        call.broker.create_vhost(name, ticket)
+        call.broker.create_vhost(name, ticket, options)
         if known is None and call.broker.users.by_name.get(creator) is call.identity:
             # As in RabbitMQ, the creator of a virtual host gets all permissions in it. (Users of
             # the settings get theirs there.)
@@ -217,15 +222,16 @@ def _queue_row(call: Call, vhost: VirtualHost, queue: Queue) -> Row:
 async def put_queue(call: Call) -> Empty:
     """Declare a queue."""
     vhost, name, row = call.vhost(call.path_parameters[0]), call.path_parameters[1], call.body()
-    arguments = table(row, "arguments")
+    durable = flag(row, "durable") if "durable" in row else True
+    auto_delete = flag(row, "auto_delete")
+    arguments = vhost.with_default_type(name, table(row, "arguments"), durable, False, auto_delete)
     known = name in vhost.queues
     if not known and (name.startswith("amq.") or not name):
         raise bad_request(f"queue name '{name}' contains reserved prefix 'amq.*', or is empty")
     call.rights(vhost).check_queue(name, arguments, known)
-    durable = flag(row, "durable") if "durable" in row else True
     await call.make_durable(
         lambda ticket: vhost.declare_queue(
-            name, durable, arguments, None, False, flag(row, "auto_delete"), ticket
+            name, durable, arguments, None, False, auto_delete, ticket
         )
     )
     return Empty(not known)
