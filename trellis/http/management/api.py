@@ -19,6 +19,7 @@ from trellis.http.management import (
     extensions,
     health,
     limits,
+    messages,
     overview,
     parameters,
     policies,
@@ -102,6 +103,7 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ("GET", "/api/exchanges/{vhost}/{name}", MANAGEMENT, topology.exchange),
     ("PUT", "/api/exchanges/{vhost}/{name}", MANAGEMENT, topology.put_exchange),
     ("DELETE", "/api/exchanges/{vhost}/{name}", MANAGEMENT, topology.delete_exchange),
+    ("POST", "/api/exchanges/{vhost}/{name}/publish", MANAGEMENT, messages.publish),
     ("GET", "/api/exchanges/{vhost}/{name}/bindings/source", MANAGEMENT, topology.exchange_source),
     (
         "GET",
@@ -115,6 +117,7 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ("PUT", "/api/queues/{vhost}/{name}", MANAGEMENT, topology.put_queue),
     ("DELETE", "/api/queues/{vhost}/{name}", MANAGEMENT, topology.delete_queue),
     ("DELETE", "/api/queues/{vhost}/{name}/contents", MANAGEMENT, topology.purge_queue),
+    ("POST", "/api/queues/{vhost}/{name}/get", MANAGEMENT, messages.get),
     ("GET", "/api/queues/{vhost}/{name}/bindings", MANAGEMENT, topology.queue_bindings),
     ("GET", "/api/bindings", MANAGEMENT, topology.bindings),
     ("GET", "/api/bindings/{vhost}", MANAGEMENT, topology.bindings),

@@ -41,7 +41,8 @@ POLL_SECONDS: Final = 0.01
 DEFAULT: Final = "amq.default"
 
 
-def _exchange_name(name: str) -> str:
+def exchange_name(name: str) -> str:
+    """Return the real name of an exchange that a path names."""
     return "" if name == DEFAULT else name
 
 
@@ -138,7 +139,7 @@ async def exchange(call: Call) -> Row:
     """Return the exchange that the path names."""
     vhost = call.vhost(call.path_parameters[0])
     vhost.contexts.collect()
-    return _exchange_row(call, vhost, vhost.exchange(_exchange_name(call.path_parameters[1])))
+    return _exchange_row(call, vhost, vhost.exchange(exchange_name(call.path_parameters[1])))
 
 
 def _exchange_row(call: Call, vhost: VirtualHost, exchange: Exchange) -> Row:
@@ -169,7 +170,7 @@ async def put_exchange(call: Call) -> Empty:
 
 async def delete_exchange(call: Call) -> Empty:
     """Delete an exchange."""
-    vhost, name = call.vhost(call.path_parameters[0]), _exchange_name(call.path_parameters[1])
+    vhost, name = call.vhost(call.path_parameters[0]), exchange_name(call.path_parameters[1])
     vhost.exchange(name)
     if not name or name.startswith("amq."):
         raise bad_request(
@@ -289,7 +290,7 @@ async def bindings(call: Call) -> Listing:
 async def exchange_source(call: Call) -> Listing:
     """List the bindings whose source is the exchange that the path names."""
     vhost = call.vhost(call.path_parameters[0])
-    exchange = vhost.exchange(_exchange_name(call.path_parameters[1]))
+    exchange = vhost.exchange(exchange_name(call.path_parameters[1]))
     if exchange.name == "":
         return Listing(
             iterate(
@@ -309,7 +310,7 @@ async def exchange_destination(call: Call) -> Listing:
     """List the bindings whose destination is the exchange that the path names."""
     vhost = call.vhost(call.path_parameters[0])
     return Listing(
-        iterate(_bindings_to(vhost, vhost.exchange(_exchange_name(call.path_parameters[1]))))
+        iterate(_bindings_to(vhost, vhost.exchange(exchange_name(call.path_parameters[1]))))
     )
 
 
@@ -331,7 +332,7 @@ def _binding_ends(call: Call) -> tuple[VirtualHost, Exchange, Destination, str]:
     """
     vhost = call.vhost(call.path_parameters[0])
     kind = "queue" if "/q/" in _tail(call) else "exchange"
-    source = vhost.exchange(_exchange_name(call.path_parameters[1]))
+    source = vhost.exchange(exchange_name(call.path_parameters[1]))
     target: Destination = (
         vhost.exchange(call.path_parameters[2])
         if kind == "exchange"
