@@ -297,11 +297,6 @@ class PublishContexts:
     def __iter__(self) -> Iterator[PublishContext]:
         return iter([self.internal, *self._contexts.values()])
 
-    def collect(self) -> None:
-        """Have all routes add their counts to those of their contexts and exchanges."""
-        for context in self:
-            context.totals()
-
     def evict(self, name: bytes) -> None:
         """Remove the route that is cached under `name` from the caches of all contexts."""
         for context in self:

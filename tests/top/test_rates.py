@@ -77,6 +77,8 @@ async def test_statistics_are_in_the_rows_of_the_api(start: Start) -> None:
     overview = (await api(broker, "GET", "overview"))[1]
     assert numbers(overview) == read | {"publish": 3, "confirm": 3}
     assert overview["rates_mode"] == "basic"
+    ports = {context["port"] for context in overview["contexts"]}
+    assert ports == {str(broker.port("http")), str(broker.port("metrics"))}
     (connection,) = (await api(broker, "GET", "connections"))[1]
     assert connection["host"] == "127.0.0.1"
     assert connection["port"] == broker.port("amqp")

@@ -97,7 +97,7 @@ class Ledger:
         assert own.pop("confirm") == self.seen["publish"] + self.seen["refused"]
         assert own.pop("return_unroutable") == 0
         assert own == {name: self.seen[name] for name in own}
-        world.vhost.contexts.collect()
+        world.vhost.contexts.ingress_counters()
         default = world.vhost.exchanges[""]
         assert int(default.published) == self.seen["publish"]
 
@@ -156,7 +156,7 @@ def test_an_exchange_counts_its_messages_and_their_copies() -> None:
     client.publish("amq.fanout", "", b"slow", expiration="1000")
     client.publish("amq.fanout", "", b"stored", delivery_mode=2)
     client.publish("amq.direct", "nowhere", b"lost")
-    world.vhost.contexts.collect()
+    world.vhost.contexts.ingress_counters()
     exchanges = world.vhost.exchanges
     assert (int(exchanges["amq.fanout"].published), int(exchanges["amq.fanout"].copies)) == (3, 6)
     assert (int(exchanges["amq.direct"].published), int(exchanges["amq.direct"].copies)) == (1, 0)

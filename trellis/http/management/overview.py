@@ -98,8 +98,28 @@ async def overview(call: Call) -> Row:
             "queues": totals.queues,
         },
         "listeners": listeners(call),
-        "contexts": [],
+        "contexts": contexts(call),
     }
+
+
+def contexts(call: Call) -> list[Row]:
+    """Return a row for each HTTP listener, as RabbitMQ lists the applications that it serves."""
+    rows: list[Row] = []
+    for name, description in (("http", "Trellis HTTP API"), ("metrics", "Trellis metrics")):
+        address = call.node.addresses.get(name)
+        if address is not None:
+            host, _, port = address.rpartition(":")
+            rows.append(
+                {
+                    "node": call.broker.name,
+                    "description": description,
+                    "path": "/",
+                    "ip": host.strip("[]"),
+                    "port": port,
+                    "protocol": "http",
+                }
+            )
+    return rows
 
 
 def listeners(call: Call) -> list[Row]:
@@ -169,7 +189,7 @@ def node_row(call: Call) -> Row:
         "applications": [
             {"name": "trellis", "description": "Trellis", "version": trellis.__version__}
         ],
-        "contexts": [],
+        "contexts": contexts(call),
     }
 
 

@@ -128,7 +128,7 @@ async def exchanges(call: Call) -> Listing:
 
     async def rows() -> AsyncIterator[Row]:
         for vhost in vhosts:
-            vhost.contexts.collect()
+            await _collect_counts(vhost)
             for exchange in list(vhost.exchanges.values()):
                 yield _exchange_row(call, vhost, exchange)
 
@@ -138,8 +138,15 @@ async def exchanges(call: Call) -> Listing:
 async def exchange(call: Call) -> Row:
     """Return the exchange that the path names."""
     vhost = call.vhost(call.path_parameters[0])
-    vhost.contexts.collect()
+    await _collect_counts(vhost)
     return _exchange_row(call, vhost, vhost.exchange(exchange_name(call.path_parameters[1])))
+
+
+async def _collect_counts(vhost: VirtualHost) -> None:
+    """Have the routes of a virtual host add their counts to the exchanges, in slices."""
+    for context in vhost.contexts:
+        context.totals()
+        await asyncio.sleep(0)
 
 
 def _exchange_row(call: Call, vhost: VirtualHost, exchange: Exchange) -> Row:
