@@ -23,7 +23,7 @@ class TrialImport:
         limits = BrokerLimits() if real is None else real.limits
         #: The broker that gets the objects.
         self.broker = Broker(MemoryStore(), Authenticator(), lambda: "", limits)
-        self._real = real
+        self._original = real
         self._import = Import(self.broker, check_hash)
 
     @property
@@ -33,8 +33,8 @@ class TrialImport:
 
     def take(self, section: str, row: object) -> list[Difference]:
         """Import one object; return what is different, missing or refused."""
-        if isinstance(row, dict) and self._real is not None:
-            self._copy_known(self._real, section, row)
+        if isinstance(row, dict) and self._original is not None:
+            self._copy_known(self._original, section, row)
         return self._import.take(section, row)
 
     def _copy_known(self, real: Broker, section: str, row: dict[str, object]) -> None:

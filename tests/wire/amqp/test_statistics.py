@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pamqp.commands as spec
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from broker.queues.policies import Policy
 from broker.queues.statistics import STATISTICS
 from tests.clients import Amqp, World
+from tests.store.test_features import Lasting
 from tests.wire.amqp.filled import B
 
 STEPS = st.lists(
@@ -160,3 +162,40 @@ def test_an_exchange_counts_its_messages_and_their_copies() -> None:
     exchanges = world.vhost.exchanges
     assert (int(exchanges["amq.fanout"].published), int(exchanges["amq.fanout"].copies)) == (3, 6)
     assert (int(exchanges["amq.direct"].published), int(exchanges["amq.direct"].copies)) == (1, 0)
+
+
+def test_a_stream_counts_its_rows_and_their_deliveries() -> None:
+    world = World()
+    client = world.amqp()
+    client.queue("s", durable=True, x_queue_type="stream")
+    for _ in range(3):
+        client.publish("", "s", b"m")
+    client.send(B.Qos(prefetch_count=2))
+    client.send(B.Consume(queue="s", consumer_tag="t", arguments={"x-stream-offset": "first"}))
+    counts = dict(zip(STATISTICS, world.queue("s").statistics(), strict=True))
+    assert (counts["publish"], counts["deliver"], counts["ack"]) == (3, 2, 0)
+    client.send(B.Nack(1, requeue=True))
+    counts = dict(zip(STATISTICS, world.queue("s").statistics(), strict=True))
+    assert (counts["publish"], counts["deliver"]) == (3, 3)
+
+
+def test_restored_messages_do_not_count_as_published(tmp_path: Path) -> None:
+    world = Lasting(tmp_path)
+    client = world.amqp()
+    client.queue("q", durable=True)
+    client.queue("s", durable=True, x_queue_type="stream")
+    for name in ("q", "s"):
+        for _ in range(3):
+            client.publish("", name, b"m", delivery_mode=2)
+    client.send(B.Get(queue="q"))
+    world.stop()
+    again = Lasting(tmp_path)
+    client = again.amqp()
+    client.publish("", "q", b"m", delivery_mode=2)
+    client.send(B.Consume(queue="q", consumer_tag="t"))
+    client.send(B.Ack(0, True))
+    counts = dict(zip(STATISTICS, again.queue("q").statistics(), strict=True))
+    assert (counts["publish"], counts["deliver"], counts["ack"]) == (1, 4, 4)
+    counts = dict(zip(STATISTICS, again.queue("s").statistics(), strict=True))
+    assert (counts["publish"], counts["deliver"]) == (0, 0)
+    again.stop()
