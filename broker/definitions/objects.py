@@ -301,7 +301,8 @@ class ObjectImport:
             taken[argument] = value
             if argument == "x-queue-type":
                 self._note(QUEUE_TYPES[str(value)], f"type {value}")
-            else:
+            elif argument != "x-delivery-limit" or taken.get("x-queue-type") != "quorum":
+                # RabbitMQ has a delivery limit for quorum queues only: there it is equal.
                 self._note(verdict, f"argument '{argument}'")
         return {argument: taken[argument] for argument in given if argument in taken}
 

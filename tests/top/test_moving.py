@@ -198,6 +198,14 @@ def test_nothing_of_an_imported_object_is_lost_without_a_line(
     assert line in group.text and group.kind in (DIFFERENT, MISSING)
 
 
+def test_a_delivery_limit_is_different_for_classic_queues_only() -> None:
+    for kind, notes in (("classic", 1), ("quorum", 0)):
+        arguments = {"x-delivery-limit": 3, "x-queue-type": kind}
+        row = {"vhost": "/", "name": "q", "durable": True, "arguments": arguments}
+        report = imported(World(), {"queues": [row]})
+        assert sum("x-delivery-limit" in line for line in report.notes) == notes
+
+
 def test_a_policy_keeps_its_valid_keys() -> None:
     world = World()
     definition = {"ha-mode": "all", "max-length": 3, "expires": "x", "odd": 1}
