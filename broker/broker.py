@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Final
 
@@ -17,6 +17,7 @@ from broker.limits import BrokerLimits
 from broker.names import checked_name
 from broker.store.contract import Defined, Store, Ticket, Undefined
 from broker.stream.streams import Streams
+from broker.vhost.options import MAX_CONNECTIONS, VirtualHostOptions
 from broker.vhost.vhost import VirtualHost
 
 #: Largest number of objects of each kind (queues, exchanges, policies, retained messages) that the
@@ -65,17 +66,27 @@ class Broker:
         self.alarms.changed.append(vhost.alarm)
         return vhost
 
-    def create_vhost(self, name: str, ticket: Ticket | None = None) -> VirtualHost:
+    def create_vhost(
+        self, name: str, ticket: Ticket | None = None, options: VirtualHostOptions | None = None
+    ) -> VirtualHost:
         """Return the virtual host of this name; create and store it if it does not exist.
 
-        Raise PreconditionFailed if the name is not valid.
+        With `options`, an existing virtual host gets these options. Raise PreconditionFailed if the
+        name is not valid.
         """
         known = self.vhosts.get(name)
         if known is not None:
+            if options is not None and options.row != known.options.row:
+                self.store.append(Defined(name, "vhost", name, options.row), ticket)
+                known.options = options
             return known
         checked_name("vhost", name)
-        self.store.append(Defined(name, "vhost", name, {}), ticket)
-        return self.add_vhost(name)
+        row = {} if options is None else options.row
+        self.store.append(Defined(name, "vhost", name, row), ticket)
+        vhost = self.add_vhost(name)
+        if options is not None:
+            vhost.options = options
+        return vhost
 
     def close_vhost(self, name: str, ticket: Ticket | None = None) -> None:
         """Delete a virtual host and its contents, in slices.
@@ -105,18 +116,31 @@ class Broker:
 
         Return an empty string if the user may open one.
         """
-        limit = self.limits.vhost_connections
-        if 0 < limit <= vhost.contexts.users:
+        limit = lower_limit(self.limits.vhost_connections, vhost.options.limits, MAX_CONNECTIONS)
+        if 0 <= limit <= vhost.contexts.users:
             return (
                 f"access to vhost '{vhost.name}' refused for user '{user}': "
                 f"connection limit ({limit}) is reached"
             )
-        limit = self.limits.user_connections
-        if 0 < limit <= sum(other.contexts.by_name.get(user, 0) for other in self.vhosts.values()):
+        limit = self.user_limit(user, MAX_CONNECTIONS, self.limits.user_connections)
+        if 0 <= limit <= sum(other.contexts.by_name.get(user, 0) for other in self.vhosts.values()):
             return (
                 f"connection refused for user '{user}': user connection limit ({limit}) is reached"
             )
         return ""
+
+    def user_limit(self, user: str, name: str, general: int) -> int:
+        """Return a limit of a user, -1 for none; `general` applies to all users, 0 for none."""
+        known = self.users.by_name.get(user)
+        return lower_limit(general, {} if known is None else known.limits, name)
+
+
+def lower_limit(general: int, limits: Mapping[str, int], name: str) -> int:
+    """Return the lower of two limits, -1 for none: `general`, 0 for none, and `limits[name]`."""
+    own = limits.get(name, -1)
+    if general <= 0:
+        return own
+    return general if own < 0 else min(own, general)
 
 
 class VirtualHostRemoval(BulkTask):

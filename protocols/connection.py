@@ -104,6 +104,9 @@ class Peer:
         self.local = local
         #: Name of the listener to which the client has connected.
         self.listener = ""
+        #: Address and port of this machine to which the client has connected; ("", 0) for a Unix
+        #: socket.
+        self.local_address = ("", 0)
         #: Name in the client's certificate; "" if the client has no trusted certificate.
         self.certificate = ""
         #: True for a browser that shows a page of another site. Its user may not know that the page

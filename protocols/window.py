@@ -40,6 +40,8 @@ class Window:
         #: Delivery number of the list's first entry, and index of its first outstanding entry.
         self.base: i64 = 1
         self.head: i64 = 0
+        #: Number of deliveries that needed no settlement.
+        self.skipped: i64 = 0
         self._items: list[Delivery | None] = []
         #: Outstanding deliveries with numbers below `base`, oldest first.
         self._stragglers: dict[int, Delivery] = _NO_STRAGGLERS
@@ -52,6 +54,7 @@ class Window:
 
     def skip(self) -> i64:
         """Use up a number for a delivery that needs no settlement; return the number."""
+        self.skipped += 1
         if self.count > len(self._stragglers):
             self._items.append(None)
             if len(self._items) - self.head > SPAN:

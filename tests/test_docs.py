@@ -34,6 +34,21 @@ def test_the_page_of_metrics_is_what_a_broker_exports() -> None:
     )
 
 
+def test_the_page_of_moving_is_what_the_import_says() -> None:
+    made = subprocess.run(
+        [sys.executable, "tools/moving_page.py"],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert made.stdout == (ROOT / "docs" / "moving-from-rabbitmq.md").read_text(), (
+        "run: python tools/moving_page.py > docs/moving-from-rabbitmq.md"
+    )
+
+
 def test_the_page_of_conformance_is_what_the_tests_say() -> None:
     made = subprocess.run(
         [sys.executable, "tools/conformance_page.py"],

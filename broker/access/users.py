@@ -26,8 +26,16 @@ USERS_VHOST = "/"
 class User(Identity):
     """A user that the broker stores, with a separate Identity for each virtual host."""
 
-    def __init__(self, name: str, password_hash: str, tags: list[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        password_hash: str,
+        tags: list[str],
+        limits: Mapping[str, int] | None = None,
+    ) -> None:
         super().__init__(name, "^$", "^$", "^$")
+        #: Largest numbers of connections and of channels (USER_LIMITS); a missing one is no limit.
+        self.limits: dict[str, int] = dict(limits or {})
         self.password_hash = password_hash
         self.tags = tags
         self.administrator = "administrator" in tags
@@ -116,16 +124,30 @@ class Users:
             tell(name)
 
     def define(
-        self, name: str, password_hash: str, tags: list[str], ticket: Ticket | None = None
+        self,
+        name: str,
+        password_hash: str,
+        tags: list[str],
+        ticket: Ticket | None = None,
+        limits: Mapping[str, int] | None = None,
     ) -> User:
         """Create a user, or replace the password hash and the tags of an existing user.
 
-        The permissions of an existing user stay. Return the user. Raise PreconditionFailed if the
-        name or a tag is not valid.
+        The permissions of an existing user stay, and its limits, unless `limits` replaces them.
+        Return the user. Raise PreconditionFailed if the name or a tag is not valid.
         """
         row: dict[str, object] = {"password_hash": password_hash, "tags": list(tags)}
         known = self.by_name.get(name)
-        if known is not None and known.password_hash == password_hash and known.tags == tags:
+        if limits is None and known is not None:
+            limits = known.limits
+        if limits:
+            row["limits"] = dict(limits)
+        if (
+            known is not None
+            and known.password_hash == password_hash
+            and known.tags == tags
+            and known.limits == (limits or {})
+        ):
             return known
         checked_name("user", name)
         for tag in tags:
@@ -293,11 +315,14 @@ class Users:
         The permissions of a replaced user stay.
         """
         known = self.by_name.get(name)
-        tags = row.get("tags")
+        tags, limits = row.get("tags"), row.get("limits")
         user = User(
             name,
             str(row.get("password_hash", "")),
             [str(tag) for tag in tags] if isinstance(tags, list) else [],
+            {str(limit): int(value) for limit, value in limits.items()}
+            if isinstance(limits, dict)
+            else {},
         )
         if known is not None:
             user.copy_permissions(known)

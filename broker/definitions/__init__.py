@@ -3,8 +3,11 @@
 Reading order:
 
     restore    restores the broker from the store: definitions first, then messages
-    rabbitmq   imports and exports definitions in RabbitMQ's JSON format
+    objects    imports one object of a definitions document, and notes what is different or missing
+    rabbitmq   imports a document in RabbitMQ's JSON format, and reports
+    trial      imports a document into a broker in memory: dry runs and `trellis doctor`
+    exporting  exports definitions in RabbitMQ's JSON format
 
-The store's catalog keeps the definitions (broker/store/catalog.py). trellis/server calls both
+The store's catalog keeps the definitions (broker/store/catalog.py). trellis/server calls these
 modules: recovery.py restores, and definitions_files.py reads and writes JSON documents.
 """

@@ -28,6 +28,7 @@ from broker.store.durable import DurableStore
 from broker.store.opening import OpenedStore
 from broker.store.renaming import has_invalid_name
 from broker.stream.queue import StreamQueue
+from broker.vhost.options import options_of
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import AMQP, MQTT
 
@@ -36,7 +37,7 @@ Definition = Mapping[str, object]
 #: Kinds of definitions that are restored first: a queue is created with the policies of its virtual
 #: host, and a permission needs its user. The numbers of definitions do not ensure this order,
 #: because a definition that was changed gets a new, higher number.
-_FIRST: Final = ("vhost", "policy", "user")
+_FIRST: Final = ("vhost", "policy", "parameter", "user")
 #: The positions of an inbox without messages: shared, and never changed.
 _NO_POSITIONS: Final[array[int]] = array("q")
 _GRAMMARS: Final = {grammar.name: grammar for grammar in (AMQP, MQTT)}
@@ -206,6 +207,8 @@ class DefinitionsRestore:
                 raise PreconditionFailed(f"there is no vhost '{entry.vhost}'")
             vhost = self._broker.add_vhost(entry.vhost)
             self._add_predeclared(vhost)
+        if kind == "vhost" and definition:
+            vhost.options = options_of(entry.vhost, definition)
         if has_invalid_name(entry):
             raise PreconditionFailed(
                 "its name is not valid UTF-8: stop the broker and run `trellis store repair`, "
@@ -241,6 +244,10 @@ class DefinitionsRestore:
             self._bind(vhost, definition)
         elif kind == "policy":
             vhost.declarations.add_policy(policy_of(vhost.name, name, definition))
+        elif kind == "parameter":
+            vhost.declarations.add_parameter(
+                _text(definition, "component"), _text(definition, "name"), definition.get("value")
+            )
         elif kind == "user":
             self._broker.users.add(name, definition)
         elif kind == "permission":

@@ -4,6 +4,7 @@ Reading order:
 
     destination   the base class of queues, exchanges and subscribers
     consumer      consumers, and the choice of the consumer that gets the next message
+    statistics    the counts of publications and deliveries of a queue
     fifo          the buffer of a queue's messages
     queue         the plain queue: delivery, requeue, settlement, purge
     paged_tail    the messages of a long queue that are on disk only

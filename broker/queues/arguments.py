@@ -95,6 +95,9 @@ _COMPARED: Final = (
     JOURNAL,
 )
 
+#: The arguments that have an effect.
+EFFECTIVE_ARGUMENTS: Final = frozenset(_COMPARED)
+
 #: The keys of a policy about queues, and the queue argument of the same meaning.
 BY_POLICY: Final = {
     "message-ttl": "x-message-ttl",

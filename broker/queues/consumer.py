@@ -24,6 +24,7 @@ from broker.messages.message import Message
 from broker.messages.outlet import Outlet
 from broker.queues.arguments import NO_ARGUMENTS
 from broker.queues.destination import Destination
+from broker.queues.statistics import NO_EVENTS
 from broker.store.contract import Store
 
 #: Number of consumers above which the search for a ready consumer is counted.
@@ -163,6 +164,7 @@ class MessageSource(Destination):
         self.standby: list[Consumer] = NO_CONSUMERS
         self.arguments = NO_ARGUMENTS
         self._fates = NO_FATES
+        self._events = NO_EVENTS
         self._turn: i64 = 0
         #: Consumers that may still be searched in this turn. Each drain sets it again.
         self._search_left: i64 = SEARCHED_PER_TURN
@@ -241,6 +243,16 @@ class MessageSource(Destination):
         fates[ACKNOWLEDGED] += int(self.acknowledged)
         fates[AUTO_ACKNOWLEDGED] += int(self.auto_acknowledged)
         return fates
+
+    def note(self, event: i64, times: int = 1) -> None:
+        """Count a rare event of the queue's statistics (statistics.py)."""
+        if self._events is NO_EVENTS:
+            self._events = list(NO_EVENTS)
+        self._events[event] += times
+
+    def events(self) -> list[int]:
+        """Return the counts of rare events. The caller must not change the list."""
+        return self._events
 
     # -- which consumer is next
 

@@ -32,6 +32,7 @@ from broker.queues.queue import (
     MESSAGES_PER_SLICE,
     Queue,
 )
+from broker.queues.statistics import NOT_TAKEN
 from broker.store.contract import EXPIRY_EPOCH, EXPIRY_SECONDS_MAX, Store
 
 #: Largest number of waiting messages whose body sizes are added up in one slice. This takes up to 2
@@ -201,6 +202,7 @@ class LimitedQueue(Queue):
 
         With `x-overflow: reject-publish-dlx` the message is dead-lettered as well.
         """
+        self.note(NOT_TAKEN)
         if self.arguments.dead_letter_refused:
             copy = message.copy(message.qos, message.retained)
             copy.position = 0  # The store does not keep the message for this queue.

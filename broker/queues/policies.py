@@ -10,27 +10,21 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from broker.compatibility import POLICY_KEYS
 from broker.errors import PreconditionFailed
 from broker.patterns import NAME_MAX, bounded_pattern
 from broker.queues.arguments import BY_POLICY, EMPTY, QueueArguments
 
 ALTERNATE: Final = "alternate-exchange"
-#: Keys of RabbitMQ's policies that are accepted and have no effect.
-_IGNORED: Final = (
-    "queue-mode",
-    "queue-version",
-    "queue-master-locator",
-    "queue-leader-locator",
-    "dead-letter-strategy",
-    "max-in-memory-length",
-    "max-in-memory-bytes",
-    "initial-cluster-size",
-    "target-group-size",
-)
+#: The keys of a policy that have an effect.
+EFFECTIVE_KEYS: Final = frozenset([*BY_POLICY, ALTERNATE])
 #: The values of `apply-to`.
 APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
 #: The values of `apply-to` that include exchanges.
 _EXCHANGE_KINDS: Final = ("all", "exchanges")
+#: The values of `apply-to` of operator policies, and the keys that these cannot set.
+OPERATOR_APPLY_TO: Final = ("queues", "classic_queues", "quorum_queues", "streams")
+_NOT_FOR_OPERATORS: Final = ("dead-letter-exchange", "dead-letter-routing-key", ALTERNATE)
 #: The highest priority of a policy; the lowest priority is the negative of this number.
 PRIORITY_MAX: Final = 1 << 31
 
@@ -66,7 +60,8 @@ class Policy:
         if not definition:
             raise PreconditionFailed(f"{thing}: its definition is empty")
         for key in definition:
-            if key not in BY_POLICY and key != ALTERNATE and key not in _IGNORED:
+            # RabbitMQ's other keys are kept, and have no effect.
+            if key not in EFFECTIVE_KEYS and key not in POLICY_KEYS:
                 raise PreconditionFailed(
                     f"{thing}: unknown key '{key}'; "
                     f"known keys are {', '.join([*BY_POLICY, ALTERNATE])}"
@@ -123,14 +118,16 @@ class Policies:
 
     def __init__(self) -> None:
         self.by_name: dict[str, Policy] = {}
+        #: Operator policies: they bound the policies of the queues that they match.
+        self.operator_by_name: dict[str, Policy] = {}
 
     def for_queue(self, name: str, kind: object) -> Policy | None:
         """Return the policy that applies to a queue of this name and type, or None."""
-        return self._best(name, _queue_kinds(kind))
+        return _best(self.by_name, name, _queue_kinds(kind))
 
     def for_exchange(self, name: str) -> Policy | None:
         """Return the policy that applies to an exchange of this name, or None."""
-        return self._best(name, _EXCHANGE_KINDS)
+        return _best(self.by_name, name, _EXCHANGE_KINDS)
 
     def all_for_queue(self, name: str, kind: object) -> list[Policy]:
         """Return the policies that match a queue of this name and type, of any priority."""
@@ -145,10 +142,17 @@ class Policies:
 
         `name` and `arguments` are the queue's, as declared.
         """
-        if not self.by_name:
+        if not self.by_name and not self.operator_by_name:
             return EMPTY
-        policy = self.for_queue(name, arguments.get("x-queue-type"))
-        return EMPTY if policy is None else policy.arguments
+        kind = arguments.get("x-queue-type")
+        policy = self.for_queue(name, kind)
+        own = EMPTY if policy is None else policy.arguments
+        operator = self.operator_for_queue(name, kind)
+        return own if operator is None else bounded(own, operator.arguments)
+
+    def operator_for_queue(self, name: str, kind: object) -> Policy | None:
+        """Return the operator policy that applies to a queue of this name and type, or None."""
+        return _best(self.operator_by_name, name, _queue_kinds(kind))
 
     def alternate(self, name: str) -> str | None:
         """Return the alternate exchange that the policy of this exchange names.
@@ -158,15 +162,31 @@ class Policies:
         policy = self.for_exchange(name)
         return None if policy is None else policy.alternate
 
-    def _best(self, name: str, kinds: tuple[str, ...]) -> Policy | None:
-        best: Policy | None = None
-        for policy in self.by_name.values():
-            if (best is None or policy.priority > best.priority) and policy.applies_to(name, kinds):
-                best = policy
-        return best
-
     def _matching(self, name: str, kinds: tuple[str, ...]) -> list[Policy]:
         return [policy for policy in self.by_name.values() if policy.applies_to(name, kinds)]
+
+
+def _best(policies: Mapping[str, Policy], name: str, kinds: tuple[str, ...]) -> Policy | None:
+    """Return the policy of the highest priority that applies to an object, or None."""
+    best: Policy | None = None
+    for policy in policies.values():
+        if (best is None or policy.priority > best.priority) and policy.applies_to(name, kinds):
+            best = policy
+    return best
+
+
+def bounded(own: Mapping[str, object], operator: Mapping[str, object]) -> dict[str, object]:
+    """Return the arguments of a policy, bounded by those of an operator policy.
+
+    Of two numbers the lower applies; of two other values, the operator's.
+    """
+    merged = dict(own)
+    for key, value in operator.items():
+        known = merged.get(key)
+        if isinstance(known, int) and isinstance(value, int):
+            value = min(known, value)
+        merged[key] = value
+    return merged
 
 
 def _queue_kinds(kind: object) -> tuple[str, ...]:
@@ -192,3 +212,21 @@ def policy_of(vhost: str, name: str, row: Mapping[str, object]) -> Policy:
     if not isinstance(priority, int) or isinstance(priority, bool):
         priority = 0
     return Policy(vhost, name, pattern, apply_to, priority, definition)
+
+
+def operator_policy_of(vhost: str, name: str, row: Mapping[str, object]) -> Policy:
+    """Create an operator policy from its stored or imported form.
+
+    Raise PreconditionFailed if the form, or a key that operators may not set, is invalid.
+    """
+    policy = policy_of(vhost, name, {"apply-to": "queues", **row})
+    thing = f"operator policy '{name}' in vhost '{vhost}'"
+    if policy.apply_to not in OPERATOR_APPLY_TO:
+        raise PreconditionFailed(
+            f"{thing}: 'apply-to' is '{policy.apply_to}', not one of "
+            + ", ".join(OPERATOR_APPLY_TO)
+        )
+    for key in policy.definition:
+        if key in _NOT_FOR_OPERATORS:
+            raise PreconditionFailed(f"{thing}: operators cannot set the key '{key}'")
+    return policy

@@ -55,6 +55,7 @@ from broker.queues.consumer import (
 )
 from broker.queues.fifo import Fifo
 from broker.queues.paged_tail import PagedTail
+from broker.queues.statistics import RESTORED, RESTORED_UNACKED, RETURNED, statistics_of
 from broker.store.contract import Store
 from broker.store.disk import OutOfDescriptors
 
@@ -255,6 +256,8 @@ class Queue(MessageSource):
         self._sequence = sequence - 1
         self._paged = len(positions)
         self.depth += self._paged
+        if positions:
+            self.note(RESTORED, len(positions))
         self._set_overflow_depth()
         self._read_tail()
 
@@ -263,11 +266,14 @@ class Queue(MessageSource):
         self._insert_returned(ReturnedMessage(message, sequence, 1))
         self._sequence = max(self._sequence, sequence)
         self.depth += 1
+        self.note(RESTORED)
 
     def restore_unacked(self, sequence: i64) -> None:
         """Restore an unacknowledged message, which its consumer may still settle."""
         self._sequence = max(self._sequence, sequence)
         self.unacked += 1
+        self.note(RESTORED)
+        self.note(RESTORED_UNACKED)
 
     def count_unreadable(self) -> None:
         """Count a message that the store cannot read."""
@@ -610,6 +616,7 @@ class Queue(MessageSource):
         self.acknowledged, self.auto_acknowledged = old.acknowledged, old.auto_acknowledged
         self.consumers, self.standby = old.consumers, old.standby
         self._fates, self._waiting, self._returned = old._fates, old._waiting, old._returned
+        self._events = old._events
         self._returned_later = old._returned_later
         self._tail, self._paged, self._sequence = old._tail, old._paged, old._sequence
         self._set_overflow_depth()
@@ -627,6 +634,16 @@ class Queue(MessageSource):
         if self.depth > self._paged:
             self._schedule_expiry(self._head().expires)
         self.schedule_drain()
+
+    def note(self, event: i64, times: int = 1) -> None:
+        if self.replacement is not None:
+            self.replacement.note(event, times)
+        else:
+            super().note(event, times)
+
+    def statistics(self) -> list[int]:
+        """Return the counts of publications and deliveries, in the order of STATISTICS."""
+        return statistics_of(self.fates(), self.events(), self.depth, self.unacked)
 
     def memory_bytes(self) -> i64:
         """Return the estimated memory of the waiting messages in bytes.
@@ -675,6 +692,7 @@ class Queue(MessageSource):
                 self.agenda.drop_timer()
         if self.unacked:
             self.count(PURGED, int(self.unacked))
+            self.note(RETURNED, int(self.unacked))
         self.unacked = 0
         if self.consumers or self.standby:
             cancelling = ConsumerCancellation(self.agenda, self.standby, self.consumers)

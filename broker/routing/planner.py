@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import i64
+
 from broker.access.identity import INTERNAL, Identity
 from broker.agenda import Agenda
 from broker.errors import AccessRefused, BrokerError, NotFound
@@ -64,6 +66,12 @@ class Planner(PlanResolver):
 
     def __len__(self) -> int:
         return len(self._index)
+
+    def count(self, exchange: str, messages: i64, copies: i64) -> None:
+        known = self._exchanges.get(exchange)
+        if known is not None:
+            known.published += messages
+            known.copies += copies
 
     def exchange(self, name: str) -> Exchange:
         """Return the exchange of this name. Raise NotFound if there is none."""

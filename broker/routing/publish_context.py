@@ -51,6 +51,9 @@ class PlanResolver:
         """
         raise NotImplementedError
 
+    def count(self, exchange: str, messages: i64, copies: i64) -> None:
+        """Count messages that were published to an exchange, and their copies."""
+
 
 class Prewarmer:
     """The part of the class Prewarming that a virtual host's contexts call."""
@@ -142,6 +145,11 @@ class PublishContext:
         self._copies += messages * plan.copies
         self._unrepresentable += messages * plan.unrepresentable
 
+    def count_published(self, route: Route, plan: Plan) -> None:
+        """Count a message of this route that took the slow path with this plan."""
+        self.count(plan, 1)
+        self._resolver.count(route.exchange, 1, plan.copies)
+
     def count_fate(self, fate: i64) -> None:
         """Count a message that has no plan, or whose fate is not the plan's."""
         self._fates[fate] += 1
@@ -158,6 +166,7 @@ class PublishContext:
         """Move the count of a route into the counts of this context."""
         if route.count > 0:
             self.count(route.plan, route.count)
+            self._resolver.count(route.exchange, route.count, route.count * route.plan.copies)
             route.count = 0
 
     def _collect_uncached(self) -> None:

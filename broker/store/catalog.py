@@ -44,6 +44,7 @@ _OBJECT_TABLES: Final = {
     "policy": "policies",
     "user": "users",
     "permission": "permissions",
+    "parameter": "parameters",
 }
 _LINK_TABLES: Final = {"binding": "bindings", "subscription": "subscriptions"}
 _TABLES: Final = {**_OBJECT_TABLES, **_LINK_TABLES}
@@ -71,6 +72,7 @@ _STEPS: Final[list[list[str]]] = [
         f"PRAGMA application_id = {MAGIC}",
     ],
     [_OBJECT_SQL.format(table) for table in ("policies", "users", "permissions")],
+    [_OBJECT_SQL.format("parameters")],
 ]
 VERSION: Final = len(_STEPS)
 

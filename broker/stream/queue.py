@@ -20,6 +20,7 @@ from broker.messages.message import Message
 from broker.queues.arguments import UNLIMITED, QueueArguments
 from broker.queues.consumer import Consumer, Delivery
 from broker.queues.queue import Queue
+from broker.queues.statistics import RESTORED, RETURNED
 from broker.store.contract import Store, StreamIntake, StreamWrite
 from broker.store.disk import OutOfDescriptors, StoreError
 from broker.stream.archive import Archive, ArchiveWrite, RowsUnavailable
@@ -140,6 +141,7 @@ class StreamQueue(Queue):
     def begin_at(self, end: i64) -> None:
         """Continue a stream that was recovered: the next row gets the offset `end`."""
         self.depth = self.archive.rows
+        self.note(RESTORED, int(self.depth))
         self.archive.end = end
         self.pending_rows.captured = CapturedRows(end)
         self._apply_retention()
@@ -258,6 +260,15 @@ class StreamQueue(Queue):
 
     def unrepresentable(self, message: Message) -> None:
         self.acknowledged_reads()
+
+    def events(self) -> list[int]:
+        """Return the counts of rare events; rows that were delivered count as returned.
+
+        Acknowledgements of rows only move a reader's credit, and are not counted.
+        """
+        events = list(self._events)
+        events[RETURNED] = int(self.served)
+        return events
 
     # -- retention and deletion
 

@@ -25,7 +25,7 @@ from broker.names import checked_name
 from broker.queues.arguments import NO_ARGUMENTS, QueueArguments, check_durable_type
 from broker.queues.delay import DelayQueue
 from broker.queues.limited import DeadLetterHost, LimitedQueue
-from broker.queues.policies import Policies, Policy
+from broker.queues.policies import Policies, Policy, operator_policy_of
 from broker.queues.priority import PriorityQueue
 from broker.queues.queue import Queue
 from broker.routing.equivalence import check_exchange, check_queue
@@ -42,6 +42,8 @@ from broker.stream.queue import StreamQueue
 from broker.stream.streams import Streams
 from broker.vhost.background import PolicyUpdate, TopologySnapshot, kind_of
 from broker.vhost.bindings import Bindings
+from broker.vhost.options import MAX_QUEUES, VirtualHostOptions
+from broker.vhost.parameters import OPERATOR_POLICY, Parameters
 from broker.vhost.totals import DeletedCounts
 from matching.bucket import members
 
@@ -78,6 +80,8 @@ class Declarations:
         #: The delayed messages of each delayed exchange, by the name of the exchange.
         self.delays: dict[str, DelayQueue] = {}
         self.policies = Policies()
+        self.parameters = Parameters(vhost, store)
+        self.options = VirtualHostOptions()
         self._policy_update: PolicyUpdate | None = None
         #: Counts of the queues and subscribers that were deleted.
         self.deleted = DeletedCounts()
@@ -292,6 +296,12 @@ class Declarations:
                 f"cannot declare queue '{name}': vhost '{self._vhost}' has reached its limit "
                 f"of {self._limits.queues} queues"
             )
+        limit = self.options.limits.get(MAX_QUEUES)
+        if limit is not None and len(self.queues) >= limit:
+            raise PreconditionFailed(
+                f"cannot declare queue '{name}': queue limit in vhost '{self._vhost}' ({limit}) is "
+                "reached"
+            )
         queue = self.add_queue(name, durable and not exclusive, auto_delete, effective, 0)
         queue.declared_durable = durable
         queue.exclusive_to = owner if exclusive else None
@@ -462,6 +472,39 @@ class Declarations:
                 if isinstance(exchange, Exchange):
                     exchange.redirect(queue, replacement)
             replacement.update_arguments(effective)
+
+    def set_operator_policy(self, policy: Policy, ticket: Ticket | None = None) -> None:
+        """Add or replace an operator policy, which bounds the policies of the queues it matches."""
+        self.parameters.set(OPERATOR_POLICY, policy.name, policy.row, ticket)
+        self.policies.operator_by_name[policy.name] = policy
+        self._apply_all_policies()
+
+    def add_parameter(self, component: str, name: str, value: object) -> None:
+        """Add a stored parameter when the broker starts. Raise PreconditionFailed if invalid."""
+        self.parameters.values[component, name] = value
+        if component == OPERATOR_POLICY and isinstance(value, dict):
+            self.policies.operator_by_name[name] = operator_policy_of(self._vhost, name, value)
+
+    def set_parameter(
+        self, component: str, name: str, value: object, ticket: Ticket | None = None
+    ) -> bool:
+        """Set a parameter; return True if it is new. Raise PreconditionFailed if it is invalid."""
+        fresh = (component, name) not in self.parameters.values
+        if component == OPERATOR_POLICY:
+            if not isinstance(value, dict):
+                raise PreconditionFailed(f"operator policy '{name}': its value is not an object")
+            self.set_operator_policy(operator_policy_of(self._vhost, name, value), ticket)
+            return fresh
+        return self.parameters.set(component, name, value, ticket)
+
+    def clear_parameter(self, component: str, name: str, ticket: Ticket | None = None) -> bool:
+        """Remove a parameter; return True if it existed. The queues follow an operator policy."""
+        if not self.parameters.clear(component, name, ticket):
+            return False
+        if component == OPERATOR_POLICY:
+            del self.policies.operator_by_name[name]
+            self._apply_all_policies()
+        return True
 
     # -- journals
 

@@ -10,6 +10,7 @@ from mypy_extensions import i64
 
 from broker.messages.fates import COPY_FATES, UNREPRESENTABLE
 from broker.queues.queue import Queue
+from broker.queues.statistics import NO_EVENTS, statistics_of
 from broker.routing.publish_context import sum_into
 from broker.routing.subscriber import Subscriber
 
@@ -25,19 +26,24 @@ class DeletedCounts:
         self.fates = [0] * len(COPY_FATES)
         #: Number of copies with QoS 0 that were written to clients.
         self.relayed = 0
+        #: Rare events of queues (broker/queues/statistics.py).
+        self.events = list(NO_EVENTS)
 
     def add_queue(self, queue: Queue) -> None:
         """Add the counts of a queue that is deleted now."""
         sum_into(self.fates, queue.fates())
+        sum_into(self.events, queue.events())
 
     def add_subscriber(self, subscriber: Subscriber) -> None:
         """Add the counts of a subscriber that is deleted now, and of its inbox."""
         sum_into(self.fates, subscriber.fates())
+        sum_into(self.events, subscriber.inbox.events())
         self.relayed += int(subscriber.relayed)
 
     def merge(self, other: DeletedCounts) -> None:
         """Add the counts of a virtual host that is deleted now."""
         sum_into(self.fates, other.fates)
+        sum_into(self.events, other.events)
         self.relayed += other.relayed
 
 
@@ -62,6 +68,8 @@ class VirtualHostTotals:
         self.fates[UNREPRESENTABLE] += unrepresentable
         #: Number of copies with QoS 0 that were written to clients, which do not acknowledge them.
         self.relayed = deleted.relayed
+        #: Rare events of queues (broker/queues/statistics.py).
+        self.events = list(deleted.events)
         self.queues = len(queues)
         self.subscribers = len(subscribers)
         self.consumers: i64 = 0
@@ -92,6 +100,7 @@ class VirtualHostTotals:
             self.ready += queue.depth
             self.unacked += queue.unacked
             sum_into(self.fates, queue.fates())
+            self._add_events(queue)
         while most > 0 and self._subscribers:
             most -= 1
             subscriber = self._subscribers.pop()
@@ -99,7 +108,23 @@ class VirtualHostTotals:
             self.inbox_unacked += subscriber.inbox.unacked
             self.relayed += int(subscriber.relayed)
             sum_into(self.fates, subscriber.fates())
+            self._add_events(subscriber.inbox)
         return bool(self._internal or self._queues or self._subscribers)
+
+    def _add_events(self, queue: Queue) -> None:
+        events = queue.events()
+        if events is not NO_EVENTS:
+            sum_into(self.events, events)
+
+    @property
+    def statistics(self) -> list[int]:
+        """The counts of publications to queues and of deliveries, in the order of STATISTICS."""
+        return statistics_of(
+            self.fates,
+            self.events,
+            self.ready + self.inbox_ready,
+            self.unacked + self.inbox_unacked,
+        )
 
     def whole(self) -> VirtualHostTotals:
         """Count all objects at once, and return the totals."""

@@ -66,6 +66,7 @@ from broker.vhost.dead_letters import (
     SharedAddresses,
 )
 from broker.vhost.declarations import Declarations
+from broker.vhost.options import VirtualHostOptions
 from broker.vhost.retained import RetainedMessages
 from broker.vhost.totals import VirtualHostTotals
 
@@ -126,7 +127,17 @@ class VirtualHost(DeadLetterHost):
         self.delays = declarations.delays
         self.inboxes = declarations.inboxes
         self.policies = declarations.policies
+        self.parameters = declarations.parameters
         self._planner = declarations.planner
+
+    @property
+    def options(self) -> VirtualHostOptions:
+        """Description, tags, default queue type and limits."""
+        return self.declarations.options
+
+    @options.setter
+    def options(self, options: VirtualHostOptions) -> None:
+        self.declarations.options = options
 
     # -- counts
 
@@ -203,6 +214,29 @@ class VirtualHost(DeadLetterHost):
         return self.declarations.declare_queue(
             name, durable, arguments, owner, exclusive, auto_delete, ticket
         )
+
+    def with_default_type(
+        self,
+        name: str,
+        arguments: Mapping[str, object],
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+    ) -> Mapping[str, object]:
+        """Return queue arguments with the default queue type of the virtual host.
+
+        As in RabbitMQ, the type is added if the arguments have none and the queue can have it. An
+        existing queue of another type keeps its type.
+        """
+        default = self.options.default_queue_type
+        if default in ("", "classic") or "x-queue-type" in arguments:
+            return arguments
+        if not durable or exclusive or auto_delete:
+            return arguments
+        known = self.queues.get(name)
+        if known is not None and known.arguments.arguments.get("x-queue-type") != default:
+            return arguments
+        return {**arguments, "x-queue-type": default}
 
     def delete_queue(
         self,
@@ -451,7 +485,7 @@ class VirtualHost(DeadLetterHost):
             context.count_fate(REFUSED)
             context.count_copies(plan.copies, plan.unrepresentable)
             return REFUSED
-        context.count(plan, 1)
+        context.count_published(route, plan)
         return plan.fate
 
     def publish_persistent(self, route: Route, message: Message, ticket: Ticket | None) -> None:

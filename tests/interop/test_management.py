@@ -96,6 +96,41 @@ def test_rabbitmqadmin_declares_lists_and_deletes(admin: Any, tmp_path: Path) ->
     assert "rq" not in admin("list", "queues") and "rv" not in admin("list", "vhosts")
 
 
+def test_rabbitmqadmin_publishes_gets_and_sets_limits(admin: Any, tmp_path: Path) -> None:
+    def rows(*words: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(admin("-f", "raw_json", *words))
+        return found
+
+    admin("declare", "queue", "name=gq", "queue_type=quorum")
+    words = ("publish", "routing_key=gq", "payload=hello", 'properties={"delivery_mode": 2}')
+    assert "Message published" in admin(*words)
+    assert "NOT routed" in admin("publish", "routing_key=nowhere", "payload=lost")
+    (message,) = rows("get", "queue=gq", "ackmode=ack_requeue_true")
+    assert (message["payload"], message["properties"]) == ("hello", {"delivery_mode": 2})
+    file = tmp_path / "payload"
+    admin("get", "queue=gq", "ackmode=ack_requeue_false", f"payload_file={file}")
+    assert file.read_text() == "hello"
+    assert "No items" in admin("get", "queue=gq")
+    (queue,) = [row for row in rows("list", "queues") if row["name"] == "gq"]
+    assert (queue["type"], queue["message_stats"]["get"]) == ("quorum", 2)
+    bounds = ("name=gp", "pattern=^gq", 'definition={"max-length": 3}', "apply-to=queues")
+    admin("declare", "operator_policy", *bounds)
+    admin("declare", "vhost_limit", "vhost=/", "name=max-queues", "value=100")
+    value = 'value={"uri": "amqp://west"}'
+    admin("declare", "parameter", "component=federation-upstream", "name=gw", value)
+    (policy,) = rows("list", "operator_policies")
+    assert policy["definition"] == {"max-length": 3}
+    assert rows("list", "vhost_limits") == [{"vhost": "/", "value": {"max-queues": 100}}]
+    (parameter,) = rows("list", "parameters")
+    assert (parameter["name"], parameter["value"]) == ("gw", {"uri": "amqp://west"})
+    admin("delete", "parameter", "component=federation-upstream", "name=gw")
+    admin("delete", "vhost_limit", "vhost=/", "name=max-queues")
+    admin("delete", "operator_policy", "name=gp")
+    admin("delete", "queue", "name=gq")
+    for kind in ("parameters", "vhost_limits", "operator_policies"):
+        assert "No items" in admin("list", kind)
+
+
 def test_rabbitmqadmin_closes_a_connection(admin: Any, broker: BrokerProcess) -> None:
     client = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
     (row,) = json.loads(admin("-f", "raw_json", "list", "connections"))

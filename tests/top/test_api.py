@@ -99,6 +99,13 @@ GETS: Final = (
     "health/checks/protocol-listener/amqp091",
     "health/checks/ready-to-serve-clients",
     "parameters",
+    "parameters/shovel/%2F",
+    "global-parameters",
+    "operator-policies",
+    "operator-policies/%2F",
+    "vhost-limits",
+    "vhost-limits/%2F",
+    "user-limits",
     "auth/attempts/trellis",
     "trellis/queues",
     "trellis/sessions",
@@ -438,6 +445,7 @@ async def test_definitions_of_one_vhost_go_to_another(broker: Running) -> None:
     assert (await api(broker, "POST", "definitions/b", document))[1] == {
         "taken": {"queues": 1, "bindings": 1},
         "refused": [],
+        "notes": [],
     }
     assert (await api(broker, "GET", "bindings/b/e/amq.topic/q/q"))[1][0]["routing_key"] == "k"
 

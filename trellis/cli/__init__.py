@@ -11,7 +11,7 @@
     users.py             users, permissions
     sessions.py          sessions
     vhosts_policies.py   vhosts, policies
-    definitions.py       definitions
+    definitions.py       definitions    doctor.py            doctor
     store.py             store
     stream.py            stream         stream_source.py     rows of a stream over HTTP
     replay.py            replay         replay_publisher.py  a small AMQP client
@@ -33,6 +33,7 @@ from trellis.cli import (
     bench,
     config,
     definitions,
+    doctor,
     health_list,
     matching,
     pipeline,
@@ -70,6 +71,7 @@ def parser() -> Parser:
         sessions,
         vhosts_policies,
         definitions,
+        doctor,
         store,
         stream,
         replay,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from broker.definitions.rabbitmq import unknown_sections
 from trellis.cli.api_client import ApiClient, add_login
 from trellis.cli.parsing import CommandError, Commands, add_command
 
@@ -18,16 +19,18 @@ from trellis.cli.parsing import CommandError, Commands, add_command
 class ImportResult(msgspec.Struct):
     """The broker's answer to an import.
 
-    `taken` counts the imported objects by kind; `refused` has a line for each refused object.
+    `taken` counts the imported objects by kind; `refused` has a line for each refused object, and
+    `notes` one for each part of an imported object that is different or missing.
     """
 
     taken: dict[str, int]
     refused: list[str]
+    notes: list[str] = []
 
 
 def add(commands: Commands) -> None:
     """Add the command definitions."""
-    usage = "import FILE | export [FILE] [--url URL] [--user NAME --password WORD]"
+    usage = "import FILE [--dry-run] | export [FILE] [--url URL] [--user NAME --password WORD]"
     command = add_command(
         commands,
         "definitions",
@@ -45,6 +48,11 @@ def add(commands: Commands) -> None:
         default="-",
         help="file to read or write; - is standard input or output [-]",
     )
+    command.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="import nothing: say what an import would take and refuse",
+    )
     add_login(command)
 
 
@@ -56,13 +64,26 @@ def definitions(arguments: argparse.Namespace) -> int:
         client.decode(answer, dict[str, object], "JSON", "definitions")
         _write(arguments.file, msgspec.json.format(answer, indent=2))
         return 0
-    answer = client.request("POST", "definitions", body=_read(arguments.file))
+    data = _read(arguments.file)
+    answer = client.request(
+        "POST", "definitions", query={"dry_run": "true"} if arguments.dry_run else None, body=data
+    )
     result: ImportResult = client.decode(answer, ImportResult, "result of an import", "definitions")
     counts = ", ".join(f"{count} {section}" for section, count in result.taken.items())
-    print(f"imported: {counts or 'nothing'}")
+    print(f"{'would import' if arguments.dry_run else 'imported'}: {counts or 'nothing'}")
+    for line in [*_unknown_parts(data), *result.notes]:
+        print(f"note: {line}", file=sys.stderr)
     for line in result.refused:
         print(f"refused: {line}", file=sys.stderr)
     return 1 if result.refused else 0
+
+
+def _unknown_parts(data: bytes) -> list[str]:
+    """Return a line for each part of a document that Trellis does not know."""
+    try:
+        return unknown_sections(msgspec.json.decode(data))
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return []  # The broker has refused the document.
 
 
 def _read(path: str) -> bytes:

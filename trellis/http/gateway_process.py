@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import trellis
-from broker.definitions.rabbitmq import SECTIONS, UNSUPPORTED
+from broker.definitions.rabbitmq import SECTIONS
 from trellis import logs
 from trellis.http import contract
 from trellis.http.answering import CallServer
@@ -198,5 +198,5 @@ class GatewayProcess:
             at_start.http,
             self._settings.tls,
             route_infos(),
-            [*SECTIONS, *UNSUPPORTED],
+            list(SECTIONS),
         )

@@ -168,6 +168,11 @@ def add_http(page: MetricsPage, http: HttpCounters) -> None:
             counters.closed,
             listener=listener,
         )
+    page.gauge(
+        "trellis_http_rated_objects",
+        "Number of objects whose counters the HTTP API remembers, to compute rates.",
+        http.rated_objects,
+    )
     gateway = http.listeners.get("http")
     if gateway is not None:
         page.counter(

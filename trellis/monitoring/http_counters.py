@@ -32,3 +32,5 @@ class HttpCounters:
         self.logins: dict[str, int] = {}
         #: Bytes of stream segments that were sent to clients.
         self.segment_bytes_sent = 0
+        #: Number of objects whose counters the API remembers, to compute rates.
+        self.rated_objects = 0

@@ -44,6 +44,11 @@ def add_queues(page: MetricsPage, node: BrokerNode, totals: list[VirtualHostTota
         "rabbitmq_exchanges", "Number of exchanges.", sum(len(vhost.exchanges) for vhost in vhosts)
     )
     page.gauge(
+        "trellis_parameters",
+        "Number of parameters and operator policies; at most 10,000 in each virtual host.",
+        sum(len(vhost.parameters.values) for vhost in vhosts),
+    )
+    page.gauge(
         "rabbitmq_consumers", "Number of consumers.", sum(int(each.consumers) for each in totals)
     )
     add_depth(page, ready, unacked)

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from broker.broker import Broker
+from broker.definitions import exporting
 from broker.definitions import rabbitmq as definitions
 from broker.errors import BrokerError
 from trellis import logs
@@ -19,7 +20,7 @@ from trellis.settings import SettingsError
 #: Largest number of refused definitions that get a log line each.
 MAX_LOGGED = 100
 #: Sections of the document of one virtual host.
-VHOST_SECTIONS = ("exchanges", "queues", "bindings", "policies")
+VHOST_SECTIONS = ("parameters", "policies", "exchanges", "queues", "bindings")
 
 #: The beginning of every exported document.
 HEAD = {"product_name": "Trellis"}
@@ -41,7 +42,7 @@ def import_(broker: Broker, document_json: bytes) -> definitions.ImportReport:
 
 def export(broker: Broker) -> bytes:
     """Return all definitions as JSON, without a pause for other work."""
-    document = {**HEAD, **definitions.export(broker, show_hash)}
+    document = {**HEAD, **exporting.export(broker, show_hash)}
     return msgspec.json.encode(document, enc_hook=str)
 
 
@@ -59,4 +60,8 @@ def import_file(broker: Broker, path: str) -> None:
         logs.warning("definition_refused", reason=line)
     if len(imported.refused) > MAX_LOGGED:
         logs.warning("definition_refused", more=len(imported.refused) - MAX_LOGGED)
+    for line in imported.notes[:MAX_LOGGED]:
+        logs.info("definition_note", note=line)
+    if len(imported.notes) > MAX_LOGGED:
+        logs.info("definition_note", more=len(imported.notes) - MAX_LOGGED)
     logs.info("definitions", file=path, **imported.imported)

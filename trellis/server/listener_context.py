@@ -58,6 +58,9 @@ class ListenerContext:
         )
         self.tls = TlsTally()
         self.websocket = WebSocketTally()
+        #: The local address of the latest connection. Most connections have the same one, and so
+        #: share one object.
+        self._local_address = ("", 0)
 
     @property
     def has_layers(self) -> bool:
@@ -81,18 +84,21 @@ class ListenerContext:
     def peer(self, transport: asyncio.Transport) -> Peer:
         """Return the peer at the other end of a transport."""
         name = transport.get_extra_info("peername")
-        peer = (
-            Peer("unix", 0, True)
-            if isinstance(transport.get_extra_info("sockname"), str)
-            else peer_of(name)
-        )
+        local = transport.get_extra_info("sockname")
+        peer = Peer("unix", 0, True) if isinstance(local, str) else peer_of(name)
         peer.listener = self.name
+        if isinstance(local, tuple) and len(local) >= 2:
+            address = (str(local[0]), int(local[1]))
+            if address != self._local_address:
+                self._local_address = address
+            peer.local_address = self._local_address
         return peer
 
     def proxied_peer(self, address: tuple[str, int]) -> Peer:
         """Return the peer whose address a PROXY header gives."""
         peer = peer_of(address)
         peer.listener = self.name
+        peer.local_address = self._local_address
         return peer
 
     def is_proxy(self, peer: Peer) -> bool:

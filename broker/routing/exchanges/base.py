@@ -60,6 +60,10 @@ class Exchange(Destination):
         #: A number that grows with each change that makes plans through this exchange stale, such
         #: as a change of a binding.
         self.version: i64 = 0
+        #: Number of messages published to this exchange, and of the copies made of them. Routes add
+        #: their counts when their plan changes, and when the counts are read.
+        self.published: i64 = 0
+        self.copies: i64 = 0
 
     @property
     def lookup_steps(self) -> i64:

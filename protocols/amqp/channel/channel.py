@@ -77,6 +77,23 @@ class Channel:
                 self.connection, self.connection.front.tally, self.number
             )
 
+    def statistics(self) -> dict[str, int]:
+        """Return the channel's counts of messages, under the names of RabbitMQ's API."""
+        publisher, receiver = self.publisher, self.receiver
+        unacked = receiver.unacked
+        manual = int(unacked.next - 1 - unacked.skipped)
+        return {
+            "publish": int(publisher.published),
+            "confirm": 0 if publisher.confirms is None else publisher.confirms.confirmed,
+            "return_unroutable": int(publisher.returned),
+            "deliver": manual - int(receiver.fetched),
+            "deliver_no_ack": int(unacked.skipped - receiver.fetched_auto),
+            "get": int(receiver.fetched),
+            "get_no_ack": int(receiver.fetched_auto),
+            "redeliver": int(receiver.redelivered),
+            "ack": max(0, manual - int(unacked.count + receiver.returned)),
+        }
+
     # -- transactions
 
     @property

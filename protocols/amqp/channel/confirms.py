@@ -104,6 +104,11 @@ class Confirms(Waiter):
             self._answer(_ACK, last, 1 if last - self._confirmed > 1 else 0)
 
     @property
+    def confirmed(self) -> int:
+        """Number of publications that are confirmed."""
+        return int(self._confirmed)
+
+    @property
     def waiting(self) -> int:
         """Number of publications that are not confirmed yet."""
         return int(self.published - self._confirmed)

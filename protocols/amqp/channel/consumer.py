@@ -17,6 +17,7 @@ from broker.messages.message import Message
 from broker.messages.outlet import LARGE_BODY, Outlet
 from broker.queues.consumer import Consumer, CreditPool, Delivery, MessageSource
 from broker.queues.queue import Queue
+from broker.queues.statistics import REDELIVERED, RETURNED
 from protocols.amqp.codec.contents import Frames, content_for
 from protocols.amqp.codec.frames import FRAME_END
 from protocols.tally import FrontCounters
@@ -34,6 +35,12 @@ class ConsumerOwner(Task):
     def __init__(self) -> None:
         #: True once the channel has closed.
         self.closed = False
+        #: Messages that basic.get fetched with manual and with automatic acknowledgement, messages
+        #: that were delivered again, and deliveries that were requeued or rejected.
+        self.fetched: i64 = 0
+        self.fetched_auto: i64 = 0
+        self.redelivered: i64 = 0
+        self.returned: i64 = 0
 
     @abstractmethod
     def queue_deleted(self, consumer: AmqpConsumer) -> None:
@@ -81,7 +88,7 @@ class AmqpConsumer(Consumer):
         self.exclusive = False
         self.prefetch: i64 = prefetch
         self.frames = frames
-        self._owner = owner
+        self.owner = owner
         self._unacked = unacked
         self._tally = tally
         self._method = _DELIVER + bytes([len(tag.encode())]) + tag.encode()
@@ -112,6 +119,8 @@ class AmqpConsumer(Consumer):
             self._set_aside(delivery)
             return
         self._tally.redelivered += 1
+        self.owner.redelivered += 1
+        self.queue.note(REDELIVERED)
         if self.no_ack:
             number = self._unacked.skip()
             self._tally.delivered_auto += 1
@@ -135,7 +144,7 @@ class AmqpConsumer(Consumer):
         """
         self.credit -= 2 * UNLIMITED
         self.queue.unacked += 1
-        self._owner.does_not_fit(delivery)
+        self.owner.does_not_fit(delivery)
 
     def _write(self, message: Message, content: bytes, number: i64, redelivered: i64) -> None:
         outlet = self.outlet
@@ -169,7 +178,7 @@ class AmqpConsumer(Consumer):
             self.queue.schedule_drain()
 
     def cancelled(self) -> None:
-        self._owner.queue_deleted(self)
+        self.owner.queue_deleted(self)
 
 
 def settle(delivery: Delivery) -> None:
@@ -192,7 +201,13 @@ def reject(delivery: Delivery) -> None:
 
 
 def _release_credit(consumer: Consumer) -> MessageSource:
-    """Give a consumer, and the pool that it shares, one credit back; return its queue."""
+    """Give a consumer, and the pool that it shares, one credit back; return its queue.
+
+    The delivery counts as returned.
+    """
+    consumer.queue.note(RETURNED)
+    if isinstance(consumer, AmqpConsumer):
+        consumer.owner.returned += 1
     consumer.credit += 1
     if consumer.pool is not None:
         consumer.pool.give_back()

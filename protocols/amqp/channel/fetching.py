@@ -14,6 +14,7 @@ from mypy_extensions import i64
 from broker.agenda import BulkTask
 from broker.queues.consumer import Delivery
 from broker.queues.queue import Queue
+from broker.queues.statistics import FETCHED, FETCHED_AUTO, REDELIVERED
 from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.consumer import AmqpConsumer, ConsumerOwner
 from protocols.amqp.codec.contents import Frames, content_for
@@ -130,15 +131,21 @@ class Fetch(BulkTask):
         number: i64
         if self._consumer.no_ack:
             tally.get_auto += 1
+            self._owner.fetched_auto += 1
+            queue.note(FETCHED_AUTO)
             number = self._unacked.skip()
             queue.auto_acknowledge(delivery.message)
         else:
             tally.get_manual += 1
+            self._owner.fetched += 1
+            queue.note(FETCHED)
             queue.unacked += 1
             self._consumer.pool = None
             number = self._unacked.add(delivery)
         if delivery.attempts > 0:
             tally.redelivered += 1
+            self._owner.redelivered += 1
+            queue.note(REDELIVERED)
         address = delivery.message.address.short_strings
         self._connection.out.write(
             got(self._number, number, delivery.attempts > 0, address, queue.depth)

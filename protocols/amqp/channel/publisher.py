@@ -80,6 +80,9 @@ class ChannelPublisher:
     ) -> None:
         self.context = context
         self.number: i64 = number
+        #: Number of messages that were published, and of messages that were returned.
+        self.published: i64 = 0
+        self.returned: i64 = 0
         self.frames = frames
         self.tally: FrontCounters = connection.front.tally
         #: The content that is being received frame by frame; None if no content is incomplete.
@@ -179,6 +182,7 @@ class ChannelPublisher:
             ticket = self.confirms.add_stored(self._vhost.store.batch_number)
             self.tally.received_confirm += 1
         self._connection.persists = True
+        self.published += 1
         self.context.received += 1
         self._vhost.publish_persistent(route, message, ticket)
         return route.plan.weight
@@ -339,6 +343,7 @@ class ChannelPublisher:
 
         Return the fate of the message. Raises BrokerError.
         """
+        self.published += 1
         self.context.received += 1
         if publication is None:
             fate = self._vhost.publish(self.context, route, plan, message, ticket)
@@ -355,6 +360,7 @@ class ChannelPublisher:
             self._vhost.retain(message, ticket)
         if fate == UNROUTABLE and flags & MANDATORY:
             self.tally.returned += 1
+            self.returned += 1
             self._connection.out.write(returned(self.number, route.short_strings))
             self._connection.write_content(message.content)
         return fate

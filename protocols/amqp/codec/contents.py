@@ -278,7 +278,9 @@ def content_for(message: Message, frames: Frames) -> bytes:
         return message.cache_recoded(frames, _renumber(message.content, frames.channel))
     properties = written_properties(source, message.content, message.qos)
     fits = FIXED_HEADER - 2 + len(properties) <= frames.frame_max - OVERHEAD
-    return message.cache_recoded(frames, _split(properties, message.body, frames) if fits else b"")
+    return message.cache_recoded(
+        frames, split_content(properties, message.body, frames) if fits else b""
+    )
 
 
 def encoded_content(encoding: Encoding, content: bytes, frames: Frames, qos: i64) -> bytes:
@@ -286,7 +288,7 @@ def encoded_content(encoding: Encoding, content: bytes, frames: Frames, qos: i64
 
     `qos` determines the delivery_mode if the message was not published through AMQP.
     """
-    return _split(written_properties(encoding, content, qos), encoding.body(content), frames)
+    return split_content(written_properties(encoding, content, qos), encoding.body(content), frames)
 
 
 def written_properties(encoding: Encoding, content: bytes, qos: i64) -> bytes:
@@ -306,7 +308,7 @@ def written_properties(encoding: Encoding, content: bytes, qos: i64) -> bytes:
     return write_properties({"delivery_mode": 2 if qos else 1} | encoding.properties(content))
 
 
-def _split(flags_and_properties: bytes, body: bytes, frames: Frames) -> bytes:
+def split_content(flags_and_properties: bytes, body: bytes, frames: Frames) -> bytes:
     """Return a content: a header frame, and body frames of at most frame_max bytes. No body frame
     is empty.
     """

@@ -10,6 +10,7 @@ from typing import Final
 import pamqp.commands as spec
 from mypy_extensions import i64
 
+from broker.vhost.options import MAX_CHANNELS
 from protocols.amqp.channel.channel import Channel
 from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.publisher import ChannelPublisher
@@ -51,8 +52,9 @@ class ChannelTable:
                 f"number of channels opened ({number}) has reached the negotiated channel_max "
                 f"({handshake.channel_max})",
             )
-        limit = connection.front.broker.limits.user_channels
-        if limit and limit <= _channels_of_user(connection.front, handshake.user):
+        broker = connection.front.broker
+        limit = broker.user_limit(handshake.user, MAX_CHANNELS, broker.limits.user_channels)
+        if 0 <= limit <= _channels_of_user(connection.front, handshake.user):
             raise AmqpError(
                 530,
                 f"number of channels opened for user '{handshake.user}' has reached the maximum "

@@ -291,6 +291,7 @@ class AmqpConnection(ConnectionInterface):
             queue.put(message)
         route.count += 1
         context.received += 1
+        publisher.published += 1
         confirms = publisher.confirms
         if confirms is not None:
             confirms.published += 1

@@ -54,13 +54,15 @@ class ClientProperties:
         #: Name that the client gave to this connection.
         self.connection_name = str(properties.get("connection_name", ""))
         capabilities = properties.get("capabilities")
-        self.capabilities: dict[str, object] = (
+        self._capabilities: dict[str, object] = (
             capabilities if isinstance(capabilities, dict) else {}
         )
+        #: All properties, as the client sent them.
+        self.properties = properties
 
     def can(self, capability: str) -> bool:
         """True if the client has this capability."""
-        return self.capabilities.get(capability) is True
+        return self._capabilities.get(capability) is True
 
 
 class Handshake:

@@ -133,6 +133,10 @@ def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
             raise AccessRefused(f"queue name '{method.queue}' contains reserved prefix 'amq.*'")
         name = method.queue or f"amq.gen-{owner.front.broker.new_id()}"
         arguments: Mapping[str, object] = method.arguments or {}
+        if method.queue:
+            arguments = vhost.with_default_type(
+                name, arguments, method.durable, method.exclusive, method.auto_delete
+            )
         # A stream outlives its clients, and later clients would not know a generated name.
         if not method.queue and arguments.get("x-queue-type") == "stream":
             raise PreconditionFailed(

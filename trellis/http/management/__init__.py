@@ -5,7 +5,9 @@
     paging.py       pages, sorting, columns of long lists
     overview.py     overview, nodes, current user
     health.py       health checks
-    topology.py     virtual hosts, exchanges, queues, bindings, policies
+    topology.py     virtual hosts, exchanges, queues, bindings
+    policies.py     policies
+    rates.py        rates of counters, from the counters in earlier answers
     users.py        users, permissions, topic rules
     connections.py  connections, channels, consumers
     definitions.py  definitions documents

@@ -15,6 +15,7 @@ from broker.nesting import NESTING_MAX, is_nested_too_deep
 from broker.routing.authorization import DeclarationRights
 from broker.store.contract import SettledCallback, Ticket
 from broker.vhost.vhost import VirtualHost
+from trellis.http.management.rates import Key, Rates
 from trellis.http.slices import Slice, Slices
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.server.node import BrokerNode
@@ -97,6 +98,7 @@ class ApiBackend:
         self.counters = counters
         #: The slices of the work of all calls.
         self.slices = Slices()
+        self.rates = Rates(counters)
 
 
 class ApiRequest:
@@ -125,6 +127,7 @@ class Call:
         self.broker = backend.node.broker
         self.counters = backend.counters
         self._slices = backend.slices
+        self._rates = backend.rates
         self.request = request
         self.identity = identity
         self.path_parameters = request.path_parameters
@@ -147,6 +150,14 @@ class Call:
     def vhosts(self) -> list[VirtualHost]:
         """Return the virtual hosts that the user may see."""
         return [vhost for vhost in self.broker.vhosts.values() if self.sees(vhost)]
+
+    @property
+    def path_vhosts(self) -> list[VirtualHost]:
+        """Return the virtual host that the path names, or all that the user may see.
+
+        Raises ApiRefusal.
+        """
+        return [self.vhost(self.path_parameters[0])] if self.path_parameters else self.vhosts
 
     def vhost(self, name: str) -> VirtualHost:
         """Return a virtual host. Raises ApiRefusal if it is missing or the user may not see it."""
@@ -182,6 +193,12 @@ class Call:
                 "permissions with `trellis permissions set`"
             )
         return within
+
+    def rated(self, key: Key, counts: Mapping[str, int]) -> Row:
+        """Return the counters of an object with their rates; {} if it has not counted anything."""
+        if not any(counts.values()):
+            return {}
+        return self._rates.rated(key, counts, int(self.broker.agenda.now) / 1000)
 
     def slice(self) -> Slice:
         """Return a context manager for long work, which the caller divides by `Slice.pause`."""

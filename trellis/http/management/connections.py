@@ -20,6 +20,7 @@ from trellis.http.management.answers import (
     iterate,
     not_found,
 )
+from trellis.http.management.rates import with_sum
 
 #: Names of protocols in RabbitMQ.
 PROTOCOLS: Final = {
@@ -72,8 +73,8 @@ def connection_row(connection: Connection, node: str) -> Row:
         "protocol": PROTOCOLS.get(str(description["protocol"]), str(description["protocol"])),
         "peer_host": connection.peer.address,
         "peer_port": connection.peer.port,
-        "host": connection.peer.listener,
-        "port": 0,
+        "host": connection.peer.local_address[0],
+        "port": connection.peer.local_address[1],
         "ssl": connection.peer.listener in ("amqps", "mqtts", "wss"),
         "connected_at": int(connection.opened_at * 1000),
         "recv_oct": int(connection.bytes_in),
@@ -91,16 +92,10 @@ def connection_row(connection: Connection, node: str) -> Row:
             "frame_max": int(connection.frame_max),
             "timeout": int(connection.handshake.heartbeat),
             "auth_mechanism": connection.handshake.mechanism,
-            "client_properties": {
-                "product": connection.handshake.client.product,
-                "version": connection.handshake.client.version,
-                "capabilities": dict(connection.handshake.client.capabilities),
-            },
+            "client_properties": dict(connection.handshake.client.properties),
         }
         if connection.handshake.client.connection_name:
-            row["user_provided_name"] = row["client_properties"]["connection_name"] = (
-                connection.handshake.client.connection_name
-            )
+            row["user_provided_name"] = connection.handshake.client.connection_name
     elif isinstance(connection, MqttConnection):
         row |= {
             "channels": 0,
@@ -111,12 +106,19 @@ def connection_row(connection: Connection, node: str) -> Row:
     return row
 
 
+def _connection_row(call: Call, connection: Connection) -> Row:
+    """Return a connection with the rates of the bytes that it carries."""
+    row = connection_row(connection, call.broker.name)
+    counts = {"recv_oct": int(connection.bytes_in), "send_oct": int(connection.bytes_out)}
+    return row | call.rated(("connection", row["name"], str(row["connected_at"])), counts)
+
+
 async def connections(call: Call) -> Listing:
     """List the connections, of one virtual host if the path names it."""
     vhost = call.vhost(call.path_parameters[0]) if call.path_parameters else None
     return Listing(
         iterate(
-            connection_row(each, call.broker.name)
+            _connection_row(call, each)
             if each is not None and (vhost is None or vhost_of(each) is vhost)
             else None
             for each in _seen(call)
@@ -144,7 +146,7 @@ async def _named(call: Call) -> Connection:
 
 async def connection(call: Call) -> Row:
     """Return the connection that the path names."""
-    return connection_row(await _named(call), call.broker.name)
+    return _connection_row(call, await _named(call))
 
 
 async def delete_connection(call: Call) -> Empty:
@@ -168,7 +170,7 @@ async def user_connections(call: Call) -> Listing:
     name = call.path_parameters[0]
     return Listing(
         iterate(
-            connection_row(each, call.broker.name)
+            _connection_row(call, each)
             if each is not None and each.describe()["user"] == name
             else None
             for each in _seen(call)
@@ -221,10 +223,12 @@ def _channel_name(connection: AmqpConnection, channel: Channel) -> str:
 
 def channel_row(connection: AmqpConnection, channel: Channel, node: str) -> Row:
     """Return a channel as JSON."""
+    transaction = channel.publisher.transaction
     return {
         "name": _channel_name(connection, channel),
         "number": int(channel.number),
         "user": connection.handshake.user,
+        "user_who_performed_action": connection.handshake.user,
         "vhost": channel.vhost.name,
         "node": node,
         "connection_details": _details(connection),
@@ -236,11 +240,19 @@ def channel_row(connection: AmqpConnection, channel: Channel, node: str) -> Row:
         "messages_unconfirmed": 0
         if channel.publisher.confirms is None
         else channel.publisher.confirms.waiting,
-        "messages_uncommitted": 0,
-        "acks_uncommitted": 0,
+        "messages_uncommitted": 0 if transaction is None else len(transaction.publications),
+        "acks_uncommitted": 0 if transaction is None else len(transaction.settlements),
         "confirm": channel.publisher.confirms is not None,
         "transactional": channel.transactional,
     }
+
+
+def _channel_row(call: Call, connection: AmqpConnection, channel: Channel) -> Row:
+    """Return a channel with its message statistics."""
+    row = channel_row(connection, channel, call.broker.name)
+    key = ("channel", row["name"], str(int(connection.opened_at * 1000)))
+    statistics = call.rated(key, with_sum(channel.statistics()))
+    return row | {"message_stats": statistics} if statistics else row
 
 
 async def channels(call: Call) -> Listing:
@@ -251,7 +263,7 @@ async def channels(call: Call) -> Listing:
         own = list(named.channels.open.values()) if isinstance(named, AmqpConnection) else []
         return Listing(
             iterate(
-                channel_row(named, channel, call.broker.name)
+                _channel_row(call, named, channel)
                 for channel in own
                 if isinstance(named, AmqpConnection)
             )
@@ -260,7 +272,7 @@ async def channels(call: Call) -> Listing:
         vhost = call.vhost(call.path_parameters[0])
     return Listing(
         iterate(
-            channel_row(*pair, call.broker.name)
+            _channel_row(call, *pair)
             if pair is not None and (vhost is None or pair[1].vhost is vhost)
             else None
             for pair in _channels(call)
@@ -273,7 +285,7 @@ async def channel(call: Call) -> Row:
     async with call.slice() as work:
         for pair in _channels(call):
             if pair is not None and _channel_name(*pair) == call.path_parameters[0]:
-                row = channel_row(*pair, call.broker.name)
+                row = _channel_row(call, *pair)
                 row["consumer_details"] = [
                     _consumer_row(*pair, one, call.broker.name)
                     for one in pair[1].receiver.consumers.values()

@@ -6,25 +6,28 @@ from collections.abc import Iterator
 
 import msgspec
 
-from broker.definitions import rabbitmq
+from broker.definitions import exporting, rabbitmq
+from broker.definitions.trial import TrialImport
 from trellis.auth.passwords import check_hash, show_hash
 from trellis.http.management.answers import Call, Row, SectionedRows, SectionRow, bad_request
 from trellis.server import definitions_files
 
-#: Most refused definitions that an answer names.
+#: Most refused definitions that an answer names, and most notes.
 REFUSED_MAX = 10_000
 
 
 async def export(call: Call) -> SectionedRows:
     """Return all definitions of the broker as a JSON document."""
-    rows = rabbitmq.export_rows(call.broker, show_hash)
+    rows = exporting.export_rows(call.broker, show_hash)
     return SectionedRows(dict(definitions_files.HEAD), rabbitmq.SECTIONS, rows)
 
 
 async def import_(call: Call) -> Row:
-    """Import definitions; return the number of imported ones by kind, and the refused ones.
+    """Import definitions; return the number of imported ones by kind, and what was refused.
 
-    RabbitMQ stops at the first refused definition; Trellis imports all others.
+    RabbitMQ stops at the first refused definition; Trellis imports all others. `notes` names the
+    parts of imported objects that are different or missing. With `dry_run=true` in the query,
+    nothing is imported, and the answer is the same.
     """
     answer = await _import(call, None)
     call.node.review()
@@ -36,7 +39,7 @@ async def export_vhost(call: Call) -> SectionedRows:
     vhost = call.vhost(call.path_parameters[0])
 
     def rows() -> Iterator[SectionRow | None]:
-        for section, row in rabbitmq.export_rows(call.broker, show_hash):
+        for section, row in exporting.export_rows(call.broker, show_hash):
             if section in definitions_files.VHOST_SECTIONS and row["vhost"] == vhost.name:
                 yield section, {key: value for key, value in row.items() if key != "vhost"}
             else:
@@ -54,18 +57,21 @@ async def _import(call: Call, vhost: str | None) -> Row:
     """Import the rows of the document in slices, into one virtual host if `vhost` names it."""
     if call.request.rows is None:
         raise bad_request("the body is missing: it must be a definitions document")
-    run = rabbitmq.Import(call.broker, check_hash)
+    run: rabbitmq.Import | TrialImport = (
+        TrialImport(check_hash, call.broker)
+        if call.flag("dry_run")
+        else rabbitmq.Import(call.broker, check_hash)
+    )
     sections = rabbitmq.SECTIONS if vhost is None else definitions_files.VHOST_SECTIONS
-    refused = run.report.refused
-    dropped = 0
+    report = run.report
+    dropped = {"refused": 0, "notes": 0}
     async for section, fault, rows in call.request.rows:
         # A document may hold millions of objects that are refused.
-        dropped += max(0, len(refused) - REFUSED_MAX)
-        del refused[REFUSED_MAX:]
+        for name, lines in (("refused", report.refused), ("notes", report.notes)):
+            dropped[name] += max(0, len(lines) - REFUSED_MAX)
+            del lines[REFUSED_MAX:]
         if fault and section in sections:
-            run.report.refused.append(f"{section}: {fault}")
-        elif vhost is None and section in rabbitmq.UNSUPPORTED:
-            run.refuse_section(section)
+            report.refused.append(f"{section}: {fault}")
         if section not in sections:
             continue
         async with call.slice() as work:
@@ -74,7 +80,7 @@ async def _import(call: Call, vhost: str | None) -> Row:
                 try:
                     row = msgspec.json.decode(row_json)
                 except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-                    run.report.refused.append(f"{section}: an object is not JSON: {error}")
+                    report.refused.append(f"{section}: an object is not JSON: {error}")
                     continue
                 if vhost is not None and isinstance(row, dict):
                     row["vhost"] = vhost
@@ -82,7 +88,8 @@ async def _import(call: Call, vhost: str | None) -> Row:
                 if work.over:
                     await work.pause()
                     call.node.turn.schedule()
-    dropped += max(0, len(refused) - REFUSED_MAX)
-    if dropped:
-        refused[REFUSED_MAX:] = [f"and {dropped} more"]
-    return {"taken": run.report.imported, "refused": refused}
+    for name, lines in (("refused", report.refused), ("notes", report.notes)):
+        more = dropped[name] + max(0, len(lines) - REFUSED_MAX)
+        if more:
+            lines[REFUSED_MAX:] = [f"and {more} more"]
+    return {"taken": report.imported, "refused": report.refused, "notes": report.notes}

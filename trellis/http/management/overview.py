@@ -8,11 +8,13 @@ import platform
 import time
 
 import trellis
-from broker.messages.fates import COPY_FATES
+from broker.queues.statistics import STATISTICS
 from broker.routing.exchanges import TYPES, DelayedExchange
+from broker.routing.publish_context import sum_into
 from broker.vhost.vhost import VirtualHost
 from trellis import process
 from trellis.http.management.answers import Call, Listing, Row, iterate, not_found
+from trellis.http.management.rates import delivery_counts
 from trellis.http.management.serializers import counts
 from trellis.http.management.topology import COUNT_SLICE
 
@@ -22,7 +24,7 @@ class Totals:
 
     def __init__(self) -> None:
         self.ready = self.unacked = self.queues = self.consumers = self.published = 0
-        self.fates = [0] * len(COPY_FATES)
+        self.statistics = [0] * len(STATISTICS)
 
     async def count(self, vhost: VirtualHost) -> None:
         """Add the totals of a virtual host, counted in slices."""
@@ -36,8 +38,7 @@ class Totals:
         self.queues += counted.queues + counted.subscribers
         self.consumers += int(counted.consumers)
         self.published += sum(one.received for one in vhost.contexts.ingress_counters().values())
-        for at, fate in enumerate(counted.fates):
-            self.fates[at] += fate
+        sum_into(self.statistics, counted.statistics)
 
 
 async def overview(call: Call) -> Row:
@@ -48,13 +49,12 @@ async def overview(call: Call) -> Row:
         await totals.count(vhost)
     tally = call.node.amqp.tally
     name = call.broker.name
-    confirmed = int(tally.confirmed)
     return {
         "management_version": trellis.__version__,
         "rabbitmq_version": trellis.__version__,
         "product_version": trellis.__version__,
         "product_name": "Trellis",
-        "rates_mode": "none",
+        "rates_mode": "basic",
         "sample_retention_policies": {},
         "cluster_name": name,
         "node": name,
@@ -70,13 +70,16 @@ async def overview(call: Call) -> Row:
         "enable_queue_totals": True,
         "is_op_policy_updating_enabled": False,
         "statistics_db_event_queue": 0,
-        "message_stats": {
-            "publish": totals.published,
-            "confirm": confirmed,
-            "ack": totals.fates[0],
-            "deliver_get": totals.fates[0] + totals.fates[1],
-            "redeliver": int(tally.redelivered),
-        },
+        "message_stats": call.rated(
+            ("overview", "" if call.sees_everything else call.identity.name),
+            delivery_counts(totals.statistics)
+            | {
+                "publish": totals.published,
+                "confirm": int(tally.confirmed),
+                "return_unroutable": int(tally.returned),
+                "get_empty": int(tally.get_empty),
+            },
+        ),
         "churn_rates": {
             "connection_created": sum(front.opened for front in call.node.fronts),
             "connection_closed": sum(sum(front.closed.values()) for front in call.node.fronts),
@@ -95,8 +98,28 @@ async def overview(call: Call) -> Row:
             "queues": totals.queues,
         },
         "listeners": listeners(call),
-        "contexts": [],
+        "contexts": contexts(call),
     }
+
+
+def contexts(call: Call) -> list[Row]:
+    """Return a row for each HTTP listener, as RabbitMQ lists the applications that it serves."""
+    rows: list[Row] = []
+    for name, description in (("http", "Trellis HTTP API"), ("metrics", "Trellis metrics")):
+        address = call.node.addresses.get(name)
+        if address is not None:
+            host, _, port = address.rpartition(":")
+            rows.append(
+                {
+                    "node": call.broker.name,
+                    "description": description,
+                    "path": "/",
+                    "ip": host.strip("[]"),
+                    "port": port,
+                    "protocol": "http",
+                }
+            )
+    return rows
 
 
 def listeners(call: Call) -> list[Row]:
@@ -148,7 +171,7 @@ def node_row(call: Call) -> Row:
         "proc_total": 1,
         "run_queue": 0,
         "processors": os.cpu_count() or 1,
-        "rates_mode": "none",
+        "rates_mode": "basic",
         "net_ticktime": 0,
         "partitions": [],
         "log_files": [],
@@ -166,7 +189,7 @@ def node_row(call: Call) -> Row:
         "applications": [
             {"name": "trellis", "description": "Trellis", "version": trellis.__version__}
         ],
-        "contexts": [],
+        "contexts": contexts(call),
     }
 
 

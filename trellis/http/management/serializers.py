@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Final
 
-from broker.queues.policies import Policy
+from broker.queues.policies import Policy, bounded
 from broker.queues.queue import Queue
 from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange
@@ -41,7 +41,7 @@ def queue_row(vhost: VirtualHost, queue: Queue, node: str) -> Row:
     row: Row = {
         "name": queue.name,
         "vhost": vhost.name,
-        "type": "MQTT" if queue.private else "quorum" if queue.arguments.quorum else "classic",
+        "type": "MQTT" if queue.private else queue_type(queue),
         "durable": queue.declared_durable or queue.private and queue.durable,
         "auto_delete": queue.auto_delete,
         "exclusive": queue.exclusive_to is not None,
@@ -51,15 +51,37 @@ def queue_row(vhost: VirtualHost, queue: Queue, node: str) -> Row:
         "consumers": queue.consumer_count,
         **counts(int(queue.depth), int(queue.unacked)),
     }
-    policy = None if queue.private else vhost.policies.for_queue(queue.name, queue.arguments.quorum)
-    if policy is not None:
-        row["policy"] = policy.name
-        row["effective_policy_definition"] = dict(policy.definition)
+    if not queue.private:
+        row |= _policies_of(vhost, queue)
     active = [one for one in queue.consumers if isinstance(one, AmqpConsumer)]
     if active and queue.arguments.single_active_consumer:
         row["single_active_consumer_tag"] = active[0].tag
     elif active and active[0].exclusive:
         row["exclusive_consumer_tag"] = active[0].tag
+    return row
+
+
+def queue_type(queue: Queue) -> str:
+    """Return the type of a queue: classic, quorum or stream."""
+    arguments = queue.arguments
+    return "stream" if arguments.stream else "quorum" if arguments.quorum else "classic"
+
+
+def _policies_of(vhost: VirtualHost, queue: Queue) -> Row:
+    """Return the fields of a queue that name its policies, and their common definition."""
+    kind = queue_type(queue)
+    policy = vhost.policies.for_queue(queue.name, kind)
+    operator = vhost.policies.operator_for_queue(queue.name, kind)
+    row: Row = {}
+    if policy is not None:
+        row["policy"] = policy.name
+    if operator is not None:
+        row["operator_policy"] = operator.name
+    if policy is not None or operator is not None:
+        row["effective_policy_definition"] = bounded(
+            {} if policy is None else policy.definition,
+            {} if operator is None else operator.definition,
+        )
     return row
 
 
@@ -137,13 +159,19 @@ def policy_row(vhost: VirtualHost, policy: Policy) -> Row:
 
 def vhost_row(vhost: VirtualHost, node: str, ready: int, unacked: int) -> Row:
     """Return a virtual host as JSON."""
+    options = vhost.options
     return {
         "name": vhost.name,
-        "description": "",
-        "tags": [],
-        "metadata": {"description": "", "tags": []},
+        "description": options.description,
+        "tags": list(options.tags),
+        "metadata": {
+            "description": options.description,
+            "tags": list(options.tags),
+            "default_queue_type": options.default_queue_type or "classic",
+        },
+        "limits": dict(options.limits),
         "tracing": False,
-        "default_queue_type": "classic",
+        "default_queue_type": options.default_queue_type or "classic",
         "cluster_state": {node: "stopping" if vhost.closing else "running"},
         "protected_from_deletion": vhost.name == "/",
         **counts(ready, unacked),

@@ -1,4 +1,4 @@
-"""Virtual hosts, exchanges, queues, bindings and policies: list, create and delete them."""
+"""Virtual hosts, exchanges, queues and bindings: list, create and delete them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from broker.errors import NotFound
 from broker.queues.destination import Destination
-from broker.queues.policies import policy_of
 from broker.queues.queue import Queue
 from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.store.contract import Ticket
+from broker.vhost.options import options_of
 from broker.vhost.vhost import VirtualHost
 from trellis.http.management import serializers
 from trellis.http.management.answers import (
@@ -29,6 +29,7 @@ from trellis.http.management.answers import (
     table,
     text,
 )
+from trellis.http.management.rates import delivery_counts
 
 #: Objects counted in one turn of the event loop.
 COUNT_SLICE: Final = 1_000
@@ -40,13 +41,9 @@ POLL_SECONDS: Final = 0.01
 DEFAULT: Final = "amq.default"
 
 
-def _exchange_name(name: str) -> str:
+def exchange_name(name: str) -> str:
+    """Return the real name of an exchange that a path names."""
     return "" if name == DEFAULT else name
-
-
-def _vhosts(call: Call) -> list[VirtualHost]:
-    """Return the virtual host of the path, or all that the user may see. Raises ApiRefusal."""
-    return [call.vhost(call.path_parameters[0])] if call.path_parameters else call.vhosts
 
 
 # -- virtual hosts
@@ -82,16 +79,20 @@ async def vhost(call: Call) -> Row:
 
 
 async def put_vhost(call: Call) -> Empty:
-    """Create a virtual host, unless it exists."""
-    name = call.path_parameters[0]
+    """Create a virtual host, or change its description, tags and default queue type."""
+    name, row = call.path_parameters[0], call.body()
     known = call.broker.vhosts.get(name)
     if known is not None and known.closing:
         raise bad_request(f"vhost '{name}' is being deleted")
     creator = call.identity.name
+    options = None
+    if row.keys() & {"description", "tags", "default_queue_type", "metadata"} or known is None:
+        before = {} if known is None else known.options.row
+        options = options_of(name, {**before, **row, "limits": before.get("limits", {})})
 
     def create(ticket: Ticket) -> None:
         """Create the virtual host and the permissions of its creator, in one step."""
-        call.broker.create_vhost(name, ticket)
+        call.broker.create_vhost(name, ticket, options)
         if known is None and call.broker.users.by_name.get(creator) is call.identity:
             # As in RabbitMQ, the creator of a virtual host gets all permissions in it. (Users of
             # the settings get theirs there.)
@@ -123,12 +124,13 @@ async def delete_vhost(call: Call) -> Empty:
 
 async def exchanges(call: Call) -> Listing:
     """List the exchanges of the virtual host in the path, or of all that the user may see."""
-    vhosts = _vhosts(call)
+    vhosts = call.path_vhosts
 
     async def rows() -> AsyncIterator[Row]:
         for vhost in vhosts:
+            await _collect_counts(vhost)
             for exchange in list(vhost.exchanges.values()):
-                yield serializers.exchange_row(vhost, exchange)
+                yield _exchange_row(call, vhost, exchange)
 
     return Listing(rows())
 
@@ -136,7 +138,23 @@ async def exchanges(call: Call) -> Listing:
 async def exchange(call: Call) -> Row:
     """Return the exchange that the path names."""
     vhost = call.vhost(call.path_parameters[0])
-    return serializers.exchange_row(vhost, vhost.exchange(_exchange_name(call.path_parameters[1])))
+    await _collect_counts(vhost)
+    return _exchange_row(call, vhost, vhost.exchange(exchange_name(call.path_parameters[1])))
+
+
+async def _collect_counts(vhost: VirtualHost) -> None:
+    """Have the routes of a virtual host add their counts to the exchanges, in slices."""
+    for context in vhost.contexts:
+        context.totals()
+        await asyncio.sleep(0)
+
+
+def _exchange_row(call: Call, vhost: VirtualHost, exchange: Exchange) -> Row:
+    """Return an exchange with its message statistics, which the caller has collected."""
+    row = serializers.exchange_row(vhost, exchange)
+    counts = {"publish_in": int(exchange.published), "publish_out": int(exchange.copies)}
+    statistics = call.rated(("exchange", vhost.name, exchange.name), counts)
+    return row | {"message_stats": statistics} if statistics else row
 
 
 async def put_exchange(call: Call) -> Empty:
@@ -159,7 +177,7 @@ async def put_exchange(call: Call) -> Empty:
 
 async def delete_exchange(call: Call) -> Empty:
     """Delete an exchange."""
-    vhost, name = call.vhost(call.path_parameters[0]), _exchange_name(call.path_parameters[1])
+    vhost, name = call.vhost(call.path_parameters[0]), exchange_name(call.path_parameters[1])
     vhost.exchange(name)
     if not name or name.startswith("amq."):
         raise bad_request(
@@ -177,12 +195,12 @@ async def delete_exchange(call: Call) -> Empty:
 
 async def queues(call: Call) -> Listing:
     """List the queues and inboxes of the virtual host in the path, or of all the user may see."""
-    vhosts = _vhosts(call)
+    vhosts = call.path_vhosts
 
     async def rows() -> AsyncIterator[Row]:
         for vhost in vhosts:
             for queue in [*vhost.queues.values(), *vhost.inboxes.values()]:
-                yield serializers.queue_row(vhost, queue, call.broker.name)
+                yield _queue_row(call, vhost, queue)
 
     return Listing(rows())
 
@@ -197,26 +215,31 @@ def _queue(call: Call) -> tuple[VirtualHost, Queue]:
 
 
 async def queue(call: Call) -> Row:
-    """Return the queue that the path names, with its numbers of deliveries and acknowledgements."""
-    vhost, queue = _queue(call)
+    """Return the queue that the path names."""
+    return _queue_row(call, *_queue(call))
+
+
+def _queue_row(call: Call, vhost: VirtualHost, queue: Queue) -> Row:
+    """Return a queue with its message statistics."""
     row = serializers.queue_row(vhost, queue, call.broker.name)
-    fates = queue.fates()
-    row["message_stats"] = {"deliver_get": fates[0] + fates[1], "ack": fates[0]}
-    return row
+    counts = delivery_counts(queue.statistics())
+    statistics = call.rated(("queue", vhost.name, queue.name), counts)
+    return row | {"message_stats": statistics} if statistics else row
 
 
 async def put_queue(call: Call) -> Empty:
     """Declare a queue."""
     vhost, name, row = call.vhost(call.path_parameters[0]), call.path_parameters[1], call.body()
-    arguments = table(row, "arguments")
+    durable = flag(row, "durable") if "durable" in row else True
+    auto_delete = flag(row, "auto_delete")
+    arguments = vhost.with_default_type(name, table(row, "arguments"), durable, False, auto_delete)
     known = name in vhost.queues
     if not known and (name.startswith("amq.") or not name):
         raise bad_request(f"queue name '{name}' contains reserved prefix 'amq.*', or is empty")
     call.rights(vhost).check_queue(name, arguments, known)
-    durable = flag(row, "durable") if "durable" in row else True
     await call.make_durable(
         lambda ticket: vhost.declare_queue(
-            name, durable, arguments, None, False, flag(row, "auto_delete"), ticket
+            name, durable, arguments, None, False, auto_delete, ticket
         )
     )
     return Empty(not known)
@@ -258,7 +281,7 @@ def _bindings_from(vhost: VirtualHost, exchange: Exchange) -> Iterable[Row]:
 
 async def bindings(call: Call) -> Listing:
     """List the bindings of the virtual host in the path, or of all that the user may see."""
-    vhosts = _vhosts(call)
+    vhosts = call.path_vhosts
 
     async def rows() -> AsyncIterator[Row]:
         for vhost in vhosts:
@@ -274,7 +297,7 @@ async def bindings(call: Call) -> Listing:
 async def exchange_source(call: Call) -> Listing:
     """List the bindings whose source is the exchange that the path names."""
     vhost = call.vhost(call.path_parameters[0])
-    exchange = vhost.exchange(_exchange_name(call.path_parameters[1]))
+    exchange = vhost.exchange(exchange_name(call.path_parameters[1]))
     if exchange.name == "":
         return Listing(
             iterate(
@@ -294,7 +317,7 @@ async def exchange_destination(call: Call) -> Listing:
     """List the bindings whose destination is the exchange that the path names."""
     vhost = call.vhost(call.path_parameters[0])
     return Listing(
-        iterate(_bindings_to(vhost, vhost.exchange(_exchange_name(call.path_parameters[1]))))
+        iterate(_bindings_to(vhost, vhost.exchange(exchange_name(call.path_parameters[1]))))
     )
 
 
@@ -316,7 +339,7 @@ def _binding_ends(call: Call) -> tuple[VirtualHost, Exchange, Destination, str]:
     """
     vhost = call.vhost(call.path_parameters[0])
     kind = "queue" if "/q/" in _tail(call) else "exchange"
-    source = vhost.exchange(_exchange_name(call.path_parameters[1]))
+    source = vhost.exchange(exchange_name(call.path_parameters[1]))
     target: Destination = (
         vhost.exchange(call.path_parameters[2])
         if kind == "exchange"
@@ -396,50 +419,4 @@ async def delete_binding(call: Call) -> Empty:
     call.may("write", kind, existing.destination.name, vhost)
     call.may("read", "exchange", source.name, vhost)
     await call.make_durable(lambda ticket: vhost.unbind(source.name, existing, ticket))
-    return Empty()
-
-
-# -- policies
-
-
-async def policies(call: Call) -> Listing:
-    """List the policies of the virtual host in the path, or of all that the user may see."""
-    vhosts = _vhosts(call)
-    return Listing(
-        iterate(
-            [
-                serializers.policy_row(vhost, policy)
-                for vhost in vhosts
-                for policy in list(vhost.policies.by_name.values())
-            ]
-        )
-    )
-
-
-async def policy(call: Call) -> Row:
-    """Return the policy that the path names."""
-    vhost = call.vhost(call.path_parameters[0])
-    known = vhost.policies.by_name.get(call.path_parameters[1])
-    if known is None:
-        raise not_found(f"no policy '{call.path_parameters[1]}' in vhost '{vhost.name}'")
-    return serializers.policy_row(vhost, known)
-
-
-async def put_policy(call: Call) -> Empty:
-    """Create or replace a policy."""
-    vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
-    known = name in vhost.policies.by_name
-    policy = policy_of(vhost.name, name, call.body())
-    if not call.identity.administrator:
-        call.rights(vhost).check_policy(policy)
-    await call.make_durable(lambda ticket: vhost.declarations.set_policy(policy, ticket))
-    return Empty(not known)
-
-
-async def delete_policy(call: Call) -> Empty:
-    """Delete a policy."""
-    vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
-    if name not in vhost.policies.by_name:
-        raise not_found(f"no policy '{name}' in vhost '{vhost.name}'")
-    await call.make_durable(lambda ticket: vhost.declarations.clear_policy(name, ticket))
     return Empty()

@@ -38,7 +38,7 @@ def _user_row(user: User) -> Row:
         "password_hash": password_hash,
         "hashing_algorithm": algorithm,
         "tags": list(user.tags),
-        "limits": {},
+        "limits": dict(user.limits),
     }
 
 

@@ -1,0 +1,236 @@
+"""RabbitMQ's definitions, item by item: equal here, different (how), or missing (what happens).
+
+This table is the only source of these statements. The import of definitions names what it does not
+take with these texts, `trellis doctor` prints them before anything runs, and
+`tools/moving_page.py` writes them into docs/moving-from-rabbitmq.md.
+
+An item that the table does not have is unknown to RabbitMQ 3.8 to 4.x, too. If Trellis gives an
+effect to a queue argument or a policy key, `judge_argument` and `judge_policy_key` say "equal" even
+if the table says "missing": the lists of effective names are passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Final
+
+EQUAL: Final = "equal"
+DIFFERENT: Final = "different"
+MISSING: Final = "missing"
+
+
+class Comparison:
+    """The comparison of one item with RabbitMQ: EQUAL, DIFFERENT or MISSING, and an explanation."""
+
+    __slots__ = ("kind", "text")
+
+    def __init__(self, kind: str, text: str) -> None:
+        self.kind = kind
+        self.text = text
+
+
+_EQUAL: Final = Comparison(EQUAL, "")
+_NO_REPLICAS: Final = "no effect: a queue has no replica here, because a broker is one process"
+_NO_LOCATION: Final = "no effect: there is one node"
+_PAGED: Final = "no effect: long queues are paged to disk in any mode"
+_NO_FEDERATION: Final = "no effect: there is no federation"
+_AT_ONCE: Final = "no effect: a returned message is redelivered at once"
+_NO_TIMEOUT: Final = "no effect: a consumer may hold a message as long as it is connected"
+_ONE_STRATEGY: Final = "no effect: there is one way to publish dead letters"
+_QUORUM: Final = "a durable queue with a delivery limit on one machine, without replicas"
+
+#: Keys of policies.
+POLICY_KEYS: Final[dict[str, Comparison]] = {
+    "message-ttl": _EQUAL,
+    "expires": _EQUAL,
+    "max-length": _EQUAL,
+    "max-length-bytes": Comparison(
+        DIFFERENT,
+        "if a policy sets the limit for a long queue, messages that are on disk only do not count",
+    ),
+    "overflow": _EQUAL,
+    "dead-letter-exchange": _EQUAL,
+    "dead-letter-routing-key": _EQUAL,
+    "alternate-exchange": _EQUAL,
+    "delivery-limit": Comparison(DIFFERENT, "applies to classic queues, too"),
+    "max-age": _EQUAL,
+    "stream-max-segment-size-bytes": _EQUAL,
+    "stream-filter-size-bytes": Comparison(MISSING, "no effect: streams have no filters"),
+    "queue-mode": Comparison(MISSING, _PAGED),
+    "queue-version": Comparison(MISSING, "no effect: there is one format of queues"),
+    "queue-master-locator": Comparison(MISSING, _NO_LOCATION),
+    "queue-leader-locator": Comparison(MISSING, _NO_LOCATION),
+    "dead-letter-strategy": Comparison(MISSING, _ONE_STRATEGY),
+    "max-in-memory-length": Comparison(MISSING, _PAGED),
+    "max-in-memory-bytes": Comparison(MISSING, _PAGED),
+    "initial-cluster-size": Comparison(MISSING, _NO_REPLICAS),
+    "target-group-size": Comparison(MISSING, _NO_REPLICAS),
+    "ha-mode": Comparison(MISSING, _NO_REPLICAS),
+    "ha-params": Comparison(MISSING, _NO_REPLICAS),
+    "ha-sync-mode": Comparison(MISSING, _NO_REPLICAS),
+    "ha-sync-batch-size": Comparison(MISSING, _NO_REPLICAS),
+    "ha-promote-on-shutdown": Comparison(MISSING, _NO_REPLICAS),
+    "ha-promote-on-failure": Comparison(MISSING, _NO_REPLICAS),
+    "consumer-timeout": Comparison(MISSING, _NO_TIMEOUT),
+    "delayed-retry-type": Comparison(MISSING, _AT_ONCE),
+    "delayed-retry-min": Comparison(MISSING, _AT_ONCE),
+    "delayed-retry-max": Comparison(MISSING, _AT_ONCE),
+    "federation-upstream": Comparison(MISSING, _NO_FEDERATION),
+    "federation-upstream-set": Comparison(MISSING, _NO_FEDERATION),
+    "federation-upstream-pattern": Comparison(MISSING, _NO_FEDERATION),
+}
+
+#: Arguments of queues.
+QUEUE_ARGUMENTS: Final[dict[str, Comparison]] = {
+    "x-message-ttl": _EQUAL,
+    "x-expires": _EQUAL,
+    "x-max-length": _EQUAL,
+    "x-max-length-bytes": _EQUAL,
+    "x-overflow": _EQUAL,
+    "x-dead-letter-exchange": _EQUAL,
+    "x-dead-letter-routing-key": _EQUAL,
+    "x-max-priority": Comparison(DIFFERENT, "the queue stays in memory, whatever its length"),
+    "x-single-active-consumer": _EQUAL,
+    "x-delivery-limit": Comparison(DIFFERENT, "applies to classic queues, too"),
+    "x-queue-type": _EQUAL,
+    "x-max-age": _EQUAL,
+    "x-stream-max-segment-size-bytes": _EQUAL,
+    "x-stream-filter-size-bytes": Comparison(MISSING, "no effect: streams have no filters"),
+    "x-queue-mode": Comparison(MISSING, _PAGED),
+    "x-queue-version": Comparison(MISSING, "no effect: there is one format of queues"),
+    "x-queue-master-locator": Comparison(MISSING, _NO_LOCATION),
+    "x-queue-leader-locator": Comparison(MISSING, _NO_LOCATION),
+    "x-dead-letter-strategy": Comparison(MISSING, _ONE_STRATEGY),
+    "x-max-in-memory-length": Comparison(MISSING, _PAGED),
+    "x-max-in-memory-bytes": Comparison(MISSING, _PAGED),
+    "x-quorum-initial-group-size": Comparison(MISSING, _NO_REPLICAS),
+    "x-initial-cluster-size": Comparison(MISSING, _NO_REPLICAS),
+    "x-quorum-target-group-size": Comparison(MISSING, _NO_REPLICAS),
+    "x-ha-policy": Comparison(MISSING, _NO_REPLICAS),
+    "x-consumer-timeout": Comparison(MISSING, _NO_TIMEOUT),
+    "x-delayed-retry-type": Comparison(MISSING, _AT_ONCE),
+    "x-delayed-retry-min": Comparison(MISSING, _AT_ONCE),
+    "x-delayed-retry-max": Comparison(MISSING, _AT_ONCE),
+}
+
+#: Queue types.
+QUEUE_TYPES: Final[dict[str, Comparison]] = {
+    "classic": _EQUAL,
+    "quorum": Comparison(DIFFERENT, _QUORUM),
+    "stream": Comparison(
+        DIFFERENT, "on one machine, without replicas; read over AMQP 0-9-1 and HTTP (streams.md)"
+    ),
+}
+
+#: Arguments of exchanges.
+EXCHANGE_ARGUMENTS: Final[dict[str, Comparison]] = {
+    "alternate-exchange": _EQUAL,
+    "x-delayed-type": _EQUAL,
+    "hash-header": _EQUAL,
+    "hash-property": _EQUAL,
+}
+
+#: Components of parameters.
+COMPONENTS: Final[dict[str, Comparison]] = {
+    "vhost-limits": _EQUAL,
+    "operator_policy": _EQUAL,
+    "policy": _EQUAL,
+    "federation-upstream": Comparison(MISSING, "kept, without effect: there is no federation"),
+    "federation-upstream-set": Comparison(MISSING, "kept, without effect: there is no federation"),
+    "shovel": Comparison(MISSING, "kept, without effect: there are no shovels"),
+}
+#: Parameters of any other component, and global parameters.
+OTHER_PARAMETER: Final = Comparison(MISSING, "kept and returned, without effect")
+
+#: Tags of users.
+USER_TAGS: Final[dict[str, Comparison]] = {
+    "administrator": _EQUAL,
+    "monitoring": _EQUAL,
+    "policymaker": _EQUAL,
+    "management": _EQUAL,
+    "impersonator": Comparison(MISSING, "kept, without effect: user_id must be the user's name"),
+}
+#: Any other tag.
+OTHER_TAG: Final = Comparison(EQUAL, "")
+
+#: Fields of the objects of each section that the import takes, or that say nothing.
+FIELDS: Final[dict[str, tuple[str, ...]]] = {
+    "vhosts": (
+        "name",
+        "description",
+        "tags",
+        "default_queue_type",
+        "limits",
+        "metadata",
+        "tracing",
+        "protected_from_deletion",
+    ),
+    "users": ("name", "password_hash", "hashing_algorithm", "tags", "limits"),
+    "permissions": ("user", "vhost", "configure", "write", "read"),
+    "topic_permissions": ("user", "vhost", "exchange", "write", "read"),
+    "topic_rules": ("user", "vhost", "rules"),
+    "parameters": ("vhost", "component", "name", "value"),
+    "global_parameters": ("name", "value"),
+    "policies": ("vhost", "name", "pattern", "apply-to", "priority", "definition"),
+    "operator_policies": ("vhost", "name", "pattern", "apply-to", "priority", "definition"),
+    "exchanges": ("name", "vhost", "type", "durable", "auto_delete", "internal", "arguments"),
+    "queues": ("name", "vhost", "type", "durable", "auto_delete", "arguments"),
+    "bindings": (
+        "source",
+        "vhost",
+        "destination",
+        "destination_type",
+        "routing_key",
+        "arguments",
+        "properties_key",
+    ),
+}
+#: Fields of a document that say nothing about its objects.
+DOCUMENT_FIELDS: Final = (
+    "rabbit_version",
+    "rabbitmq_version",
+    "product_name",
+    "product_version",
+    "rabbitmq_definition_format",
+    "original_cluster_name",
+    "original_vhost_name",
+    "explanation",
+    "description",
+    "metadata",
+    "default_queue_type",
+    "limits",
+    "tags",
+)
+
+TRACING: Final = Comparison(
+    MISSING, "tracing (amq.rabbitmq.trace) does not exist: declare a journal (streams.md)"
+)
+PROTECTED: Final = Comparison(MISSING, "no protection from deletion, except of the vhost '/'")
+MQTT_SESSION: Final = Comparison(
+    MISSING,
+    "left out: the queue is the session of an MQTT client, which gets a new one when it connects",
+)
+
+
+def judge_policy_key(key: str, effective: Container[str]) -> Comparison:
+    """Return the comparison of a policy key; `effective` are the keys that have an effect."""
+    return _judge(key, POLICY_KEYS, effective, "left out: the key is unknown")
+
+
+def judge_argument(argument: str, effective: Container[str]) -> Comparison:
+    """Return the comparison of a queue argument; `effective` are those that have an effect."""
+    return _judge(argument, QUEUE_ARGUMENTS, effective, "kept, without effect")
+
+
+def judge_exchange_argument(argument: str, effective: Container[str]) -> Comparison:
+    """Return the comparison of an exchange argument; `effective` are those with an effect."""
+    return _judge(argument, EXCHANGE_ARGUMENTS, effective, "kept, without effect")
+
+
+def _judge(
+    name: str, table: dict[str, Comparison], effective: Container[str], unknown: str
+) -> Comparison:
+    known = table.get(name)
+    if name in effective:
+        return known if known is not None and known.kind != MISSING else _EQUAL
+    return known if known is not None else Comparison(MISSING, unknown)

@@ -1,0 +1,359 @@
+"""Import of one object of a definitions document into the broker.
+
+Parts of an object that Trellis does not have, or treats differently, do not stop the import: they
+are left out or kept without effect, and named (broker/compatibility.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from broker.broker import Broker
+from broker.compatibility import (
+    COMPONENTS,
+    EQUAL,
+    FIELDS,
+    MISSING,
+    MQTT_SESSION,
+    OTHER_PARAMETER,
+    OTHER_TAG,
+    PROTECTED,
+    QUEUE_TYPES,
+    TRACING,
+    USER_TAGS,
+    Comparison,
+    judge_argument,
+    judge_exchange_argument,
+    judge_policy_key,
+)
+from broker.errors import PreconditionFailed
+from broker.queues.arguments import EFFECTIVE_ARGUMENTS, QueueArguments
+from broker.queues.destination import Destination
+from broker.queues.policies import EFFECTIVE_KEYS, Policy, operator_policy_of, policy_of
+from broker.routing.binding import Binding
+from broker.routing.exchanges.base import ExchangeOptions
+from broker.store.contract import Ticket
+from broker.vhost.options import USER_LIMITS, VHOST_LIMITS, limits_of, options_of
+from broker.vhost.parameters import GLOBAL, OPERATOR_POLICY
+from broker.vhost.vhost import VirtualHost
+
+Row = Mapping[str, object]
+
+#: The arguments of exchanges that have an effect.
+_EXCHANGE_ARGUMENTS: Final = (
+    "alternate-exchange",
+    "x-delayed-type",
+    "hash-header",
+    "hash-property",
+    "x-matcher",
+)
+#: The component of a virtual host's limits, and that of policies, among the parameters.
+_VHOST_LIMITS: Final = "vhost-limits"
+_POLICY: Final = "policy"
+#: The beginning of the names of the queues that are sessions of RabbitMQ's MQTT clients.
+_MQTT_PREFIX: Final = "mqtt-subscription-"
+
+
+class ObjectImport:
+    """The import of single objects. `verdicts` has what is different or missing in the last one."""
+
+    def __init__(
+        self, broker: Broker, check_hash: Callable[[str, str], str], ticket: Ticket | None
+    ) -> None:
+        self.verdicts: list[Comparison] = []
+        self._broker = broker
+        self._check_hash = check_hash
+        self._ticket = ticket
+
+    def add(self, section: str, row: Row) -> None:
+        """Import one object of a section. Raise BrokerError or ValueError if it is refused."""
+        if section == "vhosts":
+            self._add_vhost(row)
+        elif section == "users":
+            self._add_user(row)
+        elif section == "permissions":
+            self._add_permission(row)
+        elif section == "topic_permissions":
+            self._add_topic_permission(row)
+        elif section == "topic_rules":
+            self._add_topic_rules(row)
+        elif section == "parameters":
+            self._add_parameter(row)
+        elif section == "global_parameters":
+            self._add_global_parameter(row)
+        elif section == "operator_policies":
+            self._set_operator_policy(self._vhost(row), _text(row, "name"), row)
+        elif section == "policies":
+            self._set_policy(self._vhost(row), _text(row, "name"), row)
+        elif section == "exchanges":
+            self._add_exchange(row)
+        elif section == "queues":
+            self._add_queue(row)
+        else:
+            self._add_binding(row)
+        known = FIELDS[section]
+        for field, value in row.items():
+            if field not in known and value:
+                self._note(Comparison(MISSING, f"unknown field '{field}', left out"))
+
+    def _note(self, verdict: Comparison, item: str = "") -> None:
+        """Add a verdict, unless it is EQUAL; `item` names the part of the object."""
+        if verdict.kind != EQUAL:
+            text = f"{item}: {verdict.text}" if item else verdict.text
+            self.verdicts.append(Comparison(verdict.kind, text))
+
+    # -- virtual hosts and users
+
+    def _add_vhost(self, row: Row) -> None:
+        name = _text(row, "name")
+        metadata = row.get("metadata")
+        given = {**metadata, **row} if isinstance(metadata, dict) else row
+        taken: dict[str, object] = {}
+        for field in ("description", "tags", "default_queue_type", "limits"):
+            if field not in given:
+                continue
+            try:
+                options_of(name, {field: given[field]})
+                taken[field] = given[field]
+            except PreconditionFailed as error:
+                self._note(Comparison(MISSING, f"'{field}' left out: {error}"))
+        self._broker.create_vhost(name, self._ticket, options_of(name, taken) if taken else None)
+        default = taken.get("default_queue_type")
+        if isinstance(default, str):
+            self._note(QUEUE_TYPES.get(default, Comparison(EQUAL, "")), f"default type {default}")
+        if given.get("tracing") is True:
+            self._note(TRACING)
+        if given.get("protected_from_deletion") is True and name != "/":
+            self._note(PROTECTED)
+
+    def _add_user(self, row: Row) -> None:
+        name = _text(row, "name")
+        tags = row.get("tags", [])
+        if isinstance(tags, str):
+            tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
+        password_hash = self._check_hash(
+            _text(row, "password_hash"), str(row.get("hashing_algorithm", ""))
+        )
+        taken = [str(tag) for tag in tags] if isinstance(tags, list) else []
+        limits: dict[str, int] | None = None
+        if "limits" in row:
+            limits = self._limits(f"user '{name}'", USER_LIMITS, row["limits"])
+        self._broker.users.define(name, password_hash, taken, self._ticket, limits)
+        for tag in taken:
+            self._note(USER_TAGS.get(tag, OTHER_TAG), f"tag {tag}")
+
+    def _limits(self, thing: str, known: tuple[str, ...], given: object) -> dict[str, int]:
+        """Return the valid ones of some limits, and note the others."""
+        if not isinstance(given, dict):
+            return limits_of(thing, known, given or [])
+        taken: dict[str, int] = {}
+        for limit, value in given.items():
+            try:
+                taken |= limits_of(thing, known, {limit: value})
+            except PreconditionFailed as error:
+                self._note(Comparison(MISSING, f"limit '{limit}' left out: {error}"))
+        return taken
+
+    def _add_permission(self, row: Row) -> None:
+        self._vhost(row)
+        self._broker.users.set_permission(
+            _text(row, "vhost"),
+            _text(row, "user"),
+            _text(row, "configure"),
+            _text(row, "write"),
+            _text(row, "read"),
+            self._ticket,
+        )
+
+    def _add_topic_permission(self, row: Row) -> None:
+        self._vhost(row)
+        self._broker.users.set_topic_permission(
+            _text(row, "vhost"),
+            _text(row, "user"),
+            _text(row, "exchange"),
+            (_text(row, "write"), _text(row, "read")),
+            self._ticket,
+        )
+
+    def _add_topic_rules(self, row: Row) -> None:
+        self._vhost(row)
+        rules = row.get("rules")
+        if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
+            raise PreconditionFailed(f"'rules' is {rules!r}, not a list of strings")
+        self._broker.users.set_rules(
+            _text(row, "vhost"), _text(row, "user"), [str(rule) for rule in rules], self._ticket
+        )
+
+    # -- parameters and policies
+
+    def _add_parameter(self, row: Row) -> None:
+        vhost = self._vhost(row)
+        component, name, value = _text(row, "component"), _text(row, "name"), row.get("value")
+        if component == _VHOST_LIMITS:
+            limits = self._limits(f"vhost '{vhost.name}'", VHOST_LIMITS, value)
+            options = vhost.options.with_limits(limits)
+            self._broker.create_vhost(vhost.name, self._ticket, options)
+            return
+        if component in (OPERATOR_POLICY, _POLICY):
+            if not isinstance(value, dict):
+                raise PreconditionFailed(f"'value' is {value!r}, not an object")
+            if component == _POLICY:
+                self._set_policy(vhost, name, value)
+            else:
+                self._set_operator_policy(vhost, name, value)
+            return
+        vhost.parameters.set(component, name, value, self._ticket)
+        self._note(COMPONENTS.get(component, OTHER_PARAMETER), component)
+
+    def _add_global_parameter(self, row: Row) -> None:
+        name = _text(row, "name")
+        self._broker.vhosts["/"].parameters.set(GLOBAL, name, row.get("value"), self._ticket)
+        self._note(OTHER_PARAMETER)
+
+    def _set_policy(self, vhost: VirtualHost, name: str, row: Row) -> None:
+        policy = self._policy(vhost, name, row, policy_of)
+        vhost.declarations.set_policy(policy, self._ticket)
+
+    def _set_operator_policy(self, vhost: VirtualHost, name: str, row: Row) -> None:
+        policy = self._policy(vhost, name, row, operator_policy_of)
+        vhost.declarations.set_operator_policy(policy, self._ticket)
+
+    def _policy(
+        self,
+        vhost: VirtualHost,
+        name: str,
+        row: Row,
+        make: Callable[[str, str, Row], Policy],
+    ) -> Policy:
+        """Return the policy without the keys that are not valid, and note those.
+
+        Raise PreconditionFailed if no key is left, or the policy itself is not valid.
+        """
+        definition = row.get("definition")
+        if not isinstance(definition, dict) or not definition:
+            return make(vhost.name, name, row)
+        taken: dict[str, object] = {}
+        first: PreconditionFailed | None = None
+        for key, value in definition.items():
+            verdict = judge_policy_key(str(key), EFFECTIVE_KEYS)
+            try:
+                make(vhost.name, name, {**row, "definition": {key: value}})
+            except PreconditionFailed as error:
+                first = first or error
+                text = verdict.text if verdict.kind == MISSING else f"left out: {error}"
+                self._note(Comparison(MISSING, text), f"key '{key}'")
+                continue
+            taken[str(key)] = value
+            self._note(verdict, f"key '{key}'")
+        if not taken and first is not None:
+            raise first
+        return make(vhost.name, name, {**row, "definition": taken})
+
+    # -- exchanges, queues, bindings
+
+    def _add_exchange(self, row: Row) -> None:
+        arguments = _table(row, "arguments")
+        options = ExchangeOptions(
+            _flag(row, "durable"), _flag(row, "auto_delete"), _flag(row, "internal"), arguments
+        )
+        self._vhost(row).declare_exchange(
+            _text(row, "name"), _text(row, "type"), options, self._ticket
+        )
+        for argument in arguments:
+            self._note(
+                judge_exchange_argument(argument, _EXCHANGE_ARGUMENTS), f"argument '{argument}'"
+            )
+
+    def _add_queue(self, row: Row) -> None:
+        vhost, name = self._vhost(row), _text(row, "name")
+        if name.startswith(_MQTT_PREFIX):
+            raise PreconditionFailed(MQTT_SESSION.text)
+        given = dict(_table(row, "arguments"))
+        queue_type = row.get("type")
+        if "x-queue-type" not in given and queue_type in ("quorum", "stream"):
+            given["x-queue-type"] = queue_type
+        arguments = self._queue_arguments(vhost.name, name, given)
+        vhost.declare_queue(
+            name,
+            _flag(row, "durable"),
+            arguments,
+            None,
+            False,
+            _flag(row, "auto_delete"),
+            self._ticket,
+        )
+
+    def _queue_arguments(
+        self, vhost: str, name: str, given: Mapping[str, object]
+    ) -> dict[str, object]:
+        """Return the arguments that are valid together, and note what is different or missing."""
+        taken: dict[str, object] = {}
+        # The type decides which other arguments are valid, and a dead letter key needs an exchange.
+        for argument in sorted(given, key=_argument_order):
+            value = given[argument]
+            verdict = judge_argument(argument, EFFECTIVE_ARGUMENTS)
+            try:
+                QueueArguments(name, vhost, {**taken, argument: value})
+            except PreconditionFailed as error:
+                self._note(Comparison(MISSING, f"left out: {error}"), f"argument '{argument}'")
+                continue
+            taken[argument] = value
+            if argument == "x-queue-type":
+                self._note(QUEUE_TYPES[str(value)], f"type {value}")
+            elif argument != "x-delivery-limit" or taken.get("x-queue-type") != "quorum":
+                # RabbitMQ has a delivery limit for quorum queues only: there it is equal.
+                self._note(verdict, f"argument '{argument}'")
+        return {argument: taken[argument] for argument in given if argument in taken}
+
+    def _add_binding(self, row: Row) -> None:
+        vhost = self._vhost(row)
+        source, name = _text(row, "source"), _text(row, "destination")
+        if not source:
+            raise PreconditionFailed(
+                "the default exchange leads to every queue, and takes no bindings"
+            )
+        if name.startswith(_MQTT_PREFIX) and row.get("destination_type") == "queue":
+            raise PreconditionFailed(MQTT_SESSION.text)
+        target: Destination = (
+            vhost.exchange(name) if row.get("destination_type") == "exchange" else vhost.queue(name)
+        )
+        vhost.bind(
+            source,
+            Binding(_text(row, "routing_key"), target, arguments=_table(row, "arguments")),
+            self._ticket,
+        )
+
+    def _vhost(self, row: Row) -> VirtualHost:
+        name = _text(row, "vhost")
+        vhost = self._broker.vhosts.get(name)
+        if vhost is None:
+            raise PreconditionFailed(f"there is no vhost '{name}'")
+        return vhost
+
+
+def _argument_order(argument: str) -> tuple[int, str]:
+    if argument == "x-queue-type":
+        return (0, argument)
+    return (1 if argument == "x-dead-letter-exchange" else 2, argument)
+
+
+def _text(row: Row, field: str) -> str:
+    value = row.get(field)
+    if not isinstance(value, str):
+        raise PreconditionFailed(f"'{field}' is {value!r}, not a string")
+    return value
+
+
+def _flag(row: Row, field: str) -> bool:
+    value = row.get(field, False)
+    if not isinstance(value, bool):
+        raise PreconditionFailed(f"'{field}' is {value!r}, not true or false")
+    return value
+
+
+def _table(row: Row, field: str) -> dict[str, object]:
+    value = row.get(field, {})
+    if not isinstance(value, dict):
+        raise PreconditionFailed(f"'{field}' is {value!r}, not an object")
+    return value

@@ -1,0 +1,66 @@
+"""The message statistics of a queue, as RabbitMQ's management API shows them.
+
+A queue counts on its hot path only what it needs anyway: the fates of its copies, its depth and its
+unacknowledged messages. It also counts rare events. The statistics follow from these numbers:
+
+    deliveries with manual acknowledgement = acknowledged + unacknowledged + returned
+    publications to the queue = copies that ended + copies that are there - copies restored
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.messages.fates import ACKNOWLEDGED, AUTO_ACKNOWLEDGED
+
+# Rare events of a queue. Each number is a position in the list of a queue's events.
+
+#: A consumer or a client that polled returned the message, or rejected it.
+RETURNED: Final[i64] = 0
+#: The message was delivered to a client again.
+REDELIVERED: Final[i64] = 1
+#: The message was fetched by basic.get, with manual and with automatic acknowledgement.
+FETCHED: Final[i64] = 2
+FETCHED_AUTO: Final[i64] = 3
+#: The message was restored when the broker started.
+RESTORED: Final[i64] = 4
+#: The message had been delivered before the broker started, and its consumer may still settle it.
+RESTORED_UNACKED: Final[i64] = 5
+#: The full queue refused the message. It has a fate, but it never was in the queue.
+NOT_TAKEN: Final[i64] = 6
+#: The events of every queue that has counted none: one shared list, never changed, because most
+#: queues are inboxes of idle sessions.
+NO_EVENTS: Final[list[int]] = [0] * 7
+
+#: The names of the statistics, in the order of the lists that `statistics_of` returns.
+STATISTICS: Final = (
+    "publish",
+    "deliver",
+    "deliver_no_ack",
+    "get",
+    "get_no_ack",
+    "redeliver",
+    "ack",
+)
+
+
+def statistics_of(fates: list[int], events: list[int], depth: i64, unacked: i64) -> list[int]:
+    """Return the statistics of a queue, in the order of STATISTICS.
+
+    `fates` are counts of copies in the order of COPY_FATES, `events` the counts of rare events.
+    """
+    acknowledged = fates[ACKNOWLEDGED]
+    fetched, fetched_auto = events[FETCHED], events[FETCHED_AUTO]
+    manual = acknowledged + int(unacked) + events[RETURNED] - events[RESTORED_UNACKED]
+    present = int(depth + unacked)
+    return [
+        max(0, sum(fates) + present - events[RESTORED] - events[NOT_TAKEN]),
+        max(0, manual - fetched),
+        max(0, fates[AUTO_ACKNOWLEDGED] - fetched_auto),
+        fetched,
+        fetched_auto,
+        events[REDELIVERED],
+        acknowledged,
+    ]

@@ -1,0 +1,136 @@
+"""The options of a virtual host that operators set: description, tags, default queue type, limits.
+
+They are stored in the definition of the virtual host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from broker.errors import PreconditionFailed
+from broker.names import is_text
+
+#: The limits of a virtual host, and those of a user.
+MAX_CONNECTIONS: Final = "max-connections"
+MAX_QUEUES: Final = "max-queues"
+MAX_CHANNELS: Final = "max-channels"
+VHOST_LIMITS: Final = (MAX_CONNECTIONS, MAX_QUEUES)
+USER_LIMITS: Final = (MAX_CONNECTIONS, MAX_CHANNELS)
+#: The queue types that a virtual host can have as its default.
+QUEUE_TYPES: Final = ("classic", "quorum", "stream")
+#: Largest size of a description in bytes, and largest number of tags and bytes of one tag.
+DESCRIPTION_MAX: Final = 4_096
+TAGS_MAX: Final = 64
+TAG_BYTES_MAX: Final = 255
+#: The largest value of a limit.
+LIMIT_MAX: Final = 1 << 31
+
+
+class VirtualHostOptions:
+    """The options of one virtual host. An object never changes; a change replaces it.
+
+    `default_queue_type` is empty if operators did not set it: then it is classic.
+    """
+
+    def __init__(
+        self,
+        description: str = "",
+        tags: Sequence[str] = (),
+        default_queue_type: str = "",
+        limits: Mapping[str, int] | None = None,
+    ) -> None:
+        self.description = description
+        self.tags = list(tags)
+        self.default_queue_type = default_queue_type
+        self.limits = dict(limits or {})
+
+    @property
+    def row(self) -> dict[str, object]:
+        """The options as the store keeps them; empty if nothing is set."""
+        row: dict[str, object] = {}
+        if self.description:
+            row["description"] = self.description
+        if self.tags:
+            row["tags"] = list(self.tags)
+        if self.default_queue_type:
+            row["default_queue_type"] = self.default_queue_type
+        if self.limits:
+            row["limits"] = dict(self.limits)
+        return row
+
+    def with_limits(self, limits: Mapping[str, int]) -> VirtualHostOptions:
+        """Return these options with other limits."""
+        return VirtualHostOptions(self.description, self.tags, self.default_queue_type, limits)
+
+
+def options_of(vhost: str, row: Mapping[str, object]) -> VirtualHostOptions:
+    """Return the options in a stored or imported row. Raise PreconditionFailed for a wrong value.
+
+    RabbitMQ writes description, tags and default queue type beside the name, or in `metadata`.
+    """
+    metadata = row.get("metadata")
+    known = {**metadata, **row} if isinstance(metadata, dict) else row
+    description = known.get("description", "")
+    if not isinstance(description, str) or not is_text(description):
+        raise PreconditionFailed(f"vhost '{vhost}': 'description' is not a text")
+    if len(description.encode()) > DESCRIPTION_MAX:
+        raise PreconditionFailed(
+            f"vhost '{vhost}': its description has more than {DESCRIPTION_MAX} bytes"
+        )
+    queue_type = known.get("default_queue_type") or ""
+    if queue_type == "undefined":  # RabbitMQ 3.11 and 3.12 write so if none is set.
+        queue_type = ""
+    if not isinstance(queue_type, str) or queue_type and queue_type not in QUEUE_TYPES:
+        raise PreconditionFailed(
+            f"vhost '{vhost}': 'default_queue_type' is {queue_type!r}, not one of "
+            + ", ".join(QUEUE_TYPES)
+        )
+    limits = known.get("limits")
+    return VirtualHostOptions(
+        description,
+        _tags(vhost, known.get("tags")),
+        queue_type,
+        limits_of(f"vhost '{vhost}'", VHOST_LIMITS, limits) if limits else {},
+    )
+
+
+def _tags(vhost: str, given: object) -> list[str]:
+    if isinstance(given, str):
+        given = [tag.strip() for tag in given.split(",") if tag.strip()]
+    if given is None:
+        return []
+    if not isinstance(given, list) or len(given) > TAGS_MAX:
+        raise PreconditionFailed(f"vhost '{vhost}': 'tags' is not a list of up to {TAGS_MAX} texts")
+    tags: list[str] = []
+    for tag in given:
+        if not isinstance(tag, str) or not is_text(tag) or len(tag.encode()) > TAG_BYTES_MAX:
+            raise PreconditionFailed(
+                f"vhost '{vhost}': a tag is not a text of up to {TAG_BYTES_MAX} bytes"
+            )
+        tags.append(tag)
+    return tags
+
+
+def limits_of(thing: str, known: Sequence[str], given: object) -> dict[str, int]:
+    """Return checked limits. Raise PreconditionFailed if a limit is unknown or not a number.
+
+    `thing` names the object in the error. A limit below 0 is no limit, and is left out.
+    """
+    if given == []:  # RabbitMQ writes empty limits so.
+        return {}
+    if not isinstance(given, dict):
+        raise PreconditionFailed(f"{thing}: the limits are {given!r}, not an object")
+    limits: dict[str, int] = {}
+    for name, value in given.items():
+        if name not in known:
+            raise PreconditionFailed(
+                f"{thing}: unknown limit '{name}'; known limits are {', '.join(known)}"
+            )
+        if not isinstance(value, int) or isinstance(value, bool) or value > LIMIT_MAX:
+            raise PreconditionFailed(
+                f"{thing}: the limit '{name}' is {value!r}, not a number up to {LIMIT_MAX}"
+            )
+        if value >= 0:
+            limits[str(name)] = value
+    return limits

@@ -1,0 +1,33 @@
+"""Connections without a socket and a handshake, for requests of the HTTP API."""
+
+from __future__ import annotations
+
+from broker.access.identity import Identity
+from broker.errors import AccessRefused
+from broker.vhost.vhost import VirtualHost
+from protocols.amqp.connection import states
+from protocols.amqp.connection.connection import AmqpConnection
+
+
+def open_directly(connection: AmqpConnection, identity: Identity, vhost: VirtualHost) -> None:
+    """Open a new connection and its channel 1.
+
+    `identity` is the user, whose credentials are checked already. Raise AccessRefused if the user
+    may not enter the virtual host.
+    """
+    within = identity.for_vhost(vhost.name)
+    if within is None or vhost.closing:
+        raise AccessRefused(
+            f"access to vhost '{vhost.name}' refused for user '{identity.name}': grant "
+            "permissions with `trellis permissions set`"
+        )
+    handshake = connection.handshake
+    handshake.identity, handshake.user, handshake.channel_max = identity, identity.name, 1
+    handshake.mechanism = "HTTP"
+    connection.admitted = True
+    connection.deadline = 0
+    connection.frame_max = handshake.options.frame_max
+    connection.state = states.RUNNING
+    connection.vhost = vhost
+    connection.context = vhost.contexts.enter(within, connection.front.name)
+    connection.channels.open_channel(connection, handshake, 1)

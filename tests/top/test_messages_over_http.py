@@ -1,0 +1,173 @@
+"""Messages over HTTP: fetched from queues and published to exchanges with the rights of AMQP."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pamqp.commands as spec
+import pytest
+
+from tests.clients import mqtt_publish, publication
+from tests.top.conftest import Start
+from tests.top.running import Running
+from tests.top.test_api import api, users
+
+
+@pytest.fixture
+async def broker(start: Start) -> Running:
+    running = await start(**users())
+    for name in ("q", "full"):
+        arguments = {"x-max-length": 1, "x-overflow": "reject-publish"} if name == "full" else {}
+        assert (await api(running, "PUT", f"queues/%2F/{name}", {"arguments": arguments}))[0] == 201
+    return running
+
+
+async def sent(broker: Running, **fields: Any) -> tuple[int, Any]:
+    body = {"routing_key": "q", "payload": "hello", "payload_encoding": "string", "properties": {}}
+    exchange = fields.pop("exchange", "amq.default")
+    user = fields.pop("user", "admin")
+    return await api(broker, "POST", f"exchanges/%2F/{exchange}/publish", body | fields, user)
+
+
+async def fetched(broker: Running, queue: str = "q", **fields: Any) -> Any:
+    body = {"count": 10, "ackmode": "ack_requeue_true", "encoding": "auto"} | fields
+    status, answer = await api(broker, "POST", f"queues/%2F/{queue}/get", body)
+    assert status == 200, answer
+    return answer
+
+
+async def test_what_is_published_is_fetched_with_its_properties(broker: Running) -> None:
+    properties = {
+        "delivery_mode": 2,
+        "content_type": "text/plain",
+        "headers": {"n": 1, "x": [1, "two", {"three": None}], "f": 1.5},
+        "priority": 3,
+        "timestamp": 1_700_000_000,
+        "message_id": "m-1",
+        "user_id": "admin",
+    }
+    assert await sent(broker, properties=properties) == (200, {"routed": True})
+    assert await sent(broker, routing_key="nowhere") == (200, {"routed": False})
+    (row,) = await fetched(broker)
+    assert row == {
+        "payload_bytes": 5,
+        "redelivered": False,
+        "exchange": "",
+        "routing_key": "q",
+        "message_count": 0,
+        "properties": properties,
+        "payload": "hello",
+        "payload_encoding": "string",
+    }
+    # The queue has the message still, and a consumer gets it again.
+    (again,) = await fetched(broker, ackmode="ack_requeue_false")
+    assert again == row | {"redelivered": True}
+    assert await fetched(broker) == []
+
+
+async def test_payloads_are_text_or_base64_and_may_be_truncated(broker: Running) -> None:
+    data = bytes(range(255, -1, -1)) * 20
+    assert await sent(
+        broker, payload=base64.b64encode(data).decode(), payload_encoding="base64"
+    ) == (200, {"routed": True})
+    (row,) = await fetched(broker)
+    assert (base64.b64decode(row["payload"]), row["payload_encoding"]) == (data, "base64")
+    (row,) = await fetched(broker, truncate=50)
+    assert (base64.b64decode(row["payload"]), row["payload_bytes"]) == (data[:50], len(data))
+    (row,) = await fetched(broker, truncate="10", encoding="base64", ackmode="reject_requeue_false")
+    assert base64.b64decode(row["payload"]) == data[:10]
+    assert await fetched(broker) == []
+
+
+async def test_messages_of_other_clients_keep_their_order_and_large_ones_come_whole(
+    broker: Running,
+) -> None:
+    client, lamp = await broker.amqp(), await broker.mqtt("lamp", user="known/known")
+    bodies = [b"%d" % number for number in range(50)] + [b"x" * 300_000]
+    await client.socket.send(b"".join(publication("", "q", body) for body in bodies))
+    await client.call(spec.Basic.Qos(prefetch_count=1), spec.Basic.QosOk)
+    for _ in range(2):
+        rows = await fetched(broker, count=100)
+        assert [row["payload"].encode() for row in rows] == bodies
+    assert len(await fetched(broker, count=3)) == 3
+    await api(broker, "POST", "bindings/%2F/e/amq.topic/q/full", {"routing_key": "a.b"})
+    await lamp.socket.send(mqtt_publish("a/b", b"on"))
+    await broker.until(lambda: int(broker.node.broker.vhosts["/"].queues["full"].depth) == 1)
+    (row,) = await fetched(broker, "full")
+    assert (row["exchange"], row["routing_key"], row["payload"]) == ("amq.topic", "a.b", "on")
+    assert not broker.node.amqp.connections.keys() - {link._connection for link in broker.links}, (
+        "each request closes its connection"
+    )
+
+
+async def test_a_full_queue_and_an_alarm_refuse_until_they_are_over(broker: Running) -> None:
+    assert await sent(broker, routing_key="full") == (200, {"routed": True})
+    status, answer = await sent(broker, routing_key="full")
+    assert (status, answer["reason"]) == (400, "a full queue refused the message")
+    await fetched(broker, "full", ackmode="ack_requeue_false")
+    assert await sent(broker, routing_key="full") == (200, {"routed": True})
+    alarms = broker.node.broker.alarms
+    alarms.set("memory", True)
+    status, answer = await sent(broker)
+    assert status == 503 and "memory" in answer["reason"]
+    alarms.set("memory", False)
+    assert await sent(broker) == (200, {"routed": True})
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "says"),
+    [
+        ({"exchange": "none"}, 404, "no exchange 'none'"),
+        ({"user": "known", "properties": {"user_id": "admin"}}, 400, "user_id property set to"),
+        ({"properties": {"odd": 1}}, 400, "unknown property 'odd'"),
+        ({"properties": {"priority": "high"}}, 400, "'priority' is 'high'"),
+        ({"properties": {"timestamp": 1 << 80}}, 400, "no time"),
+        ({"properties": {"expiration": "soon"}}, 400, "invalid expiration"),
+        ({"payload": "!", "payload_encoding": "base64"}, 400, "not base64"),
+        ({"payload_encoding": "rot13"}, 400, "neither string nor base64"),
+        ({"payload": 7}, 400, "'payload' is not a string"),
+        ({"user": "plain"}, 403, "lacks the tag"),
+    ],
+)
+async def test_what_cannot_be_published_is_refused(
+    broker: Running, fields: dict[str, Any], status: int, says: str
+) -> None:
+    got, answer = await sent(broker, **fields)
+    assert got == status
+    assert says in answer["reason"]
+    assert await sent(broker) == (200, {"routed": True})
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "says"),
+    [
+        ("queues/%2F/none/get", {}, 404, "no queue 'none'"),
+        ("queues/%2F/q/get", {"ackmode": "keep"}, 400, "'ackmode' is 'keep'"),
+        ("queues/%2F/q/get", {"count": -1}, 400, "'count' is not a number"),
+        ("queues/%2F/q/get", {"encoding": "hex"}, 400, "neither auto nor base64"),
+        ("queues/none/q/get", {}, 404, "there is no vhost"),
+        ("queues/%2F/rows/get", {}, 400, "not supported by stream queues"),
+    ],
+)
+async def test_what_cannot_be_fetched_is_refused(
+    broker: Running, path: str, body: Any, status: int, says: str
+) -> None:
+    await api(broker, "PUT", "queues/%2F/rows", {"arguments": {"x-queue-type": "stream"}})
+    got, answer = await api(broker, "POST", path, body)
+    assert got == status
+    assert says in answer["reason"]
+
+
+async def test_the_rights_are_those_of_amqp(broker: Running) -> None:
+    for name, grants in {"reader": ("", "", "^q$"), "writer": ("", "^amq.default$", "")}.items():
+        await api(broker, "PUT", f"users/{name}", {"password": "known", "tags": "management"})
+        configure, write, read = grants
+        body = {"configure": configure, "write": write, "read": read}
+        await api(broker, "PUT", f"permissions/%2F/{name}", body)
+    assert (await sent(broker, user="reader"))[0] == 403
+    assert (await sent(broker, user="writer"))[0] == 200
+    get = {"count": 1}
+    assert (await api(broker, "POST", "queues/%2F/q/get", get, "writer"))[0] == 403
+    assert (await api(broker, "POST", "queues/%2F/q/get", get, "reader"))[0] == 200
+    assert (await api(broker, "POST", "queues/%2F/full/get", get, "reader"))[0] == 403

@@ -1,0 +1,329 @@
+"""Moving from RabbitMQ: a definitions file goes in and comes out, and what is lost is named."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pamqp.commands as spec
+import pytest
+
+from broker.compatibility import (
+    COMPONENTS,
+    DIFFERENT,
+    EQUAL,
+    FIELDS,
+    MISSING,
+    POLICY_KEYS,
+    QUEUE_ARGUMENTS,
+    judge_argument,
+    judge_policy_key,
+)
+from broker.definitions.rabbitmq import SECTIONS
+from broker.queues.arguments import EFFECTIVE_ARGUMENTS
+from broker.queues.policies import EFFECTIVE_KEYS
+from tests.clients import World
+from tests.store.test_features import Lasting
+from tests.top import rabbit_definitions
+from tests.top.conftest import Start
+from tests.top.test_api import api, users
+from trellis import cli
+from trellis.cli.doctor import diagnose
+from trellis.server import definitions_files
+
+#: Fields by which an object of a section is found again.
+NAMES = {
+    "users": ("name",),
+    "vhosts": ("name",),
+    "permissions": ("user", "vhost"),
+    "topic_permissions": ("user", "vhost", "exchange"),
+    "parameters": ("vhost", "component", "name"),
+    "global_parameters": ("name",),
+    "policies": ("vhost", "name"),
+    "queues": ("vhost", "name"),
+    "exchanges": ("vhost", "name"),
+}
+
+
+def key(section: str, row: dict[str, Any]) -> str:
+    if section == "bindings":
+        return repr(sorted(row.items(), key=str))
+    return repr([row[field] for field in NAMES[section]])
+
+
+def by_key(document: dict[str, Any], section: str) -> dict[str, Any]:
+    return {key(section, row): row for row in document[section]}
+
+
+def expected(document: dict[str, Any]) -> dict[str, Any]:
+    """Return what must come out for a document: limits are part of the virtual host here."""
+    wanted = copy.deepcopy(document)
+    limits = [row for row in wanted["parameters"] if row["component"] == "vhost-limits"]
+    for row in limits:
+        wanted["parameters"].remove(row)
+        for vhost in wanted["vhosts"]:
+            if vhost["name"] == row["vhost"]:
+                vhost["limits"] = row["value"]
+    return wanted
+
+
+def imported(world: World, document: Any) -> Any:
+    report = definitions_files.import_(world.broker, msgspec.json.encode(document))
+    world.settle()
+    return report
+
+
+def exported(world: World) -> dict[str, Any]:
+    document: dict[str, Any] = msgspec.json.decode(definitions_files.export(world.broker))
+    return document
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_companys_definitions_come_out_as_they_went_in(seed: int) -> None:
+    document = rabbit_definitions.document(seed)
+    assert (len(document["policies"]), len(document["queues"])) == (40, 200)
+    world = World()
+    report = imported(world, document)
+    assert report.refused == []
+    out, wanted = exported(world), expected(document)
+    for section in (*NAMES, "bindings"):
+        assert by_key(out, section) == by_key(wanted, section), section
+    # What has no effect is kept, and each of it is named.
+    for at, policy in enumerate(document["policies"]):
+        for name in policy["definition"]:
+            named = any(
+                f"policies[{at}] {policy['name']!r}: key '{name}'" in line for line in report.notes
+            )
+            assert named == (judge_policy_key(name, EFFECTIVE_KEYS).kind != EQUAL), name
+    # The same document, and what came out, change nothing.
+    assert imported(world, document).refused == []
+    assert imported(world, out).refused == []
+    again = exported(world)
+    for section in SECTIONS:
+        assert again[section] == out[section], section
+
+
+def test_imported_options_limits_and_parameters_survive_a_restart(tmp_path: Path) -> None:
+    world = Lasting(tmp_path)
+    imported(world, rabbit_definitions.document())
+    before = exported(world)
+    world.stop()
+    again = Lasting(tmp_path)
+    assert again.report.refused == []
+    after = exported(again)
+    for section in SECTIONS:
+        assert sorted(map(repr, after[section])) == sorted(map(repr, before[section])), section
+    shop = again.broker.vhosts["shop"]
+    assert shop.options.limits == {"max-connections": 500, "max-queues": 1_000}
+    assert int(shop.queues[next(iter(shop.queues))].arguments.max_length) <= 5_000
+    again.stop()
+
+
+LOSSES: list[tuple[str, Any, str]] = [
+    ("vhosts", {"name": "v", "tracing": True}, "amq.rabbitmq.trace"),
+    ("vhosts", {"name": "v", "default_queue_type": "x-odd"}, "'default_queue_type' left out"),
+    ("vhosts", {"name": "v", "limits": {"max-x": 1}}, "'limits' left out: vhost 'v': unknown"),
+    ("vhosts", {"name": "v", "protected_from_deletion": True}, "no protection"),
+    ("vhosts", {"name": "v", "colour": "red"}, "unknown field 'colour'"),
+    ("users", {"name": "u", "password_hash": "", "tags": ["impersonator"]}, "tag impersonator"),
+    ("users", {"name": "u", "password_hash": "", "limits": {"max-x": 1}}, "limit 'max-x' left out"),
+    (
+        "parameters",
+        {"vhost": "/", "component": "shovel", "name": "s", "value": {}},
+        "there are no shovels",
+    ),
+    (
+        "parameters",
+        {"vhost": "/", "component": "other", "name": "s", "value": 1},
+        "kept and returned, without effect",
+    ),
+    ("global_parameters", {"name": "cluster_tags", "value": {}}, "without effect"),
+    (
+        "policies",
+        {"vhost": "/", "name": "p", "pattern": "", "definition": {"ha-mode": "all"}},
+        "key 'ha-mode': no effect",
+    ),
+    (
+        "policies",
+        {"vhost": "/", "name": "p", "pattern": "", "definition": {"odd": 1, "expires": 9}},
+        "key 'odd': left out: the key is unknown",
+    ),
+    (
+        "policies",
+        {"vhost": "/", "name": "p", "pattern": "", "definition": {"expires": "x", "max-length": 1}},
+        "key 'expires': left out: policy 'p'",
+    ),
+    (
+        "queues",
+        {"vhost": "/", "name": "q", "durable": True, "arguments": {"x-queue-mode": "lazy"}},
+        "argument 'x-queue-mode': no effect",
+    ),
+    (
+        "queues",
+        {"vhost": "/", "name": "q", "durable": True, "arguments": {"x-message-ttl": "1"}},
+        "argument 'x-message-ttl': left out: invalid arg",
+    ),
+    (
+        "queues",
+        {"vhost": "/", "name": "q", "durable": True, "arguments": {"x-queue-type": "x-odd"}},
+        "argument 'x-queue-type': left out",
+    ),
+    (
+        "queues",
+        {"vhost": "/", "name": "q", "durable": True, "type": "quorum", "arguments": {}},
+        "type quorum: a durable queue",
+    ),
+    (
+        "exchanges",
+        {"vhost": "/", "name": "x", "type": "direct", "arguments": {"x-odd": 1}},
+        "argument 'x-odd': kept, without effect",
+    ),
+]
+
+
+@pytest.mark.parametrize(("section", "row", "line"), LOSSES)
+def test_nothing_of_an_imported_object_is_lost_without_a_line(
+    section: str, row: Any, line: str
+) -> None:
+    world = World()
+    report = imported(world, {section: [row]})
+    assert report.refused == []
+    assert report.imported == {section: 1}
+    (note,) = report.notes
+    assert note.startswith(f"{section}[0] ") and line in note
+    found = diagnose({section: [row]})
+    (group,) = found.groups.values()
+    assert line in group.text and group.kind in (DIFFERENT, MISSING)
+
+
+def test_a_delivery_limit_is_different_for_classic_queues_only() -> None:
+    for kind, notes in (("classic", 1), ("quorum", 0)):
+        arguments = {"x-delivery-limit": 3, "x-queue-type": kind}
+        row = {"vhost": "/", "name": "q", "durable": True, "arguments": arguments}
+        report = imported(World(), {"queues": [row]})
+        assert sum("x-delivery-limit" in line for line in report.notes) == notes
+
+
+def test_a_policy_keeps_its_valid_keys() -> None:
+    world = World()
+    definition = {"ha-mode": "all", "max-length": 3, "expires": "x", "odd": 1}
+    row = {"vhost": "/", "name": "p", "pattern": "q", "definition": definition}
+    imported(world, {"policies": [row]})
+    assert world.vhost.policies.by_name["p"].definition == {"ha-mode": "all", "max-length": 3}
+
+
+def test_an_unknown_part_of_a_document_is_named() -> None:
+    report = imported(World(), {"vhosts": [], "quirks": [1], "rabbit_version": "4.1.0"})
+    assert report.notes == ["quirks: unknown part of the document, left out"]
+
+
+def test_an_mqtt_session_of_rabbitmqs_is_named() -> None:
+    name = "mqtt-subscription-lampqos1"
+    queue = {"vhost": "/", "name": name, "durable": True, "arguments": {}}
+    binding = {
+        "vhost": "/",
+        "source": "amq.topic",
+        "destination": name,
+        "destination_type": "queue",
+        "routing_key": "a.b",
+        "arguments": {},
+    }
+    report = imported(World(), {"queues": [queue], "bindings": [binding]})
+    assert ["session of an MQTT client" in line for line in report.refused] == [True, True]
+
+
+def test_the_table_agrees_with_what_has_an_effect() -> None:
+    for name in EFFECTIVE_KEYS:
+        assert judge_policy_key(name, EFFECTIVE_KEYS).kind != MISSING
+    for name in EFFECTIVE_ARGUMENTS:
+        assert judge_argument(name, EFFECTIVE_ARGUMENTS).kind != MISSING
+    for name, verdict in POLICY_KEYS.items():
+        assert (verdict.kind == MISSING) >= (name not in EFFECTIVE_KEYS), name
+    for name, verdict in QUEUE_ARGUMENTS.items():
+        assert (verdict.kind == MISSING) >= (name not in EFFECTIVE_ARGUMENTS), name
+    for table in (POLICY_KEYS, QUEUE_ARGUMENTS, COMPONENTS):
+        assert all(verdict.text for verdict in table.values() if verdict.kind != EQUAL)
+    assert set(FIELDS) == set(SECTIONS)
+
+
+# -- the command
+
+
+def test_the_doctor_says_what_is_equal_different_and_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "all.json"
+    file.write_bytes(msgspec.json.encode(rabbit_definitions.document() | {"quirks": [1]}))
+    assert cli.main(["doctor", str(file)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "equal      permissions: 12 of 12" in lines
+    assert any(line.startswith("different  queues (") and "type quorum" in line for line in lines)
+    assert any(line.startswith("missing    policies (") and "'ha-mode'" in line for line in lines)
+    assert "missing    quirks: unknown part of the document, left out" in lines
+    assert cli.main(["doctor", str(file), "--all"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    document = rabbit_definitions.document()
+    for section in (*NAMES, "bindings"):
+        for at in range(len(document[section])):
+            assert any(f"  {section}[{at}] " in line for line in lines), (section, at)
+
+
+def test_the_doctor_is_content_with_equal_definitions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "all.json"
+    file.write_bytes(b'{"vhosts": [{"name": "v"}]}')
+    assert cli.main(["doctor", str(file)]) == 0
+    assert capsys.readouterr().out.startswith("equal      vhosts: 1 of 1\n")
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{"])
+def test_the_doctor_refuses_what_is_no_document(
+    data: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "all.json"
+    file.write_bytes(data)
+    assert cli.main(["doctor", str(file)]) == 2
+    assert capsys.readouterr().err.startswith("trellis: ")
+    assert cli.main(["doctor", str(tmp_path / "none")]) == 2
+
+
+# -- over HTTP
+
+
+async def test_a_dry_run_says_what_an_import_says_and_changes_nothing(start: Start) -> None:
+    broker = await start(**users())
+    client = await broker.amqp()
+    await client.queue("app.queue.0", durable=True)
+    await client.call(
+        spec.Exchange.Declare(exchange="known", exchange_type="fanout", durable=True),
+        spec.Exchange.DeclareOk,
+    )
+    document = rabbit_definitions.document()
+    binding = {
+        "source": "known",
+        "vhost": "/",
+        "destination": "app.queue.0",
+        "destination_type": "queue",
+        "routing_key": "",
+        "arguments": {},
+    }
+    conflict = {
+        "vhost": "/",
+        "name": "app.queue.0",
+        "durable": True,
+        "auto_delete": False,
+        "arguments": {"x-max-length": 1},
+    }
+    document["queues"] = [*document["queues"], conflict]
+    document["bindings"] = [binding, *document["bindings"]]
+    before = (await api(broker, "GET", "definitions"))[1]
+    status, dry = await api(broker, "POST", "definitions?dry_run=true", document)
+    assert status == 200
+    assert (await api(broker, "GET", "definitions"))[1] == before
+    assert any("app.queue.0" in line and "inequivalent" in line for line in dry["refused"])
+    status, wet = await api(broker, "POST", "definitions", document)
+    assert status == 200
+    assert wet == dry

@@ -1,0 +1,286 @@
+"""Prints docs/moving-from-rabbitmq.md: RabbitMQ's tables and Trellis's, side by side.
+
+python tools/moving_page.py > docs/moving-from-rabbitmq.md
+
+The tables of definitions come from broker/compatibility.py, which the import of definitions and
+`trellis doctor` use as well. Names of metrics are looked up in docs/metrics.md, names of settings
+in the settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from broker.compatibility import (
+    COMPONENTS,
+    EQUAL,
+    EXCHANGE_ARGUMENTS,
+    MQTT_SESSION,
+    OTHER_PARAMETER,
+    POLICY_KEYS,
+    PROTECTED,
+    QUEUE_ARGUMENTS,
+    QUEUE_TYPES,
+    TRACING,
+    USER_TAGS,
+    Comparison,
+    judge_argument,
+    judge_policy_key,
+)
+from broker.queues.arguments import EFFECTIVE_ARGUMENTS
+from broker.queues.policies import EFFECTIVE_KEYS
+from broker.routing.exchanges import TYPES, DelayedExchange
+from trellis.settings.options import OPTIONS
+
+ROOT = Path(__file__).resolve().parent.parent
+
+HEAD = """# Moving from RabbitMQ
+
+For operators and developers who replace RabbitMQ 3.8 to 4.x. After this page you know how to move
+definitions, and what is equal, different or missing: definitions, settings, commands, metrics and
+behaviours.
+
+`tools/moving_page.py` generates this page, and a test checks that it is up to date.
+
+## Steps
+
+    rabbitmqctl export_definitions all.json          # on the RabbitMQ machine
+    trellis doctor all.json                          # compares; needs no broker, changes nothing
+    trellis definitions import all.json --dry-run    # asks a running Trellis, changes nothing
+    trellis definitions import all.json
+
+`trellis doctor` prints one line for the equal objects of each section, and one line for each
+difference, with the objects that it concerns. `--all` prints a line for each object. The exit code
+is 1 if something is missing. The import takes what Trellis knows and names the rest: no policy,
+queue or virtual host is dropped because of one key. Messages do not move: let the consumers of the
+old broker finish, or connect them to both brokers for a while.
+"""
+
+#: RabbitMQ's settings and those of Trellis, with a remark.
+SETTINGS = [
+    ("`listeners.tcp.default`", "amqp.port", ""),
+    ("`listeners.ssl.default`", "amqps.port", ""),
+    ("`ssl_options.certfile`", "tls.certificate", ""),
+    ("`ssl_options.keyfile`", "tls.key", ""),
+    ("`ssl_options.cacertfile`", "tls.ca", ""),
+    ("`ssl_options.verify`, `fail_if_no_peer_cert`", "amqps.client_certificate", ""),
+    ("`ssl_options.versions`", "tls.minimum", "the lowest version"),
+    ("`proxy_protocol`", "amqp.proxies", "addresses of the trusted proxies"),
+    ("`heartbeat`", "amqp.heartbeat", ""),
+    ("`frame_max`", "amqp.frame_max", ""),
+    ("`channel_max`", "amqp.channel_max", ""),
+    ("`handshake_timeout`", "limits.handshake", "of all protocols"),
+    ("`max_message_size`", "limits.message", ""),
+    ("`vm_memory_high_watermark`", "limits.memory", ""),
+    ("`disk_free_limit`", "limits.disk_free", ""),
+    ("`connection_max`", "limits.connections", ""),
+    ("`consumer_max_per_channel`", "limits.channel_consumers", ""),
+    ("`cluster_exchange_limit`", "limits.exchanges", "of each virtual host"),
+    ("`default_user`", "user", "in the settings, not in the database"),
+    ("`default_pass`", "password", ""),
+    ("`loopback_users`", "auth.guest", "`guest` logs in from this machine only, or not at all"),
+    ("`load_definitions`", "definitions.file", ""),
+    ("`management.tcp.port`", "http.port", ""),
+    ("`prometheus.tcp.port`", "metrics.port", ""),
+    ("`mqtt.listeners.tcp.default`", "mqtt.port", ""),
+    ("`mqtt.listeners.ssl.default`", "mqtts.port", ""),
+    ("`web_mqtt.tcp.port`", "ws.port", ""),
+    ("`mqtt.allow_anonymous`", "mqtt.anonymous", ""),
+    ("`mqtt.max_session_expiry_interval_seconds`", "mqtt.session_expiry", ""),
+    ("`mqtt.max_packet_size_authenticated`", "mqtt.max_packet", ""),
+    ("`auth_oauth2.*`", "jwt.keys", "and the other settings `jwt.*`"),
+    ("`log.console.level`", "log.level", ""),
+    ("`cluster_formation.*`, `cluster_partition_handling`", "", "no clusters"),
+    ("`consumer_timeout`", "", "see [policies](#policies)"),
+    ("`default_queue_type`", "", "a property of each virtual host, not of the node"),
+    ("`collect_statistics_interval`", "", "counters are exact at any time"),
+    ("`auth_backends.*` (LDAP, HTTP)", "", "users, certificates and JSON web tokens only"),
+]
+
+COMMANDS = [
+    ("`rabbitmqctl export_definitions FILE`", "`trellis definitions export FILE`"),
+    ("`rabbitmqctl import_definitions FILE`", "`trellis definitions import FILE`"),
+    ("`rabbitmqctl list_queues`, `list_exchanges`, ...", "`trellis list queues`, `exchanges`, ..."),
+    ("`rabbitmqctl add_user`, `set_user_tags`", "`trellis users add NAME --tags TAG`"),
+    ("`rabbitmqctl set_permissions`", "`trellis permissions set`"),
+    ("`rabbitmqctl set_policy`", "`trellis policies set`"),
+    ("`rabbitmqctl add_vhost`", "`trellis vhosts add`"),
+    ("`rabbitmqctl set_vhost_limits`, `set_user_limits`", "`PUT /api/vhost-limits/...`"),
+    ("`rabbitmqctl set_parameter`, `set_operator_policy`", "`PUT /api/parameters/...`"),
+    ("`rabbitmq-diagnostics check_running`", "`trellis health`"),
+    ("`rabbitmqadmin`", "`rabbitmqadmin`: it works with the [HTTP API](http-api.md)"),
+]
+
+#: RabbitMQ's families of metrics, and what stands in for those that Trellis does not have.
+METRICS = [
+    ("rabbitmq_connections", ""),
+    ("rabbitmq_connections_opened_total", ""),
+    ("rabbitmq_connections_closed_total", ""),
+    ("rabbitmq_channels", ""),
+    ("rabbitmq_channels_opened_total", ""),
+    ("rabbitmq_channels_closed_total", ""),
+    ("rabbitmq_consumers", ""),
+    ("rabbitmq_queues", ""),
+    ("rabbitmq_queues_declared_total", ""),
+    ("rabbitmq_queues_created_total", ""),
+    ("rabbitmq_queues_deleted_total", ""),
+    ("rabbitmq_queue_messages", ""),
+    ("rabbitmq_queue_messages_ready", ""),
+    ("rabbitmq_queue_messages_unacked", ""),
+    ("rabbitmq_queue_consumers", ""),
+    ("rabbitmq_queue_messages_bytes", "no count of bytes by queue"),
+    ("rabbitmq_queue_messages_published_total", "`message_stats.publish` of `/api/queues`"),
+    ("rabbitmq_global_messages_received_total", ""),
+    ("rabbitmq_global_messages_received_confirm_total", ""),
+    ("rabbitmq_global_messages_routed_total", ""),
+    ("rabbitmq_global_messages_confirmed_total", ""),
+    ("rabbitmq_global_messages_delivered_total", ""),
+    ("rabbitmq_global_messages_delivered_consume_manual_ack_total", ""),
+    ("rabbitmq_global_messages_delivered_consume_auto_ack_total", ""),
+    ("rabbitmq_global_messages_delivered_get_manual_ack_total", ""),
+    ("rabbitmq_global_messages_delivered_get_auto_ack_total", ""),
+    ("rabbitmq_global_messages_get_empty_total", ""),
+    ("rabbitmq_global_messages_redelivered_total", ""),
+    ("rabbitmq_global_messages_acknowledged_total", ""),
+    ("rabbitmq_global_messages_unroutable_dropped_total", ""),
+    ("rabbitmq_global_messages_unroutable_returned_total", ""),
+    ("rabbitmq_global_messages_dead_lettered_expired_total", ""),
+    ("rabbitmq_global_messages_dead_lettered_maxlen_total", ""),
+    ("rabbitmq_global_messages_dead_lettered_rejected_total", ""),
+    ("rabbitmq_global_messages_dead_lettered_delivery_limit_total", ""),
+    ("rabbitmq_global_publishers", "`rabbitmq_channels`"),
+    ("rabbitmq_global_consumers", "`rabbitmq_consumers`"),
+    ("rabbitmq_channel_messages_published_total", "`message_stats` of `/api/channels`"),
+    ("rabbitmq_auth_attempts_total", ""),
+    ("rabbitmq_process_open_fds", ""),
+    ("rabbitmq_process_max_fds", ""),
+    ("rabbitmq_process_resident_memory_bytes", ""),
+    ("rabbitmq_process_open_tcp_sockets", "`trellis_connections`"),
+    ("rabbitmq_process_max_tcp_sockets", "`trellis_connections_limit`"),
+    ("rabbitmq_resident_memory_limit_bytes", ""),
+    ("rabbitmq_disk_space_available_bytes", ""),
+    ("rabbitmq_disk_space_available_limit_bytes", ""),
+    ("rabbitmq_alarms_memory_used_watermark", ""),
+    ("rabbitmq_alarms_free_disk_space_watermark", ""),
+    ("rabbitmq_alarms_file_descriptor_limit", ""),
+    ("rabbitmq_build_info", ""),
+    ("rabbitmq_identity_info", ""),
+    ("rabbitmq_raft_term_total", "no replicas, so no Raft"),
+    ("erlang_vm_memory_bytes_total", "`rabbitmq_process_resident_memory_bytes`"),
+]
+
+BEHAVIOURS = [
+    ("high availability", "clusters, quorum queues, replicas", "one process on one machine"),
+    ("quorum queue", "replicated", "a durable queue with a delivery limit"),
+    ("permissions that change", "apply to new connections and channels", "apply at once"),
+    ("`x-delivery-limit`", "quorum queues", "classic queues too"),
+    ("invalid key of a policy over HTTP", "refused", "refused"),
+    ("invalid key of an imported policy", "the import stops", "left out, and named"),
+    (
+        "default queue type",
+        "added to durable declarations",
+        "the same; an older queue keeps its type",
+    ),
+    ("limit of 0 connections", "no connection", "no connection"),
+    ("operator policy", "bounds policies: of two numbers, the lower", "the same"),
+    ("MQTT sessions", "queues `mqtt-subscription-...`", "listed with type `MQTT`, not importable"),
+    ("`amq.rabbitmq.trace`", "firehose tracer", "journals: [streams.md](streams.md)"),
+    (
+        "statistics of the API",
+        "samples of 5 s, kept for hours",
+        "exact counts; rates since the last answer",
+    ),
+]
+
+
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Return a table in Markdown."""
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def compared(items: dict[str, Comparison]) -> str:
+    """Return a table of comparisons."""
+    rows = [(f"`{name}`", one.kind, one.text) for name, one in items.items()]
+    return table(("in RabbitMQ", "here", "how"), rows)
+
+
+def definitions() -> str:
+    """Return the section about definitions."""
+    keys = {key: judge_policy_key(key, EFFECTIVE_KEYS) for key in POLICY_KEYS}
+    arguments = {name: judge_argument(name, EFFECTIVE_ARGUMENTS) for name in QUEUE_ARGUMENTS}
+    kinds = ", ".join(f"`{kind}`" for kind in sorted([*TYPES, DelayedExchange.kind]))
+    others = {
+        "tracing of a vhost": TRACING,
+        "protected_from_deletion": PROTECTED,
+        "queue mqtt-subscription-...": MQTT_SESSION,
+        "global parameter": OTHER_PARAMETER,
+        "description, tags, default_queue_type of a vhost": Comparison(EQUAL, ""),
+        "limits of a vhost (max-connections, max-queues)": Comparison(EQUAL, ""),
+        "limits of a user (max-connections, max-channels)": Comparison(EQUAL, ""),
+        "permission, topic permission": Comparison(EQUAL, ""),
+        "password hash (SHA-256, SHA-512, MD5)": Comparison(EQUAL, ""),
+        "binding": Comparison(EQUAL, ""),
+    }
+    return "\n".join(
+        [
+            "## Definitions\n",
+            "The import and `trellis doctor` say what these tables say. The HTTP API returns an",
+            "item that is kept without effect, and the export has it.\n",
+            "### Policies\n",
+            compared(keys),
+            "### Queues\n",
+            compared(QUEUE_TYPES),
+            compared(arguments),
+            "### Exchanges\n",
+            f"Types: {kinds}. An exchange of another type is not imported, and named.\n",
+            compared(EXCHANGE_ARGUMENTS),
+            "### Parameters\n",
+            compared({**COMPONENTS, "any other component": OTHER_PARAMETER}),
+            "### Users, virtual hosts and the rest\n",
+            compared({**{f"tag {tag}": one for tag, one in USER_TAGS.items()}, **others}),
+        ]
+    )
+
+
+def settings() -> str:
+    """Return the section about settings. Raises KeyError for an unknown setting of Trellis."""
+    rows = []
+    for theirs, ours, remark in SETTINGS:
+        if ours:
+            OPTIONS[ours]  # A renamed setting must not stay in the table.
+        rows.append((theirs, f"`{ours}`" if ours else "none", remark))
+    return "## Settings\n\n" + table(("`rabbitmq.conf`", "`broker.toml`", "remark"), rows)
+
+
+def metrics() -> str:
+    """Return the section about metrics."""
+    known = (ROOT / "docs" / "metrics.md").read_text()
+    rows = []
+    for name, instead in METRICS:
+        here = f"`{name}`" in known
+        assert here or instead, f"{name} is not in docs/metrics.md: say what stands in for it"
+        rows.append((f"`{name}`", EQUAL if here else "missing", "" if here else instead))
+    return "## Metrics\n\n" + table(("in RabbitMQ", "here", "instead"), rows)
+
+
+def main() -> None:
+    """Print the page."""
+    print(HEAD)
+    print(definitions())
+    print(settings())
+    print("## Commands\n\n" + table(("RabbitMQ", "Trellis"), COMMANDS))
+    print(metrics())
+    print(
+        "## Behaviours\n\n"
+        "[amqp.md](amqp.md#what-differs-from-rabbitmq) explains each difference of AMQP, and\n"
+        "[http-api.md](http-api.md#what-differs-from-rabbitmq) those of the HTTP API.\n\n"
+        + table(("subject", "RabbitMQ", "Trellis"), BEHAVIOURS),
+        end="",
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""`trellis doctor`: compares a definitions file of RabbitMQ with what Trellis would make of it.
+
+The file is imported into a broker in memory. No broker needs to run, and nothing changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from broker.compatibility import DIFFERENT, EQUAL, MISSING
+from broker.definitions.rabbitmq import (
+    REFUSED,
+    SECTIONS,
+    Difference,
+    faults_of,
+    name_of,
+    rows_of,
+    unknown_sections,
+)
+from broker.definitions.trial import TrialImport
+from broker.errors import BrokerError
+from trellis.auth.passwords import check_hash
+from trellis.cli.parsing import CommandError, Commands, add_command
+
+#: Names of objects that a line lists, unless --all is given.
+NAMES_MAX: Final = 5
+
+
+class Group:
+    """The objects of one section with the same difference."""
+
+    def __init__(self, kind: str, section: str, text: str) -> None:
+        self.kind = kind
+        self.section = section
+        self.text = text
+        self.names: list[str] = []
+
+    def line(self) -> str:
+        """Return the group as one line."""
+        shown = ", ".join(self.names[:NAMES_MAX])
+        more = len(self.names) - NAMES_MAX
+        if more > 0:
+            shown += f" and {more} more"
+        return f"{self.kind:9}  {self.section} ({len(self.names)}): {self.text}: {shown}"
+
+
+class Diagnosis:
+    """The findings about a document: an object without findings is equal."""
+
+    def __init__(self) -> None:
+        self.objects: Counter[str] = Counter()
+        self.equal: Counter[str] = Counter()
+        self.groups: dict[tuple[str, str, str], Group] = {}
+        #: A line for each object, in the order of the import.
+        self.lines: list[str] = []
+        self.failed = False
+
+    def add(self, section: str, name: str, findings: list[Difference]) -> None:
+        """Add one object."""
+        at = self.objects[section]
+        self.objects[section] += 1
+        if not findings:
+            self.equal[section] += 1
+            self.lines.append(f"{EQUAL:9}  {section}[{at}] {name!r}")
+        for finding in findings:
+            kind = MISSING if finding.kind == REFUSED else finding.kind
+            text = f"not imported: {finding.text}" if finding.kind == REFUSED else finding.text
+            self.failed = self.failed or kind == MISSING
+            key = (kind, section, text)
+            if key not in self.groups:
+                self.groups[key] = Group(kind, section, text)
+            self.groups[key].names.append(name)
+            self.lines.append(f"{kind:9}  {section}[{at}] {name!r}: {text}")
+
+    def summary(self) -> list[str]:
+        """Return a line for each section and each group of objects with the same difference."""
+        lines = [
+            f"{EQUAL:9}  {section}: {self.equal[section]} of {self.objects[section]}"
+            for section in SECTIONS
+            if self.objects[section]
+        ]
+        for kind in (DIFFERENT, MISSING):
+            lines += [group.line() for group in self.groups.values() if group.kind == kind]
+        return lines
+
+
+def add(commands: Commands) -> None:
+    """Add the command doctor."""
+    command = add_command(
+        commands,
+        "doctor",
+        doctor,
+        "compare RabbitMQ's definitions with what Trellis would make of them; no broker needs to "
+        "run",
+        "FILE [--all]",
+    )
+    command.add_argument(
+        "file", metavar="FILE", help="definitions of RabbitMQ 3.8 to 4.x; - is standard input"
+    )
+    command.add_argument(
+        "--all",
+        action="store_true",
+        help="print a line for each object, also for those that are equal",
+    )
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    """Print what is equal, different and missing; the exit code is 1 if something is missing."""
+    document = read_document(arguments.file)
+    found = diagnose(document)
+    for line in found.lines if arguments.all else found.summary():
+        print(line)
+    for line in [*unknown_sections(document), *faults_of(document)]:
+        found.failed = True
+        print(f"{MISSING:9}  {line}")
+    print(
+        "what else differs, such as metrics, settings and protocols: docs/moving-from-rabbitmq.md"
+    )
+    return 1 if found.failed else 0
+
+
+def diagnose(document: object) -> Diagnosis:
+    """Import a document into a broker in memory, and return the findings. Raises CommandError."""
+    trial, found = TrialImport(check_hash), Diagnosis()
+    try:
+        rows = rows_of(document)
+    except BrokerError as error:
+        raise CommandError(str(error), 2) from None
+    for section, row in rows:
+        found.add(section, name_of(section, row), trial.take(section, row))
+    return found
+
+
+def read_document(path: str) -> Any:
+    """Return the decoded JSON of a file. Raises CommandError."""
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        return msgspec.json.decode(data)
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}", 2) from None
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise CommandError(f"{path} is not a definitions file: not JSON: {error}", 2) from None

@@ -1,0 +1,114 @@
+"""Limits of virtual hosts and of users: list, set and delete them."""
+
+from __future__ import annotations
+
+from broker.access.users import User
+from broker.vhost.options import USER_LIMITS, VHOST_LIMITS, limits_of
+from trellis.http.management.answers import (
+    Call,
+    Empty,
+    Listing,
+    bad_request,
+    iterate,
+    not_found,
+)
+
+
+async def vhost_limits(call: Call) -> Listing:
+    """List the limits of the virtual host in the path, or of all that the user may see."""
+    return Listing(
+        iterate(
+            {"vhost": vhost.name, "value": dict(vhost.options.limits)}
+            for vhost in call.path_vhosts
+            if vhost.options.limits
+        )
+    )
+
+
+def _value(call: Call, known: tuple[str, ...], thing: str) -> dict[str, int]:
+    """Return the limit that the path names, with the value of the body. Raises PreconditionFailed.
+
+    A value below 0 gives an empty dict: there is no limit then.
+    """
+    row = call.body()
+    if "value" not in row:
+        raise bad_request("'value' is missing")
+    return limits_of(thing, known, {call.path_parameters[1]: row["value"]})
+
+
+async def put_vhost_limit(call: Call) -> Empty:
+    """Set a limit of a virtual host."""
+    vhost = call.vhost(call.path_parameters[0])
+    limits = dict(vhost.options.limits)
+    fresh = limits.pop(call.path_parameters[1], None) is None
+    limits |= _value(call, VHOST_LIMITS, f"vhost '{vhost.name}'")
+    options = vhost.options.with_limits(limits)
+    await call.make_durable(lambda ticket: call.broker.create_vhost(vhost.name, ticket, options))
+    return Empty(fresh)
+
+
+async def delete_vhost_limit(call: Call) -> Empty:
+    """Delete a limit of a virtual host."""
+    vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
+    limits = dict(vhost.options.limits)
+    if limits.pop(name, None) is None:
+        raise not_found(f"vhost '{vhost.name}' has no limit '{name}'")
+    options = vhost.options.with_limits(limits)
+    await call.make_durable(lambda ticket: call.broker.create_vhost(vhost.name, ticket, options))
+    return Empty()
+
+
+async def user_limits(call: Call) -> Listing:
+    """List the limits of the user in the path, or of all users; others see their own only."""
+    users = list(call.broker.users.by_name.values())
+    if call.path_parameters:
+        users = [_user(call, call.path_parameters[0])]
+    return Listing(
+        iterate(
+            {"user": user.name, "value": dict(user.limits)}
+            if user.limits and (call.sees_everything or user.name == call.identity.name)
+            else None
+            for user in users
+        )
+    )
+
+
+def _user(call: Call, name: str) -> User:
+    """Return the stored user of this name. Raises ApiRefusal."""
+    user = call.broker.users.by_name.get(name)
+    if user is not None:
+        return user
+    if name in call.node.accounts.settings_accounts:
+        raise bad_request(
+            f"user '{name}' is defined in the settings: limits.user_connections and "
+            "limits.user_channels apply to it"
+        )
+    raise not_found(f"there is no user '{name}'")
+
+
+async def _set_limits(call: Call, user: User, limits: dict[str, int]) -> None:
+    await call.make_durable(
+        lambda ticket: call.broker.users.define(
+            user.name, user.password_hash, user.tags, ticket, limits
+        )
+    )
+
+
+async def put_user_limit(call: Call) -> Empty:
+    """Set a limit of a user."""
+    user = _user(call, call.path_parameters[0])
+    limits = dict(user.limits)
+    fresh = limits.pop(call.path_parameters[1], None) is None
+    limits |= _value(call, USER_LIMITS, f"user '{user.name}'")
+    await _set_limits(call, user, limits)
+    return Empty(fresh)
+
+
+async def delete_user_limit(call: Call) -> Empty:
+    """Delete a limit of a user."""
+    user, name = _user(call, call.path_parameters[0]), call.path_parameters[1]
+    limits = dict(user.limits)
+    if limits.pop(name, None) is None:
+        raise not_found(f"user '{user.name}' has no limit '{name}'")
+    await _set_limits(call, user, limits)
+    return Empty()

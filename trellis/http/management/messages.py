@@ -1,0 +1,268 @@
+"""Messages over HTTP: fetch some of a queue, publish one to an exchange.
+
+Each request uses an AMQP connection of its own, inside the process and without a socket. So the
+user's permissions, the limits and all effects are those of AMQP. Meant for operators who look into
+a queue, not for applications.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pamqp.commands as spec
+
+from broker.errors import AccessRefused
+from broker.vhost.vhost import VirtualHost
+from protocols.amqp.codec.contents import frames_of, split_content
+from protocols.amqp.codec.frames import decode, encode
+from protocols.amqp.codec.properties import LAYOUT, read_properties, write_properties
+from protocols.amqp.connection.connection import AmqpConnection
+from protocols.amqp.connection.direct import open_directly
+from protocols.connection import Peer
+from trellis.http.management.answers import (
+    DURABLE_SECONDS,
+    ApiRefusal,
+    Call,
+    Row,
+    bad_request,
+    table,
+    text,
+)
+from trellis.http.management.topology import exchange_name
+
+#: Most messages that one request fetches.
+FETCHED_MAX: Final = 10_000
+#: Total size of the bodies in bytes after which a request fetches no more.
+FETCHED_BYTES_MAX: Final = 8 << 20
+#: The values of the field `ackmode`: True if the queue keeps the fetched messages.
+#: `reject_requeue_false` discards them as a rejection, which makes dead letters.
+KEEPS: Final = {
+    "ack_requeue_true": True,
+    "reject_requeue_true": True,
+    "ack_requeue_false": False,
+    "reject_requeue_false": False,
+}
+#: Sizes in bytes: a frame's head, and its head and end.
+_HEAD: Final = 7
+_OVERHEAD: Final = 8
+_METHOD, _HEADER = 1, 2
+#: The HTTP status and name of an AMQP error by its code; others are bad requests.
+_ERRORS: Final = {403: (403, "not_authorised"), 404: (404, "Object Not Found")}
+_CHANNEL: Final = 1
+
+
+class DirectClient:
+    """An AMQP client of the HTTP API: one connection with one channel, for one request."""
+
+    def __init__(self, call: Call, vhost: VirtualHost) -> None:
+        self._turn = call.node.turn
+        self._turn.schedule()
+        peer = Peer("http", 0, True)
+        peer.listener = "http"
+        connection = call.node.amqp.connect(peer)
+        assert isinstance(connection, AmqpConnection)
+        self.connection = connection
+        self._awake = asyncio.Event()
+        self._unread = b""
+        connection.wake = self._wake
+        try:
+            open_directly(connection, call.identity, vhost)
+        except AccessRefused:
+            connection.on_closed("login_refused")
+            raise
+
+    def _wake(self) -> None:
+        self._awake.set()
+
+    def send(self, data: bytes) -> None:
+        """Send frames."""
+        self._turn.schedule()
+        self.connection.receive_data(data)
+
+    async def frame(self) -> bytes:
+        """Return the next frame. Raises TimeoutError, and ApiRefusal if the broker closes."""
+        async with asyncio.timeout(DURABLE_SECONDS):
+            while True:
+                frame = self._next_frame()
+                if frame:
+                    return frame
+                if self.connection.finished:
+                    raise ApiRefusal(503, "busy", "the broker closed the connection; try again")
+                self._awake.clear()
+                if self.connection.behind and not self.connection.stalled:
+                    await asyncio.sleep(0)
+                    self._turn.schedule()
+                    self.connection.resume()
+                elif not self.connection.dirty:
+                    await self._awake.wait()
+
+    def _next_frame(self) -> bytes:
+        """Return the next frame that the broker has sent; b"" if there is none."""
+        self._unread += self.connection.data_to_send()
+        if len(self._unread) < _OVERHEAD:
+            return b""
+        end = int.from_bytes(self._unread[3:7], "big") + _OVERHEAD
+        frame, self._unread = self._unread[:end], self._unread[end:]
+        return frame
+
+    async def method(self) -> Any:
+        """Return the next method, without contents. Raises ApiRefusal if the broker refuses."""
+        while True:
+            frame = await self.frame()
+            if frame[0] != _METHOD:
+                continue
+            method: Any = decode(frame)
+            if isinstance(method, spec.Channel.Close | spec.Connection.Close):
+                status, error = _ERRORS.get(method.reply_code or 0, (400, "bad_request"))
+                raise ApiRefusal(status, error, method.reply_text)
+            if not isinstance(method, spec.Channel.OpenOk):
+                return method
+
+    async def content(self) -> tuple[dict[str, object], bytes]:
+        """Return the properties and the body of the content that comes next."""
+        header = await self.frame()
+        while header[0] != _HEADER:
+            header = await self.frame()
+        size, body = int.from_bytes(header[11:19], "big"), b""
+        while len(body) < size:
+            body += (await self.frame())[_HEAD:-1]
+        return read_properties(header[19:-1]), body
+
+    def close(self) -> None:
+        """End the connection; messages that were fetched and not settled return to their queue."""
+        self._turn.schedule()
+        self.connection.on_closed("client")
+
+
+async def get(call: Call) -> list[Row]:
+    """Fetch messages of a queue; `ackmode` says if the queue keeps them."""
+    vhost, name, row = call.vhost(call.path_parameters[0]), call.path_parameters[1], call.body()
+    mode, encoding = text(row, "ackmode", "ack_requeue_true"), text(row, "encoding", "auto")
+    if mode not in KEEPS:
+        raise bad_request(f"'ackmode' is '{mode}', not one of {', '.join(KEEPS)}")
+    if encoding not in ("auto", "base64"):
+        raise bad_request(f"'encoding' is '{encoding}', neither auto nor base64")
+    count = _number(row, "count", 1, FETCHED_MAX)
+    truncate = _number(row, "truncate", 1 << 31, 1 << 31)
+    client = DirectClient(call, vhost)
+    rows: list[Row] = []
+    size = 0
+    try:
+        while len(rows) < count and size < FETCHED_BYTES_MAX:
+            client.send(encode(_CHANNEL, spec.Basic.Get(queue=name)))
+            answer = await client.method()
+            if isinstance(answer, spec.Basic.GetEmpty):
+                break
+            properties, body = await client.content()
+            size += len(body)
+            rows.append(_message_row(answer, properties, body, encoding, truncate))
+        if rows and mode == "ack_requeue_false":
+            client.send(encode(_CHANNEL, spec.Basic.Ack(0, True)))
+        elif rows and mode == "reject_requeue_false":
+            client.send(encode(_CHANNEL, spec.Basic.Nack(0, True, requeue=False)))
+    finally:
+        client.close()
+    return rows
+
+
+def _number(row: Row, field: str, default: int, most: int) -> int:
+    """Return a whole number in a field; some tools write it as text. Raises ApiRefusal."""
+    value = row.get(field, default)
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise bad_request(f"'{field}' is not a number from 0 to {most}")
+    return value
+
+
+def _message_row(
+    answer: Any, properties: dict[str, object], body: bytes, encoding: str, truncate: int
+) -> Row:
+    shown = body[:truncate]
+    payload, how = base64.b64encode(shown).decode(), "base64"
+    if encoding == "auto":
+        try:
+            payload, how = shown.decode(), "string"
+        except UnicodeDecodeError:
+            pass  # It stays in base64.
+    moment = properties.get("timestamp")
+    if isinstance(moment, datetime):
+        properties["timestamp"] = int(moment.timestamp())
+    return {
+        "payload_bytes": len(body),
+        "redelivered": answer.redelivered,
+        "exchange": answer.exchange,
+        "routing_key": answer.routing_key,
+        "message_count": answer.message_count,
+        "properties": properties,
+        "payload": payload,
+        "payload_encoding": how,
+    }
+
+
+async def publish(call: Call) -> Row:
+    """Publish a message to an exchange; `routed` says if a queue took it."""
+    vhost, row = call.vhost(call.path_parameters[0]), call.body()
+    exchange = exchange_name(call.path_parameters[1])
+    key, payload = text(row, "routing_key"), text(row, "payload")
+    content = split_content(
+        _encoded_properties(table(row, "properties")),
+        _body(payload, text(row, "payload_encoding", "string")),
+        frames_of(_CHANNEL, call.node.amqp.options.frame_max),
+    )
+    if call.broker.alarms.on:
+        reason = call.broker.alarms.reason
+        raise ApiRefusal(503, "busy", f"publishers are blocked: {reason}; try again later")
+    client = DirectClient(call, vhost)
+    try:
+        client.send(
+            encode(_CHANNEL, spec.Confirm.Select())
+            + encode(_CHANNEL, spec.Basic.Publish(0, exchange, key, True))
+            + content
+        )
+        routed = True
+        while True:
+            answer = await client.method()
+            if isinstance(answer, spec.Basic.Return):
+                routed = False
+            elif isinstance(answer, spec.Basic.Ack):
+                return {"routed": routed}
+            elif isinstance(answer, spec.Basic.Nack):
+                raise bad_request("a full queue refused the message")
+    finally:
+        client.close()
+
+
+def _body(payload: str, encoding: str) -> bytes:
+    if encoding == "string":
+        return payload.encode("utf-8", "surrogateescape")
+    if encoding != "base64":
+        raise bad_request(f"'payload_encoding' is '{encoding}', neither string nor base64")
+    try:
+        return base64.b64decode(payload, validate=True)
+    except (binascii.Error, ValueError):
+        raise bad_request("'payload' is not base64") from None
+
+
+def _encoded_properties(given: Row) -> bytes:
+    """Return properties as a content has them. Raises ApiRefusal if one is not valid."""
+    known = [name for name, _ in LAYOUT]
+    properties: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in known:
+            raise bad_request(f"unknown property '{name}'; there are {', '.join(known)}")
+        properties[name] = value
+    moment = properties.get("timestamp")
+    if isinstance(moment, int) and not isinstance(moment, bool):
+        try:
+            properties["timestamp"] = datetime.fromtimestamp(moment, UTC)
+        except (ValueError, OverflowError, OSError):
+            raise bad_request(f"the property 'timestamp' is {moment}, no time") from None
+    data = write_properties(properties)
+    for name in properties.keys() - read_properties(data).keys():
+        raise bad_request(f"the property '{name}' is {given[name]!r}, which is not valid")
+    return data

@@ -1,0 +1,50 @@
+"""Policies: list, create and delete them."""
+
+from __future__ import annotations
+
+from broker.queues.policies import policy_of
+from trellis.http.management import serializers
+from trellis.http.management.answers import Call, Empty, Listing, Row, iterate, not_found
+
+
+async def policies(call: Call) -> Listing:
+    """List the policies of the virtual host in the path, or of all that the user may see."""
+    vhosts = call.path_vhosts
+    return Listing(
+        iterate(
+            [
+                serializers.policy_row(vhost, policy)
+                for vhost in vhosts
+                for policy in list(vhost.policies.by_name.values())
+            ]
+        )
+    )
+
+
+async def policy(call: Call) -> Row:
+    """Return the policy that the path names."""
+    vhost = call.vhost(call.path_parameters[0])
+    known = vhost.policies.by_name.get(call.path_parameters[1])
+    if known is None:
+        raise not_found(f"no policy '{call.path_parameters[1]}' in vhost '{vhost.name}'")
+    return serializers.policy_row(vhost, known)
+
+
+async def put_policy(call: Call) -> Empty:
+    """Create or replace a policy."""
+    vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
+    known = name in vhost.policies.by_name
+    policy = policy_of(vhost.name, name, call.body())
+    if not call.identity.administrator:
+        call.rights(vhost).check_policy(policy)
+    await call.make_durable(lambda ticket: vhost.declarations.set_policy(policy, ticket))
+    return Empty(not known)
+
+
+async def delete_policy(call: Call) -> Empty:
+    """Delete a policy."""
+    vhost, name = call.vhost(call.path_parameters[0]), call.path_parameters[1]
+    if name not in vhost.policies.by_name:
+        raise not_found(f"no policy '{name}' in vhost '{vhost.name}'")
+    await call.make_durable(lambda ticket: vhost.declarations.clear_policy(name, ticket))
+    return Empty()

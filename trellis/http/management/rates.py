@@ -1,0 +1,94 @@
+"""Message statistics with rates, as RabbitMQ's API shows them.
+
+The broker keeps no history of its counters. A rate is the growth of a counter since the same object
+was in an earlier answer, at least SAMPLE_SECONDS ago, divided by the time. The first answer about
+an object has rates of 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from broker.queues.statistics import STATISTICS
+from trellis.monitoring.http_counters import HttpCounters
+
+#: Seconds between two samples of the counters of one object: as RabbitMQ's statistics interval.
+SAMPLE_SECONDS: Final = 5.0
+#: Seconds after which a sample is too old to compute a rate from it.
+SAMPLE_MAX_AGE: Final = 300.0
+#: Most objects whose samples are kept: the objects of the latest answers.
+RATED_OBJECTS_MAX: Final = 20_000
+
+#: The kind and the names of an object.
+Key = tuple[str, ...]
+
+
+class Sample:
+    """The counters of one object at one time, in seconds of a monotonic clock."""
+
+    __slots__ = ("at", "counts")
+
+    def __init__(self, at: float, counts: Sequence[int]) -> None:
+        self.at = at
+        self.counts = counts
+
+
+class Rates:
+    """Samples of counters by object: the present sample, and the sample before it."""
+
+    def __init__(self, counters: HttpCounters) -> None:
+        self._samples: dict[Key, tuple[Sample, Sample | None]] = {}
+        self._counters = counters
+
+    def of(self, key: Key, counts: Sequence[int], now: float) -> list[float]:
+        """Return the growth per second of each counter of an object, and remember the counters."""
+        last, before = self._samples.pop(key, (None, None))
+        base = before
+        if last is not None and now - last.at >= SAMPLE_SECONDS:
+            base = last
+        if base is not None and (
+            now - base.at > SAMPLE_MAX_AGE
+            or len(base.counts) != len(counts)
+            or any(count < old for count, old in zip(counts, base.counts, strict=True))
+        ):
+            # The base is too old, or the object was deleted and created again.
+            last = base = None
+        if last is None or base is last:
+            self._samples[key] = (Sample(now, counts), base)
+        else:
+            self._samples[key] = (last, before)
+        if len(self._samples) > RATED_OBJECTS_MAX:
+            del self._samples[next(iter(self._samples))]
+        self._counters.rated_objects = len(self._samples)
+        if base is None:
+            return [0.0] * len(counts)
+        seconds = now - base.at
+        return [
+            round((count - old) / seconds, 3)
+            for count, old in zip(counts, base.counts, strict=True)
+        ]
+
+    def rated(self, key: Key, counts: Mapping[str, int], now: float) -> dict[str, Any]:
+        """Return counters by name, each with its rate in the field `NAME_details`."""
+        row: dict[str, Any] = {}
+        rates = self.of(key, list(counts.values()), now)
+        for (name, count), rate in zip(counts.items(), rates, strict=True):
+            row[name] = count
+            row[f"{name}_details"] = {"rate": rate}
+        return row
+
+
+def delivery_counts(statistics: Sequence[int]) -> dict[str, int]:
+    """Return the statistics of queues (broker/queues/statistics.py) by name."""
+    return with_sum(dict(zip(STATISTICS, statistics, strict=True)))
+
+
+def with_sum(counts: dict[str, int]) -> dict[str, int]:
+    """Return counts of deliveries together with `deliver_get`, the number of all of them."""
+    return counts | {
+        "deliver_get": counts["deliver"]
+        + counts["deliver_no_ack"]
+        + counts["get"]
+        + counts["get_no_ack"]
+    }
