@@ -218,6 +218,7 @@ def queue_delete(channel: Channel, method: spec.Queue.Delete) -> None:
             queue, method.if_unused, method.if_empty, channel.ticket
         )
         channel.connection.exclusive_queues.discard(queue)
+        channel.receiver.deletion = channel.ticket
     else:
         channel.vhost.reply_when_all_durable(channel.ticket)
     _reply(channel, method, spec.Queue.DeleteOk(purged))

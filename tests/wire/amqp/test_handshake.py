@@ -165,7 +165,7 @@ def test_a_channel_above_the_negotiated_number_is_refused_with_530() -> None:
     assert refusal(raw.call(spec.Channel.Open(), channel=4)) == (
         "connection",
         530,
-        "NOT_ALLOWED - number of channels opened (4) has reached the negotiated channel_max (3)",
+        "NOT_ALLOWED - channel number 4 is above the negotiated channel_max (3)",
         20,
         10,
     )

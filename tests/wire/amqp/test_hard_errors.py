@@ -288,10 +288,7 @@ HARD: list[tuple[Any, int, str, int, int]] = [
     (
         marshal(2048, spec.Channel.Open()),
         530,
-        (
-            "NOT_ALLOWED - number of channels opened (2048) has reached the negotiated channel_max "
-            "(2047)"
-        ),
+        "NOT_ALLOWED - channel number 2048 is above the negotiated channel_max (2047)",
         20,
         10,
     ),
