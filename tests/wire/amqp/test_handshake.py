@@ -89,12 +89,22 @@ def test_start_names_version_mechanisms_locales_and_every_capability() -> None:
         "information",
         "platform",
         "product",
+        "trellis_version",
         "version",
     ]
     assert (start.server_properties["product"], start.server_properties["version"]) == (
-        "Trellis",
-        "1.2.3",
+        "RabbitMQ",
+        "3.13.0",
     )
+    assert start.server_properties["trellis_version"] == "1.2.3"
+
+
+def test_another_product_is_sent_with_the_version_of_the_broker() -> None:
+    options = AmqpOptions("1.2.3")
+    options.product = "Trellis"
+    [start] = unmarshal(Raw(World(amqp=options)).say(GREETING))
+    sent = start.server_properties
+    assert (sent["product"], sent["version"]) == ("Trellis", "1.2.3")
 
 
 # -- tuning
