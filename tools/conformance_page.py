@@ -82,6 +82,17 @@ MQTT 5 use a codec that is independent of the broker's, the package mqtt5.
   and 5), aiomqtt, gmqtt, amqtt's client, MQTT.js, Mosquitto's tools, HiveMQ's client (Java) and
   rumqttc (Rust).
 
+Where the specifications leave room, or MQTT 3.1 has no rule, the broker does what Mosquitto does:
+
+- A client of MQTT 3.1 may set the reserved bit of its connect flags, and any flags in a fixed
+  header. The first byte of its CONNACK's variable header is 0.
+- The protocol levels 0x83 and 0x84 are bridges of MQTT 3.1 and 3.1.1. Their subscriptions have No
+  Local and Retain As Published. A bridge of MQTT 5 asks for both itself, so level 0x85 is refused.
+- If the CONNACK is larger than the Maximum Packet Size of the client, the connection closes without
+  an answer.
+- A topic with more than `mqtt.max_levels` levels is refused. The log names the first one of a
+  connection, and `trellis_mqtt_topics_refused_total` counts all. (Mosquitto closes the connection.)
+
 `tools/conformance_page.py` generates this page from the tests, and a test checks that it is up to
 date.
 """

@@ -65,6 +65,13 @@ class Encoding:
         priority = self.properties(content).get("priority")
         return priority if isinstance(priority, int) else 0
 
+    def is_dead_letter(self) -> bool:
+        """True if the broker has dead-lettered the message, so that its `x-death` is history.
+
+        A publisher can send the header `x-death` too, with any value.
+        """
+        return False
+
 
 class PlainEncoding(Encoding):
     """An encoding whose content is the body itself; the properties are kept beside it."""
@@ -105,6 +112,9 @@ class AmendedEncoding(Encoding):
 
     def priority(self, content: bytes) -> i64:
         return self.source.priority(content)
+
+    def is_dead_letter(self) -> bool:
+        return self.source.is_dead_letter()
 
 
 def amend(encoding: Encoding, headers: Properties, changed: Properties) -> AmendedEncoding:

@@ -17,8 +17,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-#: Largest count of a death. A higher count starts again at 1, because publishers may send the
-#: header with any number.
+#: Largest count of a death. A higher count starts again at 1, so that clients can read it.
 COUNT_MAX: Final = 1 << 32
 
 #: Largest number of copies that one copy of a message becomes, because queues dead-letter it to
@@ -117,8 +116,8 @@ def death_headers(
 ) -> dict[str, object]:
     """Return the headers that the broker adds to a dead letter.
 
-    `headers` are the headers that the message has already. The headers `x-first-death-...` are
-    added only if the message does not have them.
+    `headers` are the headers that earlier deaths have set. The headers `x-first-death-...` are
+    added only if no earlier death has set them.
     """
     changed: dict[str, object] = {"x-death": deaths}
     for which in ("first", "last"):

@@ -86,7 +86,20 @@ class CreditPool:
 
     def __init__(self, credit: i64) -> None:
         self.credit: i64 = credit
+        #: The consumers in the order in which their queues are drained when the pool gets credit.
         self.consumers: dict[Consumer, None] = {}
+
+    def take(self, consumer: Consumer) -> None:
+        """Take one credit for a delivery to `consumer`.
+
+        The consumer that takes the last credit is the last one when the pool gets credit again.
+        Otherwise the queue of the first consumer would take all credit each time, and the other
+        queues would get none.
+        """
+        self.credit -= 1
+        if self.credit <= 0 and consumer in self.consumers:
+            del self.consumers[consumer]
+            self.consumers[consumer] = None
 
     def give_back(self) -> None:
         """Add one credit, because a message was settled.

@@ -697,7 +697,8 @@ class Queue(MessageSource):
         if self.consumers or self.standby:
             cancelling = ConsumerCancellation(self.agenda, self.standby, self.consumers)
             self.consumers, self.standby = NO_CONSUMERS, NO_CONSUMERS
-            cancelling.run()
+            # Not in this call: a client that deletes the queue gets the reply first.
+            cancelling.schedule()
         return purged
 
     def _head(self) -> Message:

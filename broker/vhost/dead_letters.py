@@ -299,7 +299,9 @@ class DeadLetters(QueueMoves):
         assert reason is not None
         properties = message.properties
         headers = _headers_of(properties)
-        deaths = deaths_of(headers)
+        # A publisher's own death headers are no history: they are replaced.
+        history = headers if message.encoding.is_dead_letter() else {}
+        deaths = deaths_of(history)
         copies = copies_of(deaths, reason)
         exchange = message.address.exchange
         keys = [message.address.key, *cc_keys(headers)]
@@ -312,7 +314,7 @@ class DeadLetters(QueueMoves):
             int(publisher.agenda.wall),
             properties.get("expiration"),
         )
-        changes = death_headers(headers, deaths, self._queue.name, reason, exchange)
+        changes = death_headers(history, deaths, self._queue.name, reason, exchange)
         if arguments.dead_letter_key is not None:
             keys = [arguments.dead_letter_key]
             changes[CC] = None

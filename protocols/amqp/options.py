@@ -12,6 +12,8 @@ class AmqpOptions:
     def __init__(self, version: str = "0") -> None:
         #: Version of the broker, sent in connection.start.
         self.version = version
+        #: Name of the product in connection.start, by which some clients choose their behaviour.
+        self.product = "RabbitMQ"
         #: Largest number of channels that a connection may open.
         self.channel_max = 2047
         #: Size of the largest frame, in bytes; at most codec.frames.FRAME_MAX.

@@ -63,6 +63,24 @@ def test_a_dead_letter_and_what_it_replaces_are_one_record(tmp_path: Path) -> No
     world.crash()
 
 
+def test_deaths_before_a_crash_count_and_those_of_a_publisher_do_not(tmp_path: Path) -> None:
+    world = Home(tmp_path)
+    client = world.amqp()
+    client.queue("q", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="q")
+    forged = {"x-death": [{"queue": "q", "reason": "rejected", "count": 7}]}
+    client.publish("", "q", b"x", delivery_mode=2, headers=forged)
+    for count in (1, 2, 3):
+        world.crash()
+        world = Home(tmp_path)
+        client = world.amqp()
+        client.send(B.Get(queue="q"), B.Reject(1, requeue=False))
+        frames = client.send(B.Get(queue="q"))
+        [death] = frames[1].properties.headers["x-death"]
+        assert (death["queue"], death["reason"], death["count"]) == ("q", "rejected", count)
+        world.durable()
+    world.crash()
+
+
 def test_a_dead_letter_is_settled_in_a_queue_that_is_deleted_meanwhile_too(tmp_path: Path) -> None:
     world = Home(tmp_path)
     client = world.amqp()

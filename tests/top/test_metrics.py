@@ -314,8 +314,8 @@ async def test_totals_never_fall_while_everything_comes_and_goes(running: Runnin
     "name", ['quote"d', "back\\slash", "new\nline", "üñí", '{curly="}', " ", "#x"]
 )
 async def test_any_name_makes_a_page_that_can_be_read(running: Running, name: str) -> None:
-    client = await running.amqp()
-    await client.queue(name)
+    # AMQP removes line breaks from names; other ways to declare a queue keep them.
+    running.node.broker.vhosts["/"].declare_queue(name)
     page = await running.scrape("/metrics/per-object")
     assert page.value("rabbitmq_queue_consumers", vhost="/", queue=name) == 0
     assert ("rabbitmq_queue_consumers", (("queue", name), ("vhost", "/"))) in page.samples

@@ -257,6 +257,12 @@ def add_sessions(page: MetricsPage, node: BrokerNode, connected: int) -> None:
         sessions.refused_subscriptions,
     )
     page.counter(
+        "trellis_mqtt_topics_refused",
+        "Total number of topics of publications refused because of mqtt.max_levels. A topic is "
+        "counted again when its route is no longer cached.",
+        node.mqtt.topics.too_deep,
+    )
+    page.counter(
         "trellis_mqtt_sessions_expired",
         "Total number of MQTT sessions expired.",
         sessions.expired,

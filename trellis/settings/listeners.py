@@ -118,6 +118,14 @@ class Amqp(PlainListener, frozen=True, kw_only=True):
             fills=AmqpOptions,
         ),
     ] = AMQP.heartbeat
+    product: Annotated[
+        str,
+        option(
+            "product that clients are told; Celery and kombu share the prefetch count of a worker "
+            "among its queues only if this is RabbitMQ",
+            fills=AmqpOptions,
+        ),
+    ] = AMQP.product
     frame_max: Annotated[
         int,
         option(

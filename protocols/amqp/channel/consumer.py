@@ -133,7 +133,7 @@ class AmqpConsumer(Consumer):
         """Keep the delivery until it is settled; return its delivery tag."""
         self.credit -= 1
         if self.pool is not None:
-            self.pool.credit -= 1
+            self.pool.take(self)
         self.queue.unacked += 1
         self._tally.delivered_manual += 1
         return self._unacked.add(delivery)

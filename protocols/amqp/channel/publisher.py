@@ -150,8 +150,11 @@ class ChannelPublisher:
             )
             if targets is None:
                 return SEARCHING
+            lifetime: i64 = -1
+            if message.expires > 0:
+                lifetime = message.expires - self._vhost.agenda.now
             self.transaction.publish(
-                TransactedPublication(route, targets, message, flags, publication)
+                TransactedPublication(route, targets, message, flags, publication, lifetime)
             )
             return self._cost(route.plan)
         plan = self._vhost.plan_of(self.context, route, message, slot)

@@ -19,6 +19,7 @@ from mypy_extensions import i64
 from broker.access.identity import Identity
 from broker.queues.consumer import Consumer, CreditPool, Delivery, MessageSource
 from broker.queues.queue import Queue
+from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.consumer import AmqpConsumer, ConsumerOwner, reject, requeue, settle
@@ -32,6 +33,7 @@ from protocols.amqp.channel.settlement import (
 )
 from protocols.amqp.channel.transaction import ACKED, REJECTED, REQUEUED, Transaction
 from protocols.amqp.codec.contents import DIRECT, Frames
+from protocols.amqp.codec.frames import encode
 from protocols.amqp.errors import AmqpError
 from protocols.tally import FrontCounters
 from protocols.window import Window
@@ -78,6 +80,8 @@ class ChannelReceiver(ConsumerOwner):
         self.replies: Queue | None = None
         #: The transaction of a channel in transaction mode, otherwise None.
         self.transaction: Transaction | None = None
+        #: Ticket of the last queue.delete on this channel: a basic.cancel follows its reply.
+        self.deletion: Ticket | None = None
         #: True once all consumers are unsubscribed, because the channel ends.
         self._unsubscribed = False
         #: Deliveries whose messages do not fit into a frame of the client, until the channel closes
@@ -233,7 +237,11 @@ class ChannelReceiver(ConsumerOwner):
         return cost + 4 * len(ended)
 
     def _send_cancel(self, consumer: AmqpConsumer) -> None:
-        self._connection.send(self._number, spec.Basic.Cancel(consumer.tag, True))
+        cancel = encode(self._number, spec.Basic.Cancel(consumer.tag, True))
+        if self.deletion is not None:
+            self._connection.reply_when_durable(self.deletion, cancel)
+        else:
+            self._connection.out.write(cancel)
         self._connection.touch()
 
     def _leave_pool(self, consumer: AmqpConsumer) -> None:

@@ -132,7 +132,7 @@ class AmqpStreamConsumer(QueueStreamReader):
             offset: i64 = batch.base + row
             consumer.credit -= 1
             if pool is not None:
-                pool.credit -= 1
+                pool.take(consumer)
             out = outlet.out
             out.write(self._method_head)
             write_i32_be(out, i32(overhead + len(exchange) + len(key)))

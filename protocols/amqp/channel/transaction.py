@@ -27,7 +27,7 @@ REQUEUED: Final = 2
 class TransactedPublication:
     """A message that waits for the commit, with the targets found when it was published."""
 
-    __slots__ = ("flags", "message", "number", "route", "targets")
+    __slots__ = ("flags", "lifetime", "message", "number", "route", "targets")
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class TransactedPublication:
         message: Message,
         flags: i64,
         number: NumberedPublication | None,
+        lifetime: i64,
     ) -> None:
         self.route = route
         self.targets = targets
@@ -43,12 +44,19 @@ class TransactedPublication:
         self.flags: i64 = flags
         #: Publisher and sequence number for deduplication; None if the message has none.
         self.number = number
+        #: Time from the commit to the message's expiry, in ms; -1 for a message without expiry.
+        self.lifetime: i64 = lifetime
 
     def prepare(self, plans: TargetPlans, vhost: VirtualHost) -> None:
-        """Replace the route by a route to the targets that still exist, and prepare the message."""
+        """Replace the route by a route to the targets that still exist, and prepare the message.
+
+        The message begins to age now, because the commit puts it into its queues.
+        """
         old = self.route
         blind = old.blind if isinstance(old, MessageRoute) else []
         route = MessageRoute(old.exchange, [old.key], blind, plans.plan_of(self.targets))
+        if self.lifetime >= 0:
+            self.message.expires = vhost.agenda.now + self.lifetime
         vhost.prepare(route, self.message)
         self.route = route
 

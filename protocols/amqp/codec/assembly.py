@@ -5,7 +5,7 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from protocols.amqp.codec.contents import FIXED_HEADER
-from protocols.amqp.codec.frames import BODY, HEADER
+from protocols.amqp.codec.frames import BODY, HEADER, OVERHEAD
 from protocols.amqp.errors import AmqpError
 
 
@@ -13,10 +13,11 @@ class Assembly:
     """A content that arrives frame by frame, with the arguments of its basic.publish.
 
     `address` is the exchange and routing key as encoded in the method, `flags` are the mandatory
-    and immediate bits of the method.
+    and immediate bits of the method. `frame_max` is the size of the largest frame that receivers
+    with the publisher's frame_max may get, in bytes.
     """
 
-    def __init__(self, address: bytes, flags: i64) -> None:
+    def __init__(self, address: bytes, flags: i64, frame_max: i64) -> None:
         self.address = address
         self.flags: i64 = flags
         #: Size of the missing part of the body, in bytes; -1 until the header frame has arrived.
@@ -24,6 +25,7 @@ class Assembly:
         #: Size of the whole body, in bytes; 0 until the header frame has arrived.
         self.size: i64 = 0
         self._content = bytearray()
+        self._room: i64 = frame_max - OVERHEAD
 
     def add(self, kind: i64, frame: bytes) -> bool:
         """Add a frame; return True if the content is complete. Raises AmqpError."""
@@ -43,6 +45,9 @@ class Assembly:
                 raise AmqpError(501, "body is longer than its content header declares")
             if len(frame) == 8:
                 return False  # An empty body frame is dropped.
+            if len(frame) > self._room + OVERHEAD:
+                self._content += _divided(frame, int(self._room))
+                return self.left == 0
         self._content += frame
         return self.left == 0
 
@@ -55,3 +60,16 @@ class Assembly:
     def content(self) -> bytes:
         """The frames that have arrived, without empty body frames."""
         return bytes(self._content)
+
+
+def _divided(frame: bytes, room: int) -> bytes:
+    """Return the payload of a body frame in frames with payloads of at most `room` bytes.
+
+    A publisher may send a payload of frame_max bytes; a consumer must get no frame above frame_max.
+    """
+    payload = frame[7:-1]
+    parts: list[bytes] = []
+    for at in range(0, len(payload), room):
+        part = payload[at : at + room]
+        parts += [frame[:3], len(part).to_bytes(4, "big"), part, frame[-1:]]
+    return b"".join(parts)

@@ -41,6 +41,8 @@ FIXED_HEADER: Final[i64] = 14
 #: the queue from which the client consumes the replies.
 DIRECT: Final = b"amq.rabbitmq.reply-to"
 
+#: Channel number in the frames of dead letters in the store. Clients cannot publish on it.
+DEAD_LETTER_CHANNEL: Final[i64] = 0
 _TIMESTAMP: Final[i64] = 1 << 6
 
 
@@ -71,6 +73,9 @@ class Frames(Encoding):
     def priority(self, content: bytes) -> i64:
         at = _property_at(content, 0, PRIORITY) if property_flags(content, 0) & PRIORITY else 0
         return content[at] if at > 0 else 0
+
+    def is_dead_letter(self) -> bool:
+        return self.channel == DEAD_LETTER_CHANNEL
 
     def header(self, content: bytes) -> bytes:
         """Return the property flags and properties of a content, as they were received."""
@@ -107,6 +112,9 @@ class EncodedProperties(Encoding):
 
     def priority(self, content: bytes) -> i64:
         return self.source.priority(content)
+
+    def is_dead_letter(self) -> bool:
+        return True
 
 
 class AmqpPropertyCodec(PropertyCodec):

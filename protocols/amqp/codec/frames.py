@@ -27,7 +27,11 @@ HEARTBEAT: Final[i64] = 8
 FRAME_END: Final[i64] = 0xCE
 #: Size of a frame without its payload, in bytes.
 OVERHEAD: Final[i64] = 8
-#: Size of the largest frame that the broker offers, in bytes, overhead included.
+#: Size of the part of a frame before its payload, in bytes.
+FRAME_START: Final[i64] = 7
+#: Size of the largest frame that the broker offers, in bytes. The broker sends no larger frame,
+#: overhead included. Like RabbitMQ, it accepts payloads of this size, because some clients do not
+#: subtract the overhead.
 FRAME_MAX: Final[i64] = 131_072
 #: Smallest limit for frames that a client may choose, in bytes (section 4.2.3).
 FRAME_MIN: Final[i64] = 4_096

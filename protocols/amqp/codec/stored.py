@@ -2,6 +2,10 @@
 
 tag   parameters                     content
 1     channel u16, frame_max u32     frames
+
+The channel of dead letters is 0, which no client can use. So after a restart, the broker still
+tells its own `x-death` from that of a publisher. Older logs hold dead letters with channel 1; their
+`x-death` counts as a publisher's.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from typing import Final
 from broker.messages.message import AT_LEAST_ONCE, AmendedEncoding, Encoding
 from broker.store.codecs import Codec, Codecs
 from protocols.amqp.codec.contents import (
+    DEAD_LETTER_CHANNEL,
     EncodedProperties,
     Frames,
     encoded_content,
@@ -20,8 +25,10 @@ from protocols.amqp.codec.contents import (
 
 TAG: Final = 1
 _PARAMETERS: Final = struct.Struct(">HI")
-#: Encoding of the frames of a message whose properties the broker has changed.
-_DEAD_LETTER: Final = frames_of(1, 128 << 10)
+#: Encodings of the frames of a dead letter, and of another message whose properties the broker has
+#: changed.
+_DEAD_LETTER: Final = frames_of(DEAD_LETTER_CHANNEL, 128 << 10)
+_CHANGED: Final = frames_of(1, 128 << 10)
 
 
 class FrameCodec(Codec):
@@ -29,8 +36,9 @@ class FrameCodec(Codec):
 
     def dump(self, encoding: Encoding, content: bytes) -> tuple[int, bytes, bytes]:
         if isinstance(encoding, (AmendedEncoding, EncodedProperties)):
-            content = encoded_content(encoding, content, _DEAD_LETTER, AT_LEAST_ONCE)
-            encoding = _DEAD_LETTER
+            frames = _DEAD_LETTER if encoding.is_dead_letter() else _CHANGED
+            content = encoded_content(encoding, content, frames, AT_LEAST_ONCE)
+            encoding = frames
         assert isinstance(encoding, Frames)
         return TAG, _PARAMETERS.pack(encoding.channel, encoding.frame_max), content
 

@@ -49,7 +49,7 @@ class ChannelTable:
         if number > handshake.channel_max:
             raise AmqpError(
                 530,
-                f"number of channels opened ({number}) has reached the negotiated channel_max "
+                f"channel number {number} is above the negotiated channel_max "
                 f"({handshake.channel_max})",
             )
         broker = connection.front.broker

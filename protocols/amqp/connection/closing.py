@@ -154,12 +154,7 @@ class Closing:
         while size - position >= OVERHEAD and not self.unreadable:
             length: i64 = i64(read_i32_be(data, position + 3))
             end: i64 = position + length + OVERHEAD
-            if (
-                length < 0
-                or length > frame_max - OVERHEAD
-                or end <= size
-                and data[end - 1] != FRAME_END
-            ):
+            if length < 0 or length > frame_max or end <= size and data[end - 1] != FRAME_END:
                 self.unreadable = True
                 break
             if end > size:

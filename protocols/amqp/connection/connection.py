@@ -45,6 +45,7 @@ from protocols.amqp.codec.frames import (
     ACCESS_REQUEST_OK,
     BODY,
     FRAME_END,
+    FRAME_START,
     HEADER,
     HEARTBEAT,
     HEARTBEAT_FRAME,
@@ -180,11 +181,8 @@ class AmqpConnection(ConnectionInterface):
                 break
             head: i64 = i64(read_i32_be(data, position)) >> 8 & 0xFF_FFFF
             length: i64 = i64(read_i32_be(data, position + 3))
-            if length < 0 or length > self.frame_max - OVERHEAD:
-                self._fail_framing(
-                    f"a frame has a payload of {length & 0xFFFF_FFFF} bytes; "
-                    f"the limit is {self.frame_max - OVERHEAD}"
-                )
+            if length < 0 or length > self.frame_max:
+                self._fail_oversized(length)
                 return size
             end: i64 = position + length + OVERHEAD
             if end > size:
@@ -248,6 +246,12 @@ class AmqpConnection(ConnectionInterface):
             known = self.current_method >= _PUBLISH and self.current_method >> 16 == BASIC
             budget -= (COLD if known else DECLARED) + self.extra_cost
             self.extra_cost = 0
+        else:
+            if size - position == FRAME_START:  # The size is known, and no byte of the payload.
+                announced: i64 = i64(read_i32_be(data, position + 3))
+                if announced < 0 or announced > self.frame_max:
+                    self._fail_oversized(announced)
+                    return size
         if confirming is not None:
             confirming.confirm()
         return position
@@ -374,7 +378,7 @@ class AmqpConnection(ConnectionInterface):
             and method_id == _PUBLISH
             and len(frame) >= _SHORTEST_PUBLISH + OVERHEAD
         ):
-            channel.publisher.assembly = Assembly(frame[13:-2], frame[-2])
+            channel.publisher.assembly = Assembly(frame[13:-2], frame[-2], self.frame_max)
             return
         if channel is not None and method_id == ACCESS_REQUEST:
             self.out.write(method_frame(number, ACCESS_REQUEST_OK))
@@ -450,6 +454,12 @@ class AmqpConnection(ConnectionInterface):
     def fail_connection(self, error: AmqpError) -> None:
         self.channels.confirm()
         self.closing.close(self, "protocol_error", error, self.current_method)
+
+    def _fail_oversized(self, length: i64) -> None:
+        """Close the connection, because a frame announces a payload of `length` bytes."""
+        self._fail_framing(
+            f"a frame has a payload of {length & 0xFFFF_FFFF} bytes; the limit is {self.frame_max}"
+        )
 
     def _fail_framing(self, text: str) -> None:
         """Close the connection, because its input cannot be divided into frames.

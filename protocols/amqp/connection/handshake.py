@@ -28,6 +28,11 @@ GREETING: Final = b"AMQP\x00\x00\x09\x01"
 #: Protocol header of AMQP 0-8, whose clients are offered 0-9-1.
 GREETING_8: Final = b"AMQP\x01\x01\x08\x00"
 MECHANISMS: Final = "PLAIN AMQPLAIN"
+#: Product with whose name the broker also sends RABBITMQ_VERSION instead of its own version.
+RABBITMQ: Final = "RabbitMQ"
+#: The last minor version of RabbitMQ that has `basic.qos` with `global` on all queues, as Trellis
+#: has. kombu 5.7 uses `global` for versions from 3.3 to 3.x only.
+RABBITMQ_VERSION: Final = "3.13.0"
 
 CAPABILITIES: Final = dict.fromkeys(
     (
@@ -100,8 +105,11 @@ class Handshake:
     def _start(self, cluster: str) -> spec.Connection.Start:
         """Return the method connection.start, with the broker's properties and login mechanisms."""
         properties: Any = {
-            "product": "Trellis",
-            "version": self.options.version,
+            "product": self.options.product,
+            "version": RABBITMQ_VERSION
+            if self.options.product == RABBITMQ
+            else self.options.version,
+            "trellis_version": self.options.version,
             "platform": "Python",
             "copyright": "Trellis contributors",
             "information": "Licensed under the Apache License 2.0",

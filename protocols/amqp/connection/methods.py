@@ -43,7 +43,7 @@ _REPLY_QUEUE: Final = DIRECT.decode()
 
 def exchange_declare(channel: Channel, method: spec.Exchange.Declare) -> None:
     """Declare an exchange, or check that it exists (passive)."""
-    name, vhost = method.exchange, channel.vhost
+    name, vhost = _stripped(method.exchange), channel.vhost
     _refuse_default_exchange(name)
     if method.passive:
         vhost.reply_when_durable(vhost.exchange(name), channel.ticket)
@@ -64,29 +64,30 @@ def exchange_declare(channel: Channel, method: spec.Exchange.Declare) -> None:
 
 def exchange_delete(channel: Channel, method: spec.Exchange.Delete) -> None:
     """Delete an exchange."""
-    _refuse_default_exchange(method.exchange)
-    if method.exchange.startswith("amq."):
+    name = _stripped(method.exchange)
+    _refuse_default_exchange(name)
+    if name.startswith("amq."):
         raise AccessRefused(
-            f"deletion of system exchange '{method.exchange}' in vhost '{channel.vhost.name}' "
-            "not allowed"
+            f"deletion of system exchange '{name}' in vhost '{channel.vhost.name}' not allowed"
         )
-    _require(channel, "configure", "exchange", method.exchange)
-    channel.vhost.delete_exchange(method.exchange, method.if_unused, channel.ticket)
+    _require(channel, "configure", "exchange", name)
+    channel.vhost.delete_exchange(name, method.if_unused, channel.ticket)
     _reply(channel, method, spec.Exchange.DeleteOk())
 
 
 def exchange_bind(channel: Channel, method: spec.Exchange.Bind) -> None:
     """Bind an exchange to another exchange."""
     vhost = channel.vhost
-    _refuse_default_exchange(method.destination)
-    _refuse_default_exchange(method.source)
-    _require(channel, "write", "exchange", method.destination)
-    _require(channel, "read", "exchange", method.source)
-    destination = vhost.exchange(method.destination)
-    source = vhost.exchange(method.source)
+    destination_name, source_name = _stripped(method.destination), _stripped(method.source)
+    _refuse_default_exchange(destination_name)
+    _refuse_default_exchange(source_name)
+    _require(channel, "write", "exchange", destination_name)
+    _require(channel, "read", "exchange", source_name)
+    destination = vhost.exchange(destination_name)
+    source = vhost.exchange(source_name)
     _rights(channel).check_binding(source, method.routing_key, destination)
     vhost.bind(
-        method.source,
+        source_name,
         Binding(method.routing_key, destination, arguments=method.arguments),
         channel.ticket,
     )
@@ -96,14 +97,15 @@ def exchange_bind(channel: Channel, method: spec.Exchange.Bind) -> None:
 def exchange_unbind(channel: Channel, method: spec.Exchange.Unbind) -> None:
     """Remove a binding between exchanges. A binding that does not exist is no error."""
     vhost = channel.vhost
-    _refuse_default_exchange(method.destination)
-    _refuse_default_exchange(method.source)
-    _require(channel, "write", "exchange", method.destination)
-    _require(channel, "read", "exchange", method.source)
-    destination = vhost.exchanges.get(method.destination)
+    destination_name, source_name = _stripped(method.destination), _stripped(method.source)
+    _refuse_default_exchange(destination_name)
+    _refuse_default_exchange(source_name)
+    _require(channel, "write", "exchange", destination_name)
+    _require(channel, "read", "exchange", source_name)
+    destination = vhost.exchanges.get(destination_name)
     if destination is not None:
         vhost.unbind(
-            method.source,
+            source_name,
             Binding(method.routing_key, destination, arguments=method.arguments),
             channel.ticket,
         )
@@ -119,26 +121,27 @@ def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
     """Declare a queue, or check that it exists (passive)."""
     vhost = channel.vhost
     owner = channel.connection
-    if _is_reply_queue(method.queue):
-        if method.queue != _REPLY_QUEUE and method.queue not in vhost.replies:
-            raise NotFound(f"no queue '{method.queue}' in vhost '{vhost.name}'")
-        _reply(channel, method, spec.Queue.DeclareOk(method.queue, 0, 1))
+    given = _stripped(method.queue)
+    if _is_reply_queue(given):
+        if given != _REPLY_QUEUE and given not in vhost.replies:
+            raise NotFound(f"no queue '{given}' in vhost '{vhost.name}'")
+        _reply(channel, method, spec.Queue.DeclareOk(given, 0, 1))
         return
     if method.passive:
-        queue = vhost.queue(method.queue or _last_queue(channel), owner)
+        queue = vhost.queue(given or _last_queue(channel), owner)
         queue.touch()
         vhost.reply_when_durable(queue, channel.ticket)
     else:
-        if method.queue.startswith("amq."):
-            raise AccessRefused(f"queue name '{method.queue}' contains reserved prefix 'amq.*'")
-        name = method.queue or f"amq.gen-{owner.front.broker.new_id()}"
+        if given.startswith("amq."):
+            raise AccessRefused(f"queue name '{given}' contains reserved prefix 'amq.*'")
+        name = given or f"amq.gen-{owner.front.broker.new_id()}"
         arguments: Mapping[str, object] = method.arguments or {}
         if method.queue:
             arguments = vhost.with_default_type(
                 name, arguments, method.durable, method.exclusive, method.auto_delete
             )
         # A stream outlives its clients, and later clients would not know a generated name.
-        if not method.queue and arguments.get("x-queue-type") == "stream":
+        if not given and arguments.get("x-queue-type") == "stream":
             raise PreconditionFailed(
                 "Cannot declare a server-named queue for type rabbit_stream_queue"
             )
@@ -162,41 +165,40 @@ def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
 
 def queue_bind(channel: Channel, method: spec.Queue.Bind) -> None:
     """Bind a queue to an exchange."""
-    name, key = _binding(channel, method)
+    exchange, name, key = _binding(channel, method)
     queue = channel.vhost.queue(name, channel.connection)
-    _rights(channel).check_binding(channel.vhost.exchange(method.exchange), key, None)
-    channel.vhost.bind(
-        method.exchange, Binding(key, queue, arguments=method.arguments), channel.ticket
-    )
+    _rights(channel).check_binding(channel.vhost.exchange(exchange), key, None)
+    channel.vhost.bind(exchange, Binding(key, queue, arguments=method.arguments), channel.ticket)
     _reply(channel, method, spec.Queue.BindOk())
 
 
 def queue_unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
     """Remove a binding of a queue. A binding that does not exist is no error."""
-    name, key = _binding(channel, method)
+    exchange, name, key = _binding(channel, method)
     if name in channel.vhost.queues:
         queue = channel.vhost.queue(name, channel.connection)
         channel.vhost.unbind(
-            method.exchange, Binding(key, queue, arguments=method.arguments), channel.ticket
+            exchange, Binding(key, queue, arguments=method.arguments), channel.ticket
         )
     else:
         channel.vhost.reply_when_all_durable(channel.ticket)
     _reply(channel, method, spec.Queue.UnbindOk())
 
 
-def _binding(channel: Channel, method: spec.Queue.Bind | spec.Queue.Unbind) -> tuple[str, str]:
-    """Return the queue name and the routing key of a binding that a client changes.
+def _binding(channel: Channel, method: spec.Queue.Bind | spec.Queue.Unbind) -> tuple[str, str, str]:
+    """Return the exchange, the queue and the routing key of a binding that a client changes.
 
     Raises AccessRefused if the user may not change the binding, NotFound if the client names no
     queue and the channel has declared none.
     """
-    _refuse_default_exchange(method.exchange)
-    name = method.queue or _last_queue(channel)
+    exchange, given = _stripped(method.exchange), _stripped(method.queue)
+    _refuse_default_exchange(exchange)
+    name = given or _last_queue(channel)
     _require(channel, "write", "queue", name)
-    _require(channel, "read", "exchange", method.exchange)
+    _require(channel, "read", "exchange", exchange)
     # If the client names neither queue nor key, the queue declared last is bound under its own name
     # (section 1.7.2.3).
-    return name, method.routing_key or ("" if method.queue else name)
+    return exchange, name, method.routing_key or ("" if given else name)
 
 
 def queue_purge(channel: Channel, method: spec.Queue.Purge) -> None:
@@ -213,7 +215,7 @@ def queue_purge(channel: Channel, method: spec.Queue.Purge) -> None:
 
 def queue_delete(channel: Channel, method: spec.Queue.Delete) -> None:
     """Delete a queue. A queue that does not exist is no error."""
-    name = method.queue or _last_queue(channel)
+    name = _stripped(method.queue) or _last_queue(channel)
     _require(channel, "configure", "queue", name)
     purged = 0
     if name in channel.vhost.queues or name in channel.vhost.inboxes:
@@ -222,6 +224,7 @@ def queue_delete(channel: Channel, method: spec.Queue.Delete) -> None:
             queue, method.if_unused, method.if_empty, channel.ticket
         )
         channel.connection.exclusive_queues.discard(queue)
+        channel.receiver.deletion = channel.ticket
     else:
         channel.vhost.reply_when_all_durable(channel.ticket)
     _reply(channel, method, spec.Queue.DeleteOk(purged))
@@ -447,6 +450,14 @@ def _permitted_queue(channel: Channel, name: str, operation: str) -> Queue:
     name = name or _last_queue(channel)
     _require(channel, operation, "queue", name)
     return channel.vhost.queue(name, channel.connection)
+
+
+def _stripped(name: str) -> str:
+    """Return the name of a queue or exchange without line breaks.
+
+    RabbitMQ removes CR and LF in declare, delete, bind and unbind, and in no other method.
+    """
+    return name.replace("\n", "").replace("\r", "")
 
 
 def _refuse_default_exchange(exchange: str) -> None:

@@ -35,6 +35,8 @@ LEVEL_31: Final = 3
 LEVEL_311: Final = 4
 LEVEL_5: Final = 5
 _NAMES: Final = {LEVEL_31: b"MQIsdp", LEVEL_311: b"MQTT", LEVEL_5: b"MQTT"}
+#: The bit that bridges set in levels 3 and 4 (0x83, 0x84), as in Mosquitto.
+_BRIDGE: Final = 0x80
 #: The session expiry interval of a session that never expires.
 NEVER: Final = 0xFFFFFFFF
 
@@ -81,8 +83,12 @@ class Connect:
         user: str | None,
         password: bytes | None,
         properties: Properties5,
+        bridge: bool = False,
     ) -> None:
         self.level = level
+        #: True for a bridge of level 3 or 4: its subscriptions have No Local and Retain As
+        #: Published, which these levels lack.
+        self.bridge = bridge
         self.keep_alive = keep_alive
         self.clean = clean
         self.client_id = client_id
@@ -146,9 +152,11 @@ def read_connect(reader: PacketReader) -> Connect:
     name, level = reader.binary(), reader.byte()
     if name not in (b"MQTT", b"MQIsdp"):
         raise MalformedPacket("CONNECT has an unknown protocol name")  # [MQTT-3.1.2-1]
+    bridge = level in (LEVEL_31 | _BRIDGE, LEVEL_311 | _BRIDGE)
+    if bridge:
+        level -= _BRIDGE
     if _NAMES.get(level) != name:
-        # [MQTT-3.1.2-2]: a client of a level above 5 can read a refusal of level 5. Some bridges
-        # set bit 7 of the level, and connect again without that bit.
+        # [MQTT-3.1.2-2]: a client of a level above 5 can read a refusal of level 5.
         raise UnacceptableVersion(LEVEL_5 if level & 127 > LEVEL_311 else LEVEL_311)
     flags, keep_alive = reader.byte(), reader.two_bytes()
     qos, has_will, has_user, has_password = flags >> 3 & 3, flags & 4, flags & 128, flags & 64
@@ -156,6 +164,7 @@ def read_connect(reader: PacketReader) -> Connect:
     # name below level 5 [MQTT-3.1.2-22 of 3.1.1].
     if (
         flags & 1
+        and level > LEVEL_31  # MQTT 3.1 has no rule for the reserved flag.
         or qos == 3
         or not has_will
         and flags & 0x38
@@ -181,7 +190,9 @@ def read_connect(reader: PacketReader) -> Connect:
     user = reader.text() if has_user else None
     password = reader.binary() if has_password else None
     reader.end()
-    return Connect(level, keep_alive, bool(flags & 2), client_id, will, user, password, properties)
+    return Connect(
+        level, keep_alive, bool(flags & 2), client_id, will, user, password, properties, bridge
+    )
 
 
 def topic_name(name: str) -> str:

@@ -38,6 +38,9 @@ class MqttTopics:
     def __init__(self, max_levels: int, no_subscribe: list[str]) -> None:
         self.max_levels = max_levels
         self.no_subscribe = no_subscribe
+        #: Number of new routes that were refused because the topic has more than `max_levels`
+        #: levels.
+        self.too_deep = 0
 
     def resolve(self, context: PublishContext, topic: bytes, slot: SearchSlot) -> Route | None:
         """Return a new route for a topic name for which the publish context has no route yet.
@@ -48,8 +51,14 @@ class MqttTopics:
         name = topic_name(decoded(topic))
         route = context.resolve(topic, EXCHANGE, swap(name), slot)
         if route is not None and not self.serves(name):
+            reason = "it is reserved"
+            if name.count("/") >= self.max_levels:
+                self.too_deep += 1
+                reason = f"it has more than mqtt.max_levels = {self.max_levels} levels"
             # This plan is not interned: no binding changes it, so it never becomes stale.
-            route.plan = refused(AccessRefused(f"topic '{name[:200]}' cannot be published to"))
+            route.plan = refused(
+                AccessRefused(f"topic '{name[:200]}' cannot be published to: {reason}")
+            )
         return route
 
     def serves(self, name: str) -> bool:

@@ -92,12 +92,13 @@ def last_packet(
 
     `packet` is NO_PACKET, CONNACK_PACKET or DISCONNECT_PACKET. `return_code` is for a CONNACK of
     level 3 or 4 (0: none fits), `reason_code` and `text` are for level 5. `size_max` is the
-    client's Maximum Packet Size in bytes (0: no limit). A DISCONNECT above it is returned without
-    the text, or not at all [MQTT-3.14.2-3].
+    client's Maximum Packet Size in bytes (0: no limit). A CONNACK above it is not returned
+    [MQTT-3.1.2-24], a DISCONNECT is returned without the text, or not at all [MQTT-3.14.2-3].
     """
     if packet == CONNACK_PACKET:
         if level == LEVEL_5:
-            return connack5(False, reason_code, Properties5())
+            refusal = connack5(False, reason_code, Properties5())
+            return refusal if size_max == 0 or len(refusal) <= size_max else b""
         return connack(False, return_code) if return_code else b""
     if packet == DISCONNECT_PACKET and level == LEVEL_5:
         full = disconnect5(reason_code, reason_string(text) if text else None)

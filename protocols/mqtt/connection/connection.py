@@ -91,6 +91,8 @@ class MqttConnection(SessionConnection):
         self.state = AWAITING_CONNECT
         #: The protocol level; 0 before the CONNECT.
         self.level = 0
+        #: True for a bridge of level 3 or 4 (codec/connect.py).
+        self.bridge = False
         self.replies = PublishReplies(self)
         #: The client's identity for all virtual hosts; `context.identity` is its identity in
         #: `vhost`.

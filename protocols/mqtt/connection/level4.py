@@ -7,6 +7,7 @@ from mypy_extensions import i64
 from broker.routing.publish_context import PublishContext
 from broker.store.contract import Ticket
 from protocols.connection import COLD
+from protocols.mqtt.codec.connect import LEVEL_31
 from protocols.mqtt.codec.packets import (
     DISCONNECT,
     PINGREQ,
@@ -45,6 +46,10 @@ class Level4Handler(PacketHandler):
         reader = PacketReader(body)
         if first >> 4 == PUBLISH:
             return self.on_publish(session, context, first, reader)
+        if connection.level == LEVEL_31:
+            # MQTT 3.1 has no rule for these flags; its clients set DUP when they send again.
+            kind = first >> 4
+            first = kind << 4 | (2 if kind in (PUBREL, SUBSCRIBE, UNSUBSCRIBE) else 0)
         if first == PUBACK << 4:
             reader.packet_id()  # No publication is in flight under this identifier.
             reader.end()

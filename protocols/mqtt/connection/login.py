@@ -74,7 +74,12 @@ from protocols.mqtt.connection.level4 import Level4Handler
 from protocols.mqtt.connection.level5 import Level5Handler
 from protocols.mqtt.connection.reauthorization import apply_identity
 from protocols.mqtt.connection.service import NAMES
-from protocols.mqtt.session.publish_writer import Level4Writer, Level5Writer, PublishWriter
+from protocols.mqtt.session.publish_writer import (
+    BridgeWriter,
+    Level4Writer,
+    Level5Writer,
+    PublishWriter,
+)
 from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.wills import will_of
 
@@ -168,6 +173,9 @@ class Login(InputHandler):
             return
         connection.state = AUTHENTICATING
         connection.level = connect.level
+        connection.bridge = connect.bridge
+        largest = connect.maximum_packet_size
+        connection.send_max = largest if largest < PACKET_MAX else 0
         connection.keep_alive = connect.keep_alive
         if (
             connect.level < LEVEL_5
@@ -292,6 +300,15 @@ class Login(InputHandler):
         connection, service = self._connection, self._service
         client_id = connect.client_id or f"auto-{service.broker.new_id()}"
         expiry = service.sessions.granted(connect.expiry)
+        granted = Properties5()
+        if connection.level == LEVEL_5:
+            granted = self._granted(connect, client_id, expiry, data)
+            if 0 < connection.send_max < len(connack5(True, SUCCESS, granted)):
+                # [MQTT-3.1.2-24]: the client could not read the CONNACK.
+                connection.vhost.contexts.leave(context)
+                connection.abort("too_large")
+                connection.touch()
+                return
         ticket = connection.ticket()
         session = self._take_over(connect, client_id, expiry, context, identity, ticket)
         present = session is not None
@@ -313,17 +330,16 @@ class Login(InputHandler):
         connection.state = OPENING
         if connection.level == LEVEL_5:
             connection.handler = Level5Handler(connection, connect.expiry, self._authentication)
-            answer = connack5(present, SUCCESS, self._granted(connect, client_id, expiry, data))
-            largest = connect.maximum_packet_size
-            connection.send_max = largest if largest < PACKET_MAX else 0
+            answer = connack5(present, SUCCESS, granted)
             writer: PublishWriter = Level5Writer(
                 connection, connection.agenda, connection.send_max, connect.topic_alias_maximum
             )
             session.receive_maximum = min(service.options.receive_maximum, connect.receive_maximum)
         else:
             connection.handler = Level4Handler(connection)
-            writer = Level4Writer(connection)
-            answer = connack(present, ACCEPTED)
+            writer = BridgeWriter(connection) if connection.bridge else Level4Writer(connection)
+            # The byte is reserved in MQTT 3.1.
+            answer = connack(present and connection.level > LEVEL_31, ACCEPTED)
             session.receive_maximum = service.options.receive_maximum
         self._connect = None
         self._authentication = None

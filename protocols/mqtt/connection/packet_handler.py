@@ -28,6 +28,7 @@ from broker.messages.message import (
     Message,
 )
 from broker.routing.plan import Plan
+from broker.routing.plan_search import SearchSlot
 from broker.routing.publish_context import PublishContext
 from broker.routing.relay import EMPTY_RELAY, Relay
 from broker.routing.route import Route
@@ -54,6 +55,8 @@ from protocols.mqtt.session.session import Session
 #: Size of the longest fixed header in bytes: type and flags, and the remaining length.
 FIXED_HEADER_MAX: Final[i64] = 5
 _PUBLISH_0: Final[i64] = PUBLISH << 4
+#: Size of the part of a refused topic that the log shows, in bytes.
+LOGGED_TOPIC: Final = 200
 _PUBLISH_1: Final[i64] = PUBLISH << 4 | AT_LEAST_ONCE << 1
 _PUBACK: Final[i64] = PUBACK << 4
 _PUBREC: Final[i64] = PUBREC << 4
@@ -83,6 +86,8 @@ class PacketHandler(InputHandler):
         self.service = connection.service
         self.replies = connection.replies
         self._topics = connection.service.topics
+        #: True once a topic with too many levels is logged: the log gets one line for a connection.
+        self._logged_depth = False
         self._has_properties = has_properties
         self._slow_mask: i64 = _SLOW_5 if has_properties else _SLOW_4
 
@@ -261,7 +266,28 @@ class PacketHandler(InputHandler):
         If a route is returned, the caller must call `end_search` of the connection: after `plan_of`
         if the message takes the slow path, otherwise at once.
         """
-        return self._topics.resolve(context, topic, self.connection.search_slot())
+        return self._resolve_in(context, topic, self.connection.search_slot())
+
+    def _resolve_in(self, context: PublishContext, topic: bytes, slot: SearchSlot) -> Route | None:
+        """Return what `MqttTopics.resolve` returns; log a topic that has too many levels."""
+        topics = self._topics
+        before = topics.too_deep
+        route = topics.resolve(context, topic, slot)
+        if topics.too_deep > before and not self._logged_depth:
+            self._logged_depth = True
+            connection = self.connection
+            self.service.log(
+                "topic_refused",
+                {
+                    "user": connection.user,
+                    "client_id": connection.client_id,
+                    "topic": topic[:LOGGED_TOPIC].decode(errors="replace"),
+                    "note": f"the topic has more than mqtt.max_levels = {topics.max_levels} "
+                    "levels: raise the setting or shorten the topic. Further topics of this "
+                    "connection are counted only",
+                },
+            )
+        return route
 
     def _send(self, run: Relay, count: i64, data: bytes, start: i64, end: i64) -> None:
         """Send the `count` packets in data[start:end] to the subscribers of the relay `run`.
@@ -376,7 +402,7 @@ class PacketHandler(InputHandler):
                 RECEIVE_MAXIMUM_EXCEEDED,
             )  # [MQTT-3.3.4-7]
         slot = connection.search_slot()
-        route = context.routes.get(topic) or self._topics.resolve(context, topic, slot)
+        route = context.routes.get(topic) or self._resolve_in(context, topic, slot)
         if route is None:
             return SEARCHING
         message = _message(route, properties, reader.rest(), first)

@@ -322,9 +322,10 @@ class SubscribeTask(SubscriptionChange):
         arguments: dict[str, object] = {}
         if self._identifier:
             arguments[IDENTIFIER] = self._identifier
-        if request.no_local:
+        bridge = self._connection.bridge
+        if request.no_local or bridge:
             arguments[NO_LOCAL] = True
-        if request.retain_as_published:
+        if request.retain_as_published or bridge:
             arguments[AS_PUBLISHED] = True
         if partly:
             arguments[PARTLY] = True

@@ -42,7 +42,8 @@ class PublishWriter:
 
     def __init__(self, outlet: Outlet) -> None:
         self.outlet = outlet
-        #: The options of the session's subscriptions, for level 5; None if there are none.
+        #: The options of the session's subscriptions, for level 5 and bridges; None if there are
+        #: none.
         self.options: SessionOptions | None = None
 
     @property
@@ -77,6 +78,24 @@ class Level4Writer(PublishWriter):
         if not outlet.dirty:
             outlet.touch()
         return True
+
+
+class BridgeWriter(Level4Writer):
+    """The writer for bridges of protocol levels 3 and 4, whose subscriptions have Retain As
+    Published.
+    """
+
+    def write(self, message: Message, qos: i64, packet_id: i64, flags: i64) -> bool:
+        options, encoding = self.options, message.encoding
+        if options is not None and not isinstance(message, Addressed) and encoding is not PLAIN:
+            retained_by_publisher = (
+                encoding.retain
+                if isinstance(encoding, MqttEncoding)
+                else wants_retain(message.properties)
+            )
+            if retained_by_publisher and options.of(message.address.topic).as_published:
+                flags |= RETAIN
+        return super().write(message, qos, packet_id, flags)
 
 
 class Level5Writer(PublishWriter):

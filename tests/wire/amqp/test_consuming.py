@@ -88,10 +88,24 @@ def test_a_consumer_hears_that_its_queue_is_gone_if_its_client_can(notify: bool)
     ]
 
 
-def test_a_consumer_that_deletes_its_own_queue_hears_cancel_before_delete_ok() -> None:
-    client = filled(0)
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_client_that_deletes_its_own_queue_gets_delete_ok_before_cancel(durable: bool) -> None:
+    client = filled(0, durable=durable)
+    client.send(*[B.Consume(queue="q", consumer_tag=str(tag)) for tag in range(3)])
+    client.world.slow_disk = True
+    got = names(client.send(Q.Delete(queue="q")))
+    assert got == ([] if durable else ["Queue.DeleteOk", *["Basic.Cancel"] * 3])
+    client.world.slow_disk = False
+    client.world.settle(client.connection)
+    got += names(client.read())
+    assert got == ["Queue.DeleteOk", *["Basic.Cancel"] * 3]
+
+
+def test_a_client_that_deletes_its_own_queue_without_a_reply_gets_cancel() -> None:
+    client = filled(0, durable=True)
     client.send(B.Consume(queue="q", consumer_tag="t"))
-    assert names(client.send(Q.Delete(queue="q"))) == ["Basic.Cancel", "Queue.DeleteOk"]
+    assert names(client.send(Q.Delete(queue="q", nowait=True))) == ["Basic.Cancel"]
+    assert names(client.send(Q.Declare(queue="q"))) == ["Queue.DeclareOk"]
 
 
 def test_a_consumer_elsewhere_hears_that_an_exclusive_consumer_is_alone() -> None:

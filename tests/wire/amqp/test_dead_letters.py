@@ -289,3 +289,52 @@ def test_a_dead_letter_may_push_another_one_out_of_its_own_queue() -> None:
     assert not client.world.broker.vhosts["/"].moves
     assert got(client, "q")[-1].payload == b"rejected"
     assert client.world.queue("q").depth == 0
+
+
+def test_death_headers_of_a_publisher_are_no_history() -> None:
+    """RabbitMQ 4 replaces them; RabbitMQ 3 counted on."""
+    client = buried(x_max_length=0)
+    forged = {
+        "x-death": [{"queue": "q", "reason": "maxlen", "count": 7}, {"queue": "graves"}],
+        "x-first-death-queue": "forged",
+        "x-first-death-reason": "forged",
+        "x-first-death-exchange": "forged",
+        "kept": 1,
+    }
+    client.publish("", "q", b"x", headers=forged)
+    headers = properties(client.send(B.Get(queue="graves", no_ack=True))).headers
+    [death] = headers["x-death"]
+    assert (death["queue"], death["reason"], death["count"]) == ("q", "maxlen", 1)
+    assert [headers[f"x-first-death-{what}"] for what in ("queue", "reason")] == ["q", "maxlen"]
+    assert headers["kept"] == 1
+
+
+def test_a_publisher_cannot_make_a_dead_letter_seem_to_go_round() -> None:
+    client = buried(x_max_length=0)
+    client.publish("", "q", b"x", headers={"x-death": [{"queue": "graves", "reason": "expired"}]})
+    assert client.world.queue("graves").depth == 1
+    client.world.fates()
+
+
+@pytest.mark.parametrize("between", ["nothing", "delayed exchange"])
+def test_the_broker_counts_its_own_deaths_on(between: str) -> None:
+    client = World().amqp()
+    client.send(
+        X.Declare(
+            exchange="slow",
+            exchange_type="x-delayed-message",
+            arguments={"x-delayed-type": "fanout"},
+        )
+    )
+    exchange = "" if between == "nothing" else "slow"
+    client.queue("q", x_dead_letter_exchange=exchange, x_dead_letter_routing_key="q")
+    client.send(Q.Bind(queue="q", exchange="slow"))
+    client.publish("", "q", b"x", headers={"x-delay": 5, "x-death": [{"queue": "q", "count": 9}]})
+    for count in (1, 2, 3):
+        [got, *_] = client.send(B.Get(queue="q"))
+        client.send(B.Reject(got.delivery_tag, requeue=False))
+        client.world.sleep(5)
+        frames = client.send(B.Get(queue="q"))
+        [death] = properties(frames).headers["x-death"]
+        assert (death["queue"], death["reason"], death["count"]) == ("q", "rejected", count)
+        client.send(B.Nack(frames[0].delivery_tag, requeue=True))

@@ -411,3 +411,51 @@ def test_a_connection_forgets_exclusive_queues_that_have_expired() -> None:
     client.connection.on_closed()
     world.settle()
     assert not world.vhost.queues
+
+
+def test_line_breaks_are_removed_from_the_names_of_declarations_and_bindings() -> None:
+    """Each name is written with other line breaks, so that only the name without them can match."""
+    client = World().amqp()
+    vhost = client.world.vhost
+    declared = client.send(
+        spec.Queue.Declare(queue="a\nb\r"), spec.Exchange.Declare(exchange="\r\nx\ny")
+    )
+    assert names(declared) == ["Queue.DeclareOk", "Exchange.DeclareOk"]
+    assert declared[0].queue == "ab" and "ab" in vhost.queues and "xy" in vhost.exchanges
+    passive = client.send(
+        spec.Queue.Declare(queue="\nab", passive=True),
+        spec.Exchange.Declare(exchange="x\ry", passive=True),
+    )
+    assert names(passive) == ["Queue.DeclareOk", "Exchange.DeclareOk"]
+    client.send(
+        spec.Queue.Bind(queue="a\rb", exchange="xy\n", routing_key="k\n"),
+        spec.Exchange.Bind(destination="x\ny", source="amq.\nfanout"),
+    )
+    assert [one.key for one in vhost.exchanges["xy"]] == ["k\n"]
+    assert [one.destination.name for one in vhost.exchanges["amq.fanout"]] == ["xy"]
+    client.send(
+        spec.Queue.Unbind(queue="ab\n", exchange="x\ny", routing_key="k\n"),
+        spec.Exchange.Unbind(destination="xy\n", source="amq.fa\rnout"),
+    )
+    assert not list(vhost.exchanges["xy"]) and not list(vhost.exchanges["amq.fanout"])
+    client.send(spec.Queue.Delete(queue="a\nb"), spec.Exchange.Delete(exchange="x\ny"))
+    assert "ab" not in vhost.queues and "xy" not in vhost.exchanges
+
+
+def test_a_queue_name_of_line_breaks_asks_for_a_generated_name() -> None:
+    client = World().amqp()
+    assert client.send(spec.Queue.Declare(queue="\r\n"))[0].queue.startswith("amq.gen-")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        spec.Queue.Purge(queue="a\nb"),
+        spec.Basic.Consume(queue="a\nb"),
+        spec.Basic.Get(queue="a\nb"),
+    ],
+)
+def test_other_methods_take_line_breaks_in_names_as_they_are(method: Any) -> None:
+    client = World().amqp()
+    client.queue("ab")
+    assert refusal(client.send(method))[1] == 404

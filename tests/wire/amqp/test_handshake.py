@@ -89,12 +89,22 @@ def test_start_names_version_mechanisms_locales_and_every_capability() -> None:
         "information",
         "platform",
         "product",
+        "trellis_version",
         "version",
     ]
     assert (start.server_properties["product"], start.server_properties["version"]) == (
-        "Trellis",
-        "1.2.3",
+        "RabbitMQ",
+        "3.13.0",
     )
+    assert start.server_properties["trellis_version"] == "1.2.3"
+
+
+def test_another_product_is_sent_with_the_version_of_the_broker() -> None:
+    options = AmqpOptions("1.2.3")
+    options.product = "Trellis"
+    [start] = unmarshal(Raw(World(amqp=options)).say(GREETING))
+    sent = start.server_properties
+    assert (sent["product"], sent["version"]) == ("Trellis", "1.2.3")
 
 
 # -- tuning
@@ -165,7 +175,7 @@ def test_a_channel_above_the_negotiated_number_is_refused_with_530() -> None:
     assert refusal(raw.call(spec.Channel.Open(), channel=4)) == (
         "connection",
         530,
-        "NOT_ALLOWED - number of channels opened (4) has reached the negotiated channel_max (3)",
+        "NOT_ALLOWED - channel number 4 is above the negotiated channel_max (3)",
         20,
         10,
     )

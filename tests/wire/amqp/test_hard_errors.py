@@ -288,10 +288,7 @@ HARD: list[tuple[Any, int, str, int, int]] = [
     (
         marshal(2048, spec.Channel.Open()),
         530,
-        (
-            "NOT_ALLOWED - number of channels opened (2048) has reached the negotiated channel_max "
-            "(2047)"
-        ),
+        "NOT_ALLOWED - channel number 2048 is above the negotiated channel_max (2047)",
         20,
         10,
     ),
@@ -358,14 +355,14 @@ def test_a_hard_error_ends_the_connection_and_gives_back_what_it_held(
 @pytest.mark.parametrize(
     ("broken", "text"),
     [
-        (frame(1, 1, bytes(131_065)), "a frame has a payload of 131065 bytes; the limit is 131064"),
+        (frame(1, 1, bytes(131_073)), "a frame has a payload of 131073 bytes; the limit is 131072"),
         (
             b"\x01\0\1\xff\xff\xff\xff" + bytes(50),
-            "a frame has a payload of 4294967295 bytes; the limit is 131064",
+            "a frame has a payload of 4294967295 bytes; the limit is 131072",
         ),
         (
             b"\x01\0\1\x80\0\0\0" + bytes(50),
-            "a frame has a payload of 2147483648 bytes; the limit is 131064",
+            "a frame has a payload of 2147483648 bytes; the limit is 131072",
         ),
         (method(1, 50, 10, bytes(40))[:-1] + b"\xcd", "frame does not end with byte 206"),
     ],
@@ -386,6 +383,25 @@ def test_what_follows_a_broken_frame_is_not_heard_however_it_is_cut(
     client.connection.receive_data(marshal(0, spec.Connection.CloseOk()))
     client.connection.advance(client.connection.deadline)
     assert client.connection.finished and client.connection.reason == "protocol_error"
+
+
+@pytest.mark.parametrize(
+    "before", [b"", publication("", "x", b"y"), marshal(1, Q.Declare(queue="q"))]
+)
+def test_an_oversized_frame_is_refused_at_its_seventh_byte(before: bytes) -> None:
+    client = World().amqp()
+    start = b"\x01\0\1" + (131_073).to_bytes(4, "big")
+    client.connection.receive_data(before + start[:6])
+    assert "Connection.Close" not in names(client.read())
+    client.connection.receive_data(start[6:])
+    text = "FRAME_ERROR - a frame has a payload of 131073 bytes; the limit is 131072"
+    assert refusal(client.read()) == ("connection", 501, text, 0, 0)
+
+
+def test_the_seventh_byte_of_a_permitted_frame_is_no_error() -> None:
+    client = World().amqp()
+    client.connection.receive_data(b"\x01\0\1" + (131_072).to_bytes(4, "big"))
+    assert client.read() == [] and not client.connection.finished
 
 
 def test_a_broken_frame_is_not_about_the_method_before_it() -> None:

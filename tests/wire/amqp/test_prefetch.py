@@ -169,6 +169,36 @@ def test_global_prefetch_wakes_consumers_of_other_queues() -> None:
     assert bodies(client.send(B.Ack(1))) == [10]
 
 
+@pytest.mark.parametrize("multiple", [True, False])
+@pytest.mark.parametrize("prefetch", [1, 3, 10, 33])
+@pytest.mark.parametrize("waiting", [("a", "b", "c"), ("a", "empty", "b", "c")])
+def test_the_queues_of_a_channel_share_the_global_prefetch_fairly(
+    waiting: tuple[str, ...], prefetch: int, multiple: bool
+) -> None:
+    client = World().amqp()
+    for name in waiting:
+        client.queue(name)
+        for _ in range(100 if name != "empty" else 0):
+            client.publish("", name, b"x")
+    client.send(B.Qos(prefetch_count=prefetch, global_=True))
+    got = deliveries(client.send(*[B.Consume(queue=name, consumer_tag=name) for name in waiting]))
+    counts = dict.fromkeys(("a", "b", "c"), 0)
+    taken = 0
+    while taken < 99:
+        assert got
+        for one in got:
+            counts[one.tag] += 1
+        taken += len(got)
+        if multiple:
+            got = deliveries(client.send(B.Ack(taken, multiple=True)))
+        else:
+            first = taken - len(got) + 1
+            acks = [B.Ack(number) for number in range(first, taken + 1)]
+            got = deliveries(client.send(*acks))
+    assert max(counts.values()) - min(counts.values()) <= prefetch
+    assert min(counts.values()) >= 99 // 3 - prefetch // 2 - 1
+
+
 def test_no_ack_consumers_stand_outside_the_global_prefetch_and_leave_nothing_behind() -> None:
     client = filled(10)
     client.send(B.Qos(prefetch_count=1, global_=True))

@@ -165,6 +165,29 @@ def test_publications_are_checked_at_once() -> None:
     assert depth(client) == 0
 
 
+@pytest.mark.parametrize("delivery_mode", [1, 2])
+def test_a_message_with_expiration_begins_to_age_at_the_commit(delivery_mode: int) -> None:
+    client = transacting()
+    world = client.world
+    client.queue("kept", durable=True)
+    client.publish("", "kept", b"x", expiration="1000", delivery_mode=delivery_mode)
+    world.sleep(5_000)
+    assert names(client.send(T.Commit())) == ["Tx.CommitOk"]
+    world.sleep(999)
+    assert world.queue("kept").depth == 1
+    world.sleep(1)
+    assert world.queue("kept").depth == 0 and world.copies() == {"expired": 1}
+
+
+def test_a_message_whose_expiration_is_0_expires_at_the_commit() -> None:
+    client = transacting()
+    client.publish("", "q", b"x", expiration="0")
+    client.world.sleep(5_000)
+    client.send(T.Commit())
+    client.world.sleep(0)
+    assert depth(client) == 0 and client.world.copies() == {"expired": 1}
+
+
 def test_an_exchange_that_goes_before_the_commit_takes_only_its_own_with_it() -> None:
     client = transacting()
     other = client.world.amqp()

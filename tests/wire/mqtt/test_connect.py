@@ -18,8 +18,11 @@ from tests.wire.mqtt.client import (
     binary,
     connect,
     here,
+    pubcomp,
     suback,
     subscribe,
+    unsuback,
+    unsubscribe,
 )
 
 _HEAD = text("MQTT") + b"\x04"
@@ -122,8 +125,9 @@ def test_a_malformed_connect_closes_the_connection_without_an_answer(
         (b"MQTT", 3),
         (b"MQTT", 0),
         (b"MQIsdp", 4),
-        (b"MQTT", 0x84),
-        (b"MQIsdp", 0x83),
+        (b"MQTT", 0x83),
+        (b"MQIsdp", 0x84),
+        (b"MQTT", 0x85),
         (b"MQTT", 6),
         (b"MQTT", 255),
         (b"MQIsdp", 5),
@@ -136,6 +140,57 @@ def test_another_version_is_told_so_and_turned_away(
     client = Client(world, connect("c", name=name, level=level))
     assert client.greeting == (b"\x20\x03\x00\x84\x00" if level & 127 >= 5 else b"\x20\x02\x00\x01")
     assert client.closed == "unacceptable_version"
+
+
+@pytest.mark.parametrize(("name", "level"), [(b"MQIsdp", 0x83), (b"MQTT", 0x84)])
+def test_a_bridge_gets_no_messages_of_its_own_and_retain_as_published(
+    name: bytes, level: int
+) -> None:
+    world = World()
+    bridge = Client(world, connect("bridge", name=name, level=level))
+    assert bridge.greeting == ACCEPTED
+    writer = Client(world, connect("writer"))
+    assert bridge.send(subscribe(1, ("a/#", 0))) == suback(1, 0)
+    retained = mqtt_publish("a/b", b"x", flags=RETAIN)
+    assert bridge.send(mqtt_publish("a/b", b"own"), retained) == b""
+    writer.send(retained)
+    assert bridge.read() == retained
+    plain = Client(world, connect("plain"))
+    plain.send(subscribe(1, ("a/c", 0)))
+    assert plain.send(mqtt_publish("a/c", b"own", flags=RETAIN)) == mqtt_publish("a/c", b"own")
+
+
+def test_3_1_ignores_the_reserved_connect_flag_and_leaves_the_connack_byte_0() -> None:
+    """MQTT 3.1 has no rule for them. Mosquitto does the same."""
+    world = World()
+    for _ in range(2):
+        client = Client(world, packet(0x10, binary(b"MQIsdp") + b"\x03\x01\0\x3c" + text("c")))
+        assert client.greeting == ACCEPTED
+        client.vanish()
+    assert world.mqtt_front.sessions.find(world.vhost, "c") is not None
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        (b"\x8a" + subscribe(1, ("a", 0))[1:], suback(1, 0)),
+        (b"\x80" + subscribe(1, ("a", 0))[1:], suback(1, 0)),
+        (b"\xaa" + unsubscribe(2, "a")[1:], unsuback(2)),
+        (b"\xa0" + unsubscribe(2, "a")[1:], unsuback(2)),
+        (b"\x6a\x02\0\1", pubcomp(1)),
+        (b"\x60\x02\0\1", pubcomp(1)),
+        (b"\x42\x02\0\1", b""),
+        (b"\x72\x02\0\1", b""),
+        (b"\xc1\0", PINGRESP),
+    ],
+)
+def test_3_1_ignores_the_flags_of_the_fixed_header(said: bytes, answer: bytes) -> None:
+    """Clients of MQTT 3.1 set DUP when they send a SUBSCRIBE, UNSUBSCRIBE or PUBREL again."""
+    client = Client(World(), connect("c", name=b"MQIsdp", level=3))
+    assert client.send(said) == answer and client.send(PINGREQ) == PINGRESP
+    newer = Client(World(), connect("c"))
+    newer.send(said)
+    assert newer.closed == "protocol_error"
 
 
 def test_3_1_is_spoken_but_wants_a_client_identifier() -> None:

@@ -329,3 +329,24 @@ def test_greeting_is_the_first_packet() -> None:  # [MQTT-3.2.0-1]
     world.durable()
     world.slow_disk = False
     assert Client(world, connect("k", clean=True)).greeting == ACCEPTED
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_topic_with_too_many_levels_is_logged_once_and_counted(qos: int) -> None:
+    options = MqttOptions()
+    options.max_levels = 3
+    world = World(mqtt=options)
+    logged: list[tuple[str, dict[str, object]]] = []
+    world.mqtt_front.log = lambda event, fields: logged.append((event, fields))
+    client = here(world, "c")
+    client.send(mqtt_publish("a/b/c", b"x", qos, 1))
+    assert logged == [] and world.mqtt_front.topics.too_deep == 0
+    client.send(mqtt_publish("a/b/c/d", b"x", qos, 2))
+    assert not client.closed
+    client.send(mqtt_publish("a/b/c/e", b"x", qos, 3))
+    assert world.mqtt_front.topics.too_deep == 2
+    event, fields = logged[0]
+    assert (event, fields["client_id"], fields["topic"]) == ("topic_refused", "c", "a/b/c/d")
+    assert "mqtt.max_levels = 3" in str(fields["note"])
+    assert len(logged) == 1
+    assert world.fates()["denied"] == 2

@@ -138,7 +138,7 @@ def test_a_refusal_says_that_no_session_is_present_and_ends_the_connection(
     assert Client5(world, clean=False, session_expiry_interval=100).connack.session_present is True
 
 
-@pytest.mark.parametrize("largest", [5, 10, 20, 50, 100])
+@pytest.mark.parametrize("largest", [16, 20, 50, 100])
 def test_no_answer_is_larger_than_its_client_takes(largest: int) -> None:
     # [MQTT-3.2.2-19..20], [MQTT-3.4.2-2..3], [MQTT-3.5.2-2..3], [MQTT-3.6.2-2..3],
     # [MQTT-3.7.2-2..3], [MQTT-3.9.2-1..2], [MQTT-3.11.2-1..2], [MQTT-3.14.2-4], [MQTT-3.15.2-2..3]

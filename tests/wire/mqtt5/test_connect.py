@@ -388,3 +388,30 @@ def test_versions_hear_each_other() -> None:
     assert old.read() == mqtt_publish("c", b"3") + mqtt_publish("d", b"4") + mqtt_publish(
         "e", b"5", 1, 2
     )
+
+
+@pytest.mark.parametrize("room", [1, 0, -1, -15])
+def test_a_connack_that_is_too_large_for_the_client_is_not_sent(room: int) -> None:
+    """[MQTT-3.1.2-24]: the connection closes, and leaves neither a session nor a will."""
+    world = World()
+    size = len(Client5(world, "first").connack.write()) + room
+    client = Client5(
+        world,
+        "c",
+        max_packet_size=size,
+        session_expiry_interval=100,
+        will=mqtt5.Will("w", payload=b"x"),
+    )
+    fits = room >= 0
+    assert len(client.greeting) == fits and client.connection.finished != fits
+    assert (world.mqtt_front.sessions.find(world.vhost, "c") is not None) == fits
+    if not fits:
+        assert client.connection.reason == "too_large"
+        assert Client5(world, "c").connack.reason_code == 0
+
+
+def test_a_refusal_that_is_too_large_for_the_client_is_not_sent() -> None:
+    world = World()
+    for size in (4, 5):
+        client = Client5(world, "$share/c", max_packet_size=size)
+        assert len(client.greeting) == (size == 5) and client.connection.finished

@@ -472,7 +472,7 @@ def test_older_readers_and_queues_hear_bodies_alone() -> None:
     assert amqp.bodies(amqp.send(spec.Basic.Get(queue="q", no_ack=True))) == [b"x"]
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 100, 1_000])
+@pytest.mark.parametrize("size", [16, 100, 1_000])
 def test_the_last_word_is_no_larger_than_its_client_takes(
     size: int,
 ) -> None:  # [MQTT-3.14.2-3], [MQTT-3.1.2-24]
@@ -481,5 +481,5 @@ def test_the_last_word_is_no_larger_than_its_client_takes(
     client.connection.receive_data(b"\x30\x04\x00\x01+\x00")
     data = client.read_bytes()
     assert len(data) <= size
-    assert data[2:3] == (b"\x90" if size > 2 else b"")
+    assert data[2:3] == b"\x90"
     assert (b"topic name is empty" in data) == (size >= 100)
