@@ -1,7 +1,8 @@
 """Exchanges: from the routing key (or the headers) of a message to the bindings that match it.
 
 The planner asks an exchange only when the route cache has no route. Each exchange type has a file.
-Reading order: base, direct, fanout, topic, headers, consistent_hash, delayed.
+Reading order: base, direct, fanout, topic, headers, consistent_hash, modulus_hash,
+random_choice, delayed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from broker.routing.exchanges.delayed import DelayedExchange
 from broker.routing.exchanges.direct import DirectExchange
 from broker.routing.exchanges.fanout import FanoutExchange
 from broker.routing.exchanges.headers import HeadersExchange
+from broker.routing.exchanges.modulus_hash import ModulusHashExchange
+from broker.routing.exchanges.random_choice import LocalRandomExchange, RandomExchange
 from broker.routing.exchanges.topic import TopicExchange
 
 __all__ = [
@@ -22,6 +25,9 @@ __all__ = [
     "Exchange",
     "FanoutExchange",
     "HeadersExchange",
+    "LocalRandomExchange",
+    "ModulusHashExchange",
+    "RandomExchange",
     "TopicExchange",
     "is_topic",
 ]
@@ -36,6 +42,9 @@ TYPES: dict[str, type[Exchange]] = {
         TopicExchange,
         HeadersExchange,
         ConsistentHashExchange,
+        ModulusHashExchange,
+        RandomExchange,
+        LocalRandomExchange,
     )
 }
 
