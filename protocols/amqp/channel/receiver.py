@@ -349,8 +349,10 @@ class ChannelReceiver(ConsumerOwner):
         self._settlement = Settlement(self._connection, self.unacked, last, how)
         self._settlement.start()
 
-    def nack(self, number: i64, multiple: bool, requeued: bool) -> None:
+    def nack(self, number: i64, multiple: bool, requeued: bool, failed: bool) -> None:
         """Handle basic.nack and basic.reject: requeue or reject deliveries.
+
+        `failed` is True for basic.reject: outside a transaction, its delivery counts as failed.
 
         Raises AmqpError for an unknown delivery tag.
         """
@@ -367,7 +369,7 @@ class ChannelReceiver(ConsumerOwner):
         if one is None:
             raise _unknown(number)
         if requeued:
-            requeue(one)
+            requeue(one, failed)
         else:
             reject(one)
 
@@ -375,11 +377,14 @@ class ChannelReceiver(ConsumerOwner):
         """Requeue, in order, all outstanding deliveries that the present transaction does not
         settle.
         """
-        self._settlement = self._recovery()
+        self._settlement = self._recovery(False)
         self._settlement.start()
 
-    def _recovery(self) -> Settlement:
-        """Return the settlement that requeues all outstanding deliveries."""
+    def _recovery(self, failed: bool) -> Settlement:
+        """Return the settlement that requeues all outstanding deliveries.
+
+        `failed` is True if they count as failed, because the channel has ended.
+        """
         transaction = self.transaction
         return Settlement(
             self._connection,
@@ -387,6 +392,7 @@ class ChannelReceiver(ConsumerOwner):
             self.unacked.next - 1,
             REQUEUED,
             transaction.settlements if transaction is not None else None,
+            failed,
         )
 
     def settle_committed(self, settlements: dict[int, int]) -> None:
@@ -411,7 +417,7 @@ class ChannelReceiver(ConsumerOwner):
             delivery = self.unacked.take(number)
             assert delivery is not None
             held.hold(delivery.consumer.queue)
-            requeue(delivery)
+            requeue(delivery, False)
 
     def _settle_at_commit(
         self, transaction: Transaction, number: i64, multiple: bool, how: int
@@ -463,7 +469,7 @@ class ChannelReceiver(ConsumerOwner):
         if self._settlement is not None and not self._settlement.finished:
             self._settlement.requeue_rest()
         else:
-            self._recovery().start_at_close()
+            self._recovery(True).start_at_close()
         if self.replies is not None:
             self._vhost.close_reply(self.replies)
             self.replies = None

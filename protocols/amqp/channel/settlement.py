@@ -28,13 +28,16 @@ from protocols.window import Window
 SETTLED_PER_SLICE: Final[i64] = 1_000
 
 
-def carry_out(delivery: Delivery, how: int, tally: FrontCounters) -> None:
-    """Settle a delivery that is no longer outstanding; `how` is ACKED, REJECTED or REQUEUED."""
+def carry_out(delivery: Delivery, how: int, tally: FrontCounters, failed: bool = False) -> None:
+    """Settle a delivery that is no longer outstanding; `how` is ACKED, REJECTED or REQUEUED.
+
+    `failed` says if a delivery that is requeued counts as failed.
+    """
     if how == ACKED:
         tally.acknowledged += 1
         settle(delivery)
     elif how == REQUEUED:
-        requeue(delivery)
+        requeue(delivery, failed)
     else:
         reject(delivery)
 
@@ -61,7 +64,8 @@ class HeldQueues:
 class Settlement(BulkTask):
     """The settlement of all outstanding deliveries of a channel up to a delivery tag.
 
-    `how` is ACKED, REJECTED or REQUEUED. Deliveries with a tag in `kept` stay outstanding.
+    `how` is ACKED, REJECTED or REQUEUED. Deliveries with a tag in `kept` stay outstanding. `failed`
+    is True if the requeued deliveries count as failed, because the channel has ended.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class Settlement(BulkTask):
         last: i64,
         how: int,
         kept: dict[int, int] | None = None,
+        failed: bool = False,
     ) -> None:
         super().__init__(connection.agenda)
         #: True once all deliveries are settled.
@@ -80,6 +85,7 @@ class Settlement(BulkTask):
         self._last: i64 = last
         self._how = how
         self._kept = kept
+        self._failed = failed
         #: All deliveries up to this tag are settled, or are in `kept`.
         self._done: i64 = 0
         #: True if the channel's other deliveries are requeued after this settlement.
@@ -151,12 +157,13 @@ class Settlement(BulkTask):
             assert delivery is not None
             if more and how == REQUEUED:
                 self._held.hold(delivery.consumer.queue)
-            carry_out(delivery, how, tally)
+            carry_out(delivery, how, tally, self._failed)
         self._connection.extra_cost += len(numbers)
         if more:
             self._done = numbers[-1]
         elif self._requeues_rest:
             self._requeues_rest = False
+            self._failed = True
             self._how, self._kept = REQUEUED, None
             self._done, self._last = 0, self._unacked.next - 1
         else:
