@@ -13,6 +13,7 @@ x-single-active-consumer          a boolean                                   ye
 x-delivery-limit                  from 0; -1 (or less) is none                yes
 x-delayed-retry-type              disabled, all, failed, returned             yes
 x-delayed-retry-min, -max         ms, from 1                                  yes
+x-consumer-timeout                ms, from 0 (none)                           yes
 x-queue-type                      classic (if absent), quorum or stream       yes
 x-max-age                         of a stream: 7D, 12h, ...                   yes
 x-stream-max-segment-size-bytes   of a stream                                 yes
@@ -56,6 +57,7 @@ _NUMBERS: Final = {
     "x-max-length-bytes": 0,
     "x-max-priority": 0,
     "x-delivery-limit": -NUMBER_MAX,
+    "x-consumer-timeout": 0,
     "x-delayed-retry-min": 1,
     "x-delayed-retry-max": 1,
     "x-stream-max-segment-size-bytes": SEGMENT_BYTES_MIN,
@@ -111,6 +113,7 @@ BY_POLICY: Final = {
     "dead-letter-exchange": DEAD_LETTER_EXCHANGE,
     "dead-letter-routing-key": DEAD_LETTER_KEY,
     "delivery-limit": "x-delivery-limit",
+    "consumer-timeout": "x-consumer-timeout",
     "delayed-retry-type": "x-delayed-retry-type",
     "delayed-retry-min": "x-delayed-retry-min",
     "delayed-retry-max": "x-delayed-retry-max",
@@ -170,6 +173,9 @@ class QueueArguments:
         self.max_length: i64 = _upper_bound(arguments, policy, "x-max-length")
         self.max_bytes: i64 = _upper_bound(arguments, policy, "x-max-length-bytes")
         self.delivery_limit: i64 = _delivery_limit(arguments, policy, self.quorum)
+        #: Time in ms after which an unacknowledged delivery closes its channel; 0 for never, -1 if
+        #: the broker's setting decides.
+        self.consumer_timeout: i64 = _lowest(arguments, policy, "x-consumer-timeout")
         #: Which returned messages wait before their next delivery, and for how long (ms): the delay
         #: of the first return, and the longest delay.
         self.retry_type = _string(arguments, policy, "x-delayed-retry-type") or "disabled"

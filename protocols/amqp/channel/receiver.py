@@ -20,6 +20,7 @@ from broker.access.identity import Identity
 from broker.queues.consumer import Consumer, CreditPool, Delivery, MessageSource
 from broker.queues.queue import Queue
 from broker.vhost.vhost import VirtualHost
+from protocols.amqp.channel.ack_timeout import AckTimeout, timeout_of
 from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.consumer import AmqpConsumer, ConsumerOwner, reject, requeue, settle
 from protocols.amqp.channel.exclusive_queues import AutoDeletion
@@ -86,6 +87,9 @@ class ChannelReceiver(ConsumerOwner):
         #: The last settlement of many deliveries. While that settlement is carried out, the
         #: connection is stalled.
         self._settlement: Settlement | None = None
+        #: The task that closes the channel if a delivery is not acknowledged in time; None if no
+        #: queue has had a timeout.
+        self._ack_timeout: AckTimeout | None = None
         self._vhost = vhost
         self._connection = connection
         self._number: i64 = number
@@ -106,8 +110,20 @@ class ChannelReceiver(ConsumerOwner):
         self.consumers[tag] = consumer
         if consumer.pool is not None:
             consumer.pool.consumers[consumer] = None
+        if not no_ack:
+            self._watch(queue)
         queue.subscribe(consumer)
         return consumer
+
+    def _watch(self, queue: Queue) -> None:
+        """Let the deliveries of a queue expire, if the queue has an acknowledgement timeout."""
+        limits = self._vhost.limits
+        if self._ack_timeout is None and timeout_of(queue, limits) > 0:
+            self._ack_timeout = AckTimeout(
+                self._connection, self._number, self.unacked, self.consumers, limits
+            )
+        if self._ack_timeout is not None:
+            self._ack_timeout.watch(queue)
 
     def consume_replies(self, tag: str) -> None:
         """Start a consumer of direct replies, on a new queue with an unguessable name."""
@@ -278,6 +294,8 @@ class ChannelReceiver(ConsumerOwner):
 
     def get(self, queue: Queue, no_ack: bool) -> None:
         """Answer basic.get with get-ok and a content, or with get-empty. Raises AmqpError."""
+        if not no_ack:
+            self._watch(queue)
         consumer = self._consumer(queue, "", no_ack, 0)
         Fetch(
             self._connection, self, consumer, queue, self.unacked, self._frames, self._number
@@ -463,13 +481,16 @@ class ChannelReceiver(ConsumerOwner):
         self.consumers.clear()
         if self.pool is not None:
             self.pool.consumers.clear()
+        if self._ack_timeout is not None:
+            self._ack_timeout.end()
         set_aside, self._set_aside = self._set_aside, []
         for delivery in set_aside:
             delivery.consumer.queue.return_unseen(delivery)
         if self._settlement is not None and not self._settlement.finished:
             self._settlement.requeue_rest()
         else:
-            self._recovery(True).start_at_close()
+            timed_out = self._ack_timeout is not None and self._ack_timeout.expired
+            self._recovery(not timed_out).start_at_close()
         if self.replies is not None:
             self._vhost.close_reply(self.replies)
             self.replies = None
