@@ -98,7 +98,7 @@ class AckTimeout(BulkTask):
     def watch(self, queue: MessageSource) -> None:
         """Watch the deliveries of a queue, from which this channel gets messages from now on."""
         self._queues[queue] = None
-        self._update_marks()
+        self._begin_marks(int(timeout_of(queue, self._limits)))
         self._set_timer()
 
     def end(self) -> None:
@@ -142,9 +142,13 @@ class AckTimeout(BulkTask):
         for timeout in [one for one in self._marks if one not in timeouts]:
             del self._marks[timeout]
         for timeout in timeouts:
-            if timeout > 0 and timeout not in self._marks:
-                marks = self._marks[timeout] = Marks(timeout)
-                marks.note(self._agenda.now, self._unacked.next)
+            self._begin_marks(timeout)
+
+    def _begin_marks(self, timeout: int) -> None:
+        """Begin to note marks for a timeout in ms, unless it is 0 or has marks already."""
+        if timeout > 0 and timeout not in self._marks:
+            marks = self._marks[timeout] = Marks(timeout)
+            marks.note(self._agenda.now, self._unacked.next)
 
     def _check(self, marks: Marks) -> bool:
         """True if an outstanding delivery is older than the timeout, which its queue has."""
