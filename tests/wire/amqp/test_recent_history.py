@@ -83,7 +83,7 @@ def test_a_message_with_the_header_no_store_is_routed_but_not_kept() -> None:
     client = remembering(World())
     client.queue("early", "x", "")
     client.publish("x", "k", b"a", headers={"x-recent-history-no-store": True})
-    client.publish("x", "k", b"b")
+    client.publish("x", "k", b"b", headers={"x-recent-history-no-store": 1})
     client.queue("late", "x", "")
     assert (read(client, "early"), read(client, "late")) == ([b"a", b"b"], [b"b"])
     client.world.fates()
