@@ -32,6 +32,9 @@ class BrokerLimits:
         self.vhost_connections = 0
         self.user_channels = 0
         self.channel_consumers = 0
+        #: Time in ms after which a delivery that a client has not acknowledged closes its channel;
+        #: 0 for none. The queue argument `x-consumer-timeout` has precedence.
+        self.consumer_timeout = 0
         #: Largest number of index nodes that the lookup of one routing key in a topic exchange may
         #: visit because of the bindings to one queue or session; 0 is no limit.
         self.pattern_nodes = 4_096

@@ -29,5 +29,7 @@ class FrontCounters:
         self.acknowledged: i64 = 0
         #: Mandatory messages returned to their publisher.
         self.returned: i64 = 0
+        #: Channels closed because a delivery was not acknowledged in time.
+        self.acknowledgements_expired: i64 = 0
         self.channels_opened: i64 = 0
         self.channels_closed: i64 = 0

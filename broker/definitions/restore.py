@@ -163,7 +163,11 @@ class DefinitionsRestore:
         held = survivors.copies.by_queue()
         for vhost in self._broker.vhosts.values():
             found = 0
-            for queue in [*vhost.queues.values(), *vhost.delays.values()]:
+            for queue in [
+                *vhost.queues.values(),
+                *vhost.delays.values(),
+                *vhost.histories.values(),
+            ]:
                 positions = held.pop(queue.number, None)
                 if isinstance(queue, StreamQueue):
                     # Rows that retention removed when the stream was opened count as found, too.

@@ -27,7 +27,8 @@ TOO_LARGE: Final[i64] = 4
 #: before, and no consumer has rejected it since. Or queues that dead-letter to each other would
 #: make more than COPIES_MAX (x_death.py) copies of it.
 LOOPED: Final[i64] = 5
-#: The publisher numbers its messages, and published this sequence number before.
+#: The publisher numbers its messages, and published this sequence number before; or the exchange
+#: deduplicates messages, and has routed one with the same header value.
 REPEATED: Final[i64] = 6
 #: The names of the message fates, as metrics show them.
 MESSAGE_FATES: Final = (
@@ -70,7 +71,8 @@ UNREADABLE: Final[i64] = 10
 #: The message was returned to its queue more often than the delivery limit allows. Exported as
 #: `delivery_limit`.
 OVERDELIVERED: Final[i64] = 11
-#: The delay of the message is over, and it was published again.
+#: The delay of the message is over, and it was published again; or a newer message replaced it in
+#: the history of an exchange.
 RELEASED: Final[i64] = 12
 #: The counts of every queue that has not counted a fate yet: one shared list, never changed.
 #: Sharing the list saves memory, because most queues are inboxes of idle sessions.

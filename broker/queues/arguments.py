@@ -11,6 +11,9 @@ x-dead-letter-routing-key         needs x-dead-letter-exchange                ye
 x-max-priority                    0 to 255                                    yes
 x-single-active-consumer          a boolean                                   yes
 x-delivery-limit                  from 0; -1 (or less) is none                yes
+x-delayed-retry-type              disabled, all, failed, returned             yes
+x-delayed-retry-min, -max         ms, from 1                                  yes
+x-consumer-timeout                ms, from 0 (none)                           yes
 x-queue-type                      classic (if absent), quorum or stream       yes
 x-max-age                         of a stream: 7D, 12h, ...                   yes
 x-stream-max-segment-size-bytes   of a stream                                 yes
@@ -54,6 +57,9 @@ _NUMBERS: Final = {
     "x-max-length-bytes": 0,
     "x-max-priority": 0,
     "x-delivery-limit": -NUMBER_MAX,
+    "x-consumer-timeout": 0,
+    "x-delayed-retry-min": 1,
+    "x-delayed-retry-max": 1,
     "x-stream-max-segment-size-bytes": SEGMENT_BYTES_MIN,
 }
 #: The arguments of dead letters, and the argument that makes a stream a journal.
@@ -65,6 +71,7 @@ _CHOICES: Final = {
     "x-overflow": ("drop-head", "reject-publish", "reject-publish-dlx"),
     "x-queue-mode": ("default", "lazy"),
     "x-queue-type": ("classic", "quorum", "stream"),
+    "x-delayed-retry-type": ("disabled", "all", "failed", "returned"),
 }
 _SINGLE_ACTIVE_CONSUMER: Final = "x-single-active-consumer"
 _MAX_AGE: Final = "x-max-age"
@@ -90,6 +97,7 @@ _COMPARED: Final = (
     *_STRINGS,
     "x-overflow",
     "x-queue-type",
+    "x-delayed-retry-type",
     _SINGLE_ACTIVE_CONSUMER,
     _MAX_AGE,
     JOURNAL,
@@ -108,6 +116,10 @@ BY_POLICY: Final = {
     "dead-letter-exchange": DEAD_LETTER_EXCHANGE,
     "dead-letter-routing-key": DEAD_LETTER_KEY,
     "delivery-limit": "x-delivery-limit",
+    "consumer-timeout": "x-consumer-timeout",
+    "delayed-retry-type": "x-delayed-retry-type",
+    "delayed-retry-min": "x-delayed-retry-min",
+    "delayed-retry-max": "x-delayed-retry-max",
     "max-age": _MAX_AGE,
     "stream-max-segment-size-bytes": "x-stream-max-segment-size-bytes",
 }
@@ -164,6 +176,22 @@ class QueueArguments:
         self.max_length: i64 = _upper_bound(arguments, policy, "x-max-length")
         self.max_bytes: i64 = _upper_bound(arguments, policy, "x-max-length-bytes")
         self.delivery_limit: i64 = _delivery_limit(arguments, policy, self.quorum)
+        #: Time in ms after which an unacknowledged delivery closes its channel; 0 for never, -1 if
+        #: the broker's setting decides.
+        self.consumer_timeout: i64 = _lowest(arguments, policy, "x-consumer-timeout")
+        #: Which returned messages wait before their next delivery, and for how long (ms): the delay
+        #: of the first return, and the longest delay.
+        self.retry_type = _string(arguments, policy, "x-delayed-retry-type") or "disabled"
+        self.retry_min: i64 = _number(
+            arguments.get("x-delayed-retry-min", policy.get("x-delayed-retry-min"))
+        )
+        longest = arguments.get("x-delayed-retry-max", policy.get("x-delayed-retry-max"))
+        self.retry_max: i64 = NUMBER_MAX if longest is None else _number(longest)
+        if self.retry_type != "disabled" and self.retry_min < 1:
+            raise PreconditionFailed(
+                f"invalid arg 'x-delayed-retry-type' {thing}: "
+                f"'{self.retry_type}' needs 'x-delayed-retry-min'"
+            )
         overflow = _string(arguments, policy, "x-overflow")
         self.reject_publish = overflow in ("reject-publish", "reject-publish-dlx")
         self.dead_letter_refused = overflow == "reject-publish-dlx"
@@ -209,6 +237,7 @@ class QueueArguments:
             and self.delivery_limit < 0
             and self.dead_letter_exchange is None
             and not self.ranked
+            and self.retry_type == "disabled"
         )
 
 

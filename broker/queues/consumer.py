@@ -224,6 +224,13 @@ class MessageSource(Destination):
         """Put a message that a consumer did not settle back to its old place in the queue."""
         raise NotImplementedError
 
+    def requeue_failed(self, delivery: Delivery) -> None:
+        """Requeue a message whose delivery failed: it was rejected, or its channel has ended.
+
+        Only a queue with delayed retry (`retries.py`) treats it differently from `requeue`.
+        """
+        self.requeue(delivery)
+
     @abstractmethod
     def return_unseen(self, delivery: Delivery) -> None:
         """Put back a message that its consumer could not pass on to the client.

@@ -18,7 +18,7 @@ from broker.agenda import Agenda, BulkTask
 from broker.messages.memory import SAMPLES, estimate
 from broker.messages.message import Message
 from broker.queues.arguments import QueueArguments
-from broker.queues.consumer import Delivery, ReturnedMessage
+from broker.queues.consumer import ReturnedMessage
 from broker.queues.limited import COUNTED_PER_SLICE, DeadLetterHost, LimitedQueue
 from broker.queues.paged_tail import read_stored
 from broker.queues.queue import MESSAGES_PER_SLICE
@@ -123,7 +123,8 @@ class HeapQueue(LimitedQueue):
     def memory_bytes(self) -> i64:
         heap = self._heap
         stride = max(1, len(heap) // int(SAMPLES))
-        return estimate([entry[2].message for entry in heap[::stride]], len(heap))
+        total = estimate([entry[2].message for entry in heap[::stride]], len(heap))
+        return total if self.retries is None else total + self.retries.memory_bytes()
 
     def purge(self) -> int:
         heap, self._heap = self._heap, []
@@ -131,9 +132,9 @@ class HeapQueue(LimitedQueue):
         HeapPurge(self, heap).run()
         return purged
 
-    def put_back(self, delivery: Delivery) -> None:
-        self._insert(ReturnedMessage(delivery.message, delivery.sequence, delivery.attempts))
-        self.count_bytes(delivery.message)
+    def insert_returned(self, returned: ReturnedMessage) -> None:
+        self._insert(returned)
+        self.count_bytes(returned.message)
 
 
 class HeapPurge(BulkTask):

@@ -32,6 +32,7 @@ from broker.queues.queue import (
     MESSAGES_PER_SLICE,
     Queue,
 )
+from broker.queues.retries import RetryDelay, retry_delay
 from broker.queues.statistics import NOT_TAKEN
 from broker.store.contract import EXPIRY_EPOCH, EXPIRY_SECONDS_MAX, Store
 
@@ -97,6 +98,8 @@ class LimitedQueue(Queue):
         #: True while so many dead letters of this queue wait to be published that the publishers to
         #: this queue must wait.
         self.behind = False
+        #: The returned messages that wait before their next delivery; None if there never were any.
+        self.retries: RetryDelay | None = None
         self._host: DeadLetterHost | None = host
         self._unused_expiry: UnusedExpiry | None = None
 
@@ -233,10 +236,26 @@ class LimitedQueue(Queue):
         super().put(message)
 
     def requeue(self, delivery: Delivery) -> None:
+        self._return(delivery, False)
+
+    def requeue_failed(self, delivery: Delivery) -> None:
+        self._return(delivery, True)
+
+    def _return(self, delivery: Delivery, failed: bool) -> None:
+        """Put a message back, now or after a delay, unless it was returned too often."""
         limit: i64 = self.arguments.delivery_limit
         if 0 <= limit <= delivery.attempts and not self.dead:
             self.unacked -= 1
             self.discard(delivery.message, OVERDELIVERED)
+            self.schedule_drain()
+            return
+        attempts: i64 = delivery.attempts + 1
+        delay = retry_delay(self.arguments, attempts, failed)
+        if delay > 0 and not self.dead:
+            if self.retries is None:
+                self.retries = RetryDelay(self)
+            returned = ReturnedMessage(delivery.message, delivery.sequence, attempts)
+            self.retries.add(returned, self.agenda.now + delay)
             self.schedule_drain()
             return
         self.reinsert(delivery)
@@ -244,6 +263,17 @@ class LimitedQueue(Queue):
             self.count_bytes(delivery.message)
             if not self.arguments.reject_publish:
                 self._trim(self._put_drops())
+
+    def end_delay(self, returned: ReturnedMessage) -> None:
+        """Put a message back whose delay before the next delivery is over."""
+        if self.dead:
+            self.release(returned.message)
+            return
+        self.unacked -= 1
+        self.insert_returned(returned)
+        if not self.arguments.reject_publish:
+            self._trim(self._put_drops())
+        self.schedule_drain()
 
     def reinsert(self, delivery: Delivery) -> None:
         """Put a returned message back to its old place in the queue."""
@@ -365,9 +395,9 @@ class LimitedQueue(Queue):
             ).delivery_to(consumer)
         return delivery
 
-    def put_back(self, delivery: Delivery) -> None:
-        super().put_back(delivery)
-        self.count_bytes(delivery.message)
+    def insert_returned(self, returned: ReturnedMessage) -> None:
+        super().insert_returned(returned)
+        self.count_bytes(returned.message)
 
     def _pop_head(self) -> ReturnedMessage:
         was_returned = bool(self._returned)
@@ -443,7 +473,14 @@ class LimitedQueue(Queue):
     def on_deleted(self) -> int:
         if self._unused_expiry is not None:
             self._unused_expiry.end()
-        return super().on_deleted()
+        purged = super().on_deleted()
+        if self.retries is not None:
+            self.retries.schedule()
+        return purged
+
+    def memory_bytes(self) -> i64:
+        total = super().memory_bytes()
+        return total if self.retries is None else total + self.retries.memory_bytes()
 
 
 class UnusedExpiry(Task):

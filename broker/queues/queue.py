@@ -220,6 +220,12 @@ class Queue(MessageSource):
             self._schedule_expiry(expires)
         self.schedule_drain()
 
+    def requeue_failed(self, delivery: Delivery) -> None:
+        if self.dead and self.replacement is not None:
+            self.replacement.requeue_failed(delivery)
+        else:
+            self.requeue(delivery)
+
     def _insert_returned(self, returned: ReturnedMessage) -> None:
         """Insert a message by its sequence number, fast in ascending and in descending order.
 
@@ -437,11 +443,15 @@ class Queue(MessageSource):
         This does not count as a delivery. Several messages must be put back in reverse order, the
         last one first.
         """
-        self._insert_returned(
+        self.insert_returned(
             ReturnedMessage(delivery.message, delivery.sequence, delivery.attempts)
         )
+
+    def insert_returned(self, returned: ReturnedMessage) -> None:
+        """Insert a message at its old place in the queue; it waits again from now on."""
+        self._insert_returned(returned)
         self.depth += 1
-        expires: i64 = delivery.message.expires
+        expires: i64 = returned.message.expires
         if expires > 0:
             self._schedule_expiry(expires)
 

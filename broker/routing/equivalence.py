@@ -19,6 +19,10 @@ COMPARED: Final = (
     "alternate-exchange",
     "x-matcher",
     "x-delayed-type",
+    "x-recent-history-length",
+    "x-cache-size",
+    "x-cache-ttl",
+    "x-cache-persistence",
     "hash-header",
     "hash-property",
 )

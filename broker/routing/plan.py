@@ -27,8 +27,10 @@ from broker.messages.message import (
     USER_ID,
 )
 from broker.queues.delay import DelayQueue
+from broker.queues.duplicate_filter import DuplicateFilter
 from broker.queues.limited import LimitedQueue
 from broker.queues.queue import Queue
+from broker.queues.recent import RecentQueue
 from broker.routing.relay import EMPTY_RELAY, RecordingRelay, Relay
 from broker.routing.subscriber import Subscriber
 from broker.stream.queue import StreamQueue
@@ -54,6 +56,11 @@ class Plan:
     ) -> None:
         subscribers = [(target, qos) for target, qos in targets if isinstance(target, Subscriber)]
         queues = [target for target, _ in targets if isinstance(target, Queue)]
+        #: Filters of deduplication exchanges, which remember each message but get no copy.
+        self.filters = [queue for queue in queues if isinstance(queue, DuplicateFilter)]
+        if self.filters:
+            queues = [queue for queue in queues if not isinstance(queue, DuplicateFilter)]
+        copies = len(targets) - len(self.filters)
         #: Queues of delayed exchanges, which keep the message until its delay is over.
         self.delays = [queue for queue in queues if isinstance(queue, DelayQueue)]
         #: Queues that get each message.
@@ -76,6 +83,8 @@ class Plan:
             [subscriber for subscriber, qos in subscribers if qos == AT_MOST_ONCE]
         )
         self.streams = [queue for queue in self.queues if isinstance(queue, StreamQueue)]
+        #: The number of destinations besides the histories of exchanges.
+        reached = copies - sum(isinstance(queue, RecentQueue) for queue in queues)
         #: Queues for which the store keeps messages published with QoS 1 or 2.
         self.durable = [
             queue
@@ -83,7 +92,7 @@ class Plan:
             if queue.durable and not isinstance(queue, StreamQueue)
         ]
         #: The number of destinations, streams not counted. Streams record it with each message.
-        self.routed: i64 = len(targets) - len(self.streams)
+        self.routed: i64 = reached - len(self.streams)
         #: True if a stream records the messages.
         self.recorded = bool(self.streams)
         #: The numbers of the durable queues in the store.
@@ -109,10 +118,10 @@ class Plan:
         #: publisher lacks a permission. None if publishing is permitted.
         self.refusal: BrokerError | None = None
         #: The fate of each message.
-        self.fate: i64 = ROUTED if targets else UNROUTABLE
+        self.fate: i64 = ROUTED if reached else UNROUTABLE
         #: The number of copies of each message, including the copies that a destination cannot
         #: represent.
-        self.copies: i64 = len(targets) + unrepresentable
+        self.copies: i64 = copies + unrepresentable
         #: The number of copies of each message whose destination cannot represent the topic.
         self.unrepresentable: i64 = unrepresentable
         #: The cost of a message, in units of the work budget of a turn. Thousands of queues do not
@@ -134,7 +143,7 @@ class Plan:
             self.slow_path_mask |= SUBSCRIBERS
         if self.durable:
             self.slow_path_mask |= PERSISTENCE
-        if not targets:
+        if reached == 0:
             self.slow_path_mask |= NOWHERE
 
     def add_journals(self, journals: list[StreamQueue], publisher: str) -> None:
@@ -157,6 +166,7 @@ class Plan:
     def twin(self) -> Plan:
         """Return another plan with the same destinations, which shares the lists and relays."""
         other = Plan([], 0, self.by_headers, self.by_publishing_session)
+        other.filters = self.filters
         other.delays, other.queues, other.streams = self.delays, self.queues, self.streams
         other.reliable_queues, other.qos1_inboxes = self.reliable_queues, self.qos1_inboxes
         other.relay, other.reliable_relay = self.relay, self.reliable_relay
@@ -177,7 +187,7 @@ class Plan:
         """
         self.queues, self.reliable_queues, self.qos1_inboxes = [], [], []
         self.limited, self.durable, self.numbers = [], [], []
-        self.delays, self.streams = [], []
+        self.delays, self.streams, self.filters = [], [], []
         self.relay = self.reliable_relay = EMPTY_RELAY
 
 

@@ -29,7 +29,8 @@ from broker.messages.message import Properties, topic_of
 from broker.queues.destination import Destination
 from broker.queues.queue import Queue
 from broker.routing.binding import NO_LOCAL, PARTLY, Binding
-from broker.routing.exchanges import Exchange
+from broker.routing.exchanges import DeduplicationExchange, Exchange
+from broker.routing.exchanges.recent_history import RecentHistoryExchange, joins_history
 from broker.routing.plan import Plan
 from broker.routing.subscriber import Subscriber
 from broker.routing.topology_stream import TOPOLOGY
@@ -251,6 +252,11 @@ class PlanSearch:
             self._versions += exchange.version
             if exchange.by_headers:
                 self.by_headers = True
+                if isinstance(exchange, RecentHistoryExchange) and self._fits_queues:
+                    if joins_history(self._properties):
+                        self.targets[exchange.recent] = (exchange.recent, 0)
+                elif isinstance(exchange, DeduplicationExchange):
+                    self.targets[exchange.filter] = (exchange.filter, 0)
             self._source = exchange
             self._next_key = 0
             self._any_matched = False

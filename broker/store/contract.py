@@ -31,7 +31,8 @@ from broker.agenda import Agenda
 from broker.messages.message import AT_LEAST_ONCE, Message
 from broker.store.disk import Disk
 
-#: Kinds of definitions that can hold messages. (An exchange holds them while it delays them.)
+#: Kinds of definitions that can hold messages. (An exchange holds delayed
+#: messages, or its recent messages.)
 HOLDERS: Final = ("queue", "session", "exchange")
 #: Default number of messages that a durable queue keeps in memory.
 WINDOW: Final = 4_096

@@ -67,8 +67,8 @@ class Bindings:
         #: The stream that records each change, if there is one.
         self.topology: TopologyStream | None = None
 
-    def bind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
-        """Add a binding to an exchange.
+    def bind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> bool:
+        """Add a binding to an exchange. Return True if it replaces no other binding.
 
         The new binding replaces the binding with the same destination, key and arguments, if there
         is one. Raise NotFound if the exchange does not exist, PreconditionFailed if its type does
@@ -111,6 +111,7 @@ class Bindings:
             )
         self._record(exchange, binding, True)
         self._planner.retire(exchange.name, exchange.first_word(binding))
+        return known is None
 
     def add(self, exchange: Exchange, binding: Binding) -> Binding | None:
         """Add a binding without storing it. A restore calls this for a stored binding.

@@ -24,13 +24,24 @@ from broker.limits import BrokerLimits
 from broker.names import checked_name
 from broker.queues.arguments import NO_ARGUMENTS, QueueArguments, check_durable_type
 from broker.queues.delay import DelayQueue
+from broker.queues.duplicate_filter import DuplicateFilter
 from broker.queues.limited import DeadLetterHost, LimitedQueue
 from broker.queues.policies import Policies, Policy, operator_policy_of
 from broker.queues.priority import PriorityQueue
 from broker.queues.queue import Queue
+from broker.queues.recent import RecentQueue
 from broker.routing.equivalence import check_exchange, check_queue
-from broker.routing.exchanges import TYPES, DelayedExchange, Exchange, TopicExchange
+from broker.routing.exchanges import (
+    TYPES,
+    DeduplicationExchange,
+    DelayedExchange,
+    Exchange,
+    RecentHistoryExchange,
+    TopicExchange,
+)
 from broker.routing.exchanges.base import ExchangeOptions
+from broker.routing.exchanges.deduplication import cache_arguments
+from broker.routing.exchanges.recent_history import history_length
 from broker.routing.exchanges.topic import topic_exchange
 from broker.routing.plan_index import first_word
 from broker.routing.plan_search import NAME_BYTES
@@ -57,6 +68,12 @@ _PREDECLARED: Final = (
     ("amq.headers", "headers"),
     ("amq.match", "headers"),
 )
+#: The types of exchanges whose constructors need a queue.
+_WITH_QUEUE: Final = (
+    DelayedExchange.kind,
+    RecentHistoryExchange.kind,
+    DeduplicationExchange.kind,
+)
 
 
 class Declarations:
@@ -79,6 +96,10 @@ class Declarations:
         self.inboxes: dict[str, Queue] = {}
         #: The delayed messages of each delayed exchange, by the name of the exchange.
         self.delays: dict[str, DelayQueue] = {}
+        #: The recent messages of each recent-history exchange, by the name of the exchange.
+        self.histories: dict[str, RecentQueue] = {}
+        #: The filter of each deduplication exchange, by the name of the exchange.
+        self.filters: dict[str, DuplicateFilter] = {}
         self.policies = Policies()
         self.parameters = Parameters(vhost, store)
         self.options = VirtualHostOptions()
@@ -165,11 +186,16 @@ class Declarations:
         return exchange
 
     def _assign_number(self, exchange: Exchange, number: i64) -> None:
-        """Set the number of the exchange in the store, also for its queue of delayed messages."""
+        """Set the number of the exchange in the store, also for its queue of messages."""
         exchange.number = number
         if isinstance(exchange, DelayedExchange):
             exchange.waiting.number = number
             self.delays[exchange.name] = exchange.waiting
+        elif isinstance(exchange, RecentHistoryExchange):
+            exchange.recent.number = number
+            self.histories[exchange.name] = exchange.recent
+        elif isinstance(exchange, DeduplicationExchange):
+            self.filters[exchange.name] = exchange.filter
 
     def _new_exchange(self, name: str, kind: str, options: ExchangeOptions) -> Exchange:
         where = f"for exchange '{name}' in vhost '{self._vhost}'"
@@ -194,10 +220,20 @@ class Declarations:
                 self._host,
             )
             return DelayedExchange(name, options, self._new_exchange(name, inner, options), waiting)
+        if kind == RecentHistoryExchange.kind:
+            length = history_length(where, options)
+            recent = RecentQueue(
+                self._vhost, name, self._agenda, self._store, options.durable, length
+            )
+            return RecentHistoryExchange(name, options, recent)
+        if kind == DeduplicationExchange.kind:
+            size, ttl = cache_arguments(where, options)
+            known = DuplicateFilter(self._vhost, name, self._agenda, self._store, size, ttl)
+            return DeduplicationExchange(name, options, known)
         exchange_type = TYPES.get(kind)
         if exchange_type is None:
-            known = ", ".join(sorted([*TYPES, DelayedExchange.kind]))
-            raise PreconditionFailed(f"invalid exchange type '{kind}'; known are {known}")
+            kinds = ", ".join(sorted([*TYPES, *_WITH_QUEUE]))
+            raise PreconditionFailed(f"invalid exchange type '{kind}'; known are {kinds}")
         return exchange_type(name, options)
 
     def delete_exchange(
@@ -217,13 +253,19 @@ class Declarations:
         del self.exchanges[name]
         exchange.dead = True
         if exchange.options.durable:
-            # Append this entry before `on_deleted` releases the delayed messages: their release
+            # Append this entry before `on_deleted` releases the exchange's messages: their release
             # takes effect once this entry is durable.
             self._store.append(Undefined(self._vhost, "exchange", name, exchange.number), ticket)
         if isinstance(exchange, DelayedExchange):
             del self.delays[name]
             exchange.waiting.on_deleted()
             self.deleted.add_queue(exchange.waiting)
+        elif isinstance(exchange, RecentHistoryExchange):
+            del self.histories[name]
+            exchange.recent.on_deleted()
+            self.deleted.add_queue(exchange.recent)
+        elif isinstance(exchange, DeduplicationExchange):
+            del self.filters[name]
         if self.topology is not None:
             self.topology.deleted("exchange", name)
         self.planner.retire(name)

@@ -45,7 +45,7 @@ from broker.queues.queue import Queue
 from broker.routing.authorization import DeclarationRights
 from broker.routing.binding import Binding
 from broker.routing.deduplication import NumberedPublication, Producers
-from broker.routing.exchanges import Exchange
+from broker.routing.exchanges import Exchange, RecentHistoryExchange
 from broker.routing.exchanges.base import ExchangeOptions
 from broker.routing.exchanges.delayed import delay_of
 from broker.routing.plan import Plan
@@ -67,6 +67,7 @@ from broker.vhost.dead_letters import (
 )
 from broker.vhost.declarations import Declarations
 from broker.vhost.options import VirtualHostOptions
+from broker.vhost.recent_history import HistoryReplay
 from broker.vhost.retained import RetainedMessages
 from broker.vhost.totals import VirtualHostTotals
 
@@ -125,6 +126,7 @@ class VirtualHost(DeadLetterHost):
         self.queues = declarations.queues
         self.replies = declarations.replies
         self.delays = declarations.delays
+        self.histories = declarations.histories
         self.inboxes = declarations.inboxes
         self.policies = declarations.policies
         self.parameters = declarations.parameters
@@ -155,7 +157,7 @@ class VirtualHost(DeadLetterHost):
         """Return a new count of the objects and messages, which the caller advances in steps."""
         return VirtualHostTotals(
             list(self.queues.values()),
-            [*self.replies.values(), *self.delays.values()],
+            [*self.replies.values(), *self.delays.values(), *self.histories.values()],
             list(self.subscribers),
             self.declarations.deleted,
             sum(ingress.unrepresentable for ingress in self.contexts.ingress_counters().values()),
@@ -268,9 +270,14 @@ class VirtualHost(DeadLetterHost):
         """Add a binding to an exchange.
 
         The new binding replaces the binding with the same destination, key and arguments, if there
-        is one.
+        is one. If the binding is new, its destination gets the history of the exchange, if there is
+        one.
         """
-        self.bindings.bind(source, binding, ticket)
+        exchange = self.exchanges.get(source)
+        if self.bindings.bind(source, binding, ticket) and isinstance(
+            exchange, RecentHistoryExchange
+        ):
+            HistoryReplay(self, exchange, binding.destination).run()
 
     def unbind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
         """Remove the binding that has the destination, key and arguments of `binding`, if any."""
@@ -458,6 +465,11 @@ class VirtualHost(DeadLetterHost):
             raise type(plan.refusal)(str(plan.refusal))
         if plan is not route.plan and plan.recorded:
             message.address = _with_plan(route, plan)
+        for known in plan.filters:
+            if known.name == route.exchange and known.repeats(message.properties):
+                context.count_fate(REPEATED)
+                self.reply_when_all_durable(ticket)
+                return REPEATED
         refusing = [queue for queue in plan.limited if not queue.accepts(message)]
         for full in refusing:
             full.refuse(message)
@@ -485,6 +497,8 @@ class VirtualHost(DeadLetterHost):
             context.count_fate(REFUSED)
             context.count_copies(plan.copies, plan.unrepresentable)
             return REFUSED
+        for known in plan.filters:
+            known.record(message.properties)
         context.count_published(route, plan)
         return plan.fate
 

@@ -67,7 +67,12 @@ def end_session(home: Home) -> None:
 def holding(home: Home) -> int:
     """Return the number of messages in queues, delayed exchanges and inboxes."""
     vhost = home.vhost
-    held = [*vhost.queues.values(), *vhost.delays.values(), *vhost.inboxes.values()]
+    held = [
+        *vhost.queues.values(),
+        *vhost.delays.values(),
+        *vhost.histories.values(),
+        *vhost.inboxes.values(),
+    ]
     return sum(int(queue.depth + queue.unacked) for queue in held)
 
 

@@ -204,6 +204,29 @@ async def test_counts_are_what_amqp_clients_did(running: Running) -> None:
     assert objects.value("rabbitmq_queue_consumers", vhost="/", queue="auto") == 1
 
 
+async def test_deduplication_and_late_acknowledgements_are_counted(running: Running) -> None:
+    client = await running.amqp()
+    await client.queue("q", arguments={"x-consumer-timeout": 100})
+    await client.call(
+        spec.Exchange.Declare(
+            exchange="once",
+            exchange_type="x-message-deduplication",
+            arguments={"x-cache-size": 5},
+        ),
+        spec.Exchange.DeclareOk,
+    )
+    await client.call(spec.Queue.Bind(queue="q", exchange="once"), spec.Queue.BindOk)
+    await client.call(spec.Basic.Consume(queue="q"), spec.Basic.ConsumeOk)
+    headers = {"x-deduplication-header": "a"}
+    await client.socket.send(publication("once", "", b"x", headers=headers) * 2)
+    await expect_bodies(client, spec.Basic.Deliver, 1)
+    assert (await client.expect(spec.Channel.Close)).reply_code == 406
+    page = await running.scrape()
+    assert page.value("trellis_deduplication_entries") == 1
+    assert page.value("trellis_messages_total", fate="repeated") == 1
+    assert page.value("trellis_acknowledgement_timeouts_total") == 1
+
+
 async def expect_returns(client: Amqp0, count: int) -> None:
     for _ in range(count):
         await client.expect(spec.Basic.Return)

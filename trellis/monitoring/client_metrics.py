@@ -36,6 +36,11 @@ def add_connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> 
         "Total number of AMQP channels closed.",
         int(node.amqp.tally.channels_closed),
     )
+    page.counter(
+        "trellis_acknowledgement_timeouts",
+        "Total number of AMQP channels closed because a delivery was not acknowledged in time.",
+        int(node.amqp.tally.acknowledgements_expired),
+    )
     for front in fronts:
         page.gauge(
             "trellis_connections",

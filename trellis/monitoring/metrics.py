@@ -189,6 +189,15 @@ def _process(page: MetricsPage, node: BrokerNode, descriptors: int, free: int) -
             for waiting in vhost.delays.values()
         ),
     )
+    page.gauge(
+        "trellis_deduplication_entries",
+        "Number of header values that deduplication exchanges remember.",
+        sum(
+            known.entries
+            for vhost in node.broker.vhosts.values()
+            for known in vhost.declarations.filters.values()
+        ),
+    )
     watch = node.alarm_watch
     page.gauge(
         "trellis_memory_accounted_bytes",

@@ -55,7 +55,13 @@ class MemoryAccount:
         measured: list[Iterator[int]] = []
         for vhost in list(self._broker.vhosts.values()):
             total += vhost.retained.size
-            for objects in (vhost.queues, vhost.replies, vhost.delays, vhost.inboxes):
+            for objects in (
+                vhost.queues,
+                vhost.replies,
+                vhost.delays,
+                vhost.histories,
+                vhost.inboxes,
+            ):
                 measured.append(queue.memory_bytes() for queue in list(objects.values()))
             measured.append(each.memory_bytes() for each in list(vhost.exchanges.values()))
             measured.append(moves.memory_bytes() for moves in list(vhost.moves.values()))

@@ -238,6 +238,16 @@ class Limits(Section, frozen=True, kw_only=True):
     channel_consumers: Annotated[
         int, option("consumers of one AMQP channel; 0 is no limit", ge=0, fills=BrokerLimits)
     ] = BROKER.channel_consumers
+    consumer_timeout: Annotated[
+        int,
+        option(
+            "time in which an AMQP client must acknowledge a delivery, or its channel is closed; "
+            "the queue argument x-consumer-timeout has precedence; 0 is no limit",
+            ge=0,
+            unit="ms",
+            fills=BrokerLimits,
+        ),
+    ] = BROKER.consumer_timeout
     memory: Annotated[
         float,
         option(

@@ -190,9 +190,16 @@ def settle(delivery: Delivery) -> None:
     consumer.queue.settle(delivery.message)
 
 
-def requeue(delivery: Delivery) -> None:
-    """Return an unacknowledged message to its old position in its queue."""
-    _release_credit(delivery.consumer).requeue(delivery)
+def requeue(delivery: Delivery, failed: bool) -> None:
+    """Return an unacknowledged message to its old position in its queue.
+
+    `failed` is True if the delivery counts as failed: basic.reject, or the end of the channel.
+    """
+    queue = _release_credit(delivery.consumer)
+    if failed:
+        queue.requeue_failed(delivery)
+    else:
+        queue.requeue(delivery)
 
 
 def reject(delivery: Delivery) -> None:

@@ -21,6 +21,7 @@ from broker.queues.consumer import Consumer, CreditPool, Delivery, MessageSource
 from broker.queues.queue import Queue
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
+from protocols.amqp.channel.ack_timeout import AckTimeout, timeout_of
 from protocols.amqp.channel.connection_interface import ConnectionInterface
 from protocols.amqp.channel.consumer import AmqpConsumer, ConsumerOwner, reject, requeue, settle
 from protocols.amqp.channel.exclusive_queues import AutoDeletion
@@ -90,6 +91,9 @@ class ChannelReceiver(ConsumerOwner):
         #: The last settlement of many deliveries. While that settlement is carried out, the
         #: connection is stalled.
         self._settlement: Settlement | None = None
+        #: The task that closes the channel if a delivery is not acknowledged in time; None if no
+        #: queue has had a timeout.
+        self._ack_timeout: AckTimeout | None = None
         self._vhost = vhost
         self._connection = connection
         self._number: i64 = number
@@ -110,8 +114,20 @@ class ChannelReceiver(ConsumerOwner):
         self.consumers[tag] = consumer
         if consumer.pool is not None:
             consumer.pool.consumers[consumer] = None
+        if not no_ack:
+            self._watch(queue)
         queue.subscribe(consumer)
         return consumer
+
+    def _watch(self, queue: Queue) -> None:
+        """Let the deliveries of a queue expire, if the queue has an acknowledgement timeout."""
+        limits = self._vhost.limits
+        if self._ack_timeout is None and timeout_of(queue, limits) > 0:
+            self._ack_timeout = AckTimeout(
+                self._connection, self._number, self.unacked, self.consumers, limits
+            )
+        if self._ack_timeout is not None:
+            self._ack_timeout.watch(queue)
 
     def consume_replies(self, tag: str) -> None:
         """Start a consumer of direct replies, on a new queue with an unguessable name."""
@@ -286,6 +302,8 @@ class ChannelReceiver(ConsumerOwner):
 
     def get(self, queue: Queue, no_ack: bool) -> None:
         """Answer basic.get with get-ok and a content, or with get-empty. Raises AmqpError."""
+        if not no_ack:
+            self._watch(queue)
         consumer = self._consumer(queue, "", no_ack, 0)
         Fetch(
             self._connection, self, consumer, queue, self.unacked, self._frames, self._number
@@ -370,8 +388,10 @@ class ChannelReceiver(ConsumerOwner):
         if failure is not None:
             raise failure
 
-    def nack(self, number: i64, multiple: bool, requeued: bool) -> None:
+    def nack(self, number: i64, multiple: bool, requeued: bool, failed: bool) -> None:
         """Handle basic.nack and basic.reject: requeue or reject deliveries.
+
+        `failed` is True for basic.reject: outside a transaction, its delivery counts as failed.
 
         Raises AmqpError for an unknown delivery tag.
         """
@@ -388,7 +408,7 @@ class ChannelReceiver(ConsumerOwner):
         if one is None:
             raise _unknown(number)
         if requeued:
-            requeue(one)
+            requeue(one, failed)
         else:
             reject(one)
 
@@ -396,11 +416,14 @@ class ChannelReceiver(ConsumerOwner):
         """Requeue, in order, all outstanding deliveries that the present transaction does not
         settle.
         """
-        self._settlement = self._recovery()
+        self._settlement = self._recovery(False)
         self._settlement.start()
 
-    def _recovery(self) -> Settlement:
-        """Return the settlement that requeues all outstanding deliveries."""
+    def _recovery(self, failed: bool) -> Settlement:
+        """Return the settlement that requeues all outstanding deliveries.
+
+        `failed` is True if they count as failed, because the channel has ended.
+        """
         transaction = self.transaction
         return Settlement(
             self._connection,
@@ -408,6 +431,7 @@ class ChannelReceiver(ConsumerOwner):
             self.unacked.next - 1,
             REQUEUED,
             transaction.settlements if transaction is not None else None,
+            failed,
         )
 
     def settle_committed(self, settlements: dict[int, int]) -> None:
@@ -432,7 +456,7 @@ class ChannelReceiver(ConsumerOwner):
             delivery = self.unacked.take(number)
             assert delivery is not None
             held.hold(delivery.consumer.queue)
-            requeue(delivery)
+            requeue(delivery, False)
 
     def _settle_at_commit(
         self, transaction: Transaction, number: i64, multiple: bool, how: int
@@ -478,13 +502,16 @@ class ChannelReceiver(ConsumerOwner):
         self.consumers.clear()
         if self.pool is not None:
             self.pool.consumers.clear()
+        if self._ack_timeout is not None:
+            self._ack_timeout.end()
         set_aside, self._set_aside = self._set_aside, []
         for delivery in set_aside:
             delivery.consumer.queue.return_unseen(delivery)
         if self._settlement is not None and not self._settlement.finished:
             self._settlement.requeue_rest()
         else:
-            self._recovery().start_at_close()
+            timed_out = self._ack_timeout is not None and self._ack_timeout.expired
+            self._recovery(not timed_out).start_at_close()
         if self.replies is not None:
             self._vhost.close_reply(self.replies)
             self.replies = None

@@ -28,13 +28,16 @@ from protocols.window import Window
 SETTLED_PER_SLICE: Final[i64] = 1_000
 
 
-def carry_out(delivery: Delivery, how: int, tally: FrontCounters) -> None:
-    """Settle a delivery that is no longer outstanding; `how` is ACKED, REJECTED or REQUEUED."""
+def carry_out(delivery: Delivery, how: int, tally: FrontCounters, failed: bool = False) -> None:
+    """Settle a delivery that is no longer outstanding; `how` is ACKED, REJECTED or REQUEUED.
+
+    `failed` says if a delivery that is requeued counts as failed.
+    """
     if how == ACKED:
         tally.acknowledged += 1
         settle(delivery)
     elif how == REQUEUED:
-        requeue(delivery)
+        requeue(delivery, failed)
     else:
         reject(delivery)
 
@@ -63,6 +66,7 @@ class Settlement(BulkTask):
 
     `how` is ACKED, REJECTED or REQUEUED. Deliveries with a tag in `kept` stay outstanding. So
     does a delivery whose settlement fails unexpectedly: it is requeued when the channel closes.
+    `failed` is True if the requeued deliveries count as failed, because the channel has ended.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class Settlement(BulkTask):
         last: i64,
         how: int,
         kept: dict[int, int] | None = None,
+        failed: bool = False,
     ) -> None:
         super().__init__(connection.agenda)
         #: True once all deliveries are settled.
@@ -81,6 +86,7 @@ class Settlement(BulkTask):
         self._last: i64 = last
         self._how = how
         self._kept = kept
+        self._failed = failed
         #: All deliveries up to this tag are settled, are in `kept`, or could not be settled.
         self._done: i64 = 0
         #: True if the channel's other deliveries are requeued after this settlement.
@@ -156,7 +162,7 @@ class Settlement(BulkTask):
                 self._held.hold(queue)
             unsettled: i64 = queue.unacked
             try:
-                carry_out(delivery, how, tally)
+                carry_out(delivery, how, tally, self._failed)
             except Exception:
                 if queue.unacked < unsettled:
                     self._unacked.take(number)  # The queue does not count it any more.
@@ -167,6 +173,7 @@ class Settlement(BulkTask):
             return
         if self._requeues_rest:
             self._requeues_rest = False
+            self._failed = True
             self._how, self._kept = REQUEUED, None
             self._done, self._last = 0, self._unacked.next - 1
         else:

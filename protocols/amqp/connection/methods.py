@@ -344,12 +344,12 @@ def basic_ack(channel: Channel, method: spec.Basic.Ack) -> None:
 
 def basic_nack(channel: Channel, method: spec.Basic.Nack) -> None:
     """Requeue or reject deliveries."""
-    channel.receiver.nack(method.delivery_tag, method.multiple, method.requeue)
+    channel.receiver.nack(method.delivery_tag, method.multiple, method.requeue, False)
 
 
 def basic_reject(channel: Channel, method: spec.Basic.Reject) -> None:
     """Requeue or reject one delivery."""
-    channel.receiver.nack(method.delivery_tag or 0, False, method.requeue)
+    channel.receiver.nack(method.delivery_tag or 0, False, method.requeue, True)
 
 
 def basic_recover(channel: Channel, method: spec.Basic.Recover) -> None:

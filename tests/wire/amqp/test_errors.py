@@ -230,8 +230,8 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
         406,
         (
             "PRECONDITION_FAILED - invalid exchange type 'nope'; known are direct, fanout, "
-            "headers, topic, x-consistent-hash, "
-            "x-delayed-message"
+            "headers, topic, x-consistent-hash, x-delayed-message, x-local-random, "
+            "x-message-deduplication, x-modulus-hash, x-random, x-recent-history"
         ),
         40,
         10,

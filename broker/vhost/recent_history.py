@@ -1,0 +1,87 @@
+"""The job that gives the history of an `x-recent-history` exchange to a new binding."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.agenda import BulkTask
+from broker.errors import BrokerError
+from broker.messages.cc_headers import additional_keys
+from broker.messages.message import AT_LEAST_ONCE, Message
+from broker.queues.destination import Destination
+from broker.queues.queue import Queue
+from broker.routing.exchanges import Exchange
+from broker.routing.exchanges.recent_history import RecentHistoryExchange
+from broker.routing.plan import Plan
+from broker.routing.plan_search import SearchSlot
+from broker.routing.route import Route
+from broker.vhost.dead_letters import SEARCH_STEPS, STEPS_PER_SLICE, MessagePublisher
+
+#: Steps for one message, besides its copies.
+_MESSAGE_STEPS: Final[i64] = 9
+
+
+class HistoryReplay(BulkTask):
+    """A task that publishes recent messages of an exchange to the destination of a new binding.
+
+    A slice publishes up to 100 messages. Newer messages may reach the destination between slices.
+    """
+
+    def __init__(
+        self, publisher: MessagePublisher, exchange: RecentHistoryExchange, target: Destination
+    ) -> None:
+        super().__init__(publisher.agenda)
+        self._publisher = publisher
+        self._target = target
+        #: The messages, the next one last.
+        self._messages = exchange.recent.recent()
+        self._messages.reverse()
+        #: The search for the destinations of the next message, if it pauses.
+        self._slot: SearchSlot | None = None
+
+    def has_work(self) -> bool:
+        return bool(self._messages) and not self._target.dead
+
+    def do_slice(self) -> None:
+        left: i64 = STEPS_PER_SLICE
+        while left > 0 and self.has_work():
+            left -= self._publish_next()
+
+    def _publish_next(self) -> i64:
+        """Publish the next message, and return the number of steps that this took."""
+        publisher = self._publisher
+        message = self._messages.pop()
+        slot = self._slot or SearchSlot()
+        self._slot = None
+        route = self._route(message, slot)
+        if route is None:
+            self._messages.append(message)
+            self._slot = slot
+            return STEPS_PER_SLICE
+        if 0 < message.expires <= publisher.agenda.now:
+            return 1
+        copy = message.copy(message.qos, False)
+        copy.position = 0
+        context = publisher.internal
+        context.received += 1
+        try:
+            publisher.publish(context, route, route.plan, copy, None)
+        except BrokerError:
+            pass  # The exchange to which the binding leads has been deleted.
+        return _MESSAGE_STEPS + route.plan.weight + slot.spent // SEARCH_STEPS
+
+    def _route(self, message: Message, slot: SearchSlot) -> Route | None:
+        """Return the route of a message to the destination; None if the search pauses."""
+        target, address = self._target, message.address
+        publisher = self._publisher
+        if isinstance(target, Exchange):
+            properties = message.properties
+            headers = properties.get("headers")
+            keys = [address.key]
+            if isinstance(headers, dict):
+                keys += additional_keys(headers)
+            return publisher.route_by(publisher.internal, target.name, keys, properties, None, slot)
+        plan = Plan([(target, int(AT_LEAST_ONCE))] if isinstance(target, Queue) else [], 0, False)
+        return Route(address.exchange, address.key, plan)

@@ -1,0 +1,181 @@
+"""The exchange type x-recent-history."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pamqp.commands as spec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.clients import Amqp, World, marshal
+from tests.store.homes import Home
+from tests.wire.amqp.speech import properties, read, refusal
+
+Q, B, X = spec.Queue, spec.Basic, spec.Exchange
+
+
+def remembering(world: World, durable: bool = False, **arguments: Any) -> Amqp:
+    client = world.amqp()
+    client.send(
+        X.Declare(
+            exchange="x",
+            exchange_type="x-recent-history",
+            durable=durable,
+            arguments={name.replace("_", "-"): value for name, value in arguments.items()},
+        )
+    )
+    return client
+
+
+def publish(client: Amqp, numbers: range, **given: Any) -> None:
+    for number in numbers:
+        client.publish("x", "k", b"%d" % number, **given)
+
+
+def bodies(numbers: range) -> list[bytes]:
+    return [b"%d" % number for number in numbers]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 6), st.lists(st.integers(0, 5), min_size=1, max_size=4))
+def test_each_new_queue_gets_the_last_messages_and_then_all_later_ones(
+    length: int, rounds: list[int]
+) -> None:
+    client = remembering(World(), x_recent_history_length=length)
+    published: list[bytes] = []
+    wanted: list[list[bytes]] = []
+    for at, count in enumerate(rounds):
+        client.queue(f"q{at}", "x", "")
+        wanted.append(published[-length:])
+        numbers = range(len(published), len(published) + count)
+        publish(client, numbers)
+        published += bodies(numbers)
+        for expected in wanted:
+            expected += bodies(numbers)
+    assert [read(client, f"q{at}") for at in range(len(rounds))] == wanted
+    client.world.fates()
+
+
+def test_twenty_messages_are_kept_by_default() -> None:
+    client = remembering(World())
+    publish(client, range(25))
+    client.queue("q", "x", "")
+    assert read(client, "q") == bodies(range(5, 25))
+
+
+def test_a_message_keeps_its_properties_and_its_expiration_counts_from_publishing() -> None:
+    client = remembering(World())
+    client.publish("x", "a", b"old", expiration="10")
+    client.publish("x", "b", b"new", message_id="m", headers={"h": 1})
+    client.world.sleep(10)
+    client.queue("q", "x", "")
+    found = client.send(B.Get(queue="q"))
+    assert client.bodies(found) == [b"new"]
+    assert (properties(found).message_id, properties(found).headers) == ("m", {"h": 1})
+    assert (found[0].exchange, found[0].routing_key) == ("x", "b")
+
+
+def test_a_message_with_the_header_no_store_is_routed_but_not_kept() -> None:
+    client = remembering(World())
+    client.queue("early", "x", "")
+    client.publish("x", "k", b"a", headers={"x-recent-history-no-store": True})
+    client.publish("x", "k", b"b", headers={"x-recent-history-no-store": 1})
+    client.queue("late", "x", "")
+    assert (read(client, "early"), read(client, "late")) == ([b"a", b"b"], [b"b"])
+    client.world.fates()
+
+
+def test_a_message_that_only_joins_the_history_is_returned_as_unroutable() -> None:
+    client = remembering(World())
+    frames = client.publish("x", "k", b"x", mandatory=True)
+    assert frames[0].name == "Basic.Return"
+    client.queue("q", "x", "")
+    assert read(client, "q") == [b"x"]
+    client.world.fates()
+
+
+def test_the_same_binding_gets_the_history_once_and_another_binding_again() -> None:
+    client = remembering(World())
+    publish(client, range(2))
+    client.queue("q", "x", "k")
+    client.send(Q.Bind(queue="q", exchange="x", routing_key="k"))
+    assert read(client, "q") == bodies(range(2))
+    client.send(Q.Bind(queue="q", exchange="x", routing_key="l"))
+    assert read(client, "q") == bodies(range(2))
+
+
+def test_a_bound_exchange_routes_the_history_by_its_own_bindings() -> None:
+    client = remembering(World())
+    client.publish("x", "a", b"a")
+    client.publish("x", "b", b"b")
+    client.queue("q", "amq.direct", "b")
+    client.send(X.Bind(destination="amq.direct", source="x", routing_key=""))
+    assert read(client, "q") == [b"b"]
+    client.world.fates()
+
+
+def test_a_long_history_is_delivered_in_slices() -> None:
+    client = remembering(World(), x_recent_history_length=1_000)
+    publish(client, range(1_000))
+    client.send(Q.Declare(queue="q"))
+    world = client.world
+    client.connection.receive_data(marshal(1, Q.Bind(queue="q", exchange="x", routing_key="")))
+    queue = world.queue("q")
+    depths = [int(queue.depth)]
+    while not world.broker.agenda.idle:
+        world.broker.agenda.turn()
+        depths.append(int(queue.depth))
+    assert all(after - before <= 100 for before, after in pairwise([0, *depths]))
+    client.read()
+    assert read(client, "q") == bodies(range(1_000))
+
+
+@pytest.mark.parametrize("length", [0, -1, 10_001, "5", True])
+def test_an_invalid_length_is_refused(length: Any) -> None:
+    client = World().amqp()
+    found = refusal(
+        client.send(
+            X.Declare(
+                exchange="x",
+                exchange_type="x-recent-history",
+                arguments={"x-recent-history-length": length},
+            )
+        )
+    )
+    assert found.code == 406 and "x-recent-history-length" in found.text
+
+
+def test_persistent_messages_of_a_durable_exchange_survive_a_restart(tmp_path: Path) -> None:
+    home = Home(tmp_path / "d")
+    client = remembering(home, durable=True, x_recent_history_length=3)
+    publish(client, range(5), delivery_mode=2)
+    home.store.sync()
+    home.crash()
+    home = Home(tmp_path / "d")
+    client = home.amqp()
+    client.queue("q", "x", "", durable=True)
+    assert read(client, "q") == bodies(range(2, 5))
+    publish(client, range(5, 6), delivery_mode=2)
+    client.queue("r", "x", "", durable=True)
+    assert read(client, "r") == bodies(range(3, 6))
+    home.fates()
+    client.send(X.Delete(exchange="x"))
+    home.settle()
+    assert not home.vhost.histories
+    home.store.sync()
+    home.crash()
+    assert Home(tmp_path / "d").report.orphaned == 0
+
+
+def test_the_history_that_a_queue_got_survives_a_restart(tmp_path: Path) -> None:
+    home = Home(tmp_path / "d")
+    client = remembering(home, durable=True)
+    publish(client, range(3), delivery_mode=2)
+    client.queue("q", "x", "", durable=True)
+    home.store.sync()
+    home.crash()
+    assert read(Home(tmp_path / "d").amqp(), "q") == bodies(range(3))
