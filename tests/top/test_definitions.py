@@ -15,6 +15,7 @@ import pytest
 
 from protocols.amqp.connection.handshake import GREETING
 from tests.clients import World, marshal
+from tests.mosquitto.hashes import mosquitto_hash
 from tests.top.running import KNOWN, Running, settings
 from tests.wire.amqp.speech import read
 from trellis.auth.passwords import check_hash, show_hash, verify
@@ -258,16 +259,6 @@ def test_passwords_hashed_by_rabbitmq_are_known(algorithm: str) -> None:
         rabbit_hash(b"secret", algorithm),
         f"rabbit_password_hashing_{algorithm}",
     )
-
-
-def mosquitto_hash(password: bytes, salt: bytes, iterations: int) -> str:
-    """Return a hash as `mosquitto_passwd` writes it; without iterations, of its older format."""
-    if iterations:
-        digest = hashlib.pbkdf2_hmac("sha512", password, salt, iterations)
-        head = f"$7${iterations}"
-    else:
-        digest, head = hashlib.sha512(password + salt).digest(), "$6"
-    return f"{head}${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"
 
 
 #: Hashes of the password `secret`, made by `mosquitto_passwd` 2.0.11.

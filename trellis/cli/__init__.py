@@ -12,6 +12,7 @@
     sessions.py          sessions
     vhosts_policies.py   vhosts, policies
     definitions.py       definitions
+    importing.py         import
     store.py             store
     stream.py            stream         stream_source.py     rows of a stream over HTTP
     replay.py            replay         replay_publisher.py  a small AMQP client
@@ -34,6 +35,7 @@ from trellis.cli import (
     config,
     definitions,
     health_list,
+    importing,
     matching,
     pipeline,
     replay,
@@ -70,6 +72,7 @@ def parser() -> Parser:
         sessions,
         vhosts_policies,
         definitions,
+        importing,
         store,
         stream,
         replay,
