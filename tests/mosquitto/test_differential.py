@@ -337,15 +337,18 @@ async def test_dynamic_security_gives_the_same_rights(tmp_path: Path, seed: int)
         f"user root\nset_tcp_nodelay true\nlistener {port} 127.0.0.1\nallow_anonymous true\n"
         f"plugin {PLUGIN}\nplugin_opt_config_file {tmp_path}/dynamic.json\n"
     )
-    filters = [*TOPICS, *FILTERS]
+    # In Mosquitto 2.0, a subscribePattern that begins with a wildcard matches filters that begin
+    # with $; in 2.1 and in the import it does not. So these filters are not compared.
+    filters = [one for one in (*TOPICS, *FILTERS) if not one.startswith("$")]
     seen = await compared(conf, port, list(USERS), ["c"], filters)
     single: dict[Any, set[str]] = {}
     for key, theirs, ours in seen:
-        if key[0] != "read":
+        if key[0] != "read" or not set("+#") & set(key[3]):
             assert ours == theirs, key
-        elif not set("+#") & set(key[3]):
-            assert ours == theirs, key
-            single.setdefault(key[1], set()).update(theirs)
+        if key[0] == "read":
+            single.setdefault(key[1], set())
+            if not set("+#") & set(key[3]):
+                single[key[1]] |= theirs
     for key, _, ours in seen:
         # Mosquitto grants a whole filter or refuses it; Trellis delivers its permitted topics.
         if key[0] == "read":
