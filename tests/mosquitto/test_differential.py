@@ -1,4 +1,4 @@
-"""The same users, rights and clients in Mosquitto and in Trellis, compared topic by topic."""
+"""Comparison of Mosquitto and Trellis: users, rights and clients, topic by topic."""
 
 from __future__ import annotations
 
