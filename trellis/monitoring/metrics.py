@@ -21,8 +21,8 @@ from trellis.server.node import BrokerNode
 from trellis.server.store_writer import DurableStoreWriter, StoreWriter
 
 #: Objects that are counted, or listed by name, in one turn of the event loop.
-COUNT_SLICE: Final = 1_000
-NAMED_SLICE: Final = 200
+COUNT_SLICE: Final = 500
+NAMED_SLICE: Final = 100
 
 
 async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPage:
@@ -85,7 +85,7 @@ async def per_object_metrics(node: BrokerNode) -> MetricsPage:
     page = MetricsPage()
     done = 0
     for vhost in list(node.broker.vhosts.values()):
-        for queue in [*vhost.queues.values(), *vhost.inboxes.values()]:
+        for queue in chain(list(vhost.queues.values()), list(vhost.inboxes.values())):
             labels = {"vhost": vhost.name, "queue": queue.name}
             message_metrics.add_depth(page, int(queue.depth), int(queue.unacked), **labels)
             page.gauge(
@@ -132,6 +132,16 @@ def _process(page: MetricsPage, node: BrokerNode, descriptors: int, free: int) -
     page.gauge("rabbitmq_process_open_fds", "Number of open file descriptors.", descriptors)
     page.gauge(
         "rabbitmq_process_max_fds", "Maximum number of open file descriptors.", node.max_descriptors
+    )
+    page.gauge(
+        "rabbitmq_process_open_tcp_sockets",
+        "Number of open connections of clients.",
+        sum(len(front.connections) for front in node.fronts),
+    )
+    page.gauge(
+        "rabbitmq_process_max_tcp_sockets",
+        "Maximum number of open connections of clients.",
+        node.admission.connections,
     )
     page.gauge(
         "rabbitmq_process_resident_memory_bytes",
