@@ -41,10 +41,11 @@ single queues, connections and channels, of all virtual hosts or of those in the
 - [architecture.md](architecture.md#fates-every-message-is-accounted-for) explains the label `fate`,
   [transports.md](transports.md#when-a-tls-client-cannot-connect) the reasons of
   `trellis_tls_failures_total`.
-- The families have RabbitMQ's names. A family about parts that only RabbitMQ has, such as
-  `ra_metrics`, is empty. The label of a connection is its protocol and number: the page shows
-  neither addresses nor user names.
-- A page of `/metrics/detailed` lists at most 100,000 objects. `trellis_detailed_families_cut` on
+- The families have RabbitMQ's names. Families that Trellis does not count by object, such as
+  `ra_metrics`, are empty. Trellis does not speak RabbitMQ's stream protocol, so there are no
+  metrics with `protocol="stream"`. The label of a connection is its protocol and number: the page
+  shows neither addresses nor user names.
+- A page of single objects lists at most 100,000 of them. `trellis_detailed_families_cut` on
   the page is the number of families that were cut for this reason.
 
 `tools/metrics_page.py` generates this page, and a test checks that it is up to date.

@@ -17,7 +17,7 @@ from tests.clients import marshal, mqtt_publish, publication
 from tests.test_packaging import metrics_used
 from tests.top.conftest import Start
 from tests.top.running import Amqp0, Running, Scrape
-from trellis.monitoring import detailed
+from trellis.monitoring import detailed, metrics
 from trellis.monitoring.detailed import FAMILIES
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.page import RENDER_SLICE, MetricsPage
@@ -316,6 +316,22 @@ async def test_a_detailed_page_is_bounded_and_made_in_slices(
     page = await detailed.detailed_metrics(running.node, HttpCounters(), query)
     assert sum(len(family.samples) for family in page.families.values()) == 101
     assert page.families["trellis_detailed_families_cut"].samples == [({}, 1)]
+
+
+async def test_a_page_of_single_objects_is_bounded(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vhost = running.node.broker.vhosts["/"]
+    for number in range(7):
+        vhost.declare_queue(f"q{number}")
+    await (await running.mqtt("one")).subscribe("a", 1)
+    for most, queues, sessions, left_out in ((100, 8, 1, 0), (8, 8, 0, 1), (3, 3, 0, 6)):
+        monkeypatch.setattr(metrics, "OBJECTS_MAX", most)
+        page = await metrics.per_object_metrics(running.node)
+        assert len(page.families["rabbitmq_queue_messages"].samples) == queues
+        missed = page.families.get("trellis_session_missed_messages")
+        assert (0 if missed is None else len(missed.samples)) == sessions
+        assert page.families["trellis_per_object_left_out"].samples == [({}, left_out)]
 
 
 async def expect_returns(client: Amqp0, count: int) -> None:

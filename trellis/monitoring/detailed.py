@@ -24,7 +24,7 @@ from protocols.connection import Connection
 from protocols.mqtt.connection.connection import MqttConnection
 from trellis.monitoring import client_metrics, message_metrics
 from trellis.monitoring.http_counters import HttpCounters
-from trellis.monitoring.page import MetricsPage
+from trellis.monitoring.page import OBJECTS_MAX, MetricsPage
 from trellis.server.node import BrokerNode
 
 #: Steps of work in one turn of the event loop. To list an object is one step.
@@ -33,8 +33,6 @@ STEPS_SLICE: Final = 100
 DESTINATIONS_STEP: Final = 50
 #: Steps of estimating the memory of a queue's messages.
 MEMORY_STEPS: Final = 10
-#: Objects of one page. Further ones are left out and counted.
-OBJECTS_MAX: Final = 100_000
 #: Beginnings of the names: of single objects, and of virtual hosts and exchanges.
 _DETAILED, _CLUSTER = "rabbitmq_detailed", "rabbitmq_cluster"
 
@@ -254,7 +252,7 @@ def _auth_attempts(scrape: DetailedScrape) -> Iterator[int]:
 
 
 def _nothing(scrape: DetailedScrape) -> Iterator[int]:
-    """Add nothing: the family is about a part that only RabbitMQ has."""
+    """Add nothing: Trellis does not count what the family is about, or not by object."""
     return iter(())
 
 
@@ -273,15 +271,21 @@ FAMILIES: Final[dict[str, Family]] = {
     "channel_metrics": _channel,
     **dict.fromkeys(
         (
+            "alarm_metrics",
             "auth_attempt_detailed_metrics",
             "channel_exchange_metrics",
             "channel_process_metrics",
             "channel_queue_exchange_metrics",
             "channel_queue_metrics",
+            "exchange_metrics",
+            "memory_breakdown_metrics",
             "node_coarse_metrics",
             "node_metrics",
             "node_persister_metrics",
+            "queue_delivery_metrics",
+            "queue_exchange_metrics",
             "ra_metrics",
+            "stream_consumer_metrics",
         ),
         _nothing,
     ),

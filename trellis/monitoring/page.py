@@ -17,6 +17,9 @@ CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 #: Samples that are rendered in one turn of the event loop.
 RENDER_SLICE: Final = 200
 
+#: Objects, such as queues, that a page lists by name. Further ones are left out.
+OBJECTS_MAX: Final = 100_000
+
 Labels = dict[str, str]
 #: The text of a value, as Prometheus writes it.
 _text_of: Final[Any] = floatToGoString
