@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import argon2
 import pytest
 
 from tests.mosquitto.hashes import mosquitto_hash
@@ -103,6 +104,7 @@ def test_listeners_become_the_ports_of_each_protocol(tmp_path: Path) -> None:
             "certfile /other.pem",
         ),
         (f"listener 8883\n{TLS}use_subject_as_username true\n", "use_subject_as_username true"),
+        ("listener 0 /run/mosquitto.sock\n", "a Unix socket without a port"),
         ("listener 1883\nunknown_option 7\n", "unknown_option 7"),
         ("listener 1883\nsys_interval often\n", "sys_interval often"),
         ("persistent_client_expiration 7\n", "persistent_client_expiration 7"),
@@ -341,12 +343,13 @@ async def test_the_command_writes_files_with_which_clients_log_in(
     (tmp_path / "pw").write_text(
         f"ann:{mosquitto_hash(b'one', b's' * 12, 0)}\n"
         f"bob:{mosquitto_hash(b'two', b's' * 12, 101)}\n"
+        f"cat:{argon2.PasswordHasher(1, 47_104, 1, 64, 64).hash('three')}\n"
     )
     (tmp_path / "mosquitto.conf").write_text("listener 1883 127.0.0.1\npassword_file pw\n")
     output = tmp_path / "new"
     command = ["import", "mosquitto", str(tmp_path), "--output", str(output)]
     assert main(command) == 0
-    assert "2 users; lines not taken: 0" in capsys.readouterr().err
+    assert "3 users; lines not taken: 0" in capsys.readouterr().err
     for name in ("broker.toml", "definitions.json"):
         assert stat.S_IMODE((output / name).stat().st_mode) == 0o600
     assert main(command) == 2
@@ -358,13 +361,28 @@ async def test_the_command_writes_files_with_which_clients_log_in(
     running = Running(load([output / "broker.toml"], {}, flags))
     await running.start()
     try:
-        for words, code in (("ann/one", 0), ("bob/two", 0), ("ann/two", 4), ("", 5)):
+        for words, code in (
+            ("ann/one", 0),
+            ("bob/two", 0),
+            ("cat/three", 0),
+            ("ann/two", 4),
+            ("", 5),
+        ):
             client = Mqtt0(await Socket.connect(running.port("mqtt")))
             assert await client.connect("c", user=words) == code, words
             if code == 0:
                 await client.leave()
     finally:
         await running.stop()
+
+
+def test_the_command_names_settings_that_conflict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mosquitto.conf").write_text("listener 15672 127.0.0.1\nmax_qos 1\n")
+    assert main(["import", "mosquitto", str(tmp_path), "--output", str(tmp_path / "new")]) == 2
+    out, err = capsys.readouterr()
+    assert "max_qos 1" in out and "both have port 15672" in err
 
 
 def test_the_command_fails_without_a_configuration(

@@ -40,7 +40,10 @@ def add(commands: Commands) -> None:
 
 
 def import_(arguments: argparse.Namespace) -> int:
-    """Import a Mosquitto configuration; the exit code is 1 if a line was not taken."""
+    """Import a Mosquitto configuration; the exit code is 1 if a line was not taken.
+
+    Raises SettingsError after the files are written, if the settings are not valid together.
+    """
     path = Path(arguments.path)
     path = path / _CONF if path.is_dir() else path
     output = Path(arguments.output)
@@ -54,7 +57,6 @@ def import_(arguments: argparse.Namespace) -> int:
     )
     settings = output / _SETTINGS
     _write(settings, imported.settings_text(definitions).encode(), arguments.force)
-    load([settings], {})
     report = imported.report
     for kind in (NOT_TAKEN, DIFFERS, NOT_NEEDED):
         for note in report.notes:
@@ -66,6 +68,7 @@ def import_(arguments: argparse.Namespace) -> int:
         f"needed: {report.count(NOT_NEEDED)}",
         file=sys.stderr,
     )
+    load([settings], {})  # Two ports may conflict, such as that of a listener and of the HTTP API.
     return 1 if report.count(NOT_TAKEN) else 0
 
 

@@ -106,6 +106,15 @@ def listener_settings(
         return tables
     for listener in listeners:
         _add_listener(tables, listener, conf, report)
+    mqtt = tables["mqtt"]
+    if mqtt.get("enabled") is False and mqtt.pop("socket", ""):
+        named = next(each.line for each in listeners if each.line is not None)
+        report.not_taken(
+            named.place,
+            "a Unix socket without a port",
+            "Trellis opens the socket beside the port of `mqtt`; set `mqtt.enabled`, `mqtt.port` "
+            "and `mqtt.socket`",
+        )
     if len({listener.value("max_topic_alias") for listener in listeners}) == 1:
         line = listeners[0].last("max_topic_alias")
         number = None if line is None else _number(line, report)
