@@ -18,6 +18,7 @@ _PROGRAMS = {
     "node": ("node",),
     "browser": ("node",),
     "mosquitto": ("mosquitto_pub", "mosquitto_sub"),
+    "mosquitto-broker": ("mosquitto",),
 }
 
 #: The oldest version of Node on which each runtime works.

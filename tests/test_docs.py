@@ -63,6 +63,21 @@ def test_the_page_of_conformance_is_what_the_tests_say() -> None:
     )
 
 
+def test_the_page_about_mosquitto_is_what_the_import_does() -> None:
+    made = subprocess.run(
+        [sys.executable, "tools/mosquitto_page.py"],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert made.stdout == (ROOT / "docs" / "moving-from-mosquitto.md").read_text(), (
+        "the tables of options have changed: see tools/mosquitto_page.py"
+    )
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):

@@ -16,7 +16,7 @@ import trustme
 from protocols.amqp.connection.handshake import GREETING
 from protocols.connection import SHUTDOWN, Peer
 from trellis.auth.settings_users import authenticator_from_settings
-from trellis.monitoring import metrics
+from trellis.monitoring import detailed, metrics
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.page import MetricsPage
 from trellis.server.node import BrokerNode
@@ -28,9 +28,11 @@ For operators who build dashboards and alerts. After this page you know the name
 meaning of every metric.
 
 The metrics port (`metrics.port`, 15692) serves `/metrics`, with totals, and `/metrics/per-object`,
-with queues and sessions by name:
+with queues and sessions by name. `/metrics/detailed` serves the families that the query names, for
+single queues, connections and channels, of all virtual hosts or of those in the query:
 
     curl -s http://127.0.0.1:15692/metrics
+    curl -s 'http://127.0.0.1:15692/metrics/detailed?family=queue_coarse_metrics&vhost=orders'
 
 - Names that begin with `rabbitmq_` have the same meaning as in RabbitMQ, so its dashboards work.
   Other names begin with `trellis_`.
@@ -39,9 +41,19 @@ with queues and sessions by name:
 - [architecture.md](architecture.md#fates-every-message-is-accounted-for) explains the label `fate`,
   [transports.md](transports.md#when-a-tls-client-cannot-connect) the reasons of
   `trellis_tls_failures_total`.
+- The families have RabbitMQ's names. Families that Trellis does not count by object, such as
+  `ra_metrics`, are empty. Trellis does not speak RabbitMQ's stream protocol, so there are no
+  metrics with `protocol="stream"`. The label of a connection is its protocol and number: the page
+  shows neither addresses nor user names.
+- A page of single objects lists at most 100,000 of them. `trellis_detailed_families_cut` on
+  the page is the number of families that were cut for this reason.
 
 `tools/metrics_page.py` generates this page, and a test checks that it is up to date.
 """
+
+
+#: Metric of every detailed page, which HEAD explains.
+CUT = "trellis_detailed_families_cut"
 
 
 async def pages() -> list[tuple[str, MetricsPage]]:
@@ -69,9 +81,18 @@ async def pages() -> list[tuple[str, MetricsPage]]:
             mqtt.close(SHUTDOWN)
             mqtt = node.mqtt.connect(Peer())
             mqtt.receive_data(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c")
+            open_channel(node)
             return [
                 ("/metrics", await metrics.aggregated_metrics(node, HttpCounters())),
                 ("/metrics/per-object", await metrics.per_object_metrics(node)),
+                *[
+                    (
+                        f"/metrics/detailed?family={name}",
+                        await detailed.detailed_metrics(node, HttpCounters(), f"family={name}"),
+                    )
+                    for name, family in detailed.FAMILIES.items()
+                    if family is not detailed.FAMILIES["ra_metrics"]
+                ],
             ]
         finally:
             await node.store_writer.close()
@@ -79,10 +100,27 @@ async def pages() -> list[tuple[str, MetricsPage]]:
             accounts.close()
 
 
+def open_channel(node: BrokerNode) -> None:
+    """Connect an AMQP client that opens a channel."""
+    peer = Peer()
+    peer.certificate = "guest"
+    client = node.amqp.connect(peer)
+    client.receive_data(GREETING)
+    for channel, frame in (
+        (0, spec.Connection.StartOk({}, "EXTERNAL", "")),
+        (0, spec.Connection.TuneOk(10, 131_072, 0)),
+        (0, spec.Connection.Open("/")),
+        (1, spec.Channel.Open()),
+    ):
+        client.receive_data(pamqp.frame.marshal(frame, channel))
+
+
 def table(page: MetricsPage) -> str:
     """Return the metrics of a page as a Markdown table."""
     lines = ["| name | kind | labels | what it counts |", "|---|---|---|---|"]
     for family in page.families.values():
+        if family.name == CUT:
+            continue
         labels = sorted({name for sample, _ in family.samples for name in sample})
         name = family.name + ("_total" if family.kind == "counter" else "")
         lines.append(f"| `{name}` | {family.kind} | {', '.join(labels)} | {family.text} |")

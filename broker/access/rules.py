@@ -50,6 +50,8 @@ _ACTIONS: Final = {"publish": (True, False), "subscribe": (False, True), "all": 
 _NOT_IN_WORDS: Final = ("/", "+", "#", "\0")
 #: Matches one variable. The group keeps the variables among the parts when a text is split.
 _VARIABLE: Final = re.compile(r"(\{username\}|\{vhost\}|\{client_id\})")
+#: First word of a rule's filter that matches every word that begins with `$`.
+_DOLLAR: Final = "$+"
 #: Largest number of rules of one user in one virtual host, and of levels in a rule's filter.
 RULES_MAX: Final = 200
 LEVELS_MAX: Final = 200
@@ -94,7 +96,8 @@ class Rule:
         if impossible and self.allow:
             topic_filter = ""
         if topic_filter:
-            MQTT.check(topic_filter, LEVELS_MAX)
+            dollar = topic_filter.startswith(_DOLLAR)
+            MQTT.check(topic_filter[1:] if dollar else topic_filter, LEVELS_MAX)
         #: The words of the filter; empty if the rule matches no topic.
         self.words: list[str] = topic_filter.split("/") if topic_filter else []
 
@@ -114,7 +117,8 @@ class Rule:
             if own[at] == "#" or words[at] == "#":
                 return True
             if own[at] != words[at] and own[at] != "+" and words[at] != "+":
-                return False
+                if at > 0 or own[0] != _DOLLAR or not words[0].startswith("$"):
+                    return False
             at += 1
         return size == other or at < size and own[at] == "#" or at < other and words[at] == "#"
 
@@ -127,8 +131,11 @@ class Rule:
         while at < size and at < other:
             if own[at] == "#":
                 return True
-            if words[at] == "#" or own[at] != words[at] and own[at] != "+":
+            if words[at] == "#":
                 return False
+            if own[at] != words[at] and own[at] != "+":
+                if at > 0 or own[0] != _DOLLAR or not words[0].startswith("$"):
+                    return False
             at += 1
         return size == other or at < size and own[at] == "#"
 
@@ -141,8 +148,11 @@ class Rule:
         while at < size:
             if own[at] == "#":
                 return True
-            if at >= other or own[at] != words[at] and own[at] != "+":
+            if at >= other:
                 return False
+            if own[at] != words[at] and own[at] != "+":
+                if at > 0 or own[0] != _DOLLAR or not words[0].startswith("$"):
+                    return False
             at += 1
         return size == other and size > 0
 

@@ -35,11 +35,16 @@ def ruled(
 def decides(rules: list[str], topic: str, action: str) -> bool:
     """Return the decision by definition: the first rule that matches the topic decides.
 
-    A wildcard of a rule matches every word.
+    A wildcard of a rule matches every word, and a first `$+` every word that begins with `$`.
     """
     for text in rules:
         what, actions, topic_filter = text.split(maxsplit=2)
-        amqp = ".".join("*" if word == "+" else word for word in topic_filter.split("/"))
+        words = topic_filter.split("/")
+        if words[0] == "$+":
+            if not topic.startswith("$"):
+                continue
+            words[0] = "+"
+        amqp = ".".join("*" if word == "+" else word for word in words)
         if actions in (action, "all") and (
             AMQP.matches(amqp, swap(topic)) or topic_filter == topic
         ):
@@ -57,7 +62,9 @@ RULES = st.lists(
         lambda what, action, words: f"{what} {action} {words}",
         st.sampled_from(["allow", "deny"]),
         st.sampled_from(["publish", "subscribe", "all"]),
-        FILTERS.filter(lambda one: one.strip() == one),
+        st.one_of(FILTERS, FILTERS.map("$+/{}".format), st.just("$+")).filter(
+            lambda one: one.strip() == one
+        ),
     ),
     max_size=5,
 )
@@ -112,6 +119,9 @@ def test_a_binding_key_matches_topics_that_begin_with_a_dollar_too(
         (["allow publish #"], "a", READ_NONE),
         (["deny all $SYS/#", "allow all #"], "#", READ_ALL),
         (["allow all #"], "$SYS/#", READ_ALL),
+        (["deny all $+/#", "allow all #"], "$SYS/#", READ_NONE),
+        (["deny all $+/#", "allow all #"], "#", READ_ALL),
+        (["allow all $SYS/a", "deny all $+/#", "allow all #"], "$SYS/#", READ_SOME),
     ],
 )
 def test_a_filter_is_permitted_refused_or_permitted_in_part(

@@ -161,7 +161,7 @@ def values(option: Option) -> st.SearchStrategy[Any]:
             st.fixed_dictionaries({"certificate": TEXT.filter(bool)}, optional={"key": TEXT}),
             max_size=2,
         )
-    if option.key == "rules":
+    if option.key in ("rules", "mqtt.anonymous_rules"):
         return st.lists(
             st.sampled_from(["allow all #", "deny publish a/{username}/+", "allow subscribe x/#"]),
             max_size=2,

@@ -36,6 +36,7 @@ from trellis.auth.login_throttle import (
 )
 from trellis.auth.passwords import check_hash, verify
 from trellis.auth.settings_users import GENERATED_USER_FILE, authenticator_from_settings
+from trellis.settings import SettingsError, load
 
 #: A password hash that is verified very fast, and one that is verified slowly.
 QUICK = argon2.PasswordHasher(1, 8, 1).hash("quick")
@@ -316,6 +317,31 @@ async def test_full_queues_are_told_in_the_words_of_the_protocol(start: Start) -
 async def test_anonymous_clients_of_mqtt(start: Start, anonymous: str, code: int) -> None:
     running = await start(mqtt={"anonymous": anonymous})
     assert await Mqtt0(await running.socket("mqtt")).connect("unknown") == code
+
+
+async def test_rules_restrict_anonymous_clients_and_are_read_again(start: Start) -> None:
+    rules = ["allow all own/{client_id}/#", "allow subscribe news"]
+    running = await start(mqtt={"port": 0, "anonymous_rules": rules})
+    watcher = await running.mqtt("watcher", user="known/known")
+    await watcher.subscribe("#")
+    client = await running.mqtt("dev1")
+    for topic, good in (("own/dev1/x", True), ("own/dev2/x", False), ("news", False)):
+        name = topic.encode()
+        await client.socket.send(bytes([0x30, len(name) + 2, 0, len(name)]) + name)
+        await client.ping()
+        if good:
+            assert (await watcher.packet())[1][2:] == name
+        await watcher.ping()
+    await client.subscribe("news")
+    await running.reload(settings(mqtt={"port": 0, "anonymous_rules": ["deny all #"]}))
+    await running.until(lambda: len(running.links) == 1)
+
+
+def test_too_many_rules_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text(f"mqtt.anonymous_rules = {json.dumps(['allow all #'] * 201)}")
+    with pytest.raises(SettingsError, match=r"mqtt.anonymous_rules: has 201 rules; the limit is"):
+        load([file], {})
 
 
 async def test_a_generated_user_is_told_once_and_kept(

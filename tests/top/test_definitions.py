@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
+import argon2
 import msgspec
 import pamqp.commands as spec
 import pytest
 
 from protocols.amqp.connection.handshake import GREETING
 from tests.clients import World, marshal
+from tests.mosquitto.hashes import mosquitto_hash
 from tests.top.running import KNOWN, Running, settings
 from tests.wire.amqp.speech import read
 from trellis.auth.passwords import check_hash, show_hash, verify
@@ -256,6 +259,57 @@ def test_passwords_hashed_by_rabbitmq_are_known(algorithm: str) -> None:
         rabbit_hash(b"secret", algorithm),
         f"rabbit_password_hashing_{algorithm}",
     )
+
+
+#: Hashes of the password `secret`, made by `mosquitto_passwd` 2.0.11.
+MADE_BY_MOSQUITTO = (
+    (
+        "$6$8KVIHweh+2p6DUrx$FY6qM7QUxwaaD98CmcFJHyBGY4XuCvBTT8q9p6PQEHkRWz12XBJOg1ujhHow"
+        "7gHC1UqJh+ceqUL/qg+OIf3lng=="
+    ),
+    (
+        "$7$101$tByhH959s8rL+7+t$7KcYOsntXofT6K+7cDkpSCuhAK/piKeXZkx7H+EAFHBGWBuaMDMD3qH6"
+        "Lis0FiLsaE8AI2k3PPl8oAjvuXh4dA=="
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        *MADE_BY_MOSQUITTO,
+        mosquitto_hash(b"secret", b"s" * 64, 0),
+        mosquitto_hash(b"secret", b"s" * 64, 1000),
+        argon2.PasswordHasher(
+            time_cost=1, memory_cost=47104, parallelism=1, hash_len=64, salt_len=64
+        ).hash(b"secret"),
+    ],
+)
+def test_passwords_hashed_by_mosquitto_are_known(kept: str) -> None:
+    assert check_hash(kept, "mosquitto") == kept
+    assert verify(kept, b"secret") and not verify(kept, b"Secret") and not verify(kept, b"")
+    shown, algorithm = show_hash(kept)
+    assert (shown, check_hash(shown, algorithm)) == (kept, kept)
+
+
+@pytest.mark.parametrize(
+    ("kept", "says"),
+    [
+        (mosquitto_hash(b"x", b"s", 0)[:-4], "63 bytes"),
+        (mosquitto_hash(b"x", b"s" * 65, 0), "65 bytes"),
+        (mosquitto_hash(b"x", b"s", 1).replace("$7$1$", "$7$1000001$"), "1000001 iterations"),
+        (mosquitto_hash(b"x", b"s", 1).replace("$7$1$", "$7$0$"), "0 iterations"),
+        (mosquitto_hash(b"x", b"s", 1).replace("$7$1$", "$7$one$"), "no number"),
+        ("$6$a", "neither"),
+        ("$6$!$!", "not base64"),
+        ("$argon2id$v=19$m=262145,t=1,p=1$c2FsdHNhbHQ$AAAAAAAAAAAAAAAAAAAAAA", "m=262145"),
+        ("$argon2id$v=19$m=65536,t=9,p=1$c2FsdHNhbHQ$AAAAAAAAAAAAAAAAAAAAAA", "t=9"),
+        ("$argon2id$v=19$m=65536,t=1,p=17$c2FsdHNhbHQ$AAAAAAAAAAAAAAAAAAAAAA", "p=17"),
+    ],
+)
+def test_a_hash_that_is_broken_or_costs_too_much_is_refused(kept: str, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        check_hash(kept, "mosquitto")
 
 
 # -- over sockets

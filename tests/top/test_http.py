@@ -36,7 +36,13 @@ PAGES: Final = {
     "/metrics/per-object": (200, b""),
     "/healthz": (200, b"alive\n"),
     "/readyz": (200, b"ready\n"),
-    "/": (404, b"no such path; there are /healthz, /metrics, /metrics/per-object, /readyz\n"),
+    "/": (
+        404,
+        (
+            b"no such path; there are /healthz, /metrics, /metrics/detailed, /metrics/per-object, "
+            b"/readyz\n"
+        ),
+    ),
     "/metrics/": (404, b"no such path"),
     "/api/queues": (404, b"no such path"),
     "*": (404, b"no such path"),

@@ -17,6 +17,9 @@ from tests.clients import marshal, mqtt_publish, publication
 from tests.test_packaging import metrics_used
 from tests.top.conftest import Start
 from tests.top.running import Amqp0, Running, Scrape
+from trellis.monitoring import detailed, metrics
+from trellis.monitoring.detailed import FAMILIES
+from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.page import RENDER_SLICE, MetricsPage
 
 #: RabbitMQ's names that stock dashboards read (operations.md). With {protocol}:
@@ -57,6 +60,8 @@ _RABBITMQ: Final = (
     "global_messages_dead_lettered_delivery_limit_total",
     "process_open_fds",
     "process_max_fds",
+    "process_open_tcp_sockets",
+    "process_max_tcp_sockets",
     "process_resident_memory_bytes",
     "resident_memory_limit_bytes",
     "disk_space_available_bytes",
@@ -106,7 +111,9 @@ async def test_every_metric_of_the_rules_and_the_dashboard_is_there(
 
 
 async def test_every_family_has_a_type_and_a_text(running: Running) -> None:
-    for path in ("/metrics", "/metrics/per-object"):
+    await (await running.amqp()).queue("q")
+    detailed_path = f"/metrics/detailed?family={'&family='.join(FAMILIES)}"
+    for path in ("/metrics", "/metrics/per-object", detailed_path):
         for family in (await running.scrape(path)).families.values():
             assert family.documentation, family.name
             assert family.type in ("gauge", "counter"), family.name
@@ -225,6 +232,129 @@ async def test_deduplication_and_late_acknowledgements_are_counted(running: Runn
     assert page.value("trellis_deduplication_entries") == 1
     assert page.value("trellis_messages_total", fate="repeated") == 1
     assert page.value("trellis_acknowledgement_timeouts_total") == 1
+
+
+async def test_detailed_metrics_are_those_of_the_families_and_virtual_hosts(
+    running: Running,
+) -> None:
+    running.node.broker.create_vhost("other")
+    running.node.broker.vhosts["other"].declare_queue("elsewhere")
+    client = await running.amqp()
+    await client.queue("mine", "amq.topic", "a.#")
+    await client.socket.send(publication("", "mine", b"x") * 3)
+    await client.call(spec.Basic.Qos(prefetch_count=1), spec.Basic.QosOk)
+    await client.call(spec.Basic.Consume(queue="mine"), spec.Basic.ConsumeOk)
+    await expect_bodies(client, spec.Basic.Deliver, 1)
+    subscriber = await running.mqtt("subscriber")
+    await subscriber.subscribe("a/b", 1)
+
+    page = await running.scrape("/metrics/detailed?family=queue_coarse_metrics&vhost=%2F")
+    labels = {"vhost": "/", "queue": "mine"}
+    assert page.value("rabbitmq_detailed_queue_messages_ready", **labels) == 2
+    assert page.value("rabbitmq_detailed_queue_messages_unacked", **labels) == 1
+    assert page.value("rabbitmq_detailed_queue_messages", **labels) == 3
+    assert set(page.families) == {
+        *(f"rabbitmq_detailed_queue_messages{end}" for end in ("", "_ready", "_unacked")),
+        "trellis_detailed_families_cut",
+    }
+    names = {
+        sample.labels["queue"]
+        for sample in page.families["rabbitmq_detailed_queue_messages"].samples
+    }
+    assert "mine" in names and "elsewhere" not in names
+
+    both = "family=queue_metrics&family=queue_consumer_count"
+    page = await running.scrape(f"/metrics/detailed?{both}")
+    assert page.value("rabbitmq_detailed_queue_consumers", **labels) == 1
+    assert page.value("rabbitmq_detailed_queue_consumers", vhost="other", queue="elsewhere") == 0
+    assert page.value("rabbitmq_detailed_queue_process_memory_bytes", **labels) > 0
+
+    page = await running.scrape("/metrics/detailed?family=channel_metrics")
+    (sample,) = page.families["rabbitmq_detailed_channel_consumers"].samples
+    assert sample.value == 1 and sample.labels["channel"].startswith("amqp091-")
+    channel = sample.labels
+    for name, value in (("messages_unacked", 1), ("messages_unconfirmed", 0), ("prefetch", 0)):
+        assert page.value(f"rabbitmq_detailed_channel_{name}", **channel) == value
+    assert page.value("rabbitmq_detailed_consumer_prefetch", **channel) == 1
+
+    families = "family=connection_metrics&family=connection_coarse_metrics"
+    page = await running.scrape(f"/metrics/detailed?{families}")
+    channels = page.families["rabbitmq_detailed_connection_channels"].samples
+    assert sorted(sample.value for sample in channels) == [0, 1]
+    name = channel["channel"].rpartition(":")[0]
+    received = "rabbitmq_detailed_connection_incoming_bytes_total"
+    assert page.value(received, vhost="/", connection=name) > 100
+
+    families = "family=vhost_status&family=exchange_names&family=exchange_bindings"
+    page = await running.scrape(f"/metrics/detailed?{families}")
+    exchange = {"vhost": "/", "exchange": "amq.topic", "type": "topic"}
+    assert page.value("rabbitmq_cluster_vhost_status", vhost="other") == 1
+    assert page.value("rabbitmq_cluster_exchange_name", **exchange) == 1
+    assert page.value("rabbitmq_cluster_exchange_bindings", **exchange) == 2
+
+    families = "family=connection_churn_metrics&family=auth_attempt_metrics"
+    page = await running.scrape(f"/metrics/detailed?{families}")
+    totals = await running.scrape()
+    for name in ("connections_opened", "channels_opened", "queues_created", "queues_deleted"):
+        expected = totals.value(f"rabbitmq_{name}_total")
+        assert page.value(f"rabbitmq_detailed_{name}_total") == expected
+    attempts = page.value("rabbitmq_detailed_auth_attempts_succeeded_total", protocol="amqp091")
+    assert attempts == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("family=queues", "unknown family 'queues'; there are connection_churn_metrics, "),
+        ("families=queue_metrics", "unknown parameter 'families'; there are family and vhost"),
+    ],
+)
+async def test_an_unknown_family_is_refused(running: Running, query: str, says: str) -> None:
+    status, body = await running.get("metrics", f"/metrics/detailed?{query}")
+    assert (status, body.decode()[: len(says)]) == (400, says)
+
+
+async def test_a_detailed_page_is_bounded_and_made_in_slices(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vhost = running.node.broker.vhosts["/"]
+    for number in range(5 * detailed.STEPS_SLICE):
+        vhost.declare_queue(f"q{number}")
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    query = "family=queue_consumer_count&family=exchange_names&family=ra_metrics"
+    counting = asyncio.create_task(count_turns())
+    page = await detailed.detailed_metrics(running.node, HttpCounters(), query)
+    counting.cancel()
+    assert turns >= 5
+    assert len(page.families["rabbitmq_detailed_queue_consumers"].samples) == 500
+    assert page.families["trellis_detailed_families_cut"].samples == [({}, 0)]
+    monkeypatch.setattr(detailed, "OBJECTS_MAX", 100)
+    page = await detailed.detailed_metrics(running.node, HttpCounters(), query)
+    assert sum(len(family.samples) for family in page.families.values()) == 101
+    assert page.families["trellis_detailed_families_cut"].samples == [({}, 1)]
+
+
+async def test_a_page_of_single_objects_is_bounded(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vhost = running.node.broker.vhosts["/"]
+    for number in range(7):
+        vhost.declare_queue(f"q{number}")
+    await (await running.mqtt("one")).subscribe("a", 1)
+    for most, queues, sessions, left_out in ((100, 8, 1, 0), (8, 8, 0, 1), (3, 3, 0, 6)):
+        monkeypatch.setattr(metrics, "OBJECTS_MAX", most)
+        page = await metrics.per_object_metrics(running.node)
+        assert len(page.families["rabbitmq_queue_messages"].samples) == queues
+        missed = page.families.get("trellis_session_missed_messages")
+        assert (0 if missed is None else len(missed.samples)) == sessions
+        assert page.families["trellis_per_object_left_out"].samples == [({}, left_out)]
 
 
 async def expect_returns(client: Amqp0, count: int) -> None:

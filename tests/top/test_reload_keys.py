@@ -60,7 +60,7 @@ def in_effect(running: Running, key: str) -> object:
         return logging.getLogger().level
     if key == "matcher.profile":
         return topics(running).algorithm
-    if key == "mqtt.anonymous":
+    if key.startswith("mqtt.anonymous"):
         return node.accounts._anonymous, node.accounts._anonymous_remote
     return list(node.accounts.settings_accounts.values())
 
@@ -92,7 +92,11 @@ async def test_each_key_is_in_effect_or_named(
     start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     running = await start(settings(user="root", password="known"))
-    given = {"users": (), "matcher.profile": profile(tmp_path / "p")["matcher"]["profile"]}
+    given = {
+        "users": (),
+        "mqtt.anonymous_rules": ("allow all #",),
+        "matcher.profile": profile(tmp_path / "p")["matcher"]["profile"],
+    }
     assert await check_every_key(running, given, caplog) == {
         "users",
         "user",
@@ -100,6 +104,7 @@ async def test_each_key_is_in_effect_or_named(
         "password_file",
         "auth.guest",
         "mqtt.anonymous",
+        "mqtt.anonymous_rules",
         "log.level",
         "matcher.profile",
     }

@@ -1,7 +1,11 @@
-"""Password hashes: argon2id for new ones, and RabbitMQ's formats for imported users.
+"""Password hashes: argon2id for new ones, and formats of RabbitMQ and Mosquitto for imported users.
 
-$argon2id$v=19$...                       argon2id
+$argon2id$v=19$...                       argon2id, also of Mosquitto 2.1
+$7$ITERATIONS$SALT$HASH                  Mosquitto: PBKDF2 with SHA-512, in base64
+$6$SALT$HASH                             Mosquitto: sha512(password + salt), in base64
 rabbit_password_hashing_sha256:BASE64    RabbitMQ: a salt of 4 bytes, then hash(salt + password)
+
+The cost of an imported hash is bounded, because each login computes the hash once.
 """
 
 from __future__ import annotations
@@ -20,6 +24,22 @@ _PREFIX: Final = "rabbit_password_hashing_"
 #: Size in bytes of the hashes of each of RabbitMQ's algorithms.
 _SIZES: Final = {"sha256": 32, "sha512": 64, "md5": 16}
 _SALT: Final = 4
+#: Beginnings of Mosquitto's hashes of SHA-512 and of PBKDF2.
+_SHA512: Final = "$6$"
+_PBKDF2: Final = "$7$"
+#: Name of the hashing algorithm of users with Mosquitto's hashes, in definitions.
+MOSQUITTO: Final = "mosquitto"
+#: Size in bytes of the hashes of SHA-512, and of the longest salt that Mosquitto makes.
+_SHA512_SIZE: Final = 64
+_SHA512_SALT_MAX: Final = 64
+#: Most iterations of an imported PBKDF2 hash (about 0.6 s). Mosquitto makes hashes with 101 or
+#: 1,000.
+ITERATIONS_MAX: Final = 1_000_000
+#: Bounds of imported argon2 hashes: memory in KiB, memory in KiB times passes (about 0.7 s), and
+#: lanes.
+ARGON2_MEMORY_MAX: Final = 262_144
+ARGON2_WORK_MAX: Final = 524_288
+ARGON2_LANES_MAX: Final = 16
 
 
 def verify(password_hash: str, password: bytes) -> bool:
@@ -28,6 +48,14 @@ def verify(password_hash: str, password: bytes) -> bool:
         algorithm, salted = _parse(password_hash)
         digest = hashlib.new(algorithm, salted[:_SALT] + password, usedforsecurity=False).digest()
         return bool(password) and hmac.compare_digest(digest, salted[_SALT:])
+    if password_hash.startswith((_SHA512, _PBKDF2)):
+        iterations, salt, expected = _parse_mosquitto(password_hash)
+        digest = (
+            hashlib.pbkdf2_hmac("sha512", password, salt, iterations)
+            if iterations
+            else hashlib.sha512(password + salt).digest()
+        )
+        return bool(password) and hmac.compare_digest(digest, expected)
     try:
         return HASHER.verify(password_hash, password)
     except (argon2.exceptions.VerificationError, argon2.exceptions.InvalidHashError):
@@ -37,12 +65,18 @@ def verify(password_hash: str, password: bytes) -> bool:
 def check_hash(password_hash: str, algorithm: str) -> str:
     """Check the password hash of an imported user, and return the hash in its stored form.
 
-    `algorithm` is RabbitMQ's name of the hashing algorithm; "" is SHA-256. A user with an empty
-    hash cannot log in with a password. Raises ValueError.
+    `algorithm` is RabbitMQ's name of the hashing algorithm; "" is SHA-256. Hashes that begin with
+    `$` name their algorithm themselves. A user with an empty hash cannot log in with a password.
+    Raises ValueError.
     """
     if password_hash.startswith("$argon2"):
-        argon2.extract_parameters(password_hash)
+        _check_argon2(argon2.extract_parameters(password_hash))
         return password_hash
+    if password_hash.startswith((_SHA512, _PBKDF2)):
+        _parse_mosquitto(password_hash)
+        return password_hash
+    if not password_hash and algorithm in (MOSQUITTO, "argon2id"):
+        algorithm = ""
     kept = f"{algorithm or _PREFIX + 'sha256'}:{password_hash}"
     if password_hash:
         _parse(kept)
@@ -51,6 +85,8 @@ def check_hash(password_hash: str, algorithm: str) -> str:
 
 def show_hash(password_hash: str) -> tuple[str, str]:
     """Return a stored hash as in a definitions file: the hash, and the name of its algorithm."""
+    if password_hash.startswith((_SHA512, _PBKDF2)):
+        return password_hash, MOSQUITTO
     algorithm, colon, encoded = password_hash.partition(":")
     return (encoded, algorithm) if colon else (password_hash, "argon2id")
 
@@ -73,3 +109,49 @@ def _parse(password_hash: str) -> tuple[str, bytes]:
             f"but {name} makes {_SALT + _SIZES[algorithm]} bytes"
         )
     return algorithm, salted
+
+
+def _check_argon2(parameters: argon2.Parameters) -> None:
+    """Raise ValueError if a check of a password with these parameters costs too much."""
+    memory, passes, lanes = (
+        parameters.memory_cost,
+        parameters.time_cost,
+        parameters.parallelism,
+    )
+    if memory > ARGON2_MEMORY_MAX or memory * passes > ARGON2_WORK_MAX or lanes > ARGON2_LANES_MAX:
+        raise ValueError(
+            f"each login would need too much: m={memory} KiB, t={passes}, p={lanes}; "
+            f"the limits are m={ARGON2_MEMORY_MAX}, m*t={ARGON2_WORK_MAX}, p={ARGON2_LANES_MAX}; "
+            "set the password anew"
+        )
+
+
+def _parse_mosquitto(password_hash: str) -> tuple[int, bytes, bytes]:
+    """Return iterations, salt and hash of one of Mosquitto's hashes; 0 iterations are SHA-512.
+
+    Raises ValueError.
+    """
+    parts = password_hash.split("$")[1:]
+    iterations = 0
+    if parts[0] == "7" and len(parts) == 4:
+        if not parts[1].isascii() or not parts[1].isdigit() or len(parts[1]) > 10:
+            raise ValueError(f"the $7$ hash has '{parts[1][:20]}' iterations, which is no number")
+        iterations = int(parts[1])
+        if not 1 <= iterations <= ITERATIONS_MAX:
+            raise ValueError(
+                f"the $7$ hash has {iterations} iterations; the limit is {ITERATIONS_MAX}; "
+                "set the password anew"
+            )
+        del parts[1]
+    if len(parts) != 3:
+        raise ValueError("the hash is neither $6$SALT$HASH nor $7$ITERATIONS$SALT$HASH")
+    try:
+        salt, digest = (base64.b64decode(part, validate=True) for part in parts[1:])
+    except (binascii.Error, ValueError):
+        raise ValueError("the salt or the hash is not base64") from None
+    if not 1 <= len(salt) <= _SHA512_SALT_MAX or len(digest) != _SHA512_SIZE:
+        raise ValueError(
+            f"the salt has {len(salt)} bytes and the hash {len(digest)} bytes, instead of 1 to "
+            f"{_SHA512_SALT_MAX} and {_SHA512_SIZE}"
+        )
+    return iterations, salt, digest

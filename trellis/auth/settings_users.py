@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,8 @@ from trellis.settings import Settings, SettingsError
 from trellis.settings.schema import UserSettings
 
 GUEST_NAME: Final = "guest"
+#: Name of clients without a user name in logs and permissions.
+ANONYMOUS_NAME: Final = "anonymous"
 #: File in the data directory with the generated user and the hash of its password.
 GENERATED_USER_FILE: Final = "generated-user.json"
 
@@ -70,6 +73,27 @@ class Superuser(AccountIdentity):
         return vhost == "/"
 
 
+class AnonymousIdentity(Identity):
+    """The identity of all clients that give no user name, with the topic rules of the settings."""
+
+    def __init__(self, rules: Sequence[str]) -> None:
+        super().__init__(ANONYMOUS_NAME)
+        self._rules = rules
+        #: Permissions by virtual host. `for_vhost` adds them; there is one virtual host for clients
+        #: without a user name.
+        self._by_vhost: dict[str, UserPermissions] = {}
+
+    def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
+        if not self._rules:
+            return self
+        permissions = self._by_vhost.get(vhost)
+        if permissions is None:
+            permissions = self._by_vhost[vhost] = UserPermissions(
+                ANONYMOUS_NAME, vhost, (".*", ".*", ".*"), self._rules
+            )
+        return permissions.identity(client_id)
+
+
 def superuser(name: str) -> AccountIdentity:
     """Return a user with all permissions in all virtual hosts."""
     identity = Superuser(name)
@@ -94,7 +118,7 @@ def anonymous_identity(settings: Settings) -> Identity | None:
     """Return the identity of clients that give no user name; None if they are refused."""
     if settings.mqtt.anonymous == "false":
         return None
-    identity = Identity("anonymous")
+    identity = AnonymousIdentity(settings.mqtt.anonymous_rules)
     identity.anonymous = True
     return identity
 

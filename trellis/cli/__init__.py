@@ -11,7 +11,9 @@
     users.py             users, permissions
     sessions.py          sessions
     vhosts_policies.py   vhosts, policies
-    definitions.py       definitions    doctor.py            doctor
+    definitions.py       definitions
+    doctor.py            doctor
+    importing.py         import
     store.py             store
     stream.py            stream         stream_source.py     rows of a stream over HTTP
     replay.py            replay         replay_publisher.py  a small AMQP client
@@ -35,6 +37,7 @@ from trellis.cli import (
     definitions,
     doctor,
     health_list,
+    importing,
     matching,
     pipeline,
     replay,
@@ -72,6 +75,7 @@ def parser() -> Parser:
         vhosts_policies,
         definitions,
         doctor,
+        importing,
         store,
         stream,
         replay,

@@ -10,7 +10,7 @@ from trellis.http.logins import authenticate, tags_of
 from trellis.http.origins import is_direct
 from trellis.http.routes import HttpRouter
 from trellis.http.server import Handler, Request, Response
-from trellis.monitoring import metrics
+from trellis.monitoring import detailed, metrics
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.page import CONTENT_TYPE, MetricsPage
 from trellis.server.node import BrokerNode
@@ -39,6 +39,16 @@ def metrics_routes(node: BrokerNode, counters: HttpCounters) -> HttpRouter[Handl
     async def per_object(request: Request) -> Response:
         refusal = await refused(request)
         return refusal or await rendered(await metrics.per_object_metrics(node))
+
+    async def by_family(request: Request) -> Response:
+        refusal = await refused(request)
+        if refusal is not None:
+            return refusal
+        try:
+            page = await detailed.detailed_metrics(node, counters, request.query)
+        except ValueError as error:
+            return Response(400, f"{error}\n".encode())
+        return await rendered(page)
 
     async def refused(request: Request) -> Response | None:
         """Return the response for a client that may not read metrics; None if it may."""
@@ -69,6 +79,7 @@ def metrics_routes(node: BrokerNode, counters: HttpCounters) -> HttpRouter[Handl
     for path, handler in (
         ("/metrics", aggregated),
         ("/metrics/per-object", per_object),
+        ("/metrics/detailed", by_family),
         ("/healthz", healthz),
         ("/readyz", readyz),
     ):

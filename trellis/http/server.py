@@ -27,15 +27,16 @@ MAX_CONNECTIONS: Final = 64
 
 
 class Request:
-    """A request: the address of the client's transport, its headers and its credentials.
+    """A request: the address of the client's transport, its headers, query and credentials.
 
     `user` and `password` come from basic authentication (`user` is None without it), `token` from a
     Bearer header.
     """
 
-    def __init__(self, address: object, headers: dict[bytes, bytes]) -> None:
+    def __init__(self, address: object, headers: dict[bytes, bytes], query: str = "") -> None:
         self.address = address
         self.headers = headers
+        self.query = query
         authorization = headers.get(b"authorization", b"")
         self.user, self.password = parse_basic(authorization)
         self.token = parse_bearer(authorization)
@@ -50,7 +51,7 @@ class Response:
     def __init__(
         self,
         status: int,
-        body: bytes,
+        body: bytes | bytearray,
         content_type: str = "text/plain; charset=utf-8",
         challenge: bool = False,
         allow: str = "",
@@ -178,11 +179,11 @@ class HttpServer:
         self._awaiting_request.pop(task, None)
         head = event.method == b"HEAD"
         method = event.method.decode("ascii", "replace")
-        path = event.target.decode("ascii", "replace").partition("?")[0]
+        path, _, query = event.target.decode("ascii", "replace").partition("?")
         match = self._routes.find("GET" if head else method, path)
         if isinstance(match, Unrouted):
             return self._unrouted(match), head
-        request = Request(writer.get_extra_info("peername"), dict(event.headers))
+        request = Request(writer.get_extra_info("peername"), dict(event.headers), query)
         return await match[0](request), head
 
     def _unrouted(self, match: Unrouted) -> Response:
@@ -220,7 +221,8 @@ class HttpServer:
         if not head:
             for at in range(0, len(response.body), CHUNK_SIZE):
                 writer.write(
-                    connection.send(h11.Data(data=response.body[at : at + CHUNK_SIZE])) or b""
+                    connection.send(h11.Data(data=bytes(response.body[at : at + CHUNK_SIZE])))
+                    or b""
                 )
                 await writer.drain()
         await writer.drain()

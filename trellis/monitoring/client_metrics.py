@@ -2,9 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from trellis.monitoring.http_counters import HttpCounters
 from trellis.monitoring.page import MetricsPage
 from trellis.server.node import BrokerNode
+
+
+def add_churn(page: MetricsPage, node: BrokerNode, prefix: str = "rabbitmq") -> None:
+    """Add the number of connections and channels opened and closed, with names after `prefix`."""
+    fronts = node.fronts
+    page.counter(
+        f"{prefix}_connections_opened",
+        "Total number of connections opened.",
+        sum(front.opened for front in fronts),
+    )
+    page.counter(
+        f"{prefix}_connections_closed",
+        "Total number of connections closed.",
+        sum(sum(front.closed.values()) for front in fronts),
+    )
+    page.counter(
+        f"{prefix}_channels_opened",
+        "Total number of AMQP channels opened.",
+        int(node.amqp.tally.channels_opened),
+    )
+    page.counter(
+        f"{prefix}_channels_closed",
+        "Total number of AMQP channels closed.",
+        int(node.amqp.tally.channels_closed),
+    )
+
+
+def add_auth_attempts(
+    page: MetricsPage, node: BrokerNode, http: HttpCounters, prefix: str = "rabbitmq"
+) -> None:
+    """Add the number of logins by protocol, with names after `prefix`."""
+    for name, logins in _logins(node, http):
+        page.counter(
+            f"{prefix}_auth_attempts",
+            "Total number of authentication attempts.",
+            sum(logins.values()),
+            protocol=name,
+        )
+        page.counter(
+            f"{prefix}_auth_attempts_succeeded",
+            "Total number of authentication attempts that succeeded.",
+            logins["accepted"],
+            protocol=name,
+        )
+        page.counter(
+            f"{prefix}_auth_attempts_failed",
+            "Total number of authentication attempts that failed.",
+            logins["refused"] + logins["busy"],
+            protocol=name,
+        )
+
+
+def _logins(node: BrokerNode, http: HttpCounters) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yield the name of each protocol, and the number of its logins by outcome."""
+    for name, counted in [*node.logins.items(), ("http", http.logins)]:
+        outcomes = ("accepted", "refused", "busy")
+        yield name, {outcome: counted.get(outcome, 0) for outcome in outcomes}
 
 
 def add_connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> None:
@@ -15,27 +74,8 @@ def add_connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> 
         "Number of open connections.",
         sum(len(front.connections) for front in fronts),
     )
-    page.counter(
-        "rabbitmq_connections_opened",
-        "Total number of connections opened.",
-        sum(front.opened for front in fronts),
-    )
-    page.counter(
-        "rabbitmq_connections_closed",
-        "Total number of connections closed.",
-        sum(sum(front.closed.values()) for front in fronts),
-    )
     page.gauge("rabbitmq_channels", "Number of open AMQP channels.", node.amqp.channels)
-    page.counter(
-        "rabbitmq_channels_opened",
-        "Total number of AMQP channels opened.",
-        int(node.amqp.tally.channels_opened),
-    )
-    page.counter(
-        "rabbitmq_channels_closed",
-        "Total number of AMQP channels closed.",
-        int(node.amqp.tally.channels_closed),
-    )
+    add_churn(page, node)
     page.counter(
         "trellis_acknowledgement_timeouts",
         "Total number of AMQP channels closed because a delivery was not acknowledged in time.",
@@ -55,8 +95,7 @@ def add_connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> 
             front.closed,
             protocol=front.name,
         )
-    for name, counted in [*node.logins.items(), ("http", http.logins)]:
-        logins = {outcome: counted.get(outcome, 0) for outcome in ("accepted", "refused", "busy")}
+    for name, logins in _logins(node, http):
         page.counter_by(
             "outcome",
             "trellis_logins",
@@ -64,24 +103,7 @@ def add_connections(page: MetricsPage, node: BrokerNode, http: HttpCounters) -> 
             logins,
             protocol=name,
         )
-        page.counter(
-            "rabbitmq_auth_attempts",
-            "Total number of authentication attempts.",
-            sum(logins.values()),
-            protocol=name,
-        )
-        page.counter(
-            "rabbitmq_auth_attempts_succeeded",
-            "Total number of authentication attempts that succeeded.",
-            logins["accepted"],
-            protocol=name,
-        )
-        page.counter(
-            "rabbitmq_auth_attempts_failed",
-            "Total number of authentication attempts that failed.",
-            logins["refused"] + logins["busy"],
-            protocol=name,
-        )
+    add_auth_attempts(page, node, http)
     page.counter_by(
         "reason",
         "trellis_connections_refused",

@@ -12,25 +12,50 @@ from trellis.monitoring.page import MetricsPage
 from trellis.server.node import BrokerNode
 
 
-def add_depth(page: MetricsPage, ready: int, unacked: int, **labels: str) -> None:
-    """Add the number of ready messages, of unacknowledged messages, and of both."""
+def add_depth(
+    page: MetricsPage, ready: int, unacked: int, prefix: str = "rabbitmq_queue", **labels: str
+) -> None:
+    """Add the number of ready messages, of unacknowledged messages, and of both.
+
+    The names begin with `prefix`.
+    """
     page.gauge(
-        "rabbitmq_queue_messages_ready",
+        f"{prefix}_messages_ready",
         "Number of messages ready to be delivered, in queues and MQTT sessions.",
         ready,
         **labels,
     )
     page.gauge(
-        "rabbitmq_queue_messages_unacked",
+        f"{prefix}_messages_unacked",
         "Number of messages delivered and not acknowledged yet.",
         unacked,
         **labels,
     )
     page.gauge(
-        "rabbitmq_queue_messages",
+        f"{prefix}_messages",
         "Number of ready and unacknowledged messages.",
         ready + unacked,
         **labels,
+    )
+
+
+def add_queue_churn(page: MetricsPage, node: BrokerNode, prefix: str = "rabbitmq") -> None:
+    """Add the number of queues declared, created and deleted. The names begin with `prefix`."""
+    vhosts = node.broker.vhosts.values()
+    page.counter(
+        f"{prefix}_queues_declared",
+        "Total number of queue declarations, of new and existing queues.",
+        sum(vhost.declarations.queues_declared for vhost in vhosts),
+    )
+    page.counter(
+        f"{prefix}_queues_created",
+        "Total number of queues created.",
+        sum(vhost.declarations.queues_created for vhost in vhosts),
+    )
+    page.counter(
+        f"{prefix}_queues_deleted",
+        "Total number of queues deleted.",
+        sum(vhost.declarations.queues_deleted for vhost in vhosts),
     )
 
 
@@ -52,21 +77,7 @@ def add_queues(page: MetricsPage, node: BrokerNode, totals: list[VirtualHostTota
         "rabbitmq_consumers", "Number of consumers.", sum(int(each.consumers) for each in totals)
     )
     add_depth(page, ready, unacked)
-    page.counter(
-        "rabbitmq_queues_declared",
-        "Total number of queue declarations, of new and existing queues.",
-        sum(vhost.declarations.queues_declared for vhost in vhosts),
-    )
-    page.counter(
-        "rabbitmq_queues_created",
-        "Total number of queues created.",
-        sum(vhost.declarations.queues_created for vhost in vhosts),
-    )
-    page.counter(
-        "rabbitmq_queues_deleted",
-        "Total number of queues deleted.",
-        sum(vhost.declarations.queues_deleted for vhost in vhosts),
-    )
+    add_queue_churn(page, node)
     for reason in ("expired", "maxlen", "rejected", "delivery_limit"):
         page.counter(
             f"rabbitmq_global_messages_dead_lettered_{reason}",

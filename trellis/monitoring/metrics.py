@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from itertools import chain
+from itertools import chain, islice
 from typing import Final
 
 import trellis
@@ -16,13 +16,13 @@ from broker.stream.queue import StreamQueue
 from trellis import process
 from trellis.monitoring import client_metrics, message_metrics
 from trellis.monitoring.http_counters import HttpCounters
-from trellis.monitoring.page import MetricsPage
+from trellis.monitoring.page import OBJECTS_MAX, MetricsPage
 from trellis.server.node import BrokerNode
 from trellis.server.store_writer import DurableStoreWriter, StoreWriter
 
 #: Objects that are counted, or listed by name, in one turn of the event loop.
-COUNT_SLICE: Final = 1_000
-NAMED_SLICE: Final = 200
+COUNT_SLICE: Final = 500
+NAMED_SLICE: Final = 100
 
 
 async def aggregated_metrics(node: BrokerNode, http: HttpCounters) -> MetricsPage:
@@ -81,11 +81,18 @@ async def _streams(node: BrokerNode) -> tuple[int, list[StreamQueue]]:
 
 
 async def per_object_metrics(node: BrokerNode) -> MetricsPage:
-    """Return the metrics of /metrics/per-object: queues and sessions by name."""
+    """Return the metrics of /metrics/per-object: queues and sessions by name.
+
+    At most OBJECTS_MAX objects are listed, and the number of the others is a metric.
+    """
     page = MetricsPage()
-    done = 0
+    listed = left_out = 0
     for vhost in list(node.broker.vhosts.values()):
-        for queue in [*vhost.queues.values(), *vhost.inboxes.values()]:
+        queues = len(vhost.queues) + len(vhost.inboxes)
+        taken = min(queues, OBJECTS_MAX - listed)
+        left_out += queues - taken
+        everything = chain(list(vhost.queues.values()), list(vhost.inboxes.values()))
+        for queue in islice(everything, taken):
             labels = {"vhost": vhost.name, "queue": queue.name}
             message_metrics.add_depth(page, int(queue.depth), int(queue.unacked), **labels)
             page.gauge(
@@ -94,10 +101,13 @@ async def per_object_metrics(node: BrokerNode) -> MetricsPage:
                 queue.consumer_count,
                 **labels,
             )
-            done += 1
-            if done % NAMED_SLICE == 0:
+            listed += 1
+            if listed % NAMED_SLICE == 0:
                 await asyncio.sleep(0)
-    for session in node.mqtt.sessions.all():
+    sessions = node.mqtt.sessions.all()
+    taken = min(len(sessions), OBJECTS_MAX - listed)
+    left_out += len(sessions) - taken
+    for session in islice(sessions, taken):
         labels = {"vhost": session.vhost.name, "client_id": session.name}
         page.counter(
             "trellis_session_dropped_messages",
@@ -111,9 +121,14 @@ async def per_object_metrics(node: BrokerNode) -> MetricsPage:
             int(session.missed),
             **labels,
         )
-        done += 1
-        if done % NAMED_SLICE == 0:
+        listed += 1
+        if listed % NAMED_SLICE == 0:
             await asyncio.sleep(0)
+    page.gauge(
+        "trellis_per_object_left_out",
+        f"Number of queues and sessions that the page leaves out because it lists {OBJECTS_MAX}.",
+        left_out,
+    )
     return page
 
 
@@ -132,6 +147,16 @@ def _process(page: MetricsPage, node: BrokerNode, descriptors: int, free: int) -
     page.gauge("rabbitmq_process_open_fds", "Number of open file descriptors.", descriptors)
     page.gauge(
         "rabbitmq_process_max_fds", "Maximum number of open file descriptors.", node.max_descriptors
+    )
+    page.gauge(
+        "rabbitmq_process_open_tcp_sockets",
+        "Number of open connections of clients.",
+        sum(len(front.connections) for front in node.fronts),
+    )
+    page.gauge(
+        "rabbitmq_process_max_tcp_sockets",
+        "Maximum number of open connections of clients.",
+        node.admission.connections,
     )
     page.gauge(
         "rabbitmq_process_resident_memory_bytes",

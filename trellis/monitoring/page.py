@@ -17,6 +17,9 @@ CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 #: Samples that are rendered in one turn of the event loop.
 RENDER_SLICE: Final = 200
 
+#: Objects, such as queues, that a page lists by name. Further ones are left out.
+OBJECTS_MAX: Final = 100_000
+
 Labels = dict[str, str]
 #: The text of a value, as Prometheus writes it.
 _text_of: Final[Any] = floatToGoString
@@ -60,13 +63,14 @@ class MetricsPage:
         for key in sorted(counts):
             self.counter(name, text, counts[key], **labels, **{label: str(key)})
 
-    async def render(self) -> bytes:
+    async def render(self) -> bytearray:
         """Return the text that Prometheus scrapes, and empty the page.
 
         The text is made in slices of RENDER_SLICE samples, with a turn of the event loop after
-        each. (A thread would hold the interpreter lock for 5 ms at a time.)
+        each. (A thread would hold the interpreter lock for 5 ms at a time.) The text grows in
+        place, because a copy of a long text would take too long for one turn.
         """
-        slices: list[bytes] = []
+        text_of_page = bytearray()
         parts: list[str] = []
         made = 0
         for family in self.families.values():
@@ -82,10 +86,11 @@ class MetricsPage:
                 made += len(taken)
                 if made >= RENDER_SLICE:
                     made = 0
-                    slices.append("".join(parts).encode())
+                    text_of_page += "".join(parts).encode()
                     parts = []
                     await asyncio.sleep(0)
-        return b"".join([*slices, "".join(parts).encode()])
+        text_of_page += "".join(parts).encode()
+        return text_of_page
 
 
 def _line(name: str, labels: Labels, value: float) -> str:

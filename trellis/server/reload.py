@@ -27,7 +27,15 @@ from trellis.settings.options import OPTIONS
 Read = Callable[[], Settings]
 
 #: Settings from which the users are made.
-USER_KEYS: Final = ("users", "user", "password", "password_file", "auth.guest", "mqtt.anonymous")
+USER_KEYS: Final = (
+    "users",
+    "user",
+    "password",
+    "password_file",
+    "auth.guest",
+    "mqtt.anonymous",
+    "mqtt.anonymous_rules",
+)
 #: Other settings that a reload applies.
 RELOADABLE_KEYS: Final = (
     "tls.certificate",

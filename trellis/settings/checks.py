@@ -4,6 +4,7 @@ import ipaddress
 import os
 from collections.abc import Iterator
 
+from broker.access.rules import RULES_MAX
 from matching.registry import algorithms
 from trellis.settings.listeners import Mqtts, PlainListener, TlsListener
 from trellis.settings.schema import Settings
@@ -26,6 +27,7 @@ def problems(settings: Settings) -> Iterator[Problem]:
         yield ("data.dir",), problem
     yield from _credentials(settings)
     yield from _user_names(settings)
+    yield from _rules(settings)
     yield from _tls(settings)
     yield from _sockets(settings)
     yield from _ports(settings)
@@ -118,6 +120,15 @@ def _user_names(settings: Settings) -> Iterator[Problem]:
                 "the user guest is built in; set auth.guest to false to define guest yourself",
             )
         seen.add(name)
+
+
+def _rules(settings: Settings) -> Iterator[Problem]:
+    """Yield a problem for each list of topic rules that is too long."""
+    lists = [("mqtt.anonymous_rules", "", settings.mqtt.anonymous_rules)]
+    lists += [("users", f'user "{user.name}" ', user.rules) for user in settings.users]
+    for key, owner, rules in lists:
+        if len(rules) > RULES_MAX:
+            yield (key,), f"{owner}has {len(rules)} rules; the limit is {RULES_MAX}; remove some"
 
 
 def _ports(settings: Settings) -> Iterator[Problem]:

@@ -24,6 +24,7 @@ from trellis.settings.values import (
     check_networks,
     check_origins,
     check_path,
+    check_rule,
     split_addresses,
     split_networks,
     split_origins,
@@ -154,6 +155,14 @@ class Mqtt(PlainListener, frozen=True, kw_only=True):
     anonymous: Annotated[
         Anonymous, option("accept clients without a user name: from loopback only, always or never")
     ] = "loopback"
+    anonymous_rules: Annotated[
+        tuple[str, ...],
+        option(
+            "access rules for topics of clients without a user name; an empty list allows every "
+            "topic",
+            check=check_rule,
+        ),
+    ] = ()
     max_packet: Annotated[
         int, option("largest packet", ge=256, le=268_435_460, unit="bytes", fills=MqttOptions)
     ] = MQTT.max_packet

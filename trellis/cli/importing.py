@@ -1,0 +1,88 @@
+"""`trellis import mosquitto`: settings and users of another broker."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from trellis.cli.parsing import CommandError, Commands, add_command
+from trellis.mosquitto.importing import MosquittoImport
+from trellis.mosquitto.report import DIFFERS, NOT_NEEDED, NOT_TAKEN
+from trellis.settings import load
+
+#: Name of the configuration file in a directory that PATH names.
+_CONF = "mosquitto.conf"
+_SETTINGS, _DEFINITIONS = "broker.toml", "definitions.json"
+
+
+def add(commands: Commands) -> None:
+    """Add the command import."""
+    command = add_command(
+        commands,
+        "import",
+        import_,
+        "write broker.toml and definitions.json from the configuration of another broker, and name "
+        "each line that could not be taken (exit code 1 if there is one)",
+        "mosquitto PATH [--output DIR] [--force]",
+    )
+    command.add_argument("broker", metavar="BROKER", choices=("mosquitto",), help="mosquitto")
+    command.add_argument("path", metavar="PATH", help=f"{_CONF}, or its directory")
+    command.add_argument(
+        "--output", metavar="DIR", default=".", help="directory of the two written files [.]"
+    )
+    command.add_argument(
+        "--force", action="store_true", help="overwrite files that exist in the directory"
+    )
+
+
+def import_(arguments: argparse.Namespace) -> int:
+    """Import a Mosquitto configuration; the exit code is 1 if a line was not taken.
+
+    Raises SettingsError after the files are written, if the settings are not valid together.
+    """
+    path = Path(arguments.path)
+    path = path / _CONF if path.is_dir() else path
+    output = Path(arguments.output)
+    try:
+        imported = MosquittoImport(path)
+    except OSError as error:
+        raise CommandError(f"cannot read {error.filename}: {error.strerror}", 2) from None
+    definitions = (output / _DEFINITIONS).resolve()
+    _write(
+        definitions, msgspec.json.format(msgspec.json.encode(imported.definitions)), arguments.force
+    )
+    settings = output / _SETTINGS
+    _write(settings, imported.settings_text(definitions).encode(), arguments.force)
+    report = imported.report
+    for kind in (NOT_TAKEN, DIFFERS, NOT_NEEDED):
+        for note in report.notes:
+            if note.kind == kind:
+                print(note)
+    print(
+        f"wrote {settings} and {definitions}: {len(imported.definitions['users'])} users; lines "
+        f"not taken: {report.count(NOT_TAKEN)}, with differences: {report.count(DIFFERS)}, not "
+        f"needed: {report.count(NOT_NEEDED)}",
+        file=sys.stderr,
+    )
+    load([settings], {})  # Two ports may conflict, such as that of a listener and of the HTTP API.
+    return 1 if report.count(NOT_TAKEN) else 0
+
+
+def _write(path: Path, data: bytes, force: bool) -> None:
+    """Write a file that only its owner may read, because it holds password hashes."""
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if force else os.O_EXCL)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(os.open(path, flags, 0o600), "wb") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(data)
+    except FileExistsError:
+        raise CommandError(
+            f"{path} exists; choose another --output, or overwrite it with --force", 2
+        ) from None
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror}", 2) from None

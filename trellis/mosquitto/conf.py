@@ -1,0 +1,200 @@
+"""Reads mosquitto.conf and its include_dir into general lines, listeners and plugins.
+
+The options below a line `listener` belong to that listener. Options of listeners above the first
+`listener` belong to the default listener. With `per_listener_settings true`, the options for logins
+belong to the listener as well.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from trellis.mosquitto.options import DIFFERENT, MISSING, UNNEEDED, MosquittoOption, option_named
+from trellis.mosquitto.report import Place, Report
+
+#: Options that belong to the listener if `per_listener_settings` is true.
+_PER_LISTENER: Final = (
+    "password_file",
+    "acl_file",
+    "psk_file",
+    "allow_anonymous",
+    "allow_zero_length_clientid",
+    "auto_id_prefix",
+    "plugin",
+    "auth_plugin",
+)
+#: Beginnings of the options of plugins.
+_PLUGIN_OPTIONS: Final = ("plugin_opt_", "auth_opt_")
+#: Options whose values may be printed: all except secrets.
+_SECRETS: Final = ("password", "remote_password", "local_password", "bridge_psk")
+
+
+class Line(NamedTuple):
+    """One option in a file."""
+
+    place: Place
+    name: str
+    value: str
+
+    @property
+    def text(self) -> str:
+        """The line as a note shows it, without a password."""
+        return f"{self.name} {'...' if self.name in _SECRETS else self.value}".strip()
+
+
+class Plugin:
+    """A plugin with its options, such as `config_file`."""
+
+    def __init__(self, line: Line, path: str) -> None:
+        self.line = line
+        self.path = path
+        self.options: dict[str, Line] = {}
+
+
+class MosquittoListener:
+    """A listener and its lines. `line` is None for the default listener."""
+
+    def __init__(self, line: Line | None) -> None:
+        self.line = line
+        self.lines: dict[str, list[Line]] = {}
+        self.plugins: list[Plugin] = []
+
+    def last(self, name: str) -> Line | None:
+        """Return the last line of an option; None if there is none."""
+        lines = self.lines.get(name)
+        return lines[-1] if lines else None
+
+    def value(self, name: str, default: str = "") -> str:
+        """Return the value of an option, which the last line decides."""
+        line = self.last(name)
+        return default if line is None else line.value
+
+    def is_on(self, name: str) -> bool:
+        """True if an option is `true` or `1`."""
+        return self.value(name).lower() in ("true", "1")
+
+    def add(self, line: Line) -> None:
+        """Add a line."""
+        self.lines.setdefault(line.name, []).append(line)
+
+
+class Configuration:
+    """A mosquitto.conf: general lines, listeners, and plugins for all listeners.
+
+    Reading notes each line whose option is missing or not needed in Trellis.
+    """
+
+    def __init__(self, path: Path, report: Report) -> None:
+        #: The general lines, kept like those of a listener.
+        self.general = MosquittoListener(None)
+        self.listeners: list[MosquittoListener] = []
+        self._default = MosquittoListener(None)
+        self._current = self._default
+        self._report = report
+        self._loaded: dict[str, Plugin] = {}
+        self._plugin: Plugin | None = None
+        lines = _read(path, report)
+        self.per_listener = any(
+            line.name == "per_listener_settings" and line.value.lower() in ("true", "1")
+            for line in lines
+        )
+        in_bridge = False
+        for line in lines:
+            in_bridge = line.name == "connection" or in_bridge and line.name != "listener"
+            self._take(line, in_bridge)
+        if self._default.lines or self._default.plugins:
+            self.listeners.insert(0, self._default)
+
+    @property
+    def local_only(self) -> bool:
+        """True if no listener is configured: then Mosquitto listens on loopback only."""
+        return not self.listeners
+
+    @property
+    def plugins(self) -> list[Plugin]:
+        """All plugins, of all listeners."""
+        owners = [self.general, *self.listeners]
+        return [plugin for owner in owners for plugin in owner.plugins]
+
+    def _take(self, line: Line, in_bridge: bool) -> None:
+        """Add a line to the listener, the plugin or the general lines."""
+        option = option_named(line.name)
+        if option is None:
+            self._report.not_taken(
+                line.place, line.text, "Mosquitto has no such option; correct or remove it"
+            )
+            return
+        if in_bridge and option.group == "bridge" and line.name != "connection":
+            return
+        self._note(line, option)
+        if line.name == "listener":
+            self._current = MosquittoListener(line)
+            self.listeners.append(self._current)
+        elif line.name in ("plugin", "auth_plugin", "global_plugin"):
+            self._plugin = Plugin(line, line.value)
+            to_listener = self.per_listener and line.name != "global_plugin"
+            (self._current if to_listener else self.general).plugins.append(self._plugin)
+        elif line.name == "plugin_load":
+            name, _, path = line.value.partition(" ")
+            self._plugin = self._loaded[name] = Plugin(line, path.strip())
+        elif line.name == "plugin_use":
+            plugin = self._loaded.get(line.value)
+            if plugin is None:
+                self._report.not_taken(line.place, line.text, "no `plugin_load` has this name")
+            else:
+                self._current.plugins.append(plugin)
+        elif line.name.startswith(_PLUGIN_OPTIONS):
+            name = line.name.partition("_opt_")[2]
+            if self._plugin is None:
+                self._report.not_taken(line.place, line.text, "no plugin is above this line")
+            else:
+                self._plugin.options[name] = line
+        elif option.of_listener or (self.per_listener and line.name in _PER_LISTENER):
+            self._current.add(line)
+        elif option.group != "bridge":
+            self.general.add(line)
+
+    def _note(self, line: Line, option: MosquittoOption) -> None:
+        """Note an option with another effect, unless its value is a default."""
+        if line.value.lower() in option.defaults:
+            return
+        if option.verdict == MISSING:
+            self._report.not_taken(line.place, line.text, option.advice)
+        elif option.verdict == UNNEEDED:
+            self._report.not_needed(line.place, line.text, option.advice)
+        elif option.verdict == DIFFERENT and option.group in ("general", "log"):
+            self._report.differs(line.place, line.text, option.advice)
+
+
+def _read(path: Path, report: Report, main: bool = True) -> list[Line]:
+    """Return the lines of a file, and of the files in its include_dir."""
+    lines: list[Line] = []
+    text = path.read_bytes().decode("utf-8", "replace")
+    for number, each in enumerate(text.splitlines(), 1):
+        if each.startswith("#") or not each.strip():
+            continue
+        name, _, value = each.strip().partition(" ")
+        line = Line(Place(path, number), name, value.strip())
+        if name != "include_dir":
+            lines.append(line)
+            continue
+        if not main:
+            report.not_taken(line.place, line.text, "Mosquitto reads it in the main file only")
+            continue
+        directory = beside(path, line.value)
+        try:
+            files = sorted(
+                (file for file in directory.iterdir() if file.name.endswith(".conf")),
+                key=lambda file: (file.name.lower(), file.name),
+            )
+            for file in files:
+                lines += _read(file, report, False)
+        except OSError as error:
+            report.not_taken(line.place, line.text, f"{directory}: {error.strerror}")
+    return lines
+
+
+def beside(path: Path, value: str) -> Path:
+    """Return the path that a line names; a relative path begins at the directory of the file."""
+    return path.parent.absolute() / value

@@ -1,0 +1,274 @@
+"""The import of a Mosquitto configuration: settings, users and topic rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from broker.access.rules import RULES_MAX
+from trellis.mosquitto.access import limited
+from trellis.mosquitto.acl_file import Acl, read_acl
+from trellis.mosquitto.conf import Configuration, Line, MosquittoListener, Plugin
+from trellis.mosquitto.dynamic_security import DynamicSecurity
+from trellis.mosquitto.password_file import read_passwords
+from trellis.mosquitto.report import Place, Report
+from trellis.mosquitto.settings import (
+    Tables,
+    file_of,
+    general_settings,
+    is_loopback,
+    listener_settings,
+)
+from trellis.settings.rendering import toml
+
+#: Permissions of an imported user: publish to and subscribe at MQTT's exchange, declare nothing.
+_PERMISSION: Final = {"configure": "^$", "write": r"^amq\.topic$", "read": r"^amq\.topic$"}
+#: Parts of the file names of the plugins that are imported, and of one that is not needed.
+_PLUGINS: Final = ("dynamic_security", "password_file", "acl_file")
+_DYNAMIC, _PASSWORDS, _ACL = _PLUGINS
+_PERSIST: Final = "persist_sqlite"
+#: The virtual host of MQTT clients.
+_VHOST: Final = "/"
+
+
+class SecurityFiles:
+    """The lines that name the files with users and rights of a listener; None if there is none."""
+
+    def __init__(self, owner: MosquittoListener, plugins: list[Plugin]) -> None:
+        self.passwords = owner.last("password_file")
+        self.acl = owner.last("acl_file")
+        self.dynamic: Line | None = None
+        for plugin in plugins:
+            self.dynamic = self.dynamic or _option(plugin, _DYNAMIC, "config_file")
+            self.passwords = self.passwords or _option(plugin, _PASSWORDS, _PASSWORDS)
+            self.acl = self.acl or _option(plugin, _ACL, _ACL)
+
+    @property
+    def key(self) -> list[str]:
+        """The names of the files, to compare two listeners."""
+        lines = (self.passwords, self.acl, self.dynamic)
+        return ["" if line is None else line.value for line in lines]
+
+
+class MosquittoImport:
+    """The result of an import: the settings, the definitions, and the notes in `report`."""
+
+    def __init__(self, path: Path) -> None:
+        self.report = Report()
+        self._place = Place(path, 0)
+        self._conf = Configuration(path, self.report)
+        self._note_plugins()
+        listeners, files = self._listeners()
+        self.tables: Tables = general_settings(self._conf, self.report)
+        for section, table in listener_settings(self._conf, listeners, self.report).items():
+            self.tables[section] = {**table, **self.tables.get(section, {})}
+        # The built-in user guest would have all rights.
+        self.tables["auth"] = {"guest": False}
+        self._add_anonymous(listeners)
+        self._users: dict[str, str] = {}
+        self._rules: dict[str, list[str]] = {}
+        self._read_security(files)
+
+    def settings_text(self, definitions: Path) -> str:
+        """Return the broker.toml, which names the file of the definitions."""
+        tables = {**self.tables, "definitions": {"file": str(definitions)}}
+        lines = [
+            "# Settings imported from Mosquitto. `trellis check-config --config FILE` checks them.",
+        ]
+        for section, table in tables.items():
+            if table:
+                lines += ["", f"[{section}]"]
+                lines += [f"{key} = {toml(value)}" for key, value in table.items()]
+        return "\n".join(lines) + "\n"
+
+    @property
+    def definitions(self) -> dict[str, Any]:
+        """The users, their permissions and their topic rules, as definitions."""
+        return {
+            "vhosts": [{"name": _VHOST}],
+            "users": [
+                {
+                    "name": name,
+                    "password_hash": password_hash,
+                    "hashing_algorithm": "mosquitto",
+                    "tags": [],
+                }
+                for name, password_hash in self._users.items()
+            ],
+            "permissions": [{"user": name, "vhost": _VHOST, **_PERMISSION} for name in self._users],
+            "topic_rules": [
+                {"user": name, "vhost": _VHOST, "rules": rules}
+                for name, rules in self._rules.items()
+            ],
+        }
+
+    def _note_plugins(self) -> None:
+        """Note the plugins whose work is not imported."""
+        for plugin in self._conf.plugins:
+            name, line = Path(plugin.path).name, plugin.line
+            if _PERSIST in name:
+                self.report.not_needed(line.place, line.text, "durable data is always on disk")
+            elif not any(known in name for known in _PLUGINS):
+                self.report.not_taken(
+                    line.place,
+                    line.text,
+                    "Trellis cannot load it; amqtt's plugins in Python are the nearest way "
+                    "(docs/amqtt-plugins.md)",
+                )
+
+    def _listeners(self) -> tuple[list[MosquittoListener], SecurityFiles]:
+        """Return the listeners that are taken, and their files with users and rights.
+
+        All listeners of Trellis share their users. Listeners with other files than the first are
+        not taken, because their clients would get other rights.
+        """
+        conf = self._conf
+        if conf.local_only:
+            return [], SecurityFiles(conf.general, conf.general.plugins)
+        files = []
+        for listener in conf.listeners:
+            owner = listener if conf.per_listener else conf.general
+            files.append(SecurityFiles(owner, [*conf.general.plugins, *listener.plugins]))
+        taken = []
+        for listener, found in zip(conf.listeners, files, strict=True):
+            if found.key == files[0].key:
+                taken.append(listener)
+                continue
+            line = listener.line
+            assert line is not None
+            self.report.not_taken(
+                line.place,
+                line.text,
+                "its password_file, acl_file or plugin differs from that of the first listener, "
+                "and all listeners of Trellis have the same users; run a second broker, or merge "
+                "the files",
+            )
+        return taken, files[0]
+
+    def _add_anonymous(self, listeners: list[MosquittoListener]) -> None:
+        """Set `mqtt.anonymous` to what all taken listeners allow."""
+        conf = self._conf
+        general = conf.general.value("allow_anonymous").lower()
+        if conf.local_only:
+            self.tables["mqtt"]["anonymous"] = "false" if general in ("false", "0") else "loopback"
+            return
+        allowing: list[MosquittoListener] = []
+        refusing: list[MosquittoListener] = []
+        for listener in listeners:
+            own = listener.value("allow_anonymous").lower() if conf.per_listener else general
+            value = listener.value("listener_allow_anonymous", own).lower()
+            (allowing if value in ("true", "1") else refusing).append(listener)
+        if not refusing and allowing:
+            verdict = "loopback" if all(map(is_loopback, allowing)) else "true"
+        elif all(map(is_loopback, allowing)) and not any(map(is_loopback, refusing)):
+            verdict = "loopback" if allowing else "false"
+        else:
+            verdict = "false"
+            for listener in allowing:
+                line = listener.last("listener_allow_anonymous") or listener.last("allow_anonymous")
+                if line is not None:
+                    self.report.not_taken(
+                        line.place,
+                        line.text,
+                        "another listener refuses clients without a user name, and Trellis has one "
+                        "setting for all; give these clients a user name",
+                    )
+        self.tables["mqtt"]["anonymous"] = verdict
+
+    def _read_security(self, files: SecurityFiles) -> None:
+        """Read the files with users and rights."""
+        if files.dynamic is not None:
+            for line in (files.passwords, files.acl):
+                if line is not None:
+                    self.report.not_taken(
+                        line.place,
+                        line.text,
+                        "the dynamic security plugin decides; merge the files",
+                    )
+            self._read_dynamic(files.dynamic)
+            return
+        if files.passwords is not None:
+            text = self._text(files.passwords)
+            if text is not None:
+                self._users = read_passwords(text, file_of(files.passwords), self.report)
+        elif self.tables["mqtt"]["anonymous"] != "false":
+            self.report.differs(
+                self._place,
+                "allow_anonymous without a password_file",
+                "Mosquitto accepts every user name; in Trellis a client gives no user name, or "
+                "that of a user (`trellis users add`)",
+            )
+        acl = None
+        if files.acl is not None:
+            text = self._text(files.acl)
+            # A file that cannot be read permits nothing, as an empty one.
+            acl = read_acl(text or "", file_of(files.acl), self.report)
+        if acl is not None:
+            self._apply(acl)
+
+    def _apply(self, acl: Acl) -> None:
+        """Give each user, and clients without a user name, the rules of an acl_file."""
+        for name in acl.user_names:
+            if name not in self._users:
+                self._users[name] = ""
+                self.report.differs(
+                    acl.users[name][0].place if acl.users[name] else self._place,
+                    f"user '{name}'",
+                    "the user has rights and no password; it logs in with a certificate, or after "
+                    f"`trellis users add {name}`",
+                )
+        for name in self._users:
+            self._rules[name] = self._limited(name, acl.rules(name, self.report))
+        self._set_anonymous_rules(acl.rules(None, self.report))
+
+    def _read_dynamic(self, line: Line) -> None:
+        """Read the file of the dynamic security plugin."""
+        text = self._text(line)
+        if text is None:
+            self._set_anonymous_rules(["deny all #"])
+            return
+        file = file_of(line)
+        try:
+            dynamic = DynamicSecurity(msgspec.json.decode(text), file, self.report)
+        except (ValueError, RecursionError) as error:
+            self.report.not_taken(line.place, line.text, f"{file} is not valid: {error}")
+            self._set_anonymous_rules(["deny all #"])
+            return
+        self._users = dynamic.passwords()
+        for name in dynamic.names:
+            self._rules[name] = self._limited(name, dynamic.rules(name))
+        self._set_anonymous_rules(dynamic.rules(None))
+
+    def _set_anonymous_rules(self, rules: list[str]) -> None:
+        if self.tables["mqtt"]["anonymous"] != "false":
+            self.tables["mqtt"]["anonymous_rules"] = self._limited("", rules)
+
+    def _limited(self, name: str, rules: list[str]) -> list[str]:
+        """Return the rules that fit into the limit; note how many are left out."""
+        kept, left_out = limited(rules)
+        if left_out:
+            owner = f"user '{name}'" if name else "clients without a user name"
+            self.report.not_taken(
+                self._place,
+                f"{left_out} rules of {owner}",
+                f"there are {len(rules)}; the limit is {RULES_MAX}; "
+                "use wildcards, or several users",
+            )
+        return kept
+
+    def _text(self, line: Line) -> str | None:
+        """Return the text of the file that a line names; None and a note if it cannot be read."""
+        file = file_of(line)
+        try:
+            return file.read_bytes().decode("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            self.report.not_taken(line.place, line.text, f"{file} cannot be read: {why}")
+            return None
+
+
+def _option(plugin: Plugin, name: str, option: str) -> Line | None:
+    """Return the line of a plugin's option if the plugin has a name."""
+    return plugin.options.get(option) if name in Path(plugin.path).name else None

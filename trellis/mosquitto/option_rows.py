@@ -1,0 +1,198 @@
+"""The rows of the table in options.py: name | verdict | defaults | Trellis | note.
+
+`defaults` are values, separated by spaces, that need no note. An indented line belongs to the row
+above it.
+"""
+
+from typing import Final
+
+ROWS: Final = """
+[general]
+allow_duplicate_messages | different | false | - | a client with overlapping subscriptions gets a
+    message once
+autosave_interval | not needed | | `store` | a message is on disk before it is acknowledged
+autosave_on_changes | not needed | | `store` | a message is on disk before it is acknowledged
+check_retain_source | different | true | - | the right of the publisher is checked when it
+    publishes; delete retained messages of a removed user
+enable_control_api | missing | false | HTTP API | `$CONTROL` has no function; use the HTTP API
+global_max_clients | equal | -1 | `mqtt.sessions` |
+global_max_connections | different | -1 | `limits.connections` | the limit counts AMQP connections
+    too
+include_dir | equal | | - | the files are read in the same order
+max_inflight_bytes | missing | 0 | - | limit the messages in flight with `mqtt.receive_maximum`
+max_inflight_messages | different | | `mqtt.receive_maximum` | also limits what an MQTT 5 client
+    may send at once; the default is 1,024 instead of 20
+max_keepalive | different | 0 | `mqtt.keep_alive_max` | a client of MQTT 3 with a longer
+    keep-alive is accepted, Mosquitto refuses it
+max_packet_size | equal | 0 | `mqtt.max_packet` |
+max_queued_bytes | missing | 0 | `mqtt.session_backlog` | limit the number of messages of a
+    session instead
+max_queued_messages | different | | `mqtt.session_backlog` | the oldest message is dropped, in
+    Mosquitto the newest; the default is 100,000 instead of 1,000
+memory_limit | different | 0 | `limits.memory` | set the share of the machine's memory above which
+    publishers wait
+message_size_limit | different | 0 | `limits.message`, `mqtt.max_packet` | a client that sends a
+    larger packet is disconnected, Mosquitto drops the message
+per_listener_settings | different | false | - | all listeners share one set of users; see
+    [Listeners](#listeners-with-different-users)
+persistence | different | true | `data.dir` | durable data is on disk before it is acknowledged;
+    messages in mosquitto.db are not imported
+persistence_file | not needed | | `data.dir` | the data directory has its own files
+persistence_location | different | | `data.dir` | choose a new directory; Trellis cannot read
+    mosquitto.db
+persistent_client_expiration | equal | | `mqtt.session_expiry` |
+pid_file | missing | | - | a service manager such as systemd knows the process
+queue_qos0_messages | missing | false | - | messages of QoS 0 are not kept for disconnected
+    clients; publish with QoS 1
+retain_available | different | true | `mqtt.retained` | with 0, messages are delivered and not
+    retained; the client is not disconnected
+retain_expiry_interval | not needed | | - | expired retained messages are removed without it
+retry_interval | not needed | | - | messages are sent again when a client connects again, as MQTT
+    requires
+set_tcp_nodelay | not needed | | - | always on
+store_clean_interval | not needed | | - | messages are removed when nothing refers to them
+sys_interval | equal | | `mqtt.sys_interval` |
+upgrade_outgoing_qos | missing | false | - | subscribe with the QoS of the publication, as MQTT
+    requires
+user | missing | | - | start Trellis as this user, for example with `User=` of systemd
+[security]
+acl_file | different | | topic rules | the entries become topic rules of each user
+allow_anonymous | different | | `mqtt.anonymous`, `mqtt.anonymous_rules` | without a
+    password_file, Mosquitto then accepts every user name; Trellis accepts only known ones
+allow_zero_length_clientid | missing | true | - | clients without an identifier get one; a rule
+    `reserve client` protects identifiers
+auth_plugin_deny_special_chars | equal | true | topic rules | a client identifier with + or #
+    matches no rule that names it
+auto_id_prefix | missing | auto- | - | the identifiers begin with `auto-`
+clientid_prefixes | missing | | rule `reserve client` | every identifier may connect; reserve
+    identifiers for users
+password_file | equal | | users | the hashes are imported and keep working; a password without a
+    hash is not taken
+psk_file | missing | | TLS with certificates | Trellis has no pre-shared keys; give the clients
+    certificates
+[log]
+connection_messages | not needed | | `log.level` | refused logins are logged as `login_refused`;
+    `trellis list connections` shows clients
+log_dest | missing | stderr stdout | - | the log goes to standard error; redirect it, or use the
+    journal of systemd
+log_facility | missing | | - | the log goes to standard error
+log_timestamp | not needed | | - | each line has its time
+log_timestamp_format | not needed | | - | each line has its time in ISO 8601
+log_type | different | | `log.level` | one lowest level instead of a set of types
+websockets_log_level | not needed | | `log.level` | one level for the whole log
+[listener]
+accept_protocol_versions | missing | | - | versions 3.1, 3.1.1 and 5 are accepted
+bind_address | equal | | `mqtt.host` |
+bind_interface | missing | | `mqtt.host` | name the addresses of the interface
+enable_proxy_protocol | different | | `proxies` | name the addresses of the proxies in `proxies`;
+    connections from others need no header
+http_dir | missing | | - | serve files with a web server
+listener | different | | `mqtt`, `mqtts`, `ws`, `wss` | one port of each kind; several addresses
+listener_allow_anonymous | different | | `mqtt.anonymous` | for all listeners, or for loopback only
+listener_auto_id_prefix | missing | auto- | - | the identifiers begin with `auto-`
+max_connections | different | -1 | `limits.connections` | one limit for all listeners, AMQP
+    connections included
+max_qos | missing | 2 | - | every QoS is accepted
+max_topic_alias | equal | | `mqtt.topic_alias_maximum` | one value for all listeners
+max_topic_alias_broker | different | | - | Trellis uses the aliases that the client offers
+mount_point | missing | | virtual hosts | the topics have no prefix; give the clients a virtual
+    host, or the prefix in their topics
+mptcp | missing | false | - | plain TCP
+packet_buffer_size | not needed | | - | buffers grow with their packets
+port | equal | | `mqtt.port` |
+protocol | different | mqtt | `ws.path` | a WebSocket has one path, /mqtt after the import;
+    `http_api` is missing
+proxy_protocol_v2_require_tls | missing | false | `proxies` | the proxy must refuse clients
+    without TLS
+socket_domain | equal | | `host` | addresses of one version
+use_username_as_clientid | missing | false | rule `reserve client` | give each user the rule
+    `reserve client {username}`, and the clients this identifier
+websockets_headers_size | not needed | | - | the head of a WebSocket request has 16 KiB at most
+websockets_origin | different | | `ws.origins` | without it, Mosquitto accepts pages of all
+    origins, Trellis pages of its own host
+[tls]
+cafile | equal | | `tls.ca` | one file for all listeners
+capath | missing | | `tls.ca` | write all certificates into one file
+certfile | different | | `tls.certificate` | one certificate for all listeners; others by server
+    name in `tls.names`
+ciphers | missing | | - | the cipher suites of OpenSSL's default for TLS 1.2
+ciphers_tls1.3 | missing | | - | all cipher suites of TLS 1.3
+crlfile | equal | | `tls.crl` | one file for all listeners
+dhparamfile | not needed | | - | key exchange uses elliptic curves
+disable_client_cert_date_checks | missing | false | - | expired certificates are refused; issue
+    new ones
+keyfile | equal | | `tls.key` |
+psk_hint | missing | | TLS with certificates | Trellis has no pre-shared keys; give the clients
+    certificates
+require_certificate | equal | | `client_certificate = "required"` |
+tls_engine | missing | | - | keys are read from PEM files
+tls_engine_kpass_sha1 | missing | | - | keys are read from PEM files
+tls_keyform | missing | pem | - | keys are read from PEM files
+tls_version | equal | | `tls.minimum` | one value for all listeners
+use_identity_as_username | different | false | `certificate_user` | applies to clients without a
+    user name; the user must exist
+use_subject_as_username | missing | false | `tls.user_from` | a user is named by the common name,
+    the DNS name, the email address or the URI
+[plugin]
+auth_opt_* | different | | - | as `plugin_opt_*`
+auth_plugin | different | | - | as `plugin`
+global_plugin | different | | - | as `plugin`
+plugin | different | | users, topic rules | dynamic security, password file and ACL file are
+    imported; other plugins are not
+plugin_load | different | | users, topic rules | as `plugin`, for the listeners that name it with
+    `plugin_use`
+plugin_opt_* | different | | - | the files of the plugins that are imported
+plugin_use | different | | - | as `plugin`, for one listener
+[bridge]
+address | missing | | - | Trellis has no bridges: run a bridge on the other broker, or a client
+    that copies messages
+addresses | missing | | - | as `address`
+bridge_alpn | missing | | - | as `address`
+bridge_attempt_unsubscribe | missing | | - | as `address`
+bridge_bind_address | missing | | - | as `address`
+bridge_cafile | missing | | - | as `address`
+bridge_capath | missing | | - | as `address`
+bridge_certfile | missing | | - | as `address`
+bridge_ciphers | missing | | - | as `address`
+bridge_ciphers_tls1.3 | missing | | - | as `address`
+bridge_identity | missing | | - | as `address`
+bridge_insecure | missing | | - | as `address`
+bridge_keyfile | missing | | - | as `address`
+bridge_max_packet_size | missing | | - | as `address`
+bridge_max_topic_alias | missing | | - | as `address`
+bridge_mptcp | missing | | - | as `address`
+bridge_outgoing_retain | missing | | - | as `address`
+bridge_protocol_version | missing | | - | as `address`
+bridge_psk | missing | | - | as `address`
+bridge_receive_maximum | missing | | - | as `address`
+bridge_reload_type | missing | | - | as `address`
+bridge_require_ocsp | missing | | - | as `address`
+bridge_session_expiry_interval | missing | | - | as `address`
+bridge_tcp_keepalive | missing | | - | as `address`
+bridge_tcp_user_timeout | missing | | - | as `address`
+bridge_tls_use_os_certs | missing | | - | as `address`
+bridge_tls_version | missing | | - | as `address`
+cleansession | missing | | - | as `address`
+clientid | missing | | - | as `address`
+connection | missing | | - | as `address`
+idle_timeout | missing | | - | as `address`
+keepalive_interval | missing | | - | as `address`
+local_cleansession | missing | | - | as `address`
+local_clientid | missing | | - | as `address`
+local_password | missing | | - | as `address`
+local_username | missing | | - | as `address`
+notification_topic | missing | | - | as `address`
+notifications | missing | | - | as `address`
+notifications_local_only | missing | | - | as `address`
+password | missing | | - | as `address`
+remote_clientid | missing | | - | as `address`
+remote_password | missing | | - | as `address`
+remote_username | missing | | - | as `address`
+restart_timeout | missing | | - | as `address`
+round_robin | missing | | - | as `address`
+start_type | missing | | - | as `address`
+threshold | missing | | - | as `address`
+topic | missing | | - | as `address`
+try_private | missing | | - | as `address`
+username | missing | | - | as `address`
+"""

@@ -1,0 +1,61 @@
+"""The lines of Mosquitto's files that an import did not take, or whose effect differs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+#: Kinds of notes: the line has no effect in Trellis; it has another effect; it is not needed.
+NOT_TAKEN: Final = "not taken"
+DIFFERS: Final = "differs"
+NOT_NEEDED: Final = "not needed"
+
+
+class Place(NamedTuple):
+    """A line of a file; the number is 0 if the note is about the whole file."""
+
+    file: Path
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.number}" if self.number else str(self.file)
+
+
+class Note(NamedTuple):
+    """A note about one line: what it says, and why and how its effect differs."""
+
+    kind: str
+    place: Place
+    text: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.kind}: {self.text}: {self.reason}"
+
+
+class Report:
+    """The notes of one import, in the order in which the lines were read."""
+
+    def __init__(self) -> None:
+        self.notes: list[Note] = []
+
+    def not_taken(self, place: Place, text: str, reason: str) -> None:
+        """Note that a line has no effect in Trellis, with the reason and what to do."""
+        self._add(Note(NOT_TAKEN, place, text, reason))
+
+    def differs(self, place: Place, text: str, reason: str) -> None:
+        """Note that a line was taken, and that its effect differs."""
+        self._add(Note(DIFFERS, place, text, reason))
+
+    def not_needed(self, place: Place, text: str, reason: str) -> None:
+        """Note that Trellis does not need a line."""
+        self._add(Note(NOT_NEEDED, place, text, reason))
+
+    def _add(self, note: Note) -> None:
+        """Add a note, once."""
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def count(self, kind: str) -> int:
+        """Return the number of notes of a kind."""
+        return sum(note.kind == kind for note in self.notes)
