@@ -7,7 +7,9 @@ scale.py. During the attack, another client sends a request (basic.qos) every 5 
 printed for each attack:
 
     held      the most CPU time in ms that the loop's thread used between two ticks of the clock,
-              which ticks every millisecond
+              which ticks every millisecond; 0 if no more than 2 ms
+    slow      the same at times when the machine was slow for any program, see control.py; these
+              times do not count for `held`
     answer    the longest time in ms that the other client waited for an answer
     memory    growth of the broker's resident memory in MB, some seconds after the attack
     recovery  for attacks of resource_attacks.py, the time in seconds from the end of the attack's
@@ -50,6 +52,7 @@ from attack_clients import (
     Prepared,
     answered,
 )
+from control import Control, longest
 from resource_attacks import RESOURCE_ATTACKS
 from scale import PATIENCE, AmqpSocket, marshal, publication, run_server
 
@@ -343,6 +346,7 @@ async def replay(
     before = _resident(attack.pid)
     report.send(True)
     report.recv()
+    control = Control()
     waits: list[float] = []
     asking = asyncio.create_task(_ask_always(other, waits))
     begun = time.perf_counter()
@@ -350,10 +354,12 @@ async def replay(
     took = time.perf_counter() - begun
     asking.cancel()
     report.send(True)
-    clock: dict[str, float] = report.recv()
+    clock: dict[str, Any] = report.recv()
+    held, slow = longest(clock["holds"], control.stop())
     await asyncio.sleep(attack.rest)
     return {
-        "held_ms": clock["held_ms"],
+        "held_ms": held * 1000,
+        "slow_ms": slow * 1000,
         "answer_ms": max(waits, default=0.0) * 1000,
         "memory_mb": _resident(attack.pid) - before,
         "seconds": took,
@@ -411,7 +417,8 @@ def main() -> None:
         figures, notes = measure(names[name], **ATTACKS[names[name]])
         results[name] = figures
         print(
-            f"{name:14} held {figures['held_ms']:7.1f} ms   answer {figures['answer_ms']:7.1f} ms"
+            f"{name:14} held {figures['held_ms']:7.1f} ms   slow {figures['slow_ms']:7.1f} ms"
+            f"   answer {figures['answer_ms']:7.1f} ms"
             f"   memory {figures['memory_mb']:+7.1f} MB   recovery {figures['recovery']:6.2f} s   "
             f"before: {BEFORE.get(name, 'not measured')}   {notes}",
             flush=True,

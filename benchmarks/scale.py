@@ -55,6 +55,8 @@ PATIENCE: Final = 120.0
 
 #: Seconds of CPU time between two ticks above which a hold is described.
 LONG: Final = 0.01
+#: Seconds of CPU time between two ticks above which a hold is recorded.
+NOTED: Final = 0.002
 #: The most holds that are described in one phase.
 DESCRIBED: Final = 5
 
@@ -79,6 +81,8 @@ class LoopClock:
         self.held = self.late = self.collected = 0.0
         self.generation = 0
         self.long: list[str] = []
+        #: Begin, end and CPU time of each time from NOTED that the loop was held, in seconds.
+        self.holds: list[tuple[float, float, float]] = []
         self._in_gc = 0.0
         self._usage, self._stolen = resource.getrusage(resource.RUSAGE_THREAD), stolen()
         self._used, self._rang = time.thread_time(), time.perf_counter()
@@ -96,6 +100,8 @@ class LoopClock:
         used, rang = time.thread_time(), time.perf_counter()
         self.held = max(self.held, used - self._used)
         self.late = max(self.late, rang - self._rang - TICK)
+        if used - self._used > NOTED:
+            self.holds.append((self._rang, rang, used - self._used))
         usage, before = resource.getrusage(resource.RUSAGE_THREAD), self._usage
         if used - self._used > LONG and len(self.long) < DESCRIBED:
             self.long.append(
@@ -146,6 +152,7 @@ async def serve(directory: str, report: Connection, limits: dict[str, Any]) -> N
                 "collection_ms": clock.collected * 1000,
                 "generation": clock.generation,
                 "long": clock.long,
+                "holds": clock.holds,
             }
         )
         node.turn.longest_seconds = 0.0

@@ -34,8 +34,7 @@ _NO_REPLICAS: Final = "no effect: a queue has no replica here, because a broker 
 _NO_LOCATION: Final = "no effect: there is one node"
 _PAGED: Final = "no effect: long queues are paged to disk in any mode"
 _NO_FEDERATION: Final = "no effect: there is no federation"
-_AT_ONCE: Final = "no effect: a returned message is redelivered at once"
-_NO_TIMEOUT: Final = "no effect: a consumer may hold a message as long as it is connected"
+_EVERY_RETURN: Final = "every returned message is delayed, also after basic.nack"
 _ONE_STRATEGY: Final = "no effect: there is one way to publish dead letters"
 _QUORUM: Final = "a durable queue with a delivery limit on one machine, without replicas"
 
@@ -71,10 +70,10 @@ POLICY_KEYS: Final[dict[str, Comparison]] = {
     "ha-sync-batch-size": Comparison(MISSING, _NO_REPLICAS),
     "ha-promote-on-shutdown": Comparison(MISSING, _NO_REPLICAS),
     "ha-promote-on-failure": Comparison(MISSING, _NO_REPLICAS),
-    "consumer-timeout": Comparison(MISSING, _NO_TIMEOUT),
-    "delayed-retry-type": Comparison(MISSING, _AT_ONCE),
-    "delayed-retry-min": Comparison(MISSING, _AT_ONCE),
-    "delayed-retry-max": Comparison(MISSING, _AT_ONCE),
+    "consumer-timeout": _EQUAL,
+    "delayed-retry-type": Comparison(DIFFERENT, _EVERY_RETURN),
+    "delayed-retry-min": Comparison(DIFFERENT, _EVERY_RETURN),
+    "delayed-retry-max": Comparison(DIFFERENT, _EVERY_RETURN),
     "federation-upstream": Comparison(MISSING, _NO_FEDERATION),
     "federation-upstream-set": Comparison(MISSING, _NO_FEDERATION),
     "federation-upstream-pattern": Comparison(MISSING, _NO_FEDERATION),
@@ -107,10 +106,10 @@ QUEUE_ARGUMENTS: Final[dict[str, Comparison]] = {
     "x-initial-cluster-size": Comparison(MISSING, _NO_REPLICAS),
     "x-quorum-target-group-size": Comparison(MISSING, _NO_REPLICAS),
     "x-ha-policy": Comparison(MISSING, _NO_REPLICAS),
-    "x-consumer-timeout": Comparison(MISSING, _NO_TIMEOUT),
-    "x-delayed-retry-type": Comparison(MISSING, _AT_ONCE),
-    "x-delayed-retry-min": Comparison(MISSING, _AT_ONCE),
-    "x-delayed-retry-max": Comparison(MISSING, _AT_ONCE),
+    "x-consumer-timeout": _EQUAL,
+    "x-delayed-retry-type": Comparison(DIFFERENT, _EVERY_RETURN),
+    "x-delayed-retry-min": Comparison(DIFFERENT, _EVERY_RETURN),
+    "x-delayed-retry-max": Comparison(DIFFERENT, _EVERY_RETURN),
 }
 
 #: Queue types.

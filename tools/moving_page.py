@@ -30,7 +30,8 @@ from broker.compatibility import (
 )
 from broker.queues.arguments import EFFECTIVE_ARGUMENTS
 from broker.queues.policies import EFFECTIVE_KEYS
-from broker.routing.exchanges import TYPES, DelayedExchange
+from broker.routing.exchanges import TYPES
+from broker.vhost.declarations import WITH_QUEUE
 from trellis.settings.options import OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -211,7 +212,7 @@ def definitions() -> str:
     """Return the section about definitions."""
     keys = {key: judge_policy_key(key, EFFECTIVE_KEYS) for key in POLICY_KEYS}
     arguments = {name: judge_argument(name, EFFECTIVE_ARGUMENTS) for name in QUEUE_ARGUMENTS}
-    kinds = ", ".join(f"`{kind}`" for kind in sorted([*TYPES, DelayedExchange.kind]))
+    kinds = ", ".join(f"`{kind}`" for kind in sorted([*TYPES, *WITH_QUEUE]))
     others = {
         "tracing of a vhost": TRACING,
         "protected_from_deletion": PROTECTED,

@@ -47,6 +47,10 @@ _EXCHANGE_ARGUMENTS: Final = (
     "hash-header",
     "hash-property",
     "x-matcher",
+    "x-recent-history-length",
+    "x-recent-history-no-store",
+    "x-cache-size",
+    "x-cache-ttl",
 )
 #: The component of a virtual host's limits, and that of policies, among the parameters.
 _VHOST_LIMITS: Final = "vhost-limits"

@@ -69,7 +69,7 @@ _PREDECLARED: Final = (
     ("amq.match", "headers"),
 )
 #: The types of exchanges whose constructors need a queue.
-_WITH_QUEUE: Final = (
+WITH_QUEUE: Final = (
     DelayedExchange.kind,
     RecentHistoryExchange.kind,
     DeduplicationExchange.kind,
@@ -232,7 +232,7 @@ class Declarations:
             return DeduplicationExchange(name, options, known)
         exchange_type = TYPES.get(kind)
         if exchange_type is None:
-            kinds = ", ".join(sorted([*TYPES, *_WITH_QUEUE]))
+            kinds = ", ".join(sorted([*TYPES, *WITH_QUEUE]))
             raise PreconditionFailed(f"invalid exchange type '{kind}'; known are {kinds}")
         return exchange_type(name, options)
 

@@ -1,7 +1,7 @@
 """The modulus hash exchange (RabbitMQ's `x-modulus-hash`), for messages that are sharded.
 
     destinations, sorted by name:   [q-1, q-2, q-3]
-    index of a message's queue:     CRC-32 of the routing key, modulo the number of destinations
+    index of a message's queue:     mixed CRC-32 of the routing key, modulo their number
 
 Messages with equal routing keys go to the same queue as long as the destinations are the same, also
 after a restart. A destination that is added or removed moves most routing keys; a consistent-hash
@@ -19,6 +19,7 @@ from broker.messages.message import Properties
 from broker.queues.destination import Destination
 from broker.routing.binding import Binding
 from broker.routing.exchanges.base import Exchange, ExchangeOptions
+from broker.routing.exchanges.consistent_hash import mixed
 
 
 class ModulusHashExchange(Exchange):
@@ -67,7 +68,8 @@ class ModulusHashExchange(Exchange):
         return -1
 
     def match(self, key: str, properties: Properties) -> list[Binding]:
-        hashed = zlib.crc32(key.encode("utf-8", "surrogateescape"))
+        # The low bits alone of the CRC-32 of similar keys are too similar.
+        hashed = mixed(zlib.crc32(key.encode("utf-8", "surrogateescape")), 0)
         while self._destinations:
             chosen = self._destinations[hashed % len(self._destinations)]
             if not chosen.dead:

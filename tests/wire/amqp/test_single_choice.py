@@ -16,6 +16,7 @@ from broker.queues.policies import Policy
 from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange, ModulusHashExchange, RandomExchange
 from broker.routing.exchanges.base import ExchangeOptions
+from broker.routing.exchanges.consistent_hash import mixed
 from tests.clients import Amqp, World
 from tests.store.homes import Home
 from tests.wire.amqp.speech import read, refusal
@@ -102,10 +103,20 @@ def test_the_modulus_of_the_crc_chooses_among_the_sorted_queues(
     client = client_of(World(), "x-modulus-hash", names[::-1])
     for key in keys:
         client.publish("x", key, key.encode())
-    wanted = Counter(names[zlib.crc32(key.encode()) % queues] for key in keys)
+    wanted = Counter(names[mixed(zlib.crc32(key.encode()), 0) % queues] for key in keys)
     assert {name: len(read(client, name)) for name in names} == {
         name: wanted[name] for name in names
     }
+
+
+@pytest.mark.parametrize("queues", [2, 3, 4, 8])
+def test_the_modulus_spreads_similar_keys_evenly(queues: int) -> None:
+    names = [f"q{number}" for number in range(queues)]
+    client = client_of(World(), "x-modulus-hash", names)
+    publish(client)
+    counts = [len(read(client, name)) for name in names]
+    assert sum(counts) == MESSAGES
+    assert min(counts) > 0.8 * MESSAGES / queues
 
 
 def test_a_second_binding_of_a_queue_does_not_change_the_modulus() -> None:

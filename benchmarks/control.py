@@ -1,0 +1,76 @@
+"""A control for measurements: shows when the machine was slow, and not the measured program.
+
+A second process does the same small amount of work again and again, and measures its own CPU time.
+If that time is many times its usual value, the machine was slow: for example, a virtual machine
+that returns free memory to its host loses the host's mappings of its pages, and for some tens of
+milliseconds the same instructions take a hundred times as long. Neither page faults nor stolen
+time show this.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from multiprocessing.connection import Connection
+from typing import Final
+
+#: The work of one round: copies of SIZE bytes each.
+COPIES: Final = 500
+SIZE: Final = 4_100
+#: Seconds between two rounds.
+PAUSE: Final = 0.001
+#: The machine was slow if a round took more than so many times the median.
+SLOW: Final = 10
+#: Seconds before and after a slow round in which the machine counts as slow.
+MARGIN: Final = 0.03
+
+
+def _copy() -> list[bytes]:
+    data = bytes(SIZE + COPIES)
+    return [data[at : at + SIZE] for at in range(COPIES)]
+
+
+def _work(pipe: Connection) -> None:
+    """Do rounds of work until the pipe has input, then send begin, end and CPU time of each."""
+    rounds: list[tuple[float, float, float]] = []
+    while not pipe.poll():
+        begun, used = time.perf_counter(), time.thread_time()
+        _copy()
+        rounds.append((begun, time.perf_counter(), time.thread_time() - used))
+        time.sleep(PAUSE)
+    pipe.send(rounds)
+
+
+class Control:
+    """The control process of one measurement."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_work, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def stop(self) -> list[tuple[float, float]]:
+        """End the process. Return when the machine was slow, in seconds of time.perf_counter."""
+        self._pipe.send(True)
+        rounds: list[tuple[float, float, float]] = self._pipe.recv()
+        self._process.join()
+        usual = sorted(used for _, _, used in rounds)[len(rounds) // 2]
+        return [
+            (begun - MARGIN, ended + MARGIN) for begun, ended, used in rounds if used > SLOW * usual
+        ]
+
+
+def longest(
+    holds: list[tuple[float, float, float]], slow: list[tuple[float, float]]
+) -> tuple[float, float]:
+    """Return the longest hold at other times, and the longest while the machine was slow.
+
+    A hold has its begin, its end and its CPU time; the results are in seconds of CPU time.
+    """
+    result = [0.0, 0.0]
+    for begun, ended, used in holds:
+        overlaps = any(begun < until and ended > since for since, until in slow)
+        result[overlaps] = max(result[overlaps], used)
+    return result[0], result[1]
