@@ -169,7 +169,7 @@ AMQP: Final = {
         leaves("amqp", GREETING + start_ok("known", "known")[:40]), b"Start", "lost"
     ),
     "no frame end": Case(after_amqp_login(b"\x08\x00\x00\x00\x00\x00\x00\x00"), b"Close5", ""),
-    "oversized frame": Case(after_amqp_login(b"\x01\x00\x01\x00\x02\x00\x00\x00"), b"Close5", ""),
+    "oversized frame": Case(after_amqp_login(b"\x01\x00\x01\x00\x02\x00\x01\x00"), b"Close5", ""),
     "unknown frame type": Case(
         after_amqp_login(b"\x07\x00\x00\x00\x00\x00\x00\xce"), b"Close5", "protocol_error"
     ),

@@ -251,7 +251,12 @@ def read_method(payload: bytes) -> tuple[Method, bytes]:
 
 
 def read_server(arguments: bytes) -> str:
-    """Return the product and version in the server properties of connection.start, as one text."""
+    """Return the product and version in the server properties of connection.start, as one text.
+
+    Trellis may announce the product `RabbitMQ` (the setting amqp.product) beside its own version.
+    """
+    if version := _string_field(arguments, "trellis_version"):
+        return f"Trellis {version}"
     return " ".join(
         value for name in ("product", "version") if (value := _string_field(arguments, name))
     )
