@@ -20,9 +20,10 @@ SIZE: Final = 4_100
 #: Seconds between two rounds.
 PAUSE: Final = 0.001
 #: The machine was slow if a round took more than so many times the median.
-SLOW: Final = 10
-#: Seconds before and after a slow round in which the machine counts as slow.
-MARGIN: Final = 0.03
+SLOW: Final = 5
+#: Seconds before and after a slow round in which the machine counts as slow: other programs touch
+#: their memory at other times than the control.
+MARGIN: Final = 0.1
 
 
 def _copy() -> list[bytes]:
