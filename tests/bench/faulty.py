@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import socketserver
 import threading
+from contextlib import suppress
 from types import TracebackType
 
 from trellis.bench.target import BrokerTarget
@@ -129,5 +130,8 @@ class Peer(socketserver.StreamRequestHandler):
             copies = 2 if fault == "stutter" else 0
         if twentieth and fault == "garbled":
             packet = packet[:-1] + b"!"
-        for subscriber in self._broker.subscribers:
-            subscriber.wfile.write(packet * copies)
+        for subscriber in list(self._broker.subscribers):
+            # The subscriber of the workload before this one may have closed its socket, while its
+            # thread has not yet read the end. That is no error of this publisher's connection.
+            with suppress(OSError):
+                subscriber.wfile.write(packet * copies)
