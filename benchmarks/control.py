@@ -32,9 +32,13 @@ def _copy() -> list[bytes]:
 
 
 def _work(pipe: Connection) -> None:
-    """Do rounds of work until the pipe has input, then send begin, end and CPU time of each."""
+    """Do rounds of work until the pipe has input, then send begin, end and CPU time of each.
+
+    The process sends True before the first round, so that the rounds cover the whole measurement.
+    """
     rounds: list[tuple[float, float, float]] = []
-    while not pipe.poll():
+    pipe.send(True)
+    while not rounds or not pipe.poll():
         begun, used = time.perf_counter(), time.thread_time()
         _copy()
         rounds.append((begun, time.perf_counter(), time.thread_time() - used))
@@ -43,7 +47,7 @@ def _work(pipe: Connection) -> None:
 
 
 class Control:
-    """The control process of one measurement."""
+    """The control process of one measurement. The constructor returns when its work begins."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -51,6 +55,7 @@ class Control:
         self._process = context.Process(target=_work, args=(theirs,), daemon=True)
         self._process.start()
         theirs.close()
+        self._pipe.recv()
 
     def stop(self) -> list[tuple[float, float]]:
         """End the process. Return when the machine was slow, in seconds of time.perf_counter."""
