@@ -1,7 +1,7 @@
-# The README's commands. `make` alone lists them. Variables: PYTHON (which Python), JOBS (test processes),
-# ARGS (passed on: `make run ARGS="--amqp-port 0"`, `make test ARGS="-k retained"`).
+# The README's commands. `make` alone lists them. Variables: PYTHON (which Python), JOBS (test processes:
+# three suit two processors, because many tests wait), ARGS (passed on: `make run ARGS="--amqp-port 0"`, `make test ARGS="-k retained"`).
 
-JOBS ?= 2
+JOBS ?= 3
 ARGS ?=
 
 PACKAGES := matching broker protocols trellis pyspark_trellis

@@ -1,4 +1,7 @@
-"""Fixtures: brokers in the test's event loop. Asynchronous tests run on asyncio and on uvloop."""
+"""Fixtures: brokers in the test's event loop.
+
+Asynchronous tests run on uvloop, the loop of a real broker, and in `make test-long` again on asyncio.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,13 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the tests on asyncio's own loop as long: the same tests on uvloop come before them."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    if parameters.get("_asyncio_loop_factory") is asyncio.new_event_loop:
+        item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture

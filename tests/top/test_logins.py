@@ -112,7 +112,6 @@ async def test_a_thousand_logins_at_once_do_not_hold_the_loop(start: Start) -> N
 
 
 @pytest.mark.alone
-@pytest.mark.long
 @pytest.mark.asyncio(loop_factories=["asyncio"])
 async def test_a_thousand_logins_at_once_do_not_hold_the_loop_of_asyncio(start: Start) -> None:
     await check_logins(start, LIMIT_ASYNCIO)
