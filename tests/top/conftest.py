@@ -1,6 +1,6 @@
 """Fixtures: brokers in the test's event loop.
 
-Asynchronous tests run on uvloop, the loop of a real broker, and in `make test-long` again on asyncio.
+Asynchronous tests run on uvloop, the loop of a real broker. `make test-long` repeats them on asyncio.
 """
 
 from __future__ import annotations

@@ -73,6 +73,31 @@ async def test_a_long_head_is_refused_however_it_arrives(start: Start) -> None:
     assert gateway_of(broker).pid == pid
 
 
+@pytest.mark.parametrize("port", ["http", "metrics"])
+@pytest.mark.parametrize(
+    ("target", "headers", "status"),
+    [
+        ("{path}", login("admin"), 200),
+        ("{path}", login("admin") + login("admin"), 400),
+        ("{path}", login("admin", "wrong") + login("admin"), 400),
+        ("{path}", login("admin") + "Origin: http://localhost\r\nOrigin: http://evil\r\n", 400),
+        ("http://localhost{path}", login("admin"), 200),
+        ("HTTP://LOCALHOST{path}", login("admin"), 200),
+        ("http://evil.example{path}", login("admin"), 400),
+    ],
+)
+async def test_a_request_has_one_meaning(
+    start: Start, port: str, target: str, headers: str, status: int
+) -> None:
+    broker = await start(users=[ADMIN])
+    path = "/api/whoami" if port == "http" else "/metrics"
+    client = await broker.socket(port)
+    request = f"GET {target.format(path=path)} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n"
+    await client.send(request.encode())
+    assert (await response(client))[0] == status
+    client.close()
+
+
 def refused_upload() -> bytes:
     """Return an upload of 32 MiB with a wrong password."""
     head = f"POST /api/definitions HTTP/1.1\r\nHost: x\r\n{login('admin', 'wrong')}"

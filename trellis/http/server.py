@@ -13,6 +13,7 @@ from typing import Final
 import h11
 
 from trellis.http.credentials import parse_basic, parse_bearer
+from trellis.http.request_head import AmbiguousHead, header_table, origin_form
 from trellis.http.routes import HttpRouter, Unrouted
 from trellis.monitoring.http_counters import HttpListenerCounters
 
@@ -179,11 +180,16 @@ class HttpServer:
         self._awaiting_request.pop(task, None)
         head = event.method == b"HEAD"
         method = event.method.decode("ascii", "replace")
-        path, _, query = event.target.decode("ascii", "replace").partition("?")
+        try:
+            headers = header_table(event.headers)
+            target = origin_form(event.target, headers)
+        except AmbiguousHead as error:
+            return Response(400, f"{error}\n".encode()), head
+        path, _, query = target.decode("ascii", "replace").partition("?")
         match = self._routes.find("GET" if head else method, path)
         if isinstance(match, Unrouted):
             return self._unrouted(match), head
-        request = Request(writer.get_extra_info("peername"), dict(event.headers), query)
+        request = Request(writer.get_extra_info("peername"), headers, query)
         return await match[0](request), head
 
     def _unrouted(self, match: Unrouted) -> Response:

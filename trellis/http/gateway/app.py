@@ -27,6 +27,7 @@ from trellis.http.gateway.link import BrokerLink, CallExchange, HttpRefusal, Ope
 from trellis.http.gateway.openapi import OPENAPI_PATH, describe
 from trellis.http.gateway.paging import PageQuery, encode, encode_page, encode_rows
 from trellis.http.origins import is_cross_origin, is_direct
+from trellis.http.request_head import AmbiguousHead, header_table, origin_form
 from trellis.http.routes import HttpRouter, Unrouted
 
 JSON: Final = "application/json"
@@ -53,8 +54,10 @@ class Incoming:
 
     def __init__(self, scope: Scope, receive: Receive, slot: Slot | None) -> None:
         self.method: str = scope["method"]
-        self.path: str = scope["raw_path"].decode("ascii", "replace")
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self._fields: list[tuple[bytes, bytes]] = scope["headers"]
+        self._target: bytes = scope["raw_path"]
+        self.path = self._target.decode("ascii", "replace")
+        self.headers: dict[bytes, bytes] = dict(self._fields)
         #: Size of the path, the query and the headers in bytes.
         self.head_size = len(scope["raw_path"]) + len(scope["query_string"])
         self.head_size += sum(len(name) + len(text) for name, text in scope["headers"])
@@ -70,12 +73,18 @@ class Incoming:
     def check_head(self) -> None:
         """Raise HttpRefusal if the request line with the headers is too long, or ambiguous.
 
-        h11 limits only a head that arrives in pieces.
+        Afterwards `path` has no host, also if the client sent an absolute URL. (h11 limits only a
+        head that arrives in pieces.)
         """
         if self.head_size > HEAD_MAX:
             raise HttpRefusal(
                 431, "head_too_large", f"the request line with the headers is over {HEAD_MAX} bytes"
             )
+        try:
+            header_table(self._fields)
+            self.path = origin_form(self._target, self.headers).decode("ascii", "replace")
+        except AmbiguousHead as error:
+            raise bad_request(str(error)) from None
         if b"content-length" in self.headers and b"transfer-encoding" in self.headers:
             raise bad_request("a body has a Content-Length or a Transfer-Encoding, not both")
 

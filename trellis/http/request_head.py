@@ -1,0 +1,45 @@
+"""The request line and headers of a request, as tables that have one meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+#: Headers that decide about rights. With two of them, two programs on a request's way could each
+#: use another one.
+SINGLE_HEADERS: Final = frozenset((b"authorization", b"host", b"origin", b"sec-fetch-site"))
+
+
+class AmbiguousHead(ValueError):
+    """A request has two meanings. The text names the header."""
+
+
+def header_table(fields: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Return headers by their lowercase names. Of a repeated header, the last one remains.
+
+    Raises AmbiguousHead if one of SINGLE_HEADERS is repeated.
+    """
+    table: dict[bytes, bytes] = {}
+    for name, value in fields:
+        if name in SINGLE_HEADERS and name in table:
+            raise AmbiguousHead(f"the request has two headers '{name.decode()}'; send one")
+        table[name] = value
+    return table
+
+
+def origin_form(target: bytes, headers: dict[bytes, bytes]) -> bytes:
+    """Return the path of a request target; an absolute URL, as proxies send it, loses its host.
+
+    Servers accept both forms (RFC 9112 section 3.2.2). Raises AmbiguousHead if the URL and the
+    Host header name different hosts.
+    """
+    scheme, separator, rest = target.partition(b"://")
+    if not separator or scheme.lower() not in (b"http", b"https"):
+        return target
+    host, slash, path = rest.partition(b"/")
+    if host.lower() != headers.get(b"host", b"").lower():
+        raise AmbiguousHead(
+            f"the request is for '{host.decode('ascii', 'replace')}', and its header 'Host' names "
+            "another host"
+        )
+    return slash + path or b"/"
