@@ -1,6 +1,7 @@
 """Fixtures: brokers in the test's event loop.
 
-Asynchronous tests run on uvloop, the loop of a real broker. `make test-long` repeats them on asyncio.
+Asynchronous tests run on uvloop, the loop of a real broker. `make test-long` repeats them on the
+loop of asyncio.
 """
 
 from __future__ import annotations
