@@ -226,6 +226,17 @@ class BulkTask(Task):
             self.waits = True
             self._agenda.add_bulk(self)
 
+    def run_first_slice(self) -> None:
+        """Run the first slice now. A failure does not reach the caller: a task reports it.
+
+        The caller is in the middle of a change, such as the deletion of a queue, which must be
+        completed.
+        """
+        try:
+            self.run()
+        except Exception as error:  # noqa: BLE001  the agenda reports it
+            self._agenda.add(FailedSlice(error))
+
     def run(self) -> None:
         self.waits = False
         try:
@@ -235,3 +246,13 @@ class BulkTask(Task):
             raise
         finally:
             self.schedule()
+
+
+class FailedSlice(Task):
+    """A task that raises the exception of a first slice, so that it is reported like all others."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def run(self) -> None:
+        raise self._error

@@ -102,7 +102,7 @@ class Broker:
         if not vhost.closing:
             vhost.closing = True
             self.users.remove_vhost(name, ticket)
-            VirtualHostRemoval(self, vhost).run()
+            VirtualHostRemoval(self, vhost).run_first_slice()
 
     def remove_vhost(self, vhost: VirtualHost) -> None:
         """Remove an empty virtual host, and add its counters to the counters of "/"."""

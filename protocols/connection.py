@@ -340,6 +340,9 @@ class Connection(Outlet):
         if not self._feeding:
             self.behind = True
         self.touch()
+        if self.front.broker.alarms.on:
+            # The alarm has begun during the stall.
+            self.review_incomplete()
 
     def block(self) -> None:
         """Stall a client that has published during an alarm, until no alarm is on.

@@ -9,7 +9,13 @@ from typing import Final, Generic, TypeVar
 
 from broker.agenda import Agenda, Task
 from broker.broker import Broker
-from protocols.connection import Connection, ConnectionRegistry, Peer
+from protocols.connection import (
+    INTERNAL_ERROR,
+    INTERNAL_ERROR_TEXT,
+    Connection,
+    ConnectionRegistry,
+    Peer,
+)
 
 #: Number of connections that are reviewed in one turn of the event loop.
 REVIEWED: Final = 100
@@ -98,7 +104,12 @@ class Front(ConnectionRegistry):
 def _reauthorize(connection: Connection) -> None:
     """Renew the permissions of a connection."""
     if not connection.finished:
-        connection.reauthorize()
+        try:
+            connection.reauthorize()
+        except Exception:
+            # The client would keep permissions that its user has lost.
+            connection.close(INTERNAL_ERROR, INTERNAL_ERROR_TEXT)
+            raise
 
 
 def _review_incomplete(connection: Connection) -> None:

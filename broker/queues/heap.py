@@ -129,7 +129,7 @@ class HeapQueue(LimitedQueue):
     def purge(self) -> int:
         heap, self._heap = self._heap, []
         purged = super().purge()
-        HeapPurge(self, heap).run()
+        HeapPurge(self, heap).run_first_slice()
         return purged
 
     def insert_returned(self, returned: ReturnedMessage) -> None:

@@ -686,7 +686,7 @@ class Queue(MessageSource):
             self._returned = self._returned_later = _NO_RETURNED
             self._tail = None
             self._set_overflow_depth()
-            emptying.run()
+            emptying.run_first_slice()
         return purged
 
     def on_deleted(self) -> int:

@@ -105,7 +105,7 @@ class PlanIndex:
     def _release_of_messages(self) -> None:
         if self._of_messages:
             plans, self._of_messages = self._of_messages, {}
-            PlanRelease(self._agenda, list(plans.values())).run()
+            PlanRelease(self._agenda, list(plans.values())).run_first_slice()
 
     def twin(self, key: tuple[object, ...]) -> Plan | None:
         """Return a new plan with the destinations of this key, if a plan leads to them; else None.
@@ -147,7 +147,7 @@ class PlanIndex:
         for plan, key in retired.items():
             self._remove(plan, key)
         if retired:
-            PlanRelease(self._agenda, list(retired)).run()
+            PlanRelease(self._agenda, list(retired)).run_first_slice()
 
     def _remove(self, plan: Plan, key: tuple[object, ...]) -> None:
         _make_stale(plan)
@@ -171,7 +171,7 @@ class PlanIndex:
         for plan in plans.values():
             _make_stale(plan)
         if plans:
-            PlanRelease(self._agenda, list(plans.values())).run()
+            PlanRelease(self._agenda, list(plans.values())).run_first_slice()
 
 
 def _make_stale(plan: Plan) -> None:

@@ -150,7 +150,7 @@ class Bindings:
         exchanges = [one for one in members(destination.bound_to) if isinstance(one, Exchange)]
         if exchanges:
             exchanges.reverse()
-            BindingRemoval(self, self._agenda, exchanges, [destination]).run()
+            BindingRemoval(self, self._agenda, exchanges, [destination]).run_first_slice()
 
     def retire_to(self, destination: Destination) -> None:
         """Retire all plans that may contain this destination because of a binding.
@@ -174,7 +174,7 @@ class Bindings:
 
     def remove_from(self, exchange: Exchange) -> None:
         """Remove all bindings of a deleted exchange, in slices."""
-        BindingRemoval(self, self._agenda, [exchange], list(exchange.bindings)).run()
+        BindingRemoval(self, self._agenda, [exchange], list(exchange.bindings)).run_first_slice()
 
     def remove_slice(self, exchange: Exchange, destination: Destination, most: int) -> int:
         """Remove up to `most` bindings from `exchange` to `destination`, after a deletion.

@@ -473,7 +473,7 @@ class Declarations:
         queues, exchanges = list(self.queues.values()), list(self.exchanges.values())
         if self._policy_update is None or not self._policy_update.again(queues, exchanges):
             self._policy_update = PolicyUpdate(self, self._agenda, queues, exchanges)
-            self._policy_update.run()
+            self._policy_update.run_first_slice()
 
     def apply_alternate(self, exchange: Exchange) -> None:
         """Give an exchange the alternate exchange of its policy."""
@@ -606,4 +606,4 @@ class Declarations:
         if self.topology is not None:
             TopologySnapshot(
                 self._agenda, self.topology, self.exchanges, self.queues, restarted
-            ).run()
+            ).run_first_slice()

@@ -277,7 +277,7 @@ class VirtualHost(DeadLetterHost):
         if self.bindings.bind(source, binding, ticket) and isinstance(
             exchange, RecentHistoryExchange
         ):
-            HistoryReplay(self, exchange, binding.destination).run()
+            HistoryReplay(self, exchange, binding.destination).run_first_slice()
 
     def unbind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
         """Remove the binding that has the destination, key and arguments of `binding`, if any."""

@@ -457,14 +457,14 @@ def test_a_virtual_host_is_removed_once_its_queues_can_be_deleted(
     for number in range(DELETIONS_PER_SLICE + 10):
         vhost.declare_queue(f"q{number}")
     failing = Failing(monkeypatch, VirtualHost, "delete_queue", *failing_calls)
-    with pytest.raises(RuntimeError):
-        world.broker.close_vhost("v")
+    world.broker.close_vhost("v")
+    reported = 0
     for _ in range(20):
         try:
             world.sleep(SLICE_PAUSE_MS)
         except RuntimeError:
-            continue
-    assert failing.failures == len(failing_calls)
+            reported += 1
+    assert failing.failures == reported == len(failing_calls)
     # All other queues are deleted at once, and those that failed after a pause.
     assert len(vhost.queues) == len(failing_calls) and "v" in world.broker.vhosts
     world.sleep(RETRY_PAUSE_MS)

@@ -86,6 +86,44 @@ def test_a_client_that_sends_nothing_more_after_the_start_of_an_alarm_is_closed(
     assert client.connection.finished and client.connection.memory_bytes() == 0
 
 
+def whole_frames(data: bytes, most: int) -> bytes:
+    """Return as many of the AMQP frames at the beginning of `data` as fit into `most` bytes."""
+    end = 0
+    while (after := end + int.from_bytes(data[end + 3 : end + 7], "big") + 8) <= most:
+        end = after
+    return data[:end]
+
+
+@pytest.mark.parametrize(
+    ("connect", "part"),
+    [
+        pytest.param(lambda world: world.amqp(), amqp_message()[:PART], id="amqp within a frame"),
+        pytest.param(
+            lambda world: world.amqp(),
+            whole_frames(amqp_message(), 3 * INCOMPLETE_MAX),
+            id="amqp between frames",
+        ),
+        pytest.param(lambda world: world.mqtt("c"), mqtt_message()[:PART], id="mqtt"),
+    ],
+)
+def test_a_client_that_was_stalled_within_a_message_when_the_alarm_began_is_closed(
+    connect: Callable[[World], Any], part: bytes
+) -> None:
+    assert len(part) > INCOMPLETE_MAX
+    world = World()
+    client = connect(world)
+    connection = client.connection
+    connection.receive_data(part)
+    connection.stall()  # The client waits for something else, such as a full queue.
+    world.broker.alarms.set("memory", True)
+    world.turn()
+    connection.resume_input()
+    world.settle(connection)
+    assert connection.stalled
+    world.sleep(int(INCOMPLETE_PATIENCE))
+    assert connection.finished and connection.memory_bytes() == 0
+
+
 def test_a_client_that_is_blocked_as_a_publisher_with_an_incomplete_message_is_closed() -> None:
     world = World()
     client = world.amqp()

@@ -58,7 +58,7 @@ class ExclusiveQueues:
         """
         names = [queue.name for queue in self._queues]
         self._queues.clear()
-        ExclusiveQueueRemoval(vhost, owner, names).run()
+        ExclusiveQueueRemoval(vhost, owner, names).run_first_slice()
 
 
 class ExclusiveQueueRemoval(BulkTask):

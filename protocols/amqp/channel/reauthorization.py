@@ -56,7 +56,7 @@ class ConsumerReauthorization(BulkTask):
         for receiver in self._receivers:
             count += len(receiver.consumers)
         if count <= CHECKED_AT_ONCE:
-            self.run()
+            self.run_first_slice()
         else:
             self.schedule()
 

@@ -174,7 +174,7 @@ class ChannelReceiver(ConsumerOwner):
         if self.replies is not None and queue is self.replies:
             self._vhost.close_reply(self.replies)
             self.replies = None
-        AutoDeletion(self._vhost, self._connection.exclusive_queues, [queue]).run()
+        AutoDeletion(self._vhost, self._connection.exclusive_queues, [queue]).run_first_slice()
 
     def queue_deleted(self, consumer: AmqpConsumer) -> None:
         """End a consumer whose queue is deleted; tell the client if it understands basic.cancel."""
@@ -249,7 +249,9 @@ class ChannelReceiver(ConsumerOwner):
         for consumer in ended:
             self._send_cancel(consumer)
         if by_queue:
-            AutoDeletion(self._vhost, self._connection.exclusive_queues, list(by_queue)).run()
+            AutoDeletion(
+                self._vhost, self._connection.exclusive_queues, list(by_queue)
+            ).run_first_slice()
         return cost + 4 * len(ended)
 
     def _send_cancel(self, consumer: AmqpConsumer) -> None:
@@ -294,11 +296,6 @@ class ChannelReceiver(ConsumerOwner):
     def _charge(self, consumers: int) -> None:
         """Count a change of so many consumers against the budget of this turn."""
         self._connection.extra_cost += consumers // CHANGED_PER_UNIT
-
-    def resume_deliveries(self) -> None:
-        """Schedule a drain of every queue that delivers to this channel."""
-        for consumer in self.consumers.values():
-            consumer.queue.schedule_drain()
 
     def get(self, queue: Queue, no_ack: bool) -> None:
         """Answer basic.get with get-ok and a content, or with get-empty. Raises AmqpError."""
@@ -517,7 +514,7 @@ class ChannelReceiver(ConsumerOwner):
             self.replies = None
         queues = list(dict.fromkeys(consumer.queue for consumer in consumers))
         if queues:
-            AutoDeletion(self._vhost, self._connection.exclusive_queues, queues).run()
+            AutoDeletion(self._vhost, self._connection.exclusive_queues, queues).run_first_slice()
 
     def take_consumers(self, by_queue: dict[MessageSource, list[Consumer]]) -> None:
         """Add the consumers of this ending channel to `by_queue`, which maps each queue to

@@ -10,6 +10,7 @@ from typing import Final
 import pamqp.commands as spec
 from mypy_extensions import i64
 
+from broker.queues.consumer import MessageSource
 from broker.vhost.options import MAX_CHANNELS
 from protocols.amqp.channel.channel import Channel
 from protocols.amqp.channel.connection_interface import ConnectionInterface
@@ -37,6 +38,8 @@ class ChannelTable:
         #: channel.close-ok yet.
         self.closing: set[int] = set()
         self._message_max: i64 = message_max
+        #: Number of the queue that `resume_deliveries` began with, counted from the end.
+        self._resumed = 0
         #: Size of the incomplete contents on all channels, in bytes, frames included.
         self.unfinished: i64 = 0
 
@@ -94,9 +97,19 @@ class ChannelTable:
             channel.publisher.confirm()
 
     def resume_deliveries(self) -> None:
-        """Schedule a drain of every queue that delivers to one of the channels."""
+        """Schedule a drain of every queue that delivers to one of the channels.
+
+        The queues take turns at the beginning: each drain may fill the output buffer, so that the
+        queues behind it have to wait for the next call.
+        """
+        queues: list[MessageSource] = []
         for channel in self.open.values():
-            channel.receiver.resume_deliveries()
+            for consumer in channel.receiver.consumers.values():
+                queues.append(consumer.queue)
+        if queues:
+            self._resumed = (self._resumed + 1) % len(queues)
+            for at in range(len(queues)):
+                queues[at - self._resumed].schedule_drain()
 
     # -- contents that come in several chunks
 

@@ -98,7 +98,15 @@ class SessionReauthorization(Task):
             while self._names and left > 0:
                 name = self._names.pop()
                 left -= (1 + name.count("/")) * self._identity.weight
-                partly |= self._review(name)
+                try:
+                    partly |= self._review(name)
+                except Exception:
+                    # Without a check, the session could go on with permissions that it has lost.
+                    self._lost += 1
+                    partly = True
+                    if not session.leave_group(name, None):
+                        session.unsubscribe(name, None)
+                    raise
         finally:
             # If the check fails for one subscription, the task continues with the next one.
             if partly:

@@ -373,7 +373,7 @@ class Session(Subscriber):
             self.delayed_will.run()  # [MQTT-3.1.2-8]
         memberships = self.subscriptions.take_memberships()
         if memberships:
-            MembershipRemoval(self.vhost.agenda, memberships).run()
+            MembershipRemoval(self.vhost.agenda, memberships).run_first_slice()
         self.vhost.delete_subscriber(self, ticket)
         self.subscriptions.clear()
         for delivery in self.in_flight.take_all():

@@ -256,3 +256,26 @@ def test_a_backlog_comes_in_turns_of_bounded_size_and_in_order() -> None:
         seen += bodies(unmarshal(data))
         turns += 1
     assert seen == list(range(200)) and turns >= 7
+
+
+def test_queues_of_one_connection_take_turns_when_each_fills_the_output_buffer() -> None:
+    world = World()
+    client, writer = world.amqp(), world.amqp()
+    queues = ["a", "b", "c"]
+    body = bytes(20_000)
+    for channel, queue in enumerate(queues, 1):
+        client.queue(queue)
+        if channel > 1:
+            open_channel(client, channel)
+        for _ in range(60):
+            writer.publish("", queue, body)
+    for channel, queue in enumerate(queues, 1):
+        consume = B.Consume(queue=queue, consumer_tag=queue, no_ack=True)
+        client.connection.receive_data(marshal(channel, consume))
+    received = dict.fromkeys(queues, 0)
+    for _ in range(9):
+        for delivery in deliveries(unmarshal(client.read_bytes())):
+            received[delivery.tag] += 1
+            # The queue never becomes empty.
+            writer.publish("", delivery.tag, body)
+    assert min(received.values()) * 2 > max(received.values()) > 20
