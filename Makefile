@@ -11,7 +11,8 @@ WHEEL_TESTS = $(wildcard tests/wire tests/interop tests/matching tests/bench) \
 	$(WHEEL_STORE_TESTS:%=tests/store/test_%.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-random test-compiled guard check wheel release-check clean node browser FORCE
+.PHONY: help run test test-long test-random test-compiled guard check wheel release-check clean node browser
+.PHONY: rabbitmqadmin FORCE
 .DELETE_ON_ERROR:
 
 help: ## List the commands
@@ -20,11 +21,11 @@ help: ## List the commands
 run: .run/installed ## Compile and install the broker into .run, and serve
 	@exec .run/bin/trellis serve $(ARGS)
 
-test: .venv/installed node ## Run the test suite on the source, uncompiled
+test: .venv/installed node rabbitmqadmin ## Run the test suite on the source, uncompiled
 	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "not long and not alone" $(ARGS)
 	@.venv/bin/python -m pytest -q -m "alone and not long" $(ARGS) || [ $$? -eq 5 ]
 
-test-long: .venv/installed node browser ## Run the slow tests, then test-random
+test-long: .venv/installed node browser rabbitmqadmin ## Run the slow tests, then test-random
 	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "long and not alone" -o faulthandler_timeout=900 $(ARGS)
 	@.venv/bin/python -m pytest -m "long and alone" -o faulthandler_timeout=900 $(ARGS) || [ $$? -eq 5 ]
 	@$(MAKE) --no-print-directory test-random
@@ -95,6 +96,10 @@ dist/built: build/sources | .run/pyvenv.cfg
 	@echo "trellis: installing the source and the packages that test it"
 	@TRELLIS_PURE=1 .venv/bin/python $(QUIET_PIP) install --editable '.[dev]'
 	@touch $@
+
+# Fetch RabbitMQ's tool for its HTTP API. Without Debian's packages, the tests that need it are skipped with a note.
+rabbitmqadmin: FORCE
+	@tools/get-rabbitmqadmin.sh build/tools/rabbitmqadmin
 
 # Install the clients that run on Node, and a browser. Without npm or its registry, the tests that need them are skipped with a note.
 node browser: FORCE

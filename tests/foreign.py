@@ -13,6 +13,9 @@ import pytest
 #: Directories into which npm installs the packages of each Node runtime.
 _INSTALLED = {name: Path(__file__).parent / name / "node_modules" for name in ("node", "browser")}
 
+#: Directory of the programs that `make` fetches for tests.
+_FETCHED = Path(__file__).parents[1] / "build" / "tools"
+
 #: The programs of each runtime. A name that is not listed is itself the program.
 _PROGRAMS = {
     "node": ("node",),
@@ -28,7 +31,7 @@ _OLDEST_NODE = {"node": 18, "browser": 20}
 def _missing(name: str) -> str:
     """Return what is missing for the runtime `name`, and how to install it; empty if nothing is."""
     for program in _PROGRAMS.get(name, (name,)):
-        if shutil.which(program) is None:
+        if _which(program) is None:
             return f"{program} is not on PATH"
     if name in _INSTALLED:
         version = subprocess.run(
@@ -55,4 +58,10 @@ def require(name: str) -> str:
         if name in required or "all" in required:
             pytest.fail(f"{reason} (TRELLIS_REQUIRE)", pytrace=False)
         pytest.skip(reason, allow_module_level=True)
-    return shutil.which(_PROGRAMS.get(name, (name,))[0]) or name
+    return _which(_PROGRAMS.get(name, (name,))[0]) or name
+
+
+def _which(program: str) -> str | None:
+    """Return the path of a program that `make` has fetched, or that is on PATH."""
+    fetched = _FETCHED / program
+    return str(fetched) if fetched.exists() else shutil.which(program)

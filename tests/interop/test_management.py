@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +18,52 @@ from tests.broker import BrokerProcess
 from tests.foreign import require
 
 
-@pytest.fixture
-def admin(broker: BrokerProcess) -> Any:
-    program = require("rabbitmqadmin")
-    host, port = broker.addresses["http"]
+class Admin:
+    """rabbitmqadmin, version 1, for one broker."""
 
-    def run(*words: str) -> str:
+    def __init__(self, broker: BrokerProcess) -> None:
+        host, port = broker.addresses["http"]
+        self._program = [sys.executable, require("rabbitmqadmin"), "-H", host, "-P", str(port)]
+        #: The commands that were run, such as `list queues` and `export`.
+        self.commands: set[str] = set()
+
+    def __call__(self, *words: str) -> str:
+        """Run a command, and return what it prints."""
         done = subprocess.run(
-            [program, "-H", host, "-P", str(port), *words],
-            capture_output=True,
-            text=True,
-            timeout=30,
+            [*self._program, *words], capture_output=True, text=True, timeout=30, check=False
         )
         assert done.returncode == 0, (words, done.stdout, done.stderr)
+        verb, *rest = words[2:] if words[0] == "-f" else words
+        self.commands.add(f"{verb} {rest[0]}" if verb in WITH_KIND else verb)
         return done.stdout
 
-    return run
+    def known_commands(self) -> set[str]:
+        """Return the commands that the program's help lists."""
+        kinds = "|".join(WITH_KIND)
+        text = self("help", "subcommands").partition("subcommand is one of")[2]
+        self.commands.discard("help")
+        return set(re.findall(rf"^  ((?:{kinds}) \w+|\w+)", text, re.MULTILINE))
 
 
-def test_rabbitmqadmin_declares_lists_and_deletes(admin: Any, tmp_path: Path) -> None:
+#: Commands whose next word is a kind of object.
+WITH_KIND = ("list", "show", "declare", "delete", "close", "purge")
+
+
+@pytest.fixture
+def admin(broker: BrokerProcess) -> Admin:
+    return Admin(broker)
+
+
+def test_rabbitmqadmin_runs_all_its_commands(
+    admin: Admin, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    declare_list_and_delete(admin, tmp_path)
+    publish_get_and_set_limits(admin, tmp_path)
+    close_connection(admin, broker)
+    assert admin.known_commands() == admin.commands and len(admin.commands) == 41
+
+
+def declare_list_and_delete(admin: Admin, tmp_path: Path) -> None:
     def rows(*words: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(admin("-f", "raw_json", "list", *words))
         return found
@@ -91,12 +120,14 @@ def test_rabbitmqadmin_declares_lists_and_deletes(admin: Any, tmp_path: Path) ->
     admin("delete", "queue", "name=rq")
     admin("delete", "exchange", "name=rx")
     admin("delete", "policy", "name=rp")
+    admin("delete", "permission", "vhost=rv", "user=ru")
+    assert "ru" not in admin("list", "permissions")
     admin("delete", "user", "name=ru")
     admin("delete", "vhost", "name=rv")
     assert "rq" not in admin("list", "queues") and "rv" not in admin("list", "vhosts")
 
 
-def test_rabbitmqadmin_publishes_gets_and_sets_limits(admin: Any, tmp_path: Path) -> None:
+def publish_get_and_set_limits(admin: Admin, tmp_path: Path) -> None:
     def rows(*words: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(admin("-f", "raw_json", *words))
         return found
@@ -131,7 +162,7 @@ def test_rabbitmqadmin_publishes_gets_and_sets_limits(admin: Any, tmp_path: Path
         assert "No items" in admin("list", kind)
 
 
-def test_rabbitmqadmin_closes_a_connection(admin: Any, broker: BrokerProcess) -> None:
+def close_connection(admin: Admin, broker: BrokerProcess) -> None:
     client = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
     (row,) = json.loads(admin("-f", "raw_json", "list", "connections"))
     assert (row["user"], row["protocol"], row["client_properties"]["product"]) == (
@@ -145,7 +176,7 @@ def test_rabbitmqadmin_closes_a_connection(admin: Any, broker: BrokerProcess) ->
         client.sleep(10)
 
 
-def test_flower_reads_queues(broker: BrokerProcess, admin: Any) -> None:
+def test_flower_reads_queues(broker: BrokerProcess, admin: Admin) -> None:
     host, port = broker.addresses["http"]
     admin("declare", "queue", "name=celery")
     asked = RabbitMQ(
